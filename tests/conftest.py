@@ -1,12 +1,12 @@
-"""Puts this folder on the import path, so that every test finds the shared helpers beside this file.
+"""Put this folder on the import path, so that every test finds the shared helpers beside this file.
 
-Properties are tried to their end, however slow the machine is.  Proxies start quickly (``quick_starts.py``).
+Property tests have no deadline, because a machine can be slow.  Proxies start quickly (``quick_starts.py``).
 
-A test ends the threads that it began.  One that goes on works on the next test's time, and may draw from
-the random numbers that Hypothesis counts on.
+A test ends the threads that it started.  A thread that goes on uses the time of the next test, and can use
+random numbers that Hypothesis counts on.
 
-The product runs on uvloop where there is one.  A module whose tests hang on how a loop treats
-sockets says ``pytestmark = pytest.mark.both_loops`` and is run on asyncio's loop and on uvloop.
+The product runs on uvloop where that is available.  A module whose tests depend on how a loop treats
+sockets says ``pytestmark = pytest.mark.both_loops`` and runs on asyncio's loop and on uvloop.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ settings.load_profile("patient")
 settings.register_profile("ci", settings.get_profile("ci"), max_examples=50)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell ignores it for what it starts in the background, and processes of tests would inherit that.
+    # A shell makes programs in the background ignore SIGINT, and processes of tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if sys.platform != "win32" and sys.implementation.name == "cpython":
@@ -49,7 +49,7 @@ else:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """One loop for most tests, each of them for those that are marked."""
+    """Run most tests on one event loop, and those that are marked on each of them."""
     if item.get_closest_marker("both_loops") is None:
         return {"asyncio": asyncio.new_event_loop}
     return LOOPS
@@ -62,7 +62,7 @@ MEASURED_CASES = 2
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Measure the coverage of the first cases of each test only.
 
-    Tests that try many examples, or put whole programs together, take long and cover what others do.
+    Tests that try many examples, or run whole programs, take long and cover the same lines as others.
     """
     seen: Counter[str] = Counter()
     for item in sorted(items, key=lambda item: item.nodeid):
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude what lives until the end of all tests from garbage collection, which tests often ask for."""
+    """Exclude what lives until the end of all tests from garbage collection, which tests often start."""
     gc.collect()
     gc.freeze()
 
@@ -87,12 +87,12 @@ LOOK_UPS = [
 ]
 if find_spec("asyncpg") is not None:
     LOOK_UPS.append("proxy.store.postgres.store.LOOK_UP_S")
-"""How long requests wait for the record: so little that a busy machine looks like a record that is away."""
+"""Deadlines of look-ups in the record, so short that a busy machine looks like a record that fails."""
 
 
 @pytest.fixture(autouse=True)
 def patient_look_ups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine costs nobody a look-up, but for tests of that very deadline (``hurried``)."""
+    """Keep these deadlines from ending a look-up on a busy machine, except in tests of them (``hurried``)."""
     if request.node.get_closest_marker("hurried") is None:
         for deadline in LOOK_UPS:
             monkeypatch.setattr(deadline, PATIENCE_S)
@@ -100,9 +100,9 @@ def patient_look_ups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test whose threads are still there a while after its end.
+    """Fail a test whose threads still run a while after its end.
 
-    A loop that a module's tests share keeps its threads for the next of them.
+    An event loop that the tests of a module share keeps its threads for the next of them.
     """
     before = set(threading.enumerate())
     yield

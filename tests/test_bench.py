@@ -1,4 +1,4 @@
-"""The bench: what it reads and what it shows.  Its figures are nobody's test."""
+"""The bench: what it reads and what it shows. No test checks its figures."""
 
 import contextlib
 import json
@@ -32,17 +32,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.mark.parametrize("plan", [Plan("json"), Plan("burst", 500), Plan("paced", 40, 20), Plan("act", 7)])
 def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
-    """What the clients ask for in a model's name is what the upstream does."""
+    """The upstream reads from a model's name the plan that the clients wrote into it."""
     assert plan_of(f'{{"stream": true, "model": "{plan.model}"}}'.encode()) == plan
 
 
 def test_stamps_are_found() -> None:
-    """Every moment in a piece of a stream is read, and half of one is not."""
+    """The bench reads every time stamp in a piece of a stream, except an incomplete one."""
     assert stamps(b'data: "@12@ x"\n\ndata: "@345@ y" @67') == [12, 345]
 
 
 def test_a_request_has_the_conversation_it_is_to_have() -> None:
-    """So many messages of such a length, the last one the user's."""
+    """A request has the configured number and length of messages, and the last one is the user's."""
     load = Load(1, messages=5, message_bytes=100)
     head, _, body = request_bytes(load).partition(b"\r\n\r\n")
     asked = json.loads(body)
@@ -52,7 +52,7 @@ def test_a_request_has_the_conversation_it_is_to_have() -> None:
 
 
 def test_a_prompt_cache_is_counted_as_documented() -> None:
-    """A prefix is read that an earlier request marked, at most twenty blocks before a mark."""
+    """The cache reads a prefix that an earlier request marked, at most twenty blocks before a mark."""
     upstream = CachingUpstream()
 
     def count(texts: int, *marked: int) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ def test_a_prompt_cache_is_counted_as_documented() -> None:
 
 @pytest.fixture
 def mock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
-    """The upstream in its process."""
+    """The upstream, in a process of its own."""
     monkeypatch.chdir(ROOT)
     with reserved_port() as port:
         command = python("-m", "bench.mock", str(port))
@@ -98,7 +98,7 @@ def mock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     ids=lambda load: load.kind,
 )
 def test_the_clients_read_what_the_upstream_says(mock: Process, load: Load) -> None:
-    """Every kind of answer is read to its end and counted, and none fails."""
+    """The clients read and count every kind of answer to its end, and none fails."""
     opened: list[bool] = []
     load = Load(**{**vars(load), "port": mock.port})
     result = run_load(load, None, lambda: opened.append(True))
@@ -115,25 +115,25 @@ def test_the_clients_read_what_the_upstream_says(mock: Process, load: Load) -> N
     [
         (Step(10, DELAY_MS, FULL - 0.01, PAUSE_MS), ""),
         (Step(10, DELAY_MS + 1, 0.5, PAUSE_MS), "delay"),
-        # A full core makes both late, and is what it is about.
+        # A full core causes both delays, so it is the bound that counts.
         (Step(10, DELAY_MS + 1, FULL, 2 * PAUSE_MS), "core"),
         (Step(10, DELAY_MS + 1, 0.5, 2 * PAUSE_MS), "instruments"),
     ],
 )
 def test_a_step_says_which_bound_it_passed(step: Step, passed: str) -> None:
-    """The proxy's own core comes first, then an upstream that was late itself, then the delay."""
+    """A step names the proxy's full core first, then an upstream that was late itself, then the delay."""
     assert step.passed == passed
 
 
 def test_what_the_cpu_would_do_for_is_of_the_chunks_that_came() -> None:
-    """A quarter of the core for so many streams leaves room for four times as many, fewer chunks for less."""
+    """The estimate of streams scales with the share of the core used, and with the chunks that came."""
     assert Step(100, 1.0, FULL / 4, PAUSE_MS).by_cpu == pytest.approx(400)
     assert Step(100, 1.0, FULL / 4, 2 * PAUSE_MS).by_cpu == pytest.approx(200)
     assert Step(100, 1.0, 0.0, PAUSE_MS).by_cpu == 0
 
 
 def test_streams_are_raised_until_a_bound_is_passed_twice() -> None:
-    """One bad step is tried again; what was held is the last step below the bound."""
+    """The search tries a step above the bound once more; the result is the last step below the bound."""
     asked: list[int] = []
 
     def measure(streams: int) -> Step:
@@ -148,7 +148,7 @@ def test_streams_are_raised_until_a_bound_is_passed_twice() -> None:
 
 
 def test_streams_that_no_bound_stops_are_raised_to_an_end() -> None:
-    """Where nothing is ever too much the search ends by itself, and never goes back."""
+    """If no bound is ever passed, the search ends by itself, and never goes back."""
     asked: list[int] = []
 
     def measure(streams: int) -> Step:
@@ -161,7 +161,7 @@ def test_streams_that_no_bound_stops_are_raised_to_an_end() -> None:
 
 
 def test_streams_are_open_for_as_long_as_they_are_measured() -> None:
-    """The first has not ended when the last has settled and been measured."""
+    """The first stream has not ended when the last one has been opened and measured."""
     window = Window(0.4, 1.5)
     load = load_of(1, 300, window)
     assert load.count * load.pause_ms >= load.opening_ms + 1900
@@ -169,8 +169,8 @@ def test_streams_are_open_for_as_long_as_they_are_measured() -> None:
 
 
 def test_held_streams_are_measured_while_all_are_open(mock: Process) -> None:
-    """The upstream itself is held to it: a share of its core, and the delays of some of the streams."""
-    # Long enough that one that begins late still finds the first one open.
+    """While streams are held open, the bench measures the upstream's share of a core and the delays."""
+    # Long enough that the first stream is still open when another begins late.
     window = Window(0.05, 0.2)
     step = hold(mock, 4, window, lambda load, on_open: run_load(load, None, on_open))
     assert 0 < step.core < 2
@@ -179,7 +179,7 @@ def test_held_streams_are_measured_while_all_are_open(mock: Process) -> None:
 
 
 def test_a_bare_proxy_passes_everything_on(mock: Process, tmp_path: Path) -> None:
-    """The proxy that does nothing is a proxy."""
+    """The proxy that does nothing passes on every answer."""
     with reserved_port() as port:
         command = python("-m", "bench.passthrough", str(port), f"http://127.0.0.1:{mock.port}")
         with started("aiohttp", port, command, tmp_path / "aiohttp.log", core=None):
@@ -188,7 +188,7 @@ def test_a_bare_proxy_passes_everything_on(mock: Process, tmp_path: Path) -> Non
 
 
 def test_a_process_that_does_not_come_up_says_why(tmp_path: Path) -> None:
-    """The end of its own words is in the error."""
+    """The error of a process that does not start contains the end of its output."""
     command = python("-c", "raise SystemExit('no such luck')")
     with (
         pytest.raises(RuntimeError, match="no such luck"),
@@ -200,7 +200,7 @@ def test_a_process_that_does_not_come_up_says_why(tmp_path: Path) -> None:
 
 
 def test_the_configuration_is_one_that_serve_takes(tmp_path: Path) -> None:
-    """Every check is on, and the tools are the bench's own."""
+    """``serve`` accepts the bench's configuration, which has every check on and the bench's own tools."""
     path = toolrelay_config(tmp_path, 8080, 9000, tools=True, store=tmp_path / "r.db")
     config = load_config(path, {"BENCH_KEY": KEY})
     assert list(config.keys) == ["bench"]
@@ -210,7 +210,7 @@ def test_the_configuration_is_one_that_serve_takes(tmp_path: Path) -> None:
 
 
 async def test_a_prepared_record_is_read_as_any_other(tmp_path: Path) -> None:
-    """As many runs and calls as asked for, over thirty days."""
+    """A prepared record has as many runs and calls as asked for, over thirty days."""
     assert await prepare(tmp_path / "r.db", 30) == 100
     store = open_store(f"sqlite:///{tmp_path}/r.db")
     await store.start()
@@ -236,7 +236,7 @@ def table() -> Table:
 
 
 def test_a_cell_has_median_spread_and_ratio_of_its_rounds() -> None:
-    """Ratios are those of the rounds, so that a slow round spoils none."""
+    """A ratio is the median of the ratios of the rounds, so that a slow round does not spoil it."""
     made = table()
     assert ratios(made.rows["request, CPU"], "toolrelay", "nginx") == [2.0, 3.0, 2.5]
     lines = show_table(made, "Title", ("nginx", "missing")).splitlines()
@@ -245,7 +245,7 @@ def test_a_cell_has_median_spread_and_ratio_of_its_rounds() -> None:
 
 
 def test_the_plot_is_a_picture() -> None:
-    """Well-formed SVG with both lines of every contestant inside its frame."""
+    """The plot is well-formed SVG, with both lines of every contestant inside its frame."""
     root = ElementTree.fromstring(plot_delays(table()))
     width, height = (float(size) for size in root.attrib["viewBox"].split()[2:])
     lines = root.findall("{http://www.w3.org/2000/svg}polyline")
@@ -258,7 +258,7 @@ def test_the_plot_is_a_picture() -> None:
 
 
 def test_the_long_soak_is_the_suites_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The soak runs as many streams as it is told, and its status is the command's."""
+    """The soak runs as many streams as the command says, and returns the exit status of the tests."""
     ran: list[tuple[list[str], str]] = []
 
     def run(command: list[str], *, env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
@@ -274,7 +274,7 @@ def test_the_long_soak_is_the_suites_own(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_chats_beside_mcp_servers_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both proxies answer every request while a server comes and goes, and each row has a ratio."""
+    """The bench beside an MCP server that comes and goes succeeds, and has a row for each figure."""
     assert mcp_servers.main(["--quick"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
     assert [row.split("|")[1].strip() for row in rows] == ["request", "stream of one chunk", "chunk, paced"]
@@ -283,7 +283,7 @@ def test_chats_beside_mcp_servers_are_measured(capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_streams_beside_an_open_ui_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two pages sign in and take events, and each row has a ratio."""
+    """The bench beside two open pages of the UI succeeds, and has a row for each figure."""
     assert ui_open.main(["--quick"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
     assert [row.split("|")[1].strip() for row in rows] == ["request", "stream of one chunk", "chunk, paced"]
@@ -292,14 +292,14 @@ def test_streams_beside_an_open_ui_are_measured(capsys: pytest.CaptureFixture[st
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_runs_whose_bytes_are_kept_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both proxies answer every request, and each row has a ratio."""
+    """The bench of runs whose bytes are kept succeeds, and has a row for each figure."""
     assert kept_bytes.main(["--quick"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
     assert [row.split("|")[1].strip() for row in rows] == ["request", "stream of one chunk", "chunk, paced"]
 
 
 def test_a_process_is_counted_without_another(tmp_path: Path) -> None:
-    """One that has a word in its command line is left out, and whatever it started."""
+    """``pids`` can leave out a process with a word in its command line, and whatever that one started."""
     program = tmp_path / "serving.py"
     with reserved_port() as port:
         program.write_text(

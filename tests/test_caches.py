@@ -1,7 +1,7 @@
-"""Whatever is kept from one request to the next has a bound in bytes, and says so.
+"""Whatever the proxy keeps from one request to the next has a bound in bytes, and reports its size.
 
-The syntax tree shows every container that an object fills for as long as it lives, and every remembered
-function.  Each of them is declared (:mod:`proxy.caches`), or stands here with the reason why it is none.
+The syntax tree shows every container that an object fills for as long as it lives, and every memoized
+function.  Each of them is declared (:mod:`proxy.caches`), or is listed here with the reason why not.
 """
 
 import ast
@@ -33,8 +33,8 @@ OF_ONE_REQUEST = (
     "proxy.upstreams.recorded.recorder",
     "proxy.wires",
 )
-"""A command's life is one order, a test's or a recording's too; a wire's readers, writers and bodies, words
-and what a tool reads of an answer live as long as their request."""
+"""Modules whose objects live as long as one command, test, recording or request: for example readers,
+writers and bodies of a wire, and what a tool reads of an answer."""
 
 NO_CACHE: dict[str, str] = {
     "proxy.caches.Snapshot": "memos, each of which is declared",
@@ -110,7 +110,7 @@ NO_CACHE: dict[str, str] = {
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    """Every module's syntax tree."""
+    """The syntax tree of every module."""
     return {
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): ast.parse(path.read_text("utf-8"))
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -118,7 +118,7 @@ def trees() -> dict[str, ast.Module]:
 
 
 def _begins_empty(value: ast.expr | None) -> bool:
-    """Whether this makes a container that is there to be filled."""
+    """Whether this expression makes an empty container, which is there to be filled."""
     if isinstance(value, ast.Dict):
         return not value.keys
     if isinstance(value, ast.List):
@@ -136,7 +136,7 @@ def _begins_empty(value: ast.expr | None) -> bool:
 
 
 def filled_classes() -> Iterator[tuple[str, bool]]:
-    """Each class that has a container of its own from the start, and whether it declares one."""
+    """Each class whose objects have a container from the start, and whether the class declares a cache."""
     for module, tree in trees().items():
         if module.startswith(OF_ONE_REQUEST):
             continue
@@ -164,7 +164,7 @@ def filled_classes() -> Iterator[tuple[str, bool]]:
 
 
 def test_every_container_is_declared_or_no_cache() -> None:
-    """A class that keeps something in a container says how much, or stands in the list with a reason."""
+    """A class that keeps something in a container declares a bound, or is listed with a reason."""
     found = dict(filled_classes())
     silent = {name for name, declares in found.items() if not declares}
     assert silent - set(NO_CACHE) == set(), (
@@ -175,7 +175,7 @@ def test_every_container_is_declared_or_no_cache() -> None:
 
 
 def test_every_remembered_function_is_declared() -> None:
-    """``lru_cache`` keeps whatever it is asked: each has a bound of its entries' bytes."""
+    """Every memoized function declares a bound for the bytes of its entries."""
     for module, tree in trees().items():
         remembered = {
             node.name
@@ -198,11 +198,11 @@ BY_IDENTITY = {
     "proxy.wires.message_list.body": "messages of one request, which holds them",
     "proxy.wires.turn.refused_fields": "messages of one request, which holds them",
 }
-"""Modules that call ``id``, for the length of one function."""
+"""Modules that use ``id``, within one function only."""
 
 
 def test_nothing_is_kept_by_an_address() -> None:
-    """``id()`` of what is gone is another's: what is kept is kept by the object itself, or by its value."""
+    """Nothing is stored under an ``id()``, because the id of a deleted object can belong to a new one."""
     reading = {
         module
         for module, tree in trees().items()
@@ -213,7 +213,7 @@ def test_nothing_is_kept_by_an_address() -> None:
 
 
 def test_what_is_worked_out_from_a_version_goes_with_it() -> None:
-    """Each version has a memo of its own, with the bound of one; a retired one keeps nothing more."""
+    """Each version has its own memo with its own bound, and a retired version keeps nothing."""
     derived: Derived[str, bytes] = Derived("derived of a test", 100, lambda _, value: len(value))
     other: Derived[str, bytes] = Derived("derived of a test", 100, lambda _, value: len(value))
     old, new = Snapshot(1), Snapshot(2)
@@ -239,12 +239,12 @@ class _Kept:
         declare("of a test", self.size)
 
     def size(self) -> CacheSize:
-        """What it holds."""
+        """The size and the limit of this cache."""
         return CacheSize(self.held, 100)
 
 
 def test_caches_of_one_name_are_added_up_while_they_live() -> None:
-    """The list keeps nothing alive."""
+    """The sizes of caches with the same name are added up, and the list keeps no cache alive."""
     first, second = _Kept(1), _Kept(20)
     assert cache_sizes()["of a test"] == CacheSize(21, 200)
     del first
@@ -257,7 +257,7 @@ def test_caches_of_one_name_are_added_up_while_they_live() -> None:
 
 
 def test_a_memo_stays_within_its_bytes() -> None:
-    """What would be too much empties it, and what is too large by itself is not kept."""
+    """A value that would exceed the bound empties the memo; one that is too large by itself is not kept."""
     memo: Memo[int, bytes] = Memo("memo of a test", 100, lambda _, value: len(value))
     assert memo.put(1, b"x" * 60) == b"x" * 60
     assert memo.get(1) is not None
@@ -275,12 +275,12 @@ def test_a_memo_stays_within_its_bytes() -> None:
 def test_texts_are_counted_as_they_may_lie_in_memory(
     texts: tuple[str | bytes | None, ...], size: int
 ) -> None:
-    """Four bytes a character where one of them is not ASCII."""
+    """A character counts as one byte, or as four bytes in a text that is not ASCII."""
     assert text_bytes(texts) == size
 
 
 def test_values_are_counted_as_what_they_become() -> None:
-    """Thousands of empty objects are few bytes on the wire and many in memory, however deep they lie."""
+    """The size of a value counts all its objects in memory, however empty or deeply nested they are."""
     wide: list[object] = [{} for _ in range(10_000)]
     assert value_bytes(wide) > 10_000 * 60
     deep: list[object] = []
@@ -291,7 +291,7 @@ def test_values_are_counted_as_what_they_become() -> None:
 
 
 def test_the_metrics_name_every_cache() -> None:
-    """What each holds and may hold is read when somebody asks, with the cache as a label."""
+    """The metrics have the size and the limit of every cache, with the cache as a label."""
     kept = _Kept(7)
     text = render(Metrics(models=(), tools=(), version="1").snapshot())[0].decode()
     assert f'toolrelay_cache_bytes{{cache="of a test"}} {float(kept.held)}' in text
@@ -302,7 +302,7 @@ def test_the_metrics_name_every_cache() -> None:
 async def test_hits_are_bounded_in_all_and_the_caller_who_asks_keeps_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Past the bound the counters go that nobody asked for; a limit in use is never forgotten."""
+    """Above the bound the least used counters are dropped, and a limit in use is never forgotten."""
     monkeypatch.setattr(limits_memory, "MOST_STAMPS", 1000)
     counters = limits_memory.MemoryCounters(lambda: 1000.0)
     limit = Limit("requests", 400, 60)
@@ -320,7 +320,7 @@ async def test_hits_are_bounded_in_all_and_the_caller_who_asks_keeps_its_own(
 
 
 async def test_answers_of_a_dns_server_are_bounded_in_bytes() -> None:
-    """A server that sends thousands of addresses for each name leaves only the last ones known."""
+    """If a DNS server sends thousands of addresses for each name, only the last names stay known."""
     many = [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.{n // 250}.{n % 250}", 0)) for n in range(4000)
     ]
@@ -341,7 +341,7 @@ async def test_answers_of_a_dns_server_are_bounded_in_bytes() -> None:
 
 
 def test_callers_to_look_at_are_bounded_whoever_they_are() -> None:
-    """Names of callers are chosen by others: neither their number nor their length makes the list grow."""
+    """Neither the number nor the length of callers' names makes the list exceed its bound."""
     cap = CallerCap(10)
     for number in range(50_000):
         cap.note(HIDDEN, f"{number}" + "x" * 3000, 1)

@@ -1,4 +1,4 @@
-"""The table of what a request waits for names deadlines and tests that there are."""
+"""The table of what a request waits for names only deadlines and tests that exist."""
 
 import re
 from pathlib import Path
@@ -16,14 +16,14 @@ def rows() -> list[list[str]]:
 
 
 def test_there_is_a_table() -> None:
-    """The other tests here have something to hold."""
+    """The page has a table with at least 15 rows of five cells."""
     assert len(rows()) >= 15
     assert all(len(row) == 5 for row in rows())
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row[0]}: {row[1][:30]}")
 def test_each_deadline_and_each_test_is_there(row: list[str]) -> None:
-    """A constant that is named is defined, a setting is documented, and a test is where it is said to be."""
+    """Each constant in the table is defined, each setting is documented, and each test exists."""
     code = "\n".join(path.read_text("utf-8") for path in (ROOT / "proxy").rglob("*.py"))
     settings = (ROOT / "docs/reference/settings.md").read_text("utf-8")
     for name in re.findall(r"`(_?[A-Z_]+_S)`", row[2] + row[3]):

@@ -1,4 +1,4 @@
-"""Dialects are data: what is looked up in them, and that nobody else knows any of it."""
+"""Dialects are data: how the data is found, and that no other module contains any of it."""
 
 import ast
 import dataclasses
@@ -18,7 +18,7 @@ DIALECTS = {known.dialect.name: known.dialect for known in ENDPOINTS}
 
 @pytest.mark.parametrize("known", ENDPOINTS, ids=lambda known: f"{known.method} {known.path}")
 def test_an_endpoint_is_found_by_its_own_path(known: object) -> None:
-    """None stands in the way of another."""
+    """Each endpoint is found by its own path, and no other endpoint hides it."""
     endpoint = next(each for each in ENDPOINTS if each is known)
     path = endpoint.path.replace("{id}", "x_1").replace("{rest}", "a/b")
     assert SERVED.find(endpoint.method, path) is endpoint
@@ -43,7 +43,7 @@ def test_an_endpoint_is_found_by_its_own_path(known: object) -> None:
     ],
 )
 def test_what_is_stored_is_named_by_its_path(method: str, path: str, stored: str, action: str) -> None:
-    """An id and what is asked of it; nothing for any other path."""
+    """The path of a stored object gives its id and the action; any other path gives neither."""
     endpoint = SERVED.find(method, path)
     assert endpoint.action == action
     assert (endpoint.stored_id(path) if action else "") == stored
@@ -62,31 +62,31 @@ def test_what_is_stored_is_named_by_its_path(method: str, path: str, stored: str
     ],
 )
 def test_what_is_not_known_is_of_no_kind(method: str, path: str) -> None:
-    """A path is one of a dialect's only whole, as it is written, and with its method."""
+    """An endpoint matches its whole path only, as it is written, and with its method."""
     assert SERVED.find(method, path).kind == "other"
 
 
 def test_a_dialect_answers_where_it_says() -> None:
-    """The path of each dialect with server tools is the one endpoint of it that generates."""
+    """The path of each dialect with server tools is its only endpoint that generates."""
     generating = {known.dialect.name: known.path for known in ENDPOINTS if known.kind == "generate"}
     assert generating == {name: dialect.path for name, dialect in DIALECTS.items() if dialect.path}
 
 
 def test_what_is_routed_or_counted_names_its_model() -> None:
-    """Whose body decides where it goes, or what it costs, says so itself."""
+    """An endpoint whose body decides where it goes or what it costs says where the model is named."""
     for known in ENDPOINTS:
         if known.body in ("routed", "json"):
             assert known.model, known.path
 
 
-# ---------------------------------------------------------------- nobody else knows
+# ---------------------------------------------------------------- no other module has this data
 
 PACKAGE = Path(__file__).resolve().parent.parent / "proxy"
 
 
 @cache
 def forbidden() -> frozenset[str]:
-    """What only a dialect says: paths, content type, end mark and the names of usage that are not ours."""
+    """What only a dialect says: paths, content type, end mark and its own names of usage."""
     own = {field.name for field in dataclasses.fields(Usage)}
     said = {known.path.partition("{")[0] for known in ENDPOINTS} - {"/"}
     for dialect in DIALECTS.values():
@@ -97,7 +97,7 @@ def forbidden() -> frozenset[str]:
 
 
 def constants(path: Path) -> Iterator[tuple[int, str]]:
-    """Every text or bytes that stands in a module, with its line; docstrings are none."""
+    """Every constant of text or bytes in a module, with its line, except docstrings."""
     tree = ast.parse(path.read_text("utf-8"))
     words = {
         id(node.value)
@@ -113,7 +113,7 @@ def constants(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def said_in(text: str) -> set[str]:
-    """What of :func:`forbidden` a text holds: a word of its own, or the end of a path or a part of it.
+    """The entries of :func:`forbidden` in a text: as a word of their own, or as the end or a part of a path.
 
     A JSON pointer is no path.
     """
@@ -137,12 +137,12 @@ def said_in(text: str) -> set[str]:
     ],
 )
 def test_a_constant_is_searched_for_words(text: str, said: set[str]) -> None:
-    """A part of a text counts as much as all of it; a longer word is another."""
+    """An entry counts inside of a longer text, but not inside of a longer word."""
     assert said_in(text) == said
 
 
 def test_nobody_outside_of_the_wires_says_what_a_dialect_says() -> None:
-    """What stands in a dialect stands nowhere else, so that the next dialect changes no other file."""
+    """Nothing outside of ``wires`` repeats what a dialect says, so a new dialect changes no other file."""
     found = [
         f"{path.relative_to(PACKAGE)}:{line} says {sorted(said)}"
         for path in sorted(PACKAGE.rglob("*.py"))

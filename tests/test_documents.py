@@ -1,4 +1,4 @@
-"""Documents are short where they promise it, and what they point to is there."""
+"""Documents are as short as they promise, and what they point to exists."""
 
 import re
 import tokenize
@@ -19,7 +19,7 @@ def _anchor(title: str) -> str:
 
 
 def _anchors(text: str) -> set[str]:
-    """What a link into a page may name: its headings, and the places with an id."""
+    """What a link into a page can name: its headings, and the places with an id."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {*map(_anchor, headings), *re.findall(r'<a id="([^"]+)">', text)}
 
@@ -39,20 +39,20 @@ def test_each_link_within_the_repository_resolves(path: Path) -> None:
 
 
 def test_the_map_is_short() -> None:
-    """ARCHITECTURE.md is a map, so that a newcomer reads all of it."""
+    """ARCHITECTURE.md has at most 1,500 words, so that a newcomer reads all of it."""
     assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").split()) <= MOST_WORDS
 
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_each_file_that_is_named_exists(name: str) -> None:
-    """Whoever looks for a file of the product by these documents finds it."""
+    """Every file of the product that these documents name exists."""
     named = re.findall(r"`(proxy/[\w/.]+)`", (ROOT / name).read_text("utf-8"))
     assert len(named) >= 15
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_the_index_names_each_decision_once() -> None:
-    """Each decision has a number of its own, and the index lists them in that order."""
+    """Each decision has its own number, and the index lists the decisions in that order."""
     pages = sorted((path.name for path in DECISIONS.glob("[0-9]*.md")), key=_number)
     numbers = [_number(name) for name in pages]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -66,7 +66,7 @@ def _number(name: str) -> int:
 
 @pytest.mark.parametrize("path", sorted(DECISIONS.glob("[0-9]*.md")), ids=lambda path: path.stem)
 def test_each_decision_has_three_sections(path: Path) -> None:
-    """A decision says what led to it, what was decided, and what comes of it."""
+    """Each decision has the sections Context, Decision and Consequences."""
     text = path.read_text("utf-8")
     sections = re.findall(r"^## (.*)\n\n(?=\S)", text, re.MULTILINE)
     assert sections == ["Context", "Decision", "Consequences"]
@@ -77,7 +77,7 @@ PRIVATE_WORDS = ("door", "doors", "gate", "mould", "moulds", "moulded", "skim", 
 
 
 def _prose() -> Iterator[tuple[Path, str]]:
-    """The documents but for the log of changes, and the comments and docstrings of the product."""
+    """The documents except the changelog, and the comments and docstrings of the product."""
     for path in DOCUMENTS:
         if path.name != "CHANGELOG.md":
             yield path, path.read_text("utf-8")
@@ -117,14 +117,14 @@ LOOKED_FOR = (
 
 @pytest.mark.parametrize("what", LOOKED_FOR)
 def test_a_newcomer_is_told_where_to_change_it(what: str) -> None:
-    """CONTRIBUTING.md has a row for it that names a file; another test sees to it that the file exists."""
+    """CONTRIBUTING.md has one row for each of these changes, which names a file of the product."""
     rows = re.findall(rf"^\| {what} \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
     assert len(rows) == 1
     assert "`proxy/" in rows[0]
 
 
 def test_each_type_of_the_glossary_exists() -> None:
-    """A reader who looks a word up finds its type in the code; another test holds that the files exist."""
+    """Each type that the glossary names is defined in the code."""
     glossary = (ROOT / "docs/glossary.md").read_text("utf-8")
     named = set(re.findall(r"`([A-Z][A-Za-z]+)`", glossary))
     assert len(named) > 30

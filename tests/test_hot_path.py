@@ -1,8 +1,8 @@
-"""The hot path has a price, and it does not rise unseen: calls are counted, never time.
+"""The number of calls on the hot path has a bound; the tests count calls and never measure time.
 
 A call is one of Python's own functions entered, or one built in C called, from the proxy's code or
-from aiohttp's.  The peers are plain sockets and go in step with each other, so that every chunk is one
-read and one write, and the count is the same on every machine.
+from aiohttp's.  The peers are plain sockets and wait for each other, so that every chunk is one read and
+one write, and the count is the same on every machine.
 """
 
 import json
@@ -14,28 +14,28 @@ from call_count import CALLS_PER_CALLBACK_OF_A_BURST, Count
 from running_proxy import Proxy
 from stepping import CHAT, END, EVENT, RESPONSES, Steps, Talk, stepping
 
-# What a change may make of it is written here: measured, and a tenth more for other versions of Python
-# and aiohttp.  Whoever lowers a figure lowers its bound; whoever raises one says why in the commit.
-CALLS_PER_CHUNK_PASSED = 9  # 8, five of them built in; one more where the key's rarest byte is in it
+# The bounds: what was measured, and a tenth more for other versions of Python and aiohttp.  A change that
+# lowers a figure lowers its bound; a change that raises a figure says why in its commit.
+CALLS_PER_CHUNK_PASSED = 9  # 8, five of them built in; one more if the chunk has the key's rarest byte
 CALLS_PER_CHUNK_WITH_TOOLS = 21  # 19
-CALLS_PER_CHUNK_KEPT = 34  # 31: each side notes when it came, and its object; at the end each is looked at
-CALLS_PER_CHUNK_WITH_TEXT_CALLS = 25  # 22.9: what may begin a call is looked for in its bytes
-CALLS_PER_CHUNK_READ_FOR_TEXT_CALLS = 173  # 157: what may begin one is in each, so that each is read
+CALLS_PER_CHUNK_KEPT = 34  # 31: each side notes time and bytes of a chunk, and both are checked at the end
+CALLS_PER_CHUNK_WITH_TEXT_CALLS = 25  # 22.9: the bytes are searched for what may begin a call
+CALLS_PER_CHUNK_READ_FOR_TEXT_CALLS = 173  # 157: each chunk may begin a call, so each is parsed
 CALLS_PER_CHUNK_OF_RESPONSES_WITH_TOOLS = 34  # 30.8
 CALLS_PER_CHUNK_CROSSED = {"/v1/messages": 35, "/api/chat": 46}  # 32.1, 42.1: each line has its time
-# Many events in one read: more calls than with one regular expression, each of them much cheaper.
+# Many events in one read take more calls than one regular expression, but each call is much cheaper.
 CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 13  # 12
-# By what ran before: an idle connection that is there or not, a count whose window has moved on.
-CALLS_PER_REQUEST = 388  # 365 to 377: its head came before, and one like the answer's
-# 460 to 480: the parser reads it, and all that hangs on it is worked out
+# The figure depends on what ran before, such as an idle connection or a limit whose window has moved on.
+CALLS_PER_REQUEST = 388  # 365 to 377: heads like those of request and answer came before
+# 460 to 480: the parser reads the head, and everything that depends on it is computed
 CALLS_PER_REQUEST_OF_A_NEW_HEAD = 494
-# 1588: planned for any dialect, known again if it is repeated, and its answer is noted under three keys, so
-# that no hidden turn of another conversation with the same words is taken for its own.
+# 1588: the request is planned for any dialect and recognised if it is repeated; its answer is stored under
+# three keys, so that no hidden turn of another conversation with the same words is taken for its own.
 CALLS_PER_REQUEST_WITH_TOOLS = 1690  # 1604 to 1681 on a busy machine
-# The client's body is cut into its members here, which a request without a call is spared; and what the
-# record keeps of it is sealed, which takes about a hundred calls.
+# The client's body is split into its members here, which a request without a call does not need; and its
+# stored content is sealed, which takes about a hundred calls.
 CALLS_PER_TOOL_TURN = 1730  # 1664 to 1680
-# 2001 to 2020: its claim committed before it runs, and what came of it after.
+# 2001 to 2020: the claim is committed before the call runs, and the outcome after it.
 CALLS_PER_TOOL_TURN_WITH_EFFECT = 2080
 
 CALLED = (
@@ -50,9 +50,9 @@ CALLED = (
 async def one_stream(
     proxy: Proxy, steps: Steps, chunks: int, talk: Talk = CHAT, *, at_once: int = 1, trace: str = ""
 ) -> int:
-    """The calls that a stream of so many chunks takes, each sent when the one before has arrived.
+    """Count the calls for a stream of so many chunks, each sent when the one before has arrived.
 
-    A chunk is ``at_once`` events.  With ``trace`` the request has a header that says so.
+    A chunk is ``at_once`` events.  With ``trace`` the request has a header with that value.
     """
     headers = {"traceparent": trace} if trace else {}
     ask = {"model": "m", "stream": True, **talk.ask}
@@ -74,21 +74,21 @@ async def one_stream(
 
 
 async def usual(proxy: Proxy, steps: Steps, chunks: int, talk: Talk = CHAT, *, at_once: int = 1) -> int:
-    """The calls of such a stream: the middle of five counts.
+    """Count the calls for such a stream five times, and return the median.
 
-    A timer that goes off meanwhile adds some; a little less is left to do where something came before.
+    A timer that fires meanwhile adds some calls; work that was done before saves some.
     """
     return sorted([await one_stream(proxy, steps, chunks, talk, at_once=at_once) for _ in range(5)])[2]
 
 
 async def warm_up(proxy: Proxy, steps: Steps, talk: Talk = CHAT) -> None:
-    """Let happen what happens once: sessions, caches, the first row.  A head is known when it comes again."""
+    """Let everything happen that happens only once: sessions, caches, the first row, a head that is new."""
     for _ in range(4):
         await one_stream(proxy, steps, 3, talk)
 
 
 async def counted(tools: bool, path: Path, content: str = "tools") -> tuple[float, float]:
-    """Calls for each chunk, and for a request with its first."""
+    """The calls for each chunk, and for a request with its first chunk."""
     async with stepping(tools=tools, path=path, content=content) as (proxy, steps):
         await warm_up(proxy, steps)
         short = await usual(proxy, steps, 10)
@@ -108,13 +108,13 @@ async def counted(tools: bool, path: Path, content: str = "tools") -> tuple[floa
 async def test_the_hot_path_stays_within_its_bound(
     tools: bool, chunk_bound: int, request_bound: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A chunk and a request take no more calls than is written above."""
-    # The record's rows wait, so that no commit falls into one count and not into another.
+    """A chunk and a request stay within their bounds, which are not far above the figures."""
+    # The record's rows wait, so that no commit is part of a count.
     monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", 600.0)
     per_chunk, per_request = await counted(tools, tmp_path)
     assert per_chunk <= chunk_bound, f"{per_chunk:.1f} calls for each chunk"
     assert per_request <= request_bound, f"{per_request:.1f} calls for a request"
-    # A bound far above what is measured holds nothing.
+    # A bound far above the measured figure would detect nothing.
     assert per_chunk > 0.7 * chunk_bound, f"lower the bound: {per_chunk:.1f} calls for each chunk"
     assert per_request > 0.7 * request_bound, f"lower the bound: {per_request:.1f} calls for a request"
 
@@ -122,7 +122,7 @@ async def test_the_hot_path_stays_within_its_bound(
 async def test_a_chunk_that_is_kept_costs_little_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all content on record the bytes of both sides are noted: nothing of them is parsed or copied."""
+    """With all content on record, a chunk costs little more: its bytes are neither parsed nor copied."""
     monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", 600.0)
     per_chunk, _ = await counted(True, tmp_path, "all")
     assert per_chunk <= CALLS_PER_CHUNK_KEPT
@@ -139,7 +139,7 @@ async def test_a_chunk_that_is_kept_costs_little_more(
 async def test_a_chunk_whose_text_may_hold_calls_stays_within_its_bound(
     event: bytes, bound: int, tmp_path: Path
 ) -> None:
-    """With calls in texts looked for, a chunk takes no more calls, whether it has to be read or not."""
+    """With text calls enabled, a chunk stays within its bound, whether its text has to be read or not."""
     talk = Talk(CHAT.path, CHAT.ask, b"", event, END)
     async with stepping(tools=True, path=tmp_path, text_calls="hermes") as (proxy, steps):
         await warm_up(proxy, steps, talk)
@@ -151,7 +151,7 @@ async def test_a_chunk_whose_text_may_hold_calls_stays_within_its_bound(
 
 @pytest.mark.parametrize("path", CALLS_PER_CHUNK_CROSSED)
 async def test_a_chunk_that_crosses_stays_within_its_bound(path: str, tmp_path: Path) -> None:
-    """A Chat chunk for a client of another dialect, with tools offered, takes no more calls."""
+    """A Chat chunk for a client of another dialect, with tools offered, stays within its bound."""
     bound = CALLS_PER_CHUNK_CROSSED[path]
     ask = {**CHAT.ask, "max_tokens": 9} if path == "/v1/messages" else CHAT.ask
     talk = Talk(path, ask, b"", EVENT, END)
@@ -164,11 +164,11 @@ async def test_a_chunk_that_crosses_stays_within_its_bound(path: str, tmp_path: 
 
 
 async def test_a_new_head_stays_within_its_bound(tmp_path: Path) -> None:
-    """A request whose head never came before takes no more calls than is written above."""
+    """A request whose head never came before stays within its bound."""
     async with stepping(tools=False, path=tmp_path) as (proxy, steps):
         for number in range(4):
             await one_stream(proxy, steps, 3, trace=f"warm-{number}")
-        # Each count has a head of its own; of five the middle one has nothing beside it by chance.
+        # Each count has a head of its own; the median of five leaves out what happens by chance.
         shorts = [await one_stream(proxy, steps, 10, trace=f"short-{number}") for number in range(5)]
         longs = [await one_stream(proxy, steps, 110, trace=f"long-{number}") for number in range(5)]
     short, long = sorted(shorts)[2], sorted(longs)[2]
@@ -178,7 +178,7 @@ async def test_a_new_head_stays_within_its_bound(tmp_path: Path) -> None:
 
 
 async def test_a_chunk_of_responses_stays_within_its_bound(tmp_path: Path) -> None:
-    """With tools offered a chunk of the Responses wire takes no more calls than is written above."""
+    """With tools offered, a chunk of the Responses dialect stays within its bound."""
     bound = CALLS_PER_CHUNK_OF_RESPONSES_WITH_TOOLS
     async with stepping(tools=True, path=tmp_path) as (proxy, steps):
         await warm_up(proxy, steps, RESPONSES)
@@ -190,8 +190,8 @@ async def test_a_chunk_of_responses_stays_within_its_bound(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text_calls", ["off", "hermes"])
 async def test_events_that_come_at_once_stay_within_their_bound(text_calls: str, tmp_path: Path) -> None:
-    """With tools offered an event more in one read takes no more calls than is written above, also where its
-    text may hold calls."""
+    """With tools offered, each further event in one read stays within its bound, also if its text may hold
+    calls."""
     bound = CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS
     async with stepping(tools=True, path=tmp_path, text_calls=text_calls) as (proxy, steps):
         await warm_up(proxy, steps)
@@ -214,7 +214,7 @@ async def test_events_that_come_at_once_stay_within_their_bound(text_calls: str,
     ids=["text", "empty", "no data", "blank", "comments", "broken"],
 )
 async def test_a_burst_is_taken_in_parts(event: bytes, tmp_path: Path) -> None:
-    """With tools offered no callback makes more calls than is written above, whatever one read brings."""
+    """With tools offered, no callback makes more calls than its bound, whatever one read brings."""
     size = 250_000
     burst = b"".join(event % at if b"%d" in event else event for at in range(size // len(event)))
     count = Count()
@@ -237,7 +237,7 @@ async def test_a_burst_is_taken_in_parts(event: bytes, tmp_path: Path) -> None:
 
 
 async def one_run(proxy: Proxy, steps: Steps, store: Count, called: bytes) -> int:
-    """The calls that a stream takes, after a tool call or without, with its record in the database.
+    """Count the calls for a stream, with or without a tool call, including the record in the database.
 
     ``store`` counts in the store's thread, all the time.
     """
@@ -270,8 +270,8 @@ async def one_run(proxy: Proxy, steps: Steps, store: Count, called: bytes) -> in
 async def test_a_tool_turn_stays_within_its_bound(
     called: bytes, bound: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A turn with a call, its record in the database, takes no more calls than is written above."""
-    # Rows are written once somebody waits for them, so that each run has as many commits as the last one.
+    """A turn with a call and its record in the database stays within its bound."""
+    # Rows are written only when somebody waits for them, so that each run has the same number of commits.
     monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", 600.0)
     store = Count()
     threading.setprofile(store.see)

@@ -1,8 +1,8 @@
-"""Large texts are read, written anew and searched in a thread, so that the loop serves others meanwhile.
+"""Large texts are parsed, rendered and searched in a thread, so that the event loop serves others meanwhile.
 
-What a callback of the loop is given to do is bounded here by what it is given, not by a clock: no text longer
-than :data:`~proxy.in_thread.LARGE_EVENT_BYTES` is parsed on the loop, none longer than
-:data:`~proxy.in_thread.LARGE_BYTES` written to a socket in one call.
+The tests check the size of what the loop works on, and not its time: it parses no text longer than
+:data:`~proxy.in_thread.LARGE_EVENT_BYTES`, and writes none longer than
+:data:`~proxy.in_thread.LARGE_BYTES` to a socket in one call.
 """
 
 import asyncio
@@ -47,14 +47,14 @@ class Work:
         self.loop_thread = threading.get_ident()
 
     def note(self, kind: str, size: int) -> None:
-        """Note that a text of so many bytes was worked on in this thread."""
+        """Note that this thread worked on a text of so many bytes."""
         side = self.on_loop if threading.get_ident() == self.loop_thread else self.elsewhere
         side[kind] = max(side.get(kind, 0), size)
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    """Notes what is parsed of an upstream's, made into a body to be edited, written anew, and sent."""
+    """Note the size of what is parsed, split into members, rendered and sent."""
     noted = Work()
 
     class Parser:
@@ -130,7 +130,7 @@ LARGE_EVENTS: dict[str, tuple[str, bytes]] = {
 
 @pytest.mark.parametrize("kind", LARGE_EVENTS)
 async def test_a_large_event(kind: str, work: Work) -> None:
-    """Rule W2: it passes byte by byte, is read in a thread and sent in parts."""
+    """Rule W2: a large event passes byte by byte; it is parsed in a thread and sent in parts."""
     wire, large = LARGE_EVENTS[kind]
     data = BEGINNINGS[wire] + large + ENDS[wire]
     async with asked(wire, [SSE, *in_pieces(data), LAST_CHUNK, KEEP]) as answer:
@@ -142,7 +142,7 @@ async def test_a_large_event(kind: str, work: Work) -> None:
 
 
 async def test_large_events_of_text_that_are_alike(work: Work) -> None:
-    """They are not joined to be read at once, as small ones are."""
+    """Large events with text are not joined to be parsed at once, as small ones are."""
     one = event({"choices": [{"index": 0, "delta": {"content": "b" * 200_000}}]})
     data = BEGINNINGS["chat"] + one * 30 + ENDS["chat"]
     async with asked("chat", [SSE, *in_pieces(data), LAST_CHUNK, KEEP]) as answer:
@@ -152,7 +152,7 @@ async def test_large_events_of_text_that_are_alike(work: Work) -> None:
 
 
 async def test_a_call_in_a_large_event(work: Work) -> None:
-    """Rule W5: a call of ours is found there, too, and the client sees nothing of it."""
+    """Rule W5: a server call in a large event is found, too, and the client sees nothing of it."""
     padding = {"x": "y" * (2 * MB)}
     call = json.loads(chat.call("call_1", "core__get_current_time", '{"timezone":"UTC"}')[6:])
     called = chat.role() + event({**call, **padding}) + chat.finish("tool_calls") + chat.DONE
@@ -164,7 +164,7 @@ async def test_a_call_in_a_large_event(work: Work) -> None:
 
 
 async def test_a_large_reply(work: Work) -> None:
-    """The same of a reply that is not streamed."""
+    """A large reply that is not streamed is also parsed in a thread and sent in parts."""
     message = {"role": "assistant", "content": IMAGE}
     raw = json.dumps({"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
     reply: list[Step] = [
@@ -180,7 +180,7 @@ async def test_a_large_reply(work: Work) -> None:
 
 @pytest.mark.parametrize("wire", ASKS)
 async def test_a_large_request(wire: str, work: Work) -> None:
-    """It is cut into its members and written anew in a thread."""
+    """A large request is split into its members and rendered in a thread."""
     url = "data:image/png;base64," + IMAGE
     parts: dict[str, Any] = {
         "chat": {
@@ -197,7 +197,7 @@ async def test_a_large_request(wire: str, work: Work) -> None:
 
 
 async def test_who_is_cancelled_waits_for_the_thread() -> None:
-    """What the work uses is nobody else's before it has ended."""
+    """A cancelled task waits for its thread, which still uses the task's data."""
     begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
     def long_work() -> None:
@@ -218,7 +218,7 @@ async def test_who_is_cancelled_waits_for_the_thread() -> None:
 
 @pytest.mark.parametrize("strip", [False, True])
 def test_usage_in_a_large_event_is_searched_for(strip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only passes through is not even taken apart where it is large, and passes whole."""
+    """A large event that passes through is searched for usage without being decoded, and stays whole."""
 
     def decoded(raw: bytes, text: bytes, decode: Any = proxy.wires.stream.sse._decode) -> Any:
         assert len(raw) <= LARGE_EVENT_BYTES

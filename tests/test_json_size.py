@@ -1,4 +1,4 @@
-"""Values of a JSON text are counted before it is parsed: never too few, nor too many within the limit."""
+"""The values of a JSON text are counted before it is parsed; whether they are within a limit is exact."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ JSON = st.recursive(
 
 
 def real_count(value: Any) -> int:
-    """How many values a parsed text holds, itself among them; an empty container counts for two."""
+    """How many values a parsed text has, with itself; an empty container counts as two."""
     if not isinstance(value, dict | list):
         return 1
     inner = value.values() if isinstance(value, dict) else value
@@ -28,7 +28,7 @@ def real_count(value: Any) -> int:
 
 @pytest.fixture(params=[2, 3, 7, 1 << 16])
 def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Windows so small that every string, escape and bracket is cut by one somewhere."""
+    """Windows so small that each string, escape and bracket is split by one somewhere."""
     monkeypatch.setattr(json_size, "_WINDOW", request.param)
     return int(request.param)
 
@@ -38,7 +38,7 @@ def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 def test_the_answer_is_right_on_both_sides_of_the_limit(
     value: Any, ascii_only: bool, indent: int | None
 ) -> None:
-    """A text is within a limit exactly if it holds no more values than that, however it is written."""
+    """A text counts as within a limit exactly if it has no more values than that, however it is written."""
     data = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
     real = real_count(value)
     for limit in {real, real + 1, real + 1000}:
@@ -60,14 +60,14 @@ def test_the_answer_is_right_on_both_sides_of_the_limit(
     ],
 )
 def test_values_of_known_texts(text: str, count: int) -> None:
-    """Commas and brackets in strings make no values, also where quotes are escaped."""
+    """Commas and brackets in strings are no values, even after escaped quotes."""
     data = text.encode()
     for limit in range(1, count + 3):
         assert (count_values(data, limit) <= limit) == (count <= limit), limit
 
 
 def test_a_long_prompt_is_not_walked_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ordinary body is only counted: strings are looked at where the commas in them could matter."""
+    """An ordinary body is counted without a walk through its strings."""
 
     def walk(*_: object) -> int:
         raise AssertionError("walked through")
@@ -78,10 +78,10 @@ def test_a_long_prompt_is_not_walked_through(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_text_of_nothing_but_quotes_is_left_early() -> None:
-    """What cannot be within the limit, or is no JSON, is not gone through to its end."""
+    """Counting stops early if a text cannot be within the limit, or is no JSON."""
 
     class Counting(bytes):
-        """Bytes that know how many of them were looked at."""
+        """Bytes that count how many of them were read."""
 
         seen = 0
 

@@ -1,7 +1,7 @@
-"""The house holds: who may import whom, no state at module level, truthful ``__all__``, sizes.
+"""The structure of the code: who may import whom, no state at module level, correct ``__all__``, sizes.
 
-Nearly everything here is read from the syntax tree; what is imported is what ``__all__`` promises, and the
-server, in a process of its own.
+Most tests read the syntax tree.  The test of ``__all__`` imports the modules, and two tests import
+the server in a process of its own.
 """
 
 import ast
@@ -51,7 +51,7 @@ ALLOWED = {
     "server": {"server", "relay", "toolbox", *LOWER, *HELPERS},
     "commands": {"commands", "server", "relay", "toolbox", *LOWER, *HELPERS},
 }
-"""Which packages a package may import from, beside the words."""
+"""Which packages a package may import from, in addition to the words."""
 
 DIALECTS = {
     "proxy.wires.dialect",
@@ -63,7 +63,7 @@ DIALECTS = {
     "proxy.wires.dialects.responses",
     "proxy.wires.dialects.table",
 }
-"""Dialects as data, which everybody may read who speaks to a client or to an upstream."""
+"""Dialects as data, which every module may read that speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
     "proxy.wires.approving.shown",
@@ -108,7 +108,7 @@ COMPOSING = {
     # A replay composes a server of its own.
     *(module for module in MODULES if module.startswith("proxy.server.replaying.")),
 }
-"""The composition root, the only one of the server to name concrete classes, and the part of it that a
+"""The composition root, which alone in the server names concrete classes, and the part of it that a
 supervisor needs without the rest."""
 
 ABSTRACT = (
@@ -138,7 +138,7 @@ ABSTRACT = (
 """What the rest of the server may import from the lower packages."""
 
 KNOWS_REPLAY = {"proxy.upstreams.recorded.replay", "proxy.server.compose.upstreams"}
-"""Replay, and who chooses it; that ``base_url`` may begin with ``replay:`` the settings say too."""
+"""Replay, and the module that chooses it; the settings, too, may name ``replay:`` as a ``base_url``."""
 
 SETTINGS = {
     "proxy.server.config.settings",
@@ -159,7 +159,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 
 
 def package_of(module: str) -> str:
-    """The package a module is in: ``words`` for the three of them, else the name below ``proxy``."""
+    """The package of a module: ``words`` for those of ``WORDS``, else the name below ``proxy``."""
     if module in WORDS or module == "proxy":
         return "words"
     return module.split(".")[1]
@@ -173,13 +173,13 @@ def tree_of(module: str) -> ast.Module:
 
 @cache
 def nodes_of(module: str) -> tuple[ast.AST, ...]:
-    """The nodes of a module's syntax tree: to walk through it costs as much as to parse it."""
+    """The nodes of a module's syntax tree, kept because a walk through it takes as long as parsing."""
     return tuple(ast.walk(tree_of(module)))
 
 
 @cache
 def imports_of(module: str) -> frozenset[str]:
-    """Every module of this package that a module imports, wherever in it the import stands."""
+    """Every module of this package that a module imports, at any place in its code."""
     found = set()
     for node in nodes_of(module):
         if isinstance(node, ast.Import):
@@ -197,19 +197,19 @@ def in_package(package: str) -> list[str]:
 
 
 def test_the_packages_are_there() -> None:
-    """The seven packages, the commands and the words exist, and nothing else does."""
+    """Every module is in a package of ``ALLOWED`` or is one of the words."""
     assert {package_of(module) for module in MODULES} == {*ALLOWED, "words", "__main__", "__init__"}
 
 
 def test_imports_are_absolute() -> None:
-    """A reader sees from any line where a name comes from."""
+    """Imports are absolute, so that a reader sees from any line where a name comes from."""
     for module in MODULES:
         for node in nodes_of(module):
             assert not (isinstance(node, ast.ImportFrom) and node.level), f"{module}:{node.lineno}"
 
 
 def test_imports_point_down() -> None:
-    """Words know nothing, the four lower packages not each other, and nobody who stands above."""
+    """Words import no package, the lower packages do not import each other, and none imports a higher one."""
     for module in MODULES:
         package = package_of(module)
         for imported in imports_of(module):
@@ -328,16 +328,16 @@ ORDER = {
         "__init__",
     ),
 }
-"""What a package is made of, each part below those that may import it; so there is no cycle."""
+"""The parts of each package, each after those that it may import, so that there is no cycle."""
 
 
 def part_of(module: str) -> str:
-    """The folder or module of its package that a module is, or is in."""
+    """The folder or module directly in its package to which a module belongs."""
     return module.split(".")[2]
 
 
 def run_time_imports_of(module: str) -> frozenset[str]:
-    """As :func:`imports_of`, without what is imported for types alone."""
+    """As :func:`imports_of`, without what is imported for types only."""
     for_types = {
         id(inner)
         for node in nodes_of(module)
@@ -355,7 +355,7 @@ def run_time_imports_of(module: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("package", ORDER)
 def test_parts_of_a_package_import_down(package: str) -> None:
-    """Inside of a package, too, imports have one direction."""
+    """Inside of a package, too, imports go in one direction."""
     order = {part: place for place, part in enumerate(ORDER[package])}
     assert {part_of(module) for module in in_package(package)} == set(order)
     for module in in_package(package):
@@ -366,7 +366,7 @@ def test_parts_of_a_package_import_down(package: str) -> None:
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda path: path.name)
 def test_folders_stay_readable(folder: Path) -> None:
-    """A folder holds some twenty files at most; the rest belongs in folders of its own."""
+    """A folder has at most twenty modules; more belong in folders of their own."""
     assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 20
 
 
@@ -377,7 +377,7 @@ def test_words_know_only_words() -> None:
 
 
 def test_the_relay_knows_only_ports() -> None:
-    """The heart never names a concrete wire, store, upstream or tool."""
+    """The relay imports no concrete wire, store, upstream or tool."""
     for module in in_package("relay"):
         outside = {
             name for name in imports_of(module) if package_of(name) not in ("words", "relay", *HELPERS)
@@ -386,21 +386,21 @@ def test_the_relay_knows_only_ports() -> None:
 
 
 def test_upstreams_know_dialects_as_data_alone() -> None:
-    """An upstream is asked in a dialect and knows nothing of how a wire is read or written."""
+    """An upstream knows dialects as data, and does not know how a wire is read or written."""
     for module in in_package("upstreams"):
         wires = {name for name in imports_of(module) if package_of(name) == "wires"}
         assert wires <= DIALECTS, f"{module} imports {wires - DIALECTS}"
 
 
 def test_only_the_composition_root_names_concrete_classes() -> None:
-    """Every other module of the server works through ports."""
+    """All modules of the server except the composition root use ports only."""
     for module in set(in_package("server")) - COMPOSING:
         outside = {name for name in imports_of(module) if package_of(name) in (*LOWER, "toolbox")}
         assert outside <= ABSTRACT, f"{module} imports {outside - ABSTRACT}"
 
 
 def test_only_the_composition_root_and_the_commands_read_the_configuration() -> None:
-    """What a setting means is decided in one place and handed on as an argument."""
+    """Only the composition root and the commands read settings; other modules get values as arguments."""
     settings = {"proxy.server.config.load", "proxy.server.config.settings"}
     for module in MODULES:
         if settings & set(imports_of(module)) and module not in READS_CONFIG:
@@ -409,7 +409,7 @@ def test_only_the_composition_root_and_the_commands_read_the_configuration() -> 
 
 
 def test_nobody_knows_that_replay_exists() -> None:
-    """Only replay itself, and those who compose it by its URL, say its name."""
+    """Only replay itself, and the modules that compose it by its URL, name it."""
     for module, path in MODULES.items():
         if module in KNOWS_REPLAY | SETTINGS or package_of(module) == "commands":
             continue
@@ -431,11 +431,11 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.run.run._Turn": "what is counted of one turn",
     "proxy.relay.run.state.TurnProgress": "how far one turn is, as data",
 }
-"""Values that hold more fields than that and nobody to work with, and why."""
+"""Values that have more fields than that and no collaborators, and why."""
 
 
 def _fields(kind: ast.ClassDef) -> list[str]:
-    """The fields by which a dataclass or a named tuple is made; none of any other class."""
+    """The fields that the constructor of a dataclass or a named tuple takes; none for any other class."""
     named = any(ast.unparse(base) in ("NamedTuple", "typing.NamedTuple") for base in kind.bases)
     made = {ast.unparse(how.func if isinstance(how, ast.Call) else how) for how in kind.decorator_list}
     if not (named or made & {"dataclass", "value_class"}):
@@ -446,7 +446,7 @@ def _fields(kind: ast.ClassDef) -> list[str]:
 
 
 def test_nothing_has_more_collaborators_than_one_can_keep_in_mind() -> None:
-    """A constructor on the path of a request takes eight arguments at most; what goes together is one."""
+    """A constructor in the relay or the server takes at most eight arguments."""
     for module in in_package("relay") + in_package("server"):
         for kind in (node for node in nodes_of(module) if isinstance(node, ast.ClassDef)):
             for made in kind.body:
@@ -458,7 +458,7 @@ def test_nothing_has_more_collaborators_than_one_can_keep_in_mind() -> None:
 
 
 def test_values_of_the_relay_are_made_of_few_parts() -> None:
-    """A value has eight fields at most, or holds data alone and says here of what."""
+    """A value of the relay has at most eight fields, or is listed here as data only."""
     for module in in_package("relay"):
         for kind in (node for node in nodes_of(module) if isinstance(node, ast.ClassDef)):
             fields = _fields(kind)
@@ -475,11 +475,11 @@ SWALLOWS_ANYTHING: dict[str, str] = {
     "proxy.tools.running.threads": "the result of a thread",
     "proxy.tools.running.tool_tasks": "the code of a tool's author",
 }
-"""Modules that catch what ends a process or a task, and do not raise it again; and whose it is."""
+"""Modules that catch what ends a process or a task and do not raise it again; and what raises it there."""
 
 
 def _broad(module: str) -> Iterator[ast.ExceptHandler]:
-    """The handlers of a module that catch whatever is raised."""
+    """The handlers of a module that catch every exception."""
     for node in nodes_of(module):
         if isinstance(node, ast.ExceptHandler):
             caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -488,7 +488,7 @@ def _broad(module: str) -> Iterator[ast.ExceptHandler]:
 
 
 def test_a_broad_handler_has_its_reason() -> None:
-    """What catches whatever is raised says why, on its line, above it or below it."""
+    """Each broad handler has a comment that says why, on its line, above it or below it."""
     for module in MODULES:
         lines = MODULES[module].read_text("utf-8").splitlines()
         for handler in _broad(module):
@@ -499,7 +499,7 @@ def test_a_broad_handler_has_its_reason() -> None:
 
 
 def test_nobody_swallows_a_cancellation() -> None:
-    """What catches ``BaseException`` raises it again."""
+    """A handler of ``BaseException`` raises again, except in the modules that are listed."""
     for module in MODULES:
         for handler in _broad(module):
             if handler.type is None or ast.unparse(handler.type) != "Exception":
@@ -524,7 +524,7 @@ MUTATORS = frozenset(
 
 
 def bound(module: str) -> Iterator[tuple[str, ast.expr]]:
-    """The names that a module binds at its top level, and what to."""
+    """The names that a module binds at its top level, and their values."""
     for node in tree_of(module).body:
         if isinstance(node, ast.Assign):
             yield from ((ast.unparse(target), node.value) for target in node.targets)
@@ -548,7 +548,7 @@ def changed(module: str) -> Iterator[str]:
 
 
 def test_no_state_at_module_level() -> None:
-    """Two applications in one process share nothing: a module binds constants, and none is changed."""
+    """Two applications in one process share nothing: a module binds only constants, and none is changed."""
     for module in MODULES:
         touched = set(changed(module))
         for name, value in bound(module):
@@ -568,7 +568,7 @@ def test_no_state_at_module_level() -> None:
 
 
 def defined(module: str) -> set[str]:
-    """What a module itself defines at its top level and does not hide with an underscore."""
+    """The public names that a module itself defines at its top level."""
     found = set()
     for node in tree_of(module).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -592,7 +592,7 @@ def used() -> dict[str, set[str]]:
 
 
 def test_exports_are_truthful() -> None:
-    """``__all__`` names what is there, once and sorted, and every name that other modules use."""
+    """``__all__`` lists names that exist, each once, and every name that other modules use."""
     submodules = {m.rpartition(".")[2] for m in MODULES}
     for module in MODULES:
         loaded = importlib.import_module(module.removesuffix(".__init__"))
@@ -610,7 +610,7 @@ def test_exports_are_truthful() -> None:
 
 
 def test_sizes_stay_readable() -> None:
-    """A file has up to 500 lines and a function up to 60, or says here why not."""
+    """A file has at most 500 lines and a function at most 60, unless it is listed with a reason."""
     for module in MODULES:
         lines = len(MODULES[module].read_text("utf-8").splitlines())
         assert lines <= 500 or module in LONG_FILES, f"{module} has {lines} lines"
@@ -622,7 +622,7 @@ def test_sizes_stay_readable() -> None:
 
 
 def test_exceptions_are_still_needed() -> None:
-    """An exception that nothing needs any more is taken out."""
+    """Each file or function that is listed as too long still is."""
     for module in LONG_FILES:
         assert len(MODULES[module].read_text("utf-8").splitlines()) > 500
     for name in LONG_FUNCTIONS:
@@ -636,7 +636,7 @@ def test_exceptions_are_still_needed() -> None:
 
 
 def test_a_plain_server_holds_no_library_that_it_does_not_use() -> None:
-    """What only some configurations need takes no memory of the others: it is imported where it is used."""
+    """At its start the server imports no library that only some configurations need, to save memory."""
     lazy = ("asyncpg", "cryptography", "lxml", "opentelemetry", "redis", "trafilatura")
     starting = "import sys, proxy.commands.cli, proxy.commands.serve.serve"
     asked = f"{starting}; print(*(set({lazy}) & set(sys.modules)))"
@@ -645,7 +645,7 @@ def test_a_plain_server_holds_no_library_that_it_does_not_use() -> None:
 
 
 def test_a_supervisor_holds_nothing_that_only_its_workers_need() -> None:
-    """It serves nothing, and stands beside the workers for good."""
+    """The supervisor imports nothing that only its workers need, because it runs beside them all the time."""
     served = ("aiohttp", "httptools", "jsonschema_rs", "prometheus_client", "proxy.server.app")
     starting = "import sys, proxy.commands.cli, proxy.commands.serve.multiprocess"
     asked = f"{starting}; print(*(set({served}) & set(sys.modules)))"

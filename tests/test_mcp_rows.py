@@ -1,4 +1,4 @@
-"""What MCP servers are held to, row by row: every row is held by tests that exist."""
+"""Every row of the tables about MCP servers names tests that exist."""
 
 import re
 from functools import cache
@@ -28,14 +28,14 @@ def rows() -> dict[str, str]:
 
 @pytest.mark.parametrize("what", rows() or ["no row"])
 def test_each_row_is_held_by_tests_that_exist(what: str) -> None:
-    """A defence that no test attacks is only a sentence."""
+    """Each row names at least one test, and each test that it names exists."""
     named = re.findall(r"`(\w+)`", rows()[what])
     assert named, f"no test is named for {what!r}"
     assert [name for name in named if name not in names_of_tests()] == []
 
 
 def test_every_section_has_rows() -> None:
-    """A table that is lost would be missed by nobody."""
+    """Each section has at least three rows, so that a lost table is noticed."""
     counts = dict.fromkeys(("Attacks", "Malformed answers", "Bounds", "Results", "Names"), 0)
     for what in rows():
         section = what.partition(":")[0]

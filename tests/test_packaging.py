@@ -1,4 +1,4 @@
-"""What is handed out: the package's metadata, the lock, the image, the checks."""
+"""What is distributed: the package's metadata, the lock and the image; and the script that checks it."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ def normal(name: str) -> str:
 
 
 def declared_dependencies() -> set[str]:
-    """What the package asks for at run time, with the extras that add a feature."""
+    """What the package needs at run time, with the extras that add a feature."""
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["postgres"], *extras["otel"], *extras["redis"], *extras["web"]]
@@ -37,7 +37,7 @@ def declared_dependencies() -> set[str]:
 
 
 def optional_dependencies() -> set[str]:
-    """What the extras that add a feature ask for."""
+    """What the extras that add a feature need."""
     extras = PROJECT["project"]["optional-dependencies"]
     names = (
         _NAME.match(line) for line in (*extras["mcp"], *extras["otel"], *extras["redis"], *extras["web"])
@@ -62,9 +62,9 @@ def test_names() -> None:
 
 
 def test_every_import_is_asked_for() -> None:
-    """Whatever the package imports is its own, the standard library's, or a declared dependency."""
+    """Everything that the package imports is its own, in the standard library, or a declared dependency."""
     providers = packages_distributions()
-    # pydantic pins pydantic-core to one version: asking for both could only contradict it.
+    # pydantic pins pydantic-core to one version: a requirement of ours could only contradict it.
     asked_for = declared_dependencies() | optional_dependencies() | {"pydantic-core"}
     strangers: set[str] = set()
     for path in (ROOT / "proxy").rglob("*.py"):
@@ -82,7 +82,7 @@ def test_every_import_is_asked_for() -> None:
 
 
 def test_lock_covers_every_dependency() -> None:
-    """Each declared dependency, and each of theirs, is locked to one version with hashes."""
+    """Each declared dependency is in the lock, and each entry of the lock has one version and hashes."""
     blocks = locked()
     assert declared_dependencies() - set(blocks) == set()
     for name, block in blocks.items():
@@ -119,7 +119,7 @@ def test_version_is_the_same_everywhere() -> None:
 
 
 def test_wheel_carries_data() -> None:
-    """Migrations and the demo's fixtures go into the wheel, from folders that exist."""
+    """The wheel contains the migrations and the demo's fixtures, from folders that exist."""
     carried = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert carried == {"migrations": "proxy/_data/migrations", "fixtures/demo": "proxy/_data/fixtures"}
     for folder in carried:
@@ -174,13 +174,13 @@ def test_ci_runs_everything() -> None:
 
 
 def test_every_hint_to_install_something_names_what_there_is() -> None:
-    """No message sends an operator to an index for a package that no index has; each extra exists."""
+    """No text says to install toolrelay from an index, which does not have it; each named extra exists."""
     extras = set(PROJECT["project"]["optional-dependencies"])
     documents = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md", "Makefile")]
     documents += (ROOT / "docs").rglob("*.md")
     for file in (*documents, *(ROOT / "proxy").rglob("*.py")):
         text = file.read_text("utf-8")
-        # The command may stand behind it: "pip install . && toolrelay demo".
+        # A command may follow the installation: "pip install . && toolrelay demo".
         assert not re.search(r"install[^\n&`]*\btoolrelay\b(?!'s source)", text), file
         for extra in re.findall(r'how_to_install\("(\w+)"\)', text):
             assert extra in extras, file

@@ -1,4 +1,4 @@
-"""Hostile text on a terminal."""
+"""Hostile text on a terminal has no effect there."""
 
 import io
 import unicodedata
@@ -37,7 +37,7 @@ def _printed(markup: str) -> str:
     ],
 )
 def test_what_does_something_is_written_out(text: str, shown: str) -> None:
-    """Control characters, escapes, overrides and hidden characters are shown, ordinary text stays."""
+    """Control characters, escapes, overrides and hidden characters are written out; ordinary text stays."""
     assert plain_text(text) == shown
 
 
@@ -55,7 +55,7 @@ def test_what_does_something_is_written_out(text: str, shown: str) -> None:
     ],
 )
 def test_markup_in_untrusted_text_is_shown_as_it_stands(text: str) -> None:
-    """Rich prints the text's own brackets, and a tag of ours around it still works."""
+    """Rich prints the brackets of the text as they are, and the proxy's own tag around it still works."""
     printed = _printed(f"[bold]{safe_text(text)}.[/bold]after")
     assert printed == f"\x1b[1m{plain_text(text)}.\x1b[0mafter"
     assert safe_cell(text).plain == plain_text(text)
@@ -73,7 +73,7 @@ def test_the_length_is_bounded() -> None:
 @example("\\")
 @example("\\\\[/bold]\\")
 def test_no_text_can_reach_the_terminal_or_the_markup(text: str) -> None:
-    """Whatever the text, nothing but visible characters leaves, and our closing tag closes."""
+    """For any text, only visible characters are printed, and the proxy's own closing tag takes effect."""
     for character in plain_text(text):
         assert unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     printed = _printed(f"[bold]{safe_text(text)}[/bold]after")

@@ -32,7 +32,7 @@ class _Clock:
 
 
 class _NoLog:
-    """A record that takes everything and keeps nothing."""
+    """A record that accepts everything and stores nothing."""
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
         return
@@ -50,7 +50,7 @@ def of(page: Path, language: str) -> list[str]:
 
 
 def test_it_is_short() -> None:
-    """Whoever meets the project reads all of it; everything else is below docs/."""
+    """The README has at most 200 lines and 1,500 words, so that a newcomer reads all of it."""
     text = README.read_text("utf-8")
     assert len(text.splitlines()) <= MOST_LINES
     assert len(text.split()) <= MOST_WORDS
@@ -60,7 +60,7 @@ SEARCHED = ("authentication", "rate limit", "streaming", "failover", "docker com
 
 
 def test_it_has_the_words_that_people_search_for() -> None:
-    """The terms of the field lead to the pages about them."""
+    """The README contains the terms that people search for."""
     text = README.read_text("utf-8").lower()
     assert [word for word in SEARCHED if word not in text] == []
 
@@ -75,7 +75,7 @@ def test_demo_question_is_one_that_is_recorded() -> None:
 
 
 def test_two_commands_are_of_the_promised_form() -> None:
-    """A machine with Python alone gets from a clone to the demo, and to the tests, in one command."""
+    """With Python alone, one command leads from a clone to the demo, and one to the tests."""
     commands = of(README, "bash")
     start = "python3 -m venv .venv && .venv/bin/pip install "
     assert f"{start}'.[mcp]' && .venv/bin/toolrelay demo\n" in commands
@@ -92,13 +92,13 @@ QUESTIONS_ASKED = {
     "How do I upgrade?": "pip install",
     "How do I tell toolrelay's 429 from the provider's?": "x-upstream-request-id",
 }
-"""What strangers ask, each with a word of its answer."""
+"""Questions of newcomers, each with a word of its answer."""
 FIRST_SCREEN = 30
 
 
 @pytest.mark.parametrize("question", QUESTIONS_ASKED)
 def test_a_question_leads_to_its_answer(question: str) -> None:
-    """One link of the README leads from the question to the heading that its answer stands below."""
+    """A link in the README leads from the question to the heading above its answer."""
     found = re.search(rf"\[{re.escape(question)}\]\(([^)#]+)#?([^)]*)\)", README.read_text("utf-8"))
     assert found is not None
     lines = (ROOT / found[1]).read_text("utf-8").splitlines()
@@ -108,7 +108,7 @@ def test_a_question_leads_to_its_answer(question: str) -> None:
 
 
 async def test_tool_of_ones_own_works(tmp_path: Path) -> None:
-    """The tools shown have at most 15 lines, load as pasted, answer, and fail in their own words."""
+    """The tools shown have less than 15 lines, load as pasted, answer, and fail with their own message."""
     for page in (README, DOCS / "tutorials/first-tool.md"):
         code = next(text for text in of(page, "python") if "@tool" in text)
         assert len(code.splitlines()) < 15

@@ -16,7 +16,7 @@ PRIVATE = re.compile(
 
 
 def test_there_are_so_many() -> None:
-    """No tests go missing because the folder does, or a part of it."""
+    """The folder has exactly so many recordings of each kind, so that a lost one is noticed."""
     found = Counter(
         (folder.parent.name, body.suffix[1:]) for folder in FOLDERS for body in folder.glob("response.*")
     )
@@ -39,7 +39,7 @@ def test_there_are_so_many() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
 def test_each_says_what_it_is(folder: Path) -> None:
-    """One body of one dialect that belongs to the project, with nobody's key or address in it."""
+    """Each folder has one body of its dialect, which belongs to the project and has no key or address."""
     meta = json.loads((folder / "meta.json").read_bytes())
     assert list(meta) == FIELDS
     assert meta["wire"] == folder.parent.name

@@ -1,4 +1,4 @@
-"""The reference says what the code has: nothing is missing in it, and nothing is invented."""
+"""The reference agrees with the code: nothing is missing in it, and nothing is invented."""
 
 import ast
 import re
@@ -53,14 +53,14 @@ def test_a_page_holds_what_the_code_says(name: str) -> None:
 
 
 def test_the_list_for_programs_names_pages_that_exist() -> None:
-    """llms.txt names pages of docs/; `python -m docgen` writes it."""
+    """llms.txt, which `python -m docgen` writes, names only pages that exist."""
     named = re.findall(r"\]\(([^)]+)\)", (DOCS / "llms.txt").read_text("utf-8"))
     assert len(named) >= 50
     assert [name for name in named if not (DOCS / name).exists()] == []
 
 
 def test_the_picture_shows_the_demo() -> None:
-    """The demo prints what the picture of it shows; `python -m docgen` draws it anew."""
+    """The picture of the demo shows what the demo prints; `python -m docgen` draws it."""
     assert words(drawn((DOCS / "demo.svg").read_text("utf-8"))) == words(play())
 
 
@@ -76,14 +76,14 @@ def explained() -> set[str]:
 
 
 def test_every_error_code_is_explained() -> None:
-    """Each code that the source can put into an error stands in the page on errors."""
+    """Each error code that the source contains is in the tables of the page on errors."""
     codes = codes_in_source() | set(get_args(ToolErrorCode))
     assert {"model_not_found", "upstream_broken", "duplicate_key", "upstream_malformed"} <= codes
     assert codes - explained() == set()
 
 
 def test_no_error_code_is_invented() -> None:
-    """Each code in the tables of the page on errors is one that the source can produce."""
+    """Each code in the tables of the page on errors is one that the source contains."""
     assert explained() - codes_in_source() - set(get_args(ToolErrorCode)) == set()
 
 
@@ -104,7 +104,7 @@ def test_every_header_of_the_proxy_is_in_the_tables() -> None:
 
 
 def test_every_header_with_a_key_is_in_the_tables() -> None:
-    """The headers in which a dialect carries a client's key are the ones that the page on headers names."""
+    """The page on headers names exactly the headers in which a dialect carries a client's key."""
     named = {
         credential.header.lower() for known in SERVED.endpoints for credential in known.dialect.credentials
     }
@@ -112,7 +112,7 @@ def test_every_header_with_a_key_is_in_the_tables() -> None:
 
 
 def _said() -> str:
-    """All texts of the package, with what is filled in as ``{}``, one after the other."""
+    """All texts of the package in a row, with ``{}`` for the values that are filled in."""
     texts = []
     for path in (ROOT / "proxy").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -135,11 +135,11 @@ FILLED = (
     ("/chat/completions", "{}"),
     ("for requests", "for {}"),
 )
-"""What stands in the messages as they are shown, and what the source has in its place."""
+"""Parts of the messages as they are shown, and what the source has in their place."""
 
 
 def test_each_message_of_troubleshooting_is_one_that_is_said() -> None:
-    """What a reader compares with the screen is what the product writes."""
+    """Each message in the tables of the page on troubleshooting is one that the product writes."""
     page = (DOCS / "troubleshooting.md").read_text("utf-8")
     said = _said()
     tables = page.partition("## When an answer looks wrong")[0]
@@ -157,9 +157,9 @@ def test_each_message_of_troubleshooting_is_one_that_is_said() -> None:
 
 
 def _answered() -> set[tuple[str, int, str]]:
-    """The code, the status and the type of each error that the source answers with by literals alone.
+    """The code, the status and the type of each error that the source gives as literals.
 
-    The name of an error without a code is its status.
+    An error without a code is named by its status.
     """
     found: set[tuple[str, int, str]] = set()
     for path in (ROOT / "proxy").rglob("*.py"):
@@ -177,7 +177,7 @@ def _answered() -> set[tuple[str, int, str]]:
 
 
 def test_the_table_has_the_statuses_and_types_that_are_answered() -> None:
-    """An error is answered with the status and the type that the page on errors says."""
+    """Each error has the status and the type that the page on errors gives."""
     answered = _answered()
     assert len(answered) >= 60
     wrong = {
@@ -189,7 +189,7 @@ def test_the_table_has_the_statuses_and_types_that_are_answered() -> None:
 
 
 def test_each_text_about_an_error_is_a_sentence() -> None:
-    """What happened, and what to do, begin with a capital letter or a code and end with a full stop."""
+    """Each text about an error begins with a capital letter or a code, and ends with a full stop."""
     texts = [text for error in ERRORS.values() for text in (error.when, error.remedy) if text]
     for text in [*texts, *TOOL_ERRORS.values()]:
         assert re.match(r"[A-Z`\[0-9]", text), text
@@ -197,5 +197,5 @@ def test_each_text_about_an_error_is_a_sentence() -> None:
 
 
 def test_each_code_of_a_tool_is_explained_once() -> None:
-    """The table of the codes that models read has each of them, and no other."""
+    """The table of the codes that models read has every code and no other."""
     assert set(TOOL_ERRORS) == set(get_args(ToolErrorCode))

@@ -1,4 +1,4 @@
-"""Every rule that always holds is named by a test that holds it to its word."""
+"""Every rule that always holds is named by a test that checks it."""
 
 import re
 from functools import cache
@@ -37,11 +37,7 @@ RULES = {
 }
 
 LATER: dict[str, str] = {}
-"""Rules whose feature is not built, and why no test can hold them.
-
-One is held as far as its feature goes: of T9 only that a changed definition is another tool (no MCP
-server is connected yet).
-"""
+"""Rules whose feature is not built, and why no test can check them."""
 
 _NAMED = re.compile(r"\bRules?((?:[ ,:]|and|[WTRE][1-9])+)")
 _RULE = re.compile(r"[WTRE][1-9]")
@@ -60,7 +56,7 @@ def named_rules() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_is_named(rule: str) -> None:
-    """A rule that no test names is a promise without proof."""
+    """Each rule is named by a test, unless its feature is not built."""
     if rule in LATER:
         assert rule not in named_rules(), f"{rule} is held by a test: take it out of LATER"
     else:
@@ -68,7 +64,7 @@ def test_every_rule_is_named(rule: str) -> None:
 
 
 def test_no_test_names_a_rule_that_is_none() -> None:
-    """A rule that a test names exists."""
+    """Tests name only rules that exist."""
     assert set(named_rules()) <= set(RULES)
 
 

@@ -1,4 +1,4 @@
-"""Every promise in SECURITY.md's tables is held by tests that exist."""
+"""Every promise in SECURITY.md's tables names tests that exist."""
 
 import re
 from functools import cache
@@ -33,7 +33,7 @@ def rows() -> dict[str, str]:
 
 @pytest.mark.parametrize("what", rows() or ["no row"])
 def test_each_row_names_tests_that_exist(what: str) -> None:
-    """A promise without a test that attacks it is only a sentence."""
+    """Each row names at least one test, and each test that it names exists."""
     named = re.findall(r"`(\w+)`", rows()[what])
     assert named, f"no test is named for {what!r}"
     assert [name for name in named if name not in names_of_tests()] == []
@@ -41,6 +41,6 @@ def test_each_row_names_tests_that_exist(what: str) -> None:
 
 
 def test_both_tables_are_there() -> None:
-    """A section that lost its table would name no test, and nobody would miss it."""
+    """Each section has more than ten rows, so that a lost table is noticed."""
     for section in SECTIONS:
         assert sum(what.startswith(section) for what in rows()) > 10, section

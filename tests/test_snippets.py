@@ -1,4 +1,4 @@
-"""Every snippet of the README and of docs/ is read by what it is for."""
+"""Every snippet of the README and of docs/ is accepted by the program that it is for."""
 
 import asyncio
 import importlib.util
@@ -25,12 +25,12 @@ from proxy.server.config.load import load_config
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
 SECRET = "0123456789abcdef" * 4
-"""In place of a file that a snippet names."""
+"""The content of a file that a snippet names."""
 
 
 @pytest.mark.parametrize("snippet", snippets("bash"), ids=str)
 def test_a_shell_reads_it(snippet: Snippet) -> None:
-    """A shell snippet is one that a shell can read."""
+    """A shell can parse each shell snippet."""
     shell = shutil.which("bash") or shutil.which("sh")
     assert shell is not None
     subprocess.run([shell, "-n"], input=snippet.text, text=True, check=True, timeout=PATIENCE_S)
@@ -44,12 +44,12 @@ def test_python_compiles_it(snippet: Snippet) -> None:
 
 @pytest.mark.parametrize("snippet", snippets("json"), ids=str)
 def test_it_is_json(snippet: Snippet) -> None:
-    """A JSON snippet is JSON."""
+    """A JSON snippet is valid JSON."""
     json.loads(snippet.text)
 
 
 def test_node_reads_javascript(tmp_path: Path) -> None:
-    """A JavaScript snippet is a module that Node can read."""
+    """Node can parse each JavaScript snippet as a module."""
     node = shutil.which("node")
     require("node", node is not None, "node is not installed")
     assert node is not None
@@ -61,7 +61,7 @@ def test_node_reads_javascript(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("snippet", snippets("toml"), ids=str)
 def test_a_configuration_loads(snippet: Snippet, tmp_path: Path) -> None:
-    """A TOML snippet is a configuration that this version takes; each of its settings exists."""
+    """A TOML snippet loads as a configuration of this version, so each of its settings exists."""
     written = tomllib.loads(snippet.text)
     if snippet.mark.startswith("only parsed: "):
         return
@@ -80,7 +80,7 @@ def test_a_configuration_loads(snippet: Snippet, tmp_path: Path) -> None:
 
 
 def test_test_of_ones_own_passes(tmp_path: Path) -> None:
-    """The tutorial's test of the tutorial's tool runs as pasted, and goes well."""
+    """The tutorial's test of the tutorial's tool passes as pasted."""
     pages = (DOCS / "tutorials/first-tool.md",)
     for name, mark in (("my_tools", "@tool"), ("test_my_tools", "ToolTester(")):
         code = next(snippet.text for snippet in snippets("python", pages) if mark in snippet.text)
@@ -99,7 +99,7 @@ def test_test_of_ones_own_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("snippet", snippets("yaml"), ids=str)
 def test_it_is_yaml(snippet: Snippet) -> None:
-    """A YAML snippet is YAML, and a configuration inside of it loads."""
+    """A YAML snippet is valid YAML, and a configuration inside of it is valid TOML."""
     require("yaml", importlib.util.find_spec("yaml") is not None, "the extra docs is not installed")
     import yaml
 
@@ -111,7 +111,7 @@ def test_it_is_yaml(snippet: Snippet) -> None:
 
 @pytest.mark.parametrize("snippet", snippets("nginx"), ids=str)
 def test_nginx_takes_it(snippet: Snippet, tmp_path: Path) -> None:
-    """A snippet for nginx is a configuration that it accepts."""
+    """nginx accepts each snippet for it."""
     program = _found("nginx")
     (tmp_path / "nginx.conf").write_text(
         f"pid {tmp_path}/pid; error_log stderr; events {{}} http {{ access_log off;\n"
@@ -126,7 +126,7 @@ def test_nginx_takes_it(snippet: Snippet, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("snippet", snippets("haproxy"), ids=str)
 def test_haproxy_takes_it(snippet: Snippet, tmp_path: Path) -> None:
-    """A snippet for HAProxy is a configuration that it accepts; the certificate is left out."""
+    """HAProxy accepts each snippet for it, with a socket in place of the certificate."""
     program = _found("haproxy")
     text = re.sub(r"bind :443 ssl crt \S+", f"bind unix@{tmp_path}/socket", snippet.text)
     head = "defaults\n  mode http\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n"
@@ -135,7 +135,7 @@ def test_haproxy_takes_it(snippet: Snippet, tmp_path: Path) -> None:
 
 
 def _found(name: str) -> str:
-    # Debian has them where only root looks.
+    # Debian installs them where only root looks.
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     require(name, found is not None, f"{name} is not installed")
     return found or ""
@@ -157,7 +157,7 @@ def _calls() -> list[tuple[Snippet, list[str]]]:
 
 
 def test_each_command_and_option_exists() -> None:
-    """Each call of ``toolrelay`` that is shown names a command, and options that it has."""
+    """Each call of ``toolrelay`` in a snippet names a command that exists, and options that it has."""
     calls = _calls()
     assert len(calls) >= 25
     for snippet, words in calls:
@@ -168,7 +168,7 @@ def test_each_command_and_option_exists() -> None:
                 break
             command = command.commands[rest.pop(0)]
         if getattr(command, "commands", None) is not None:
-            # A group that lists by default.
+            # A group whose default command is ``list``.
             command = command.commands.get("list", command)
         options = {name for parameter in command.params for name in parameter.opts}
         for word in rest:
@@ -177,7 +177,7 @@ def test_each_command_and_option_exists() -> None:
 
 
 async def test_each_curl_line_of_the_demo_is_answered() -> None:
-    """What asks the demo's model is answered by the demo, in the way that the page says."""
+    """The demo answers each curl line for its model, with the tool calls only if the line asks for them."""
     lines = [
         snippet for snippet in snippets("bash") if "curl" in snippet.text and f'"{MODEL}"' in snippet.text
     ]

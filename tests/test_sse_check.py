@@ -1,4 +1,4 @@
-"""The checker of streams itself: a good stream passes, and each rule it names is really held."""
+"""The checker of streams: it accepts a good stream, and finds each fault."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Chunks = list[dict[str, Any]]
 
 
 def chunk(delta: dict[str, Any] | None, finish: str | None = None, **rest: Any) -> dict[str, Any]:
-    """One chunk of one response; without a delta one that has no choice."""
+    """One chunk of a response; without a delta it has no choice."""
     choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return {**head, "choices": choices, **rest}
@@ -21,7 +21,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 
 def good() -> Chunks:
-    """A stream with a text, two calls of the client's, and usage."""
+    """A stream with text, two calls of the client's tools, and usage."""
     return [
         chunk({"role": "assistant", "content": ""}),
         chunk({"content": "Let me see."}),
@@ -46,12 +46,12 @@ def good() -> Chunks:
 
 
 def stream(chunks: Chunks) -> bytes:
-    """The chunks as events, and the end mark."""
+    """The chunks as events, followed by the end mark."""
     return b"".join(b"data: %s\n\n" % json.dumps(c).encode() for c in chunks) + b"data: [DONE]\n\n"
 
 
 def test_a_good_stream_is_read() -> None:
-    """Text, calls, finish reason and usage are what the chunks say; comments are let through."""
+    """The checker returns the text, calls, finish reason, usage and comments of a stream."""
     read = check_chat_stream(b": ping\n\n" + stream(good()), wants_usage=True)
     assert (read.text, read.finish, read.usage) == ("Let me see.", "tool_calls", USAGE)
     assert [(c.index, c.id, c.name, c.arguments) for c in read.calls] == [
@@ -62,7 +62,7 @@ def test_a_good_stream_is_read() -> None:
 
 
 def test_an_error_ends_a_stream() -> None:
-    """After an error nothing is missing."""
+    """After an error, the checker does not ask for a finish reason or for usage."""
     error = {"message": "x", "type": "upstream_error", "param": None, "code": None}
     read = check_chat_stream(stream([*good()[:2], {"error": error}]), wants_usage=True)
     assert read.error == error
@@ -107,7 +107,7 @@ CHUNK_FAULTS: dict[str, Callable[[Chunks], object]] = {
 
 @pytest.mark.parametrize("fault", CHUNK_FAULTS)
 def test_a_chunk_that_breaks_a_rule_is_found(fault: str) -> None:
-    """Each fault in a chunk is an error of its own."""
+    """The checker finds each fault in a chunk."""
     chunks = good()
     CHUNK_FAULTS[fault](chunks)
     with pytest.raises(BadStream):
@@ -132,13 +132,13 @@ BYTE_FAULTS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("fault", BYTE_FAULTS)
 def test_bytes_that_break_the_framing_are_found(fault: str) -> None:
-    """Each fault of the framing is an error of its own."""
+    """The checker finds each fault of the framing."""
     with pytest.raises(BadStream):
         check_chat_stream(BYTE_FAULTS[fault](stream(good())), wants_usage=True)
 
 
 def test_an_upstreams_own_chunks_may_be_odder() -> None:
-    """Of forwarded chunks the role may come again and the time move; of the chunks after them not."""
+    """In forwarded chunks the role may be repeated and the time may change, but not in later chunks."""
     chunks = [chunk(None, id="", model="", object="", created=0), *good()]
     chunks[2]["choices"][0]["delta"]["role"] = "assistant"
     chunks[2]["created"] = 2
@@ -148,12 +148,12 @@ def test_an_upstreams_own_chunks_may_be_odder() -> None:
 
 
 def test_usage_that_nobody_asked_for_is_found() -> None:
-    """A client that did not ask gets none."""
+    """The checker finds usage that the client did not ask for."""
     with pytest.raises(BadStream, match="nobody asked"):
         check_chat_stream(stream(good()), wants_usage=False)
 
 
 def test_a_hidden_name_is_found() -> None:
-    """What must stay on the server may stand nowhere in the bytes."""
+    """The checker finds a hidden name anywhere in the bytes."""
     with pytest.raises(BadStream, match="core__x"):
         check_chat_stream(b": core__x\n\n" + stream(good()), wants_usage=True, hidden=("core__x",))

@@ -21,13 +21,13 @@ NEXT = Transitions({(Door.OPEN, Push.IN): Door.SHUT, (Door.SHUT, Push.OUT): Door
 
 
 def test_a_table_says_the_next_state() -> None:
-    """An event that is in the table leads where it says."""
+    """An event in the table leads to the state that the table gives."""
     assert NEXT[Door.OPEN, Push.IN] is Door.SHUT
     assert NEXT[Door.SHUT, Push.OUT] is Door.OPEN
 
 
 def test_what_is_not_in_the_table_raises() -> None:
-    """The fault names the event and the state, and the table stays as it is."""
+    """An event that is not in the table raises an error with event and state, and changes no table."""
     with pytest.raises(IllegalTransition, match=r"Push\.OUT.* in the state .*Door\.OPEN"):
         NEXT[Door.OPEN, Push.OUT]
     assert len(NEXT) == 2

@@ -1,4 +1,4 @@
-"""What the UI is made of: no markup from data, nothing from elsewhere, and small."""
+"""The source of the UI: it makes no markup from data, loads nothing from other hosts, and is small."""
 
 import gzip
 import re
@@ -41,20 +41,20 @@ def named(path: Path) -> str:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=named)
 def test_no_text_becomes_markup_or_code(path: Path) -> None:
-    """Whatever a stranger wrote gets on the page as a text node; no script has another way."""
+    """Scripts show untrusted text as text nodes only: none uses a way to make markup or code of it."""
     text = path.read_text("utf-8")
     assert [word for word in FORBIDDEN if word in text] == []
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=named)
 def test_text_nodes_are_made_in_one_place(path: Path) -> None:
-    """Only the modules that draw hidden characters as names make text nodes, so no text gets round them."""
+    """Only the modules that show hidden characters by name make text nodes, so no text bypasses them."""
     if named(path) in ("core/dom.js", "core/visible.js"):
         return
     text = path.read_text("utf-8")
     assert "createTextNode" not in text
     assert "createElement" not in text
-    # What is set as text directly is a word or a number of ours.
+    # Texts that are set directly are fixed words or numbers.
     ours = {"core/shell.js": 2, "core/dom.js": 2}
     assert text.count("textContent =") <= ours.get(named(path), 0)
 
@@ -72,7 +72,7 @@ def test_nothing_comes_from_elsewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=named)
 def test_each_import_is_relative_and_there(path: Path) -> None:
-    """Modules find each other below any prefix, and without an import map."""
+    """Each import is relative and its file exists, so that modules load below any prefix."""
     text = path.read_text("utf-8")
     for pair in re.findall(r"^import (?:.* from )?\"([^\"]+)\"|import\(\"([^\"]+)\"\)", text, re.MULTILINE):
         name = "".join(pair)
@@ -81,19 +81,19 @@ def test_each_import_is_relative_and_there(path: Path) -> None:
 
 
 def test_each_page_of_the_router_is_there() -> None:
-    """An address of the router has a module."""
+    """Each page of the router has a module."""
     pages = re.findall(r"/, \"(\w+)\"\]", (STATIC / "core" / "router.js").read_text("utf-8"))
     assert len(set(pages)) == 12
     assert [page for page in pages if not (STATIC / "pages" / f"{page}.js").is_file()] == []
 
 
 def test_it_is_small() -> None:
-    """All files together, as they go over the network, are at most 150 KB."""
+    """All files together, compressed, have at most 150 KB."""
     assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in FILES) <= MOST_BYTES
 
 
 def test_files_and_folders_can_be_read() -> None:
-    """No file is long, and no folder holds many."""
+    """No file has more than 400 lines, and no folder more than 12 files."""
     assert [named(path) for path in FILES if path.read_text("utf-8").count("\n") > MOST_LINES] == []
     folders = {path.parent for path in FILES}
     assert [
@@ -102,7 +102,7 @@ def test_files_and_folders_can_be_read() -> None:
 
 
 def test_dark_is_one_set_of_colours() -> None:
-    """The theme that is chosen and the one that the system prefers are the same."""
+    """The chosen dark theme and the one that the system prefers have the same colours."""
     css = (STATIC / "css" / "base.css").read_text("utf-8")
     chosen = re.search(r":root\[data-theme=\"dark\"\] \{(.*?)\}", css, re.DOTALL)
     preferred = re.search(r":root:not\(\[data-theme=\"light\"\]\) \{(.*?)\}", css, re.DOTALL)

@@ -1,4 +1,4 @@
-"""The command run in this process, as quick as the real one is true."""
+"""A fixture that runs the command in this process, which is faster than a process of its own."""
 
 import os
 import subprocess

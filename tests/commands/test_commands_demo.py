@@ -13,7 +13,7 @@ from proxy.upstreams.recorded.replay import packaged_fixtures
 def test_without_the_library_the_demo_has_no_mcp_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It works all the same, and says how to get one."""
+    """Without the MCP library, the demo configures no MCP server and prints how to install the library."""
     found: Any = importlib.util.find_spec
 
     def without(name: str, package: str | None = None) -> Any:
@@ -28,7 +28,7 @@ def test_without_the_library_the_demo_has_no_mcp_server(
 
 
 def test_with_the_library_one_tool_of_it_is_allowed(tmp_path: Path) -> None:
-    """And no other."""
+    """With the MCP library, the demo has one MCP server and allows one tool of it."""
     config = demo_config(1, packaged_fixtures(), tmp_path)
     assert list(config.mcp.servers) == ["units"]
     assert tuple(config.policy.allow) == (*TOOLS, LEAVE_NOTE, CONVERT)
@@ -37,7 +37,7 @@ def test_with_the_library_one_tool_of_it_is_allowed(tmp_path: Path) -> None:
 
 
 def test_one_tool_asks_a_person_first(tmp_path: Path) -> None:
-    """Its calls need an approval, and the lines say where the notes and the decision go."""
+    """One tool needs an approval; the printed lines name the notes file and the approve command."""
     config = demo_config(1, packaged_fixtures(), tmp_path)
     assert tuple(config.policy.approve) == (LEAVE_NOTE,)
     text = "\n".join(approval_lines("http://127.0.0.1:1", tmp_path))

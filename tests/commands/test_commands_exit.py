@@ -1,4 +1,4 @@
-"""What ends the process, and what a tool's own task raises to no avail."""
+"""A task of a tool cannot end the process; the main task and a signal can."""
 
 import asyncio
 import signal
@@ -37,7 +37,7 @@ async def deadly(kind: str) -> str:
 
 @pytest.fixture(params=LOOPS, ids=["asyncio", "best"])
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
-    """``run_async`` on asyncio's loop, and on the one that is served with."""
+    """``run_async`` with asyncio's event loop, and with the one that ``serve`` uses."""
     monkeypatch.setattr(common, "_loop_factory", lambda: request.param)
     return common.run_async
 
@@ -49,7 +49,7 @@ async def raises(error: BaseException) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
 def test_a_task_of_a_tool_does_not_end_the_process(run: Callable[..., object], error: BaseException) -> None:
-    """Rule T1: what is raised in another task than the main one is logged, and everything goes on."""
+    """Rule T1: an exit or interrupt in a task other than the main one is logged, and the process goes on."""
 
     async def main() -> str:
         with on_signals(dict.fromkeys(STOPPING, lambda: None)):
@@ -69,7 +69,7 @@ def test_a_task_of_a_tool_does_not_end_the_process(run: Callable[..., object], e
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError()], ids=repr)
 def test_what_the_main_task_raises_comes_out(run: Callable[..., object], error: BaseException) -> None:
-    """The command itself may end the process, also after a tool has tried to."""
+    """An exit or error of the main task ends the process, even after another task tried to exit."""
 
     async def main() -> None:
         started = asyncio.create_task(raises(SystemExit(4)))
@@ -83,7 +83,7 @@ def test_what_the_main_task_raises_comes_out(run: Callable[..., object], error: 
 
 
 def test_a_real_interrupt_ends_what_does_not_listen(run: Callable[..., object]) -> None:
-    """Ctrl-C in a command that has no handlers of its own ends it, as does one in a server that stops."""
+    """A handler takes SIGINT while it is set; without a handler, SIGINT ends the command."""
     ended: list[str] = []
 
     async def main() -> None:
@@ -104,7 +104,7 @@ def test_a_real_interrupt_ends_what_does_not_listen(run: Callable[..., object]) 
 
 
 def exits_with_each_look(loop: asyncio.AbstractEventLoop) -> socket.socket:
-    """Let the loop watch a socket that can be read, and exit whenever it looks."""
+    """Register a callback that raises SystemExit each time the event loop polls."""
     mine, other = socket.socketpair()
     other.close()
     loop.add_reader(mine, raises_now)
@@ -119,7 +119,7 @@ def raises_now() -> None:
 def test_what_exits_all_the_time_neither_hides_a_signal_nor_takes_the_result(
     run: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule T1: while a callback exits all the time, signals are heard and the main result comes out."""
+    """Rule T1: if a callback raises SystemExit all the time, signals still work and the result is kept."""
     monkeypatch.setattr(common, "MOST_EXITS", 2)
 
     async def main() -> str:
@@ -140,7 +140,7 @@ def test_what_exits_all_the_time_neither_hides_a_signal_nor_takes_the_result(
 
 
 def test_a_result_is_kept_that_comes_with_the_exit_of_another(run: Callable[..., object]) -> None:
-    """Rule T1: the main task ends in the very step of the loop in which another exits."""
+    """Rule T1: the result is kept if a callback raises SystemExit in the same step of the event loop."""
 
     async def main() -> str:
         asyncio.get_running_loop().call_soon(raises_now)
@@ -152,7 +152,7 @@ def test_a_result_is_kept_that_comes_with_the_exit_of_another(run: Callable[...,
 
 
 def test_exits_beyond_a_number_are_paused_for_and_not_logged() -> None:
-    """In each second so many have a line of their own; each further one costs a pause instead."""
+    """Each second, the first MOST_EXITS exits are logged; each further one causes a pause instead."""
     now = [0.0]
     pauses: list[float] = []
     exits = common.PreventedExits(lambda: now[0], pauses.append)
@@ -169,7 +169,7 @@ def test_exits_beyond_a_number_are_paused_for_and_not_logged() -> None:
 
 @pytest.mark.parametrize("kind", ["exit", "interrupt"])
 async def test_a_server_outlives_the_tasks_of_its_tools(tmp_path: Path, kind: str) -> None:
-    """Rule T1: the run goes on to its answer, the log names the place, and a signal stops as ever."""
+    """Rule T1: if a tool's task exits, the run still answers, and the server still stops at a signal."""
     called = stream(role(), call("c", "deadly__deadly", f'{{"kind":"{kind}"}}'), finish("tool_calls"))
     async with RawUpstream(called, stream(role(), content("Done."), finish())) as upstream:
         write_config(tmp_path, upstream.url, allow=("deadly__*",))

@@ -1,4 +1,4 @@
-"""Tables that fit: for any cells and any width."""
+"""Tables fit the terminal, for any cells and any width."""
 
 import io
 

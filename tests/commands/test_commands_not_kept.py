@@ -1,4 +1,4 @@
-"""What a start says of what is not kept."""
+"""The start names what the store does not keep."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from proxy.tools.access.policy import Policy
     ids=["memory", "none", "tools"],
 )
 def test_a_start_names_what_its_record_turns_off(store: dict[str, Any], words: list[str]) -> None:
-    """Rule R3: whoever keeps no content is told at start what does not outlive the process for it."""
+    """Rule R3: if the store keeps nothing or no content, the start names the features that this turns off."""
     services: Any = SimpleNamespace(catalog=Catalog(), policy=Policy(allow=()))
     authentication: Any = SimpleNamespace(mode="open", ring=SimpleNamespace(keys=tuple))
     lines = banner(Config.model_validate({"store": store}), services, "http://127.0.0.1:1", authentication)

@@ -1,4 +1,4 @@
-"""What ``toolrelay record`` saves of an exchange, both sides of it."""
+"""``toolrelay record`` saves both sides of an exchange: the client's and the upstream's."""
 
 import asyncio
 import io
@@ -38,7 +38,7 @@ NOON = stream(role(id="chatcmpl-2"), content("It is noon.", id="chatcmpl-2"), fi
 async def recorded(
     out: Path, *scripts: list[Step], allow: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy that records, before a scripted upstream; all is written when it has ended."""
+    """Run a recording proxy in front of a scripted upstream; all files are written when it has ended."""
     async with RawUpstream(*scripts) as upstream:
         overrides = replace(recording(out, [SERVER_KEY]), clock=CLOCK)
         async with running(make_config(upstream.url, allow=allow), overrides) as proxy:
@@ -46,24 +46,24 @@ async def recorded(
 
 
 def only(out: Path) -> Path:
-    """The one exchange that was saved."""
+    """Return the folder of the one saved exchange."""
     (meta,) = out.rglob("meta.toml")
     return meta.parent
 
 
 def all_files(out: Path) -> list[Path]:
-    """Everything that was saved."""
+    """Return all saved files."""
     return [file for file in out.rglob("*") if file.is_file()]
 
 
 def client_files(folder: Path) -> list[str]:
-    """What is there of the client's side."""
+    """Return the names of the files of the client's side."""
     return sorted(file.name for file in (folder / "client").iterdir())
 
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_the_clients_side_is_recorded(tmp_path: Path, streamed: bool) -> None:
-    """What the client sent and got is saved beside the turns, and the folder plays as a fixture."""
+    """The client's request and answer are saved beside the turns, and the folder can be replayed."""
     ask = {**ASK, "stream": streamed}
     hidden = CALLED if streamed else reply(None, ("call_1", TIME, '{"timezone":"UTC"}'))
     said = NOON if streamed else reply("It is noon.")
@@ -84,7 +84,7 @@ async def test_the_clients_side_is_recorded(tmp_path: Path, streamed: bool) -> N
 
 
 async def test_a_client_that_goes_on_is_recorded_in_one_folder(tmp_path: Path) -> None:
-    """The second request of a conversation and its answer have a number, and no key is in any file."""
+    """A conversation's second request and answer are saved with a number; no file contains a key."""
     first = stream(role(), call("call_m", "mine", "{}"), finish("tool_calls"))
     second = stream(role(), content(f"Done, {SERVER_KEY}."), finish())
     async with recorded(tmp_path, first, second) as (proxy, _):
@@ -108,7 +108,7 @@ async def test_a_client_that_goes_on_is_recorded_in_one_folder(tmp_path: Path) -
 
 
 async def test_an_error_and_a_break_are_recorded_as_the_client_got_them(tmp_path: Path) -> None:
-    """A refusal is saved as it passed, a stream that broke with the end that the proxy gave it."""
+    """A refusal and a broken stream are saved byte for byte as the client got them."""
     refusal = whole(b'{"error":{"message":"no"}}', "Content-Type: application/json", status="400 No")
     broken: list[Step] = [head("Content-Type: text/event-stream", "Content-Length: 900"), role()]
     for name, script in (("refused", refusal), ("broken", broken)):
@@ -120,7 +120,7 @@ async def test_an_error_and_a_break_are_recorded_as_the_client_got_them(tmp_path
 
 
 async def test_all_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that ends while the turn of a client that left is being written writes its answer, too."""
+    """If the server ends while it saves the turn of a client that left, it saves the client's answer, too."""
     save = record._save
 
     def slowly(file: Path, data: bytes) -> None:
@@ -143,7 +143,7 @@ async def test_all_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest
 async def test_a_client_that_leaves_at_the_end_mark_is_recorded(
     tmp_path: Path, allow: tuple[str, ...]
 ) -> None:
-    """Some clients close at [DONE] while the upstream's connection is still open: their side is whole."""
+    """If a client leaves at [DONE] while the upstream's connection is open, its answer is saved whole."""
     never = asyncio.Event()
     script: list[Step] = [*stream(role(), content("It is noon."), finish())[:-1], never]
     async with recorded(tmp_path, script, allow=allow) as (proxy, _):
@@ -160,7 +160,7 @@ async def test_a_client_that_leaves_at_the_end_mark_is_recorded(
 async def test_a_client_that_leaves_with_the_whole_answer_is_recorded_and_logged_as_served(
     tmp_path: Path, streamed: bool
 ) -> None:
-    """Forty answers whose readers hang up at the last byte: each is saved, and none is logged as 499."""
+    """If clients leave at the last byte, every answer is saved and logged with status 200, not 499."""
     ended = stream(role(), content("It is noon."), finish()) if streamed else reply("It is noon.")
     end = b"data: [DONE]\n\n" if streamed else b"}"
     times = 40

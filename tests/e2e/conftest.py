@@ -1,4 +1,4 @@
-"""One proxy for each way to the recordings and each set of allowed tools, kept for a whole module."""
+"""Fixtures: a proxy per configuration, shared within a module, and Node scripts with their packages."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from proxy.wires.repairing import RepairHabit
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_proxy() -> AsyncIterator[ProxyFor]:
-    """Start a proxy, or take the one that was started alike before."""
+    """Yield a function that starts a proxy, or returns the running one with the same settings."""
     started: dict[tuple[str, tuple[str, ...], str, Path, RepairHabit], Proxy] = {}
     async with AsyncExitStack() as stack:
 

@@ -1,7 +1,7 @@
-"""Writes what the proxy answers to each exchange into its folder, to be read before it is committed.
+"""Write the proxy's answers to each exchange into its folder; read them before you commit them.
 
-By hand: ``python tests/e2e/make_goldens.py [NAME…]``.  The tests compare with these files, so a file
-that was written and not read proves nothing.
+By hand: ``python tests/e2e/make_goldens.py [NAME…]``. The tests compare with these files, so a file that
+nobody read proves nothing.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ async def _write_invocations(fixture: Exchange, runs: list[list[ToolInvocationRe
 
 
 def _with_recorded_ids(fixture: Exchange, position: int, body: bytes) -> bytes:
-    """The answer under the ids of the turn that it begins with, so that it is the same at every writing."""
+    """Put the recorded ids into an answer, so that the file is the same each time it is written."""
     turn = fixture.turns[position]
     recorded = turn.sse if fixture.streams and turn.sse is not None else turn.json_body
     for known, fresh in zip(response_ids(recorded or b""), response_ids(body), strict=False):

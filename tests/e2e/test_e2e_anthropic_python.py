@@ -26,7 +26,7 @@ HI: Any = [{"role": "user", "content": "hi"}]
 
 @asynccontextmanager
 async def talking(*scripts: Sequence[Step], **config: Any) -> AsyncIterator[tuple[Any, RawUpstream]]:
-    """A client of the package before a proxy before a provider that plays one script a request."""
+    """Yield a client of a proxy, and the provider behind it, which plays one script per request."""
     require("anthropic", HAS_ANTHROPIC, "the extra readers is not installed")
     from anthropic import AsyncAnthropic
 
@@ -39,7 +39,7 @@ async def talking(*scripts: Sequence[Step], **config: Any) -> AsyncIterator[tupl
 
 
 async def ask(client: Any, streaming: bool, **arguments: Any) -> Any:
-    """One message, put together by the package's helper or sent whole."""
+    """Return one message, from the package's stream helper or not streamed."""
     arguments = {"model": "m", "max_tokens": 500, "messages": HI, **arguments}
     if not streaming:
         return await client.messages.create(**arguments)
@@ -57,7 +57,7 @@ both_ways = pytest.mark.parametrize("streaming", [True, False])
 
 @both_ways
 async def test_a_server_tool_is_run(streaming: bool) -> None:
-    """One message with the blocks of both turns, and the usage of both."""
+    """The client gets one message with the blocks and the usage of both turns."""
     scripts = (
         said(streaming, thinking("Hm."), text("Wait. "), SERVER),
         said(streaming, thinking("So."), text("It is noon."), id="msg_2"),
@@ -76,7 +76,7 @@ async def test_a_server_tool_is_run(streaming: bool) -> None:
 
 @both_ways
 async def test_the_client_runs_its_own_tools_beside_ours(streaming: bool) -> None:
-    """It sends its message back as the package has it; the conversation stays well-formed to its end."""
+    """The client sends its messages back as the package has them, and every request is well-formed."""
     scripts = (
         said(streaming, thinking("Hm."), SERVER, MINE),
         said(streaming, tool_use("toolu_t", TIME, {"timezone": "UTC"}), id="msg_2"),
@@ -102,7 +102,7 @@ async def test_the_client_runs_its_own_tools_beside_ours(streaming: bool) -> Non
 
 
 async def test_traces_are_passed_over() -> None:
-    """A thought of ours is a thought, and comes back without harm; a ping with more in it is a ping."""
+    """The package reads the stream of each trace mode, and its message can be sent back."""
     for trace in ("events", "reasoning", "status"):
         scripts = stream(SERVER), stream(text("It is noon."), id="msg_2"), stream(text("Yes."), id="msg_3")
         async with talking(*scripts, tools={"trace": trace, "trace_max": "events"}) as (client, _):
@@ -122,7 +122,7 @@ LOST = [head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"), c
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 @pytest.mark.parametrize("script", [chunked(start()), LOST, chunked(start() + error_event())])
 async def test_a_lost_stream_raises(script: Sequence[Step], allow: Sequence[str]) -> None:
-    """The package takes a stream that merely ends for a message; an error it raises."""
+    """If the upstream's stream is lost or has an error, the package raises an error."""
     async with talking(script, allow=allow) as (client, _):
         import anthropic
 
@@ -131,7 +131,7 @@ async def test_a_lost_stream_raises(script: Sequence[Step], allow: Sequence[str]
 
 
 async def test_errors_have_their_classes() -> None:
-    """Those of the upstream, and ours."""
+    """Errors of the upstream and of the proxy raise the package's classes, with their request ids."""
     overloaded = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
     async with talking(whole(overloaded, "request-id: req_up", status="529 Overloaded")) as (client, _):
         import anthropic
@@ -146,9 +146,9 @@ async def test_errors_have_their_classes() -> None:
 
 
 async def test_tokens_are_counted() -> None:
-    """By the upstream."""
+    """The upstream counts tokens."""
     async with talking(whole(b'{"input_tokens":12}')) as (client, upstream):
-        # The provider here asks for the bound on tokens that a count does without.
+        # The strict provider demands max_tokens, which a count of tokens does not have.
         upstream.scripts = (whole(b'{"input_tokens":12}'),)
         counted = await client.messages.count_tokens(model="m", messages=HI)
         assert counted.input_tokens == 12

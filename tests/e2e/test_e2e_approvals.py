@@ -1,4 +1,4 @@
-"""People decide about calls, and the official ``openai`` package goes on from what it was told."""
+"""People decide about calls, and the official ``openai`` package continues the conversation."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def client_of(proxy: Proxy) -> AsyncOpenAI:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 async def test_an_approved_call_runs_once(wire: str, stream: bool, more: bool, tmp_path: Path) -> None:
-    """The client is told in text, asks again while nobody has decided, and goes on with the result."""
+    """The answer asks for an approval in text; the call runs once, after the client has approved it."""
     WATCH.reset()
     async with (
         RawUpstream(*turns_of(wire, stream=stream, more=more)) as upstream,
@@ -68,20 +68,20 @@ ADMIN = {"authorization": "Bearer sk-admin-0123456789abcdef0123456789abcdef"}
 
 
 async def asked(proxy: Proxy, conversation: list[Any]) -> str:
-    """Have a model call the tool; the id of the approval that waits."""
+    """Have a model call the tool; return the id of the waiting approval."""
     async with client_of(proxy) as client:
         return str(ID.findall(await say(client, "chat", conversation, stream=False))[0])
 
 
 def keys() -> dict[str, Any]:
-    """An administrator, and everybody else is open to ask."""
+    """Keys of an administrator and of a client."""
     secret = Secret("env:ADMIN", ADMIN["authorization"].removeprefix("Bearer "))
     caller = Secret("env:CALLER", "unused")
     return {"boss": {"secret": secret, "admin": True}, "app": {"secret": caller}}
 
 
 async def test_a_refusal_is_read_by_the_model_and_nothing_runs(tmp_path: Path) -> None:
-    """An administrator says no with a reason; yes comes too late, and the same no changes nothing."""
+    """The model gets a denial's reason and the call does not run; a later approval is refused."""
     WATCH.reset()
     async with (
         RawUpstream(*turns_of("chat", stream=False)) as upstream,
@@ -117,7 +117,7 @@ async def test_a_refusal_is_read_by_the_model_and_nothing_runs(tmp_path: Path) -
 
 
 async def test_eight_clicks_run_a_call_once(tmp_path: Path) -> None:
-    """Decisions and requests at the same moment: one execution, and everybody reads its result."""
+    """If eight requests approve a call at once, it runs once, and all of them get its result."""
     WATCH.reset()
     last = chat_script.reply("Bought.")
     async with (

@@ -19,7 +19,7 @@ APPROVE = pytest.mark.parametrize("approve", [True, False], ids=["yes", "no"])
 
 
 async def asked_of(script: Path, tmp_path: Path, *, stream: bool, **question: Any) -> tuple[Any, list[Any]]:
-    """What a script found out in the conversation that it had on each API, and what the model was sent."""
+    """Run a script; return what it found on each API, and the requests that the model got."""
     WATCH.reset()
     chat, responses = (turns_of(wire, stream=stream) for wire in ("chat", "responses"))
     async with (
@@ -33,7 +33,7 @@ async def asked_of(script: Path, tmp_path: Path, *, stream: bool, **question: An
 
 
 def check_sent(bodies: list[Any], *, approve: bool, reason: str) -> None:
-    """Each model was asked three times, and read what became of the call and nothing of the question."""
+    """Check that each model was asked three times, and saw the call's result but not the question."""
     assert len(bodies) == 6
     for body in bodies:
         assert "appr_" not in json.dumps(body), body
@@ -55,7 +55,7 @@ def check_sent(bodies: list[Any], *, approve: bool, reason: str) -> None:
 async def test_the_openai_package(
     scripts: Path, tmp_path: Path, store: bool, by_id: bool, approve: bool, stream: bool
 ) -> None:
-    """``runTools`` answers the function, and a loop over items answers the items of the Responses API."""
+    """``runTools`` answers the asking function, and a loop answers the items of the Responses API."""
     found, bodies = await asked_of(
         scripts / "approvals_openai.mjs", tmp_path, stream=stream, approve=approve, store=store, byId=by_id
     )
@@ -73,9 +73,9 @@ async def test_the_openai_package(
 async def test_the_vercel_sdk(
     scripts: Path, tmp_path: Path, store: bool, approve: bool, stream: bool
 ) -> None:
-    """Its approval parts, for the items of a hosted server and for the function as a tool of its own.
+    """The AI SDK answers approvals for hosted tools, and for the asking function as its own tool.
 
-    The SDK sends no reason; where nothing is stored it sends the answer without the question.
+    The SDK sends no reason; without storage, it sends the answer without the question.
     """
     found, bodies = await asked_of(
         scripts / "approvals_ai.mjs", tmp_path, stream=stream, approve=approve, store=store

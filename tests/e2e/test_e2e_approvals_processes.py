@@ -1,4 +1,4 @@
-"""Approvals of a server that is killed, and the commands that decide beside it."""
+"""Approvals survive a server that is killed, and commands decide on them beside the server."""
 
 import asyncio
 import json
@@ -26,13 +26,13 @@ ENV = {"TOOLRELAY_POLICY__APPROVE": '["effect__act"]'}
 
 
 def turns() -> list[Any]:
-    """A model that acts, and says so as often as it is asked."""
+    """Return turns of a model that calls the tool once and then says that it is done."""
     return [chat_script.reply(None, ("call_a", ACT, "{}")), *[chat_script.reply("Done.")] * 3]
 
 
 @asynccontextmanager
 async def command(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A command beside the server, on the same record; killed at the end if it still runs."""
+    """Run a command beside the server, on the same record; kill it at the end if it still runs."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOOLRELAY_")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -54,7 +54,7 @@ async def command(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subpro
 
 
 async def told(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """The status, output and errors of a command."""
+    """Run a command; return its status, output and errors."""
     async with asyncio.timeout(PATIENCE_S), command(folder, *arguments) as process:
         out, err = await process.communicate()
         assert process.returncode is not None
@@ -72,7 +72,7 @@ async def killed(proxy: ProxyProcess) -> None:
 
 
 async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
-    """Killed while a call waits, and again while it runs: it is decided beside the server, and runs once."""
+    """If the server is killed while a call waits, and again while it runs, the call runs only once."""
     async with RawUpstream(*turns()) as upstream:
         write_config(tmp_path, upstream.url, allow=(ACT,))
         conversation: list[Any] = [{"role": "user", "content": "Act."}]
@@ -104,7 +104,7 @@ async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> N
 
 
 async def test_the_commands_give_list_and_revoke_grants(tmp_path: Path) -> None:
-    """A call is approved with a grant for an hour, the next one runs by itself, and then the grant ends."""
+    """The commands approve a call with a grant; later calls run unasked until the grant is revoked."""
     (tmp_path / "go").touch()
     acts = chat_script.reply(None, ("call_b", ACT, "{}"))
     async with RawUpstream(*turns()[:2], acts, chat_script.reply("Again."), acts) as upstream:
@@ -145,7 +145,7 @@ async def test_the_commands_give_list_and_revoke_grants(tmp_path: Path) -> None:
 
 
 async def test_the_commands_watch_show_and_deny(tmp_path: Path) -> None:
-    """A call is printed when it begins to wait, shown with a line in the log, and denied with a reason."""
+    """The commands print a call that begins to wait, show it with a log line, and deny it with a reason."""
     async with RawUpstream(*turns()) as upstream:
         write_config(tmp_path, upstream.url, allow=(ACT,))
         conversation: list[Any] = [{"role": "user", "content": "Act."}]

@@ -1,4 +1,4 @@
-"""The official ``openai`` package's client for Azure, with nothing changed but its endpoint."""
+"""The ``openai`` package's client for Azure works with only its endpoint changed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ def client_of(proxy: Proxy, **more: Any) -> AsyncAzureOpenAI:
 
 @pytest.mark.parametrize("deployment", [None, "gpt-4o"])
 async def test_chat_with_a_server_tool(proxy: Proxy, deployment: str | None) -> None:
-    """Streamed and not, with the deployment in the model or in the client: the tool's result is told."""
+    """The client gets an answer with the tool's result, streamed or not, with or without a deployment."""
     async with client_of(proxy, azure_deployment=deployment) as client:
         said = await client.chat.completions.create(model="gpt-4o", messages=ASK)
         assert str(said.choices[0].message.content).startswith("It is {")
@@ -50,7 +50,7 @@ async def test_chat_with_a_server_tool(proxy: Proxy, deployment: str | None) -> 
 
 
 async def test_responses_and_the_synchronous_client(proxy: Proxy) -> None:
-    """Responses has no deployment in its path; the model stands in the body."""
+    """The synchronous client gets a response by the model's name in the body."""
 
     def work() -> str:
         endpoint = f"http://127.0.0.1:{proxy.port}"
@@ -63,7 +63,7 @@ async def test_responses_and_the_synchronous_client(proxy: Proxy) -> None:
 
 
 async def test_a_model_that_the_key_may_not_use(proxy: Proxy) -> None:
-    """The same 404 as under /v1, and a conflict of path and body is the client's fault."""
+    """A model that the key may not use is a 404; different models in path and body are a 400."""
     async with client_of(proxy) as client:
         with pytest.raises(openai.NotFoundError, match="does not exist or is not served"):
             await client.chat.completions.create(model="gpt-5", messages=ASK)

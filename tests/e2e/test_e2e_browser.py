@@ -1,4 +1,4 @@
-"""A real browser: what pages of listed origins can do, and what no other page can."""
+"""What pages of listed origins can do in a real browser, and what other pages cannot."""
 
 import asyncio
 import shutil
@@ -123,7 +123,7 @@ return answers;
 async def before_pages(
     pages: Pages, *scripts: list[Step], listed: tuple[str, ...] = (), **config: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """An open proxy on loopback with a tool, for pages of the listed hosts."""
+    """Run an open proxy on loopback with a tool, for pages of the listed hosts."""
     server = {
         "cors_origins": tuple(f"http://{host}:{pages.port}" for host in listed),
         **config.pop("server", {}),
@@ -137,16 +137,16 @@ async def before_pages(
 
 @pytest.fixture
 async def pages() -> AsyncIterator[Pages]:
-    """A server of pages, where there is a browser to look at them."""
+    """A server of pages; it needs a browser to open them."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     async with serving_pages() as served:
         yield served
 
 
 async def test_a_listed_page_reads_a_stream_as_it_comes(pages: Pages) -> None:
-    """Rule W5: a page of a listed origin streams an answer behind a tool turn, with headers it may read."""
+    """Rule W5: a page of a listed origin reads a stream after a tool turn as it comes, and its headers."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked", "x-request-id: up-1")
-    # The rest is sent only once the page has read the beginning: a stream that is held back never ends.
+    # The rest is sent only once the page has read the beginning: a stream that is held back would never end.
     answer: list[Step] = [
         opening,
         chunk(role() + content("first ")),
@@ -166,7 +166,7 @@ async def test_a_listed_page_reads_a_stream_as_it_comes(pages: Pages) -> None:
         (run,) = await proxy.runs()
         request_id, run_id, upstream_id, server = read["headers"]
         assert request_id.startswith("req_")
-        assert (run_id, server) == (run.id, None)  # the last is not for pages to read
+        assert (run_id, server) == (run.id, None)  # pages may not read ``server``
         assert upstream_id is None
         assert len(upstream.requests) == 2
         asked = [(line["method"], line["status"]) for line in logs if line["event"] == "request"]
@@ -174,7 +174,7 @@ async def test_a_listed_page_reads_a_stream_as_it_comes(pages: Pages) -> None:
 
 
 async def test_a_listed_page_reads_why_it_has_to_wait(pages: Pages) -> None:
-    """A page sees the status, the body and Retry-After of a refusal, and asks beforehand only once."""
+    """A page reads status, body and Retry-After of a refusal; the browser sends one preflight only."""
     script = """
     const ask = () => fetch(proxy + "/v1/models", {headers: {"Authorization": "Bearer unused"}});
     await ask();
@@ -222,9 +222,9 @@ async def test_the_official_client_works_in_a_page(pages: Pages) -> None:
 
 @pytest.mark.parametrize("host", ["evil.test", "127.0.0.1"])
 async def test_no_other_page_reaches_a_tool(pages: Pages, host: str) -> None:
-    """Rule T2: whatever a page sends to an open proxy on loopback, neither model nor tool hears of it.
+    """Rule T2: no request of a page with another origin reaches a model or tool of an open proxy.
 
-    The second page is on the proxy's own host and another port, which browsers call the same site.
+    The second page has the proxy's host and another port, which browsers call the same site.
     """
     async with before_pages(pages, listed=("localhost",)) as (proxy, upstream):
         with capture_logs() as logs:
@@ -236,7 +236,7 @@ async def test_no_other_page_reaches_a_tool(pages: Pages, host: str) -> None:
         }
         assert all(status == 0 for _, _, status in outcomes)
         seen = [(line["method"], line["status"]) for line in logs if line["event"] == "request"]
-        # They came, and each was turned away; only the browser kept the one from being sent at all.
+        # Each arrived and was refused; of the JSON request, the browser sent only the preflight.
         assert {status for _, status in seen} == {403}
         assert len(seen) == 13
         assert upstream.requests == []
@@ -244,7 +244,7 @@ async def test_no_other_page_reaches_a_tool(pages: Pages, host: str) -> None:
 
 
 async def test_a_listed_page_cannot_send_what_a_form_can(pages: Pages) -> None:
-    """Rule T2: on an open proxy not even a listed page's form, or text, gets to a model."""
+    """Rule T2: on an open proxy, a listed page's form or plain text does not reach a model."""
     async with before_pages(pages, reply("noon"), listed=("localhost",)) as (proxy, upstream):
         with capture_logs() as logs:
             outcomes = {
@@ -254,22 +254,22 @@ async def test_a_listed_page_cannot_send_what_a_form_can(pages: Pages) -> None:
         assert outcomes["json"] == ("cors", 200)
         assert outcomes["plain"] == ("cors", 415)
         refused = [line["status"] for line in logs if line["event"] == "request" and line["status"] >= 400]
-        # Scripts and images name no origin, so they are turned away as another site's.
+        # Requests of scripts and images have no origin, so they are refused as another site's.
         assert (refused.count(415), refused.count(403), len(refused)) == (9, 2, 11)
         assert {request.target for request in upstream.requests} == {"/v1/chat/completions", "/v1/files"}
         assert len(await proxy.runs()) == 1
 
 
 def port_for(page: int, other: int, first: bytes) -> int:
-    """Where a connection goes that begins like this."""
+    """Return the port for a connection by its first bytes."""
     return page if first.startswith(b"GET /page") else other
 
 
 @pytest.mark.parametrize("trusted", [False, True])
 async def test_a_page_that_rebinds_its_name_is_refused(pages: Pages, trusted: bool) -> None:
-    """A page whose name comes to mean this machine is of one origin with the proxy, and still no caller.
+    """The proxy refuses a page that rebinds its host name to this machine, though it is of one origin.
 
-    Had the operator listed the name, everything would be served: so it is the name that decides.
+    If the operator lists the name, the proxy serves the page: so the name decides.
     """
     names = ("rebind.test",) if trusted else ()
     for listening in ("127.0.0.1", "0.0.0.0"):

@@ -1,4 +1,4 @@
-"""Server tools that a request chooses in its body, read by the official clients, every warning an error."""
+"""Official clients choose server tools in the body of a request; every warning is an error."""
 
 import importlib.util
 import json
@@ -30,7 +30,7 @@ QUESTION = "Given time and calendar, am I late?"
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 async def test_openai_python(streaming: bool) -> None:
-    """The package has types for the items, and sends them back as they are."""
+    """The ``openai`` package reads the items of hosted tools and sends them back."""
     async with rig() as made:
         asked: Any = {"model": "m", "tools": [CLOCK], "store": False}
         history: list[Any] = [{"role": "user", "content": "What time is it?"}]
@@ -65,7 +65,7 @@ async def test_openai_python(streaming: bool) -> None:
 
 
 async def test_openai_python_is_told_of_a_wrong_name() -> None:
-    """As the exception of a bad request, with the field."""
+    """A wrong ``server_url`` raises BadRequestError with the name of the field."""
     async with rig() as made:
         wrong: Any = {**CLOCK, "server_url": "toolrelay/cloc"}
         with pytest.raises(openai.BadRequestError, match="Write one of: toolrelay, toolrelay/core") as caught:
@@ -74,7 +74,7 @@ async def test_openai_python_is_told_of_a_wrong_name() -> None:
 
 
 async def test_openai_agents() -> None:
-    """``HostedMCPTool`` beside a function of the client's own, streamed and not, and on it goes."""
+    """The Agents SDK uses ``HostedMCPTool`` beside its own function, streamed and not, and goes on."""
     require("openai-agents", importlib.util.find_spec("agents") is not None, "openai-agents is not installed")
     from agents import (
         Agent,
@@ -116,7 +116,7 @@ async def test_openai_agents() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 async def test_anthropic_python(streaming: bool) -> None:
-    """Its beta has types for the connector; the answer is an ordinary one."""
+    """The ``anthropic`` package chooses a server tool by its MCP connector and gets an ordinary answer."""
     require(
         "anthropic", importlib.util.find_spec("anthropic") is not None, "the extra readers is not installed"
     )
@@ -158,7 +158,7 @@ async def test_anthropic_python(streaming: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_the_vercel_sdk(scripts: Path) -> None:
-    """``openai.tools.mcp``: the call is one that the provider made, and its result is there."""
+    """With ``openai.tools.mcp``, the AI SDK shows the call as the provider's, with its result."""
     async with rig() as made:
         asked = {"baseURL": str(made.client.base_url), "calendar": CALENDAR, "question": QUESTION}
         found = await run_node(scripts / "hosted_mcp.mjs", asked)

@@ -1,6 +1,6 @@
-"""Claude Code itself, headless, on the proxy: its own tool with one of ours in a turn, and a lost stream.
+"""The real Claude Code on the proxy: its own tool beside a server tool, and a lost stream.
 
-It is skipped where ``claude`` is not installed; ``TOOLRELAY_TEST_CLAUDE`` names one that is not in ``PATH``.
+The tests need ``claude``; ``TOOLRELAY_TEST_CLAUDE`` names one that is not in ``PATH``.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ BUY = "probe_tools__buy"
 
 
 class Model(Scripted):
-    """A model that reads a file with Claude Code's tool and calls ``tool`` of ours in one turn, then answers.
+    """A model that makes ``calls`` in its first turn, and answers when it has their results.
 
-    With ``loses`` its first stream behind the results breaks off.
+    With ``loses``, its first stream after the results breaks off.
     """
 
     def __init__(self, wire: str, calls: tuple[Call, ...], *, loses: bool = False) -> None:
@@ -64,14 +64,14 @@ class Model(Scripted):
 
 @asynccontextmanager
 async def serving(model: Model, wire: str) -> AsyncIterator[Proxy]:
-    """A proxy with the probe tools, before a model that speaks one dialect alone."""
+    """Run a proxy with the probe tools in front of a model with one dialect."""
     config = make_config({"base_url": "http://127.0.0.1:9/v1", "wires": (wire,)}, modules=("probe_tools",))
     async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
         yield proxy
 
 
 async def ask_claude(proxy: Proxy, folder: Path) -> str:
-    """What Claude Code prints for one question; it reaches nothing but the proxy."""
+    """Ask Claude Code one question and return what it prints; it can reach only the proxy."""
     require("claude", bool(CLAUDE), "claude is not installed")
     env = {
         **clean_environment(folder / "home"),
@@ -107,7 +107,7 @@ async def ask_claude(proxy: Proxy, folder: Path) -> str:
 
 @pytest.mark.parametrize("wire", SPEAKERS)
 async def test_its_own_tool_and_ours_in_one_turn(wire: str, tmp_path: Path) -> None:
-    """Rule W5: Claude Code runs its call and sees nothing of ours; the model gets both results."""
+    """Rule W5: Claude Code runs its own call and the proxy runs its own; the model gets both results."""
     note = tmp_path / "work" / "note.txt"
     ours = Call("toolu_ours", ECHO, {"text": "echoed here"})
     theirs = Call("toolu_theirs", "Read", {"file_path": str(note)})
@@ -122,7 +122,7 @@ async def test_its_own_tool_and_ours_in_one_turn(wire: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("wire", SPEAKERS)
 async def test_a_lost_stream_causes_effects_once(wire: str, tmp_path: Path) -> None:
-    """Rule R5: it sends the same body again without ``stream``, and what was bought is not bought again."""
+    """Rule R5: if Claude Code repeats a request after a lost stream, the side effect is not repeated."""
     model = Model(wire, (Call("toolu_1", BUY, {"what": "milk"}),), loses=True)
     WATCH.reset()
     async with serving(model, wire) as proxy:

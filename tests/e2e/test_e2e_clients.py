@@ -1,4 +1,4 @@
-"""The clients of docs/how-to/clients.md on one proxy: its snippets are run as they are printed."""
+"""The snippets of docs/how-to/clients.md run as they are printed, on models of every dialect."""
 
 import asyncio
 import importlib.util
@@ -28,11 +28,11 @@ QUESTIONS = {
     "Claude Code": ("claude", "claude -p 'What time is it?'"),
     "Codex": ("codex", "codex exec --skip-git-repo-check 'What time is it?'"),
 }
-"""The program that a snippet ends in, and how it is asked one question."""
+"""For a snippet, the program at its end, and the command that asks it one question."""
 
 
 class Model(Scripted):
-    """A model behind one dialect, which asks for the time where it can, and then says it."""
+    """A model with one dialect, which calls the echo tool if it is offered, and then answers."""
 
     def __init__(self, wire: str) -> None:
         super().__init__(self._say)
@@ -57,7 +57,7 @@ class Model(Scripted):
 
 @asynccontextmanager
 async def serving(wire: str) -> AsyncIterator[tuple[Proxy, Model]]:
-    """A proxy with the probe tools, before a model that speaks one dialect alone."""
+    """Run a proxy with the probe tools in front of a model with one dialect."""
     upstream = Model(wire)
     config = make_config({"base_url": "http://127.0.0.1:9/v1", "wires": (wire,)}, modules=("probe_tools",))
     async with running(config, Overrides(wrap_upstream=lambda _: upstream)) as proxy:
@@ -65,7 +65,7 @@ async def serving(wire: str) -> AsyncIterator[tuple[Proxy, Model]]:
 
 
 async def run(command: list[str], env: dict[str, str], folder: Path) -> str:
-    """What a program prints; it has to end well."""
+    """Return what a program prints; it must exit with status 0."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env=env,
@@ -90,7 +90,7 @@ each_wire = pytest.mark.parametrize("wire", SPEAKERS)
 @each_wire
 @pytest.mark.parametrize("client", ["The OpenAI SDK", "The Ollama Python client"])
 async def test_a_python_program(client: str, wire: str, tmp_path: Path) -> None:
-    """The program runs as printed, but for the port."""
+    """The printed program runs with only its port changed, and the model's server tool runs."""
     if "Ollama" in client:
         require("ollama", importlib.util.find_spec("ollama") is not None, "ollama is not installed")
     async with serving(wire) as (proxy, upstream):
@@ -106,7 +106,7 @@ async def test_a_python_program(client: str, wire: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("client", QUESTIONS)
 @each_wire
 async def test_a_coding_agent(client: str, wire: str, tmp_path: Path) -> None:
-    """The real program works on a model of any dialect, with a tool of the proxy's."""
+    """The real coding agent works with a model of any dialect, and the model's server tool runs."""
     program, question = QUESTIONS[client]
     require(program, shutil.which(program) is not None, f"{program} is not installed")
     script, replaced = re.subn(rf"(?m)^{program}\b", question, SNIPPETS[client])

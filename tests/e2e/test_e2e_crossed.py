@@ -1,4 +1,4 @@
-"""The official clients of one dialect on upstreams of the others: they are the readers at the end."""
+"""The official clients of each dialect read answers of upstreams with other dialects."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ SCRIPTS: dict[str, Sequence[Sequence[Step]]] = {
 
 @asynccontextmanager
 async def asking(wire: str) -> AsyncIterator[str]:
-    """Where a proxy with the probe tools is, before an upstream whose model calls one of them."""
+    """Yield the address of a proxy whose upstream's model calls one of the probe tools."""
     async with RawUpstream(*SCRIPTS[wire]) as upstream:
         config = make_config({"base_url": upstream.url, "wires": (wire,)}, modules=("probe_tools",))
         async with running(config) as proxy:
@@ -42,7 +42,7 @@ async def asking(wire: str) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("wire", SCRIPTS)
 async def test_openais_client_streams_chat(wire: str) -> None:
-    """Chat, as its stream helper puts it together."""
+    """OpenAI's client reads a Chat stream with its helper, whatever dialect the upstream has."""
     async with (
         asking(wire) as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
@@ -56,13 +56,13 @@ async def test_openais_client_streams_chat(wire: str) -> None:
     (choice,) = completion.choices
     assert (choice.message.content, choice.finish_reason) == ("It is noon.", "stop")
     assert choice.message.tool_calls is None
-    # The script of Responses tells none.
+    # The script of Responses reports no usage.
     assert wire == "responses" or (completion.usage is not None and completion.usage.total_tokens > 0)
 
 
 @pytest.mark.parametrize("wire", SCRIPTS)
 async def test_openais_client_streams_responses(wire: str) -> None:
-    """Responses, as its stream helper puts it together."""
+    """OpenAI's client reads a Responses stream with its helper, whatever dialect the upstream has."""
     async with (
         asking(wire) as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
@@ -75,7 +75,7 @@ async def test_openais_client_streams_responses(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", SCRIPTS)
 async def test_anthropics_client_streams_messages(wire: str) -> None:
-    """Messages, as its stream helper puts it together."""
+    """Anthropic's client reads a Messages stream with its helper, whatever dialect the upstream has."""
     async with (
         asking(wire) as url,
         AsyncAnthropic(base_url=url, api_key="none") as client,

@@ -1,4 +1,4 @@
-"""The installed command from an empty folder: what the demo prints is pasted, and does what it says."""
+"""What the installed demo prints works as pasted, from an empty folder."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ CHECKS: dict[str, Callable[[bytes], object]] = {
     "chat": lambda body: check_chat_stream(body, wants_usage=False, hidden=("core__",), forwarded=1),
     "responses": lambda body: check_response_stream(body, hidden=("core__",)),
 }
-"""What more must be right in the stream of a dialect."""
+"""Further checks of the streams of some dialects."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> None:
-    """The printed lines and program answer as pasted, their runs show, and the record stays for a look."""
+    """The printed commands and program work as pasted, their runs are shown, and the record stays."""
     require("curl", shutil.which("curl") is not None, "curl is not installed")
     with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
         demo.read_until("Runs appear here")
@@ -63,7 +63,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
         first, last = printed.index("from openai import OpenAI"), printed.index("Other questions to ask:")
         program = "\n".join(printed[first : last - 1]) + "\n"
         assert run([sys.executable, "-W", "error", "-c", program], folder, env).strip() == ANSWER
-        # A prompt takes the lines one by one, and would stumble over an indented or a blank one.
+        # A prompt reads line by line and would fail on an indented or a blank line.
         prompt = run([sys.executable, "-q", "-i", "-c", ""], folder, env, stdin=program)
         assert ANSWER in prompt
         (called,) = [line for line in printed if line.startswith("curl ") and "/mcp " in line]
@@ -72,7 +72,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
         status, out, err = demo.stop()
     assert (status, err) == (0, "")
     shown = [line for line in (*printed, *out.splitlines()) if line.startswith("[")]
-    # Each command, the program and the prompt.
+    # One run for each command, the program and the prompt.
     assert len([line for line in shown if "completed: 2 turns, 2 tool calls" in line]) == len(lines) + 2
     assert any("mcp__units__convert" in line and "42.1648128" in line for line in shown)
     assert len(list(Path(env["TMPDIR"]).iterdir())) == 1
@@ -80,7 +80,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     look = next(line.partition(" more: ")[2] for line in shown if " more: " in line)
     assert look.startswith(str(TOOLRELAY))
     assert "core__get_weather" in run(["sh", "-c", look], folder, env)
-    # With the same tools, though the demo is gone.
+    # A replay has the same tools, although the demo has ended.
     replayed = run(["sh", "-c", look.replace(" runs show ", " runs replay ")], folder, env)
     assert replayed.splitlines()[-1] == "no difference"
     assert "no longer offered" not in replayed
@@ -88,7 +88,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
 def test_the_demo_asks_a_person(decision: str, folder: Path, env: dict[str, str]) -> None:
-    """The three printed lines in one shell: the note is left once somebody approved it, and not before."""
+    """With the three printed lines, the note is written after an approval, and never without one."""
     require("curl", shutil.which("curl") is not None, "curl is not installed")
     with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
         demo.read_until("Runs appear here")
@@ -112,7 +112,7 @@ def test_the_demo_asks_a_person(decision: str, folder: Path, env: dict[str, str]
 
 
 def test_runs_are_read_while_the_server_runs(folder: Path, env: dict[str, str]) -> None:
-    """``runs list`` and ``runs show`` read the record of a server that goes on serving."""
+    """``runs list`` and ``runs show`` read the record of a server that still serves."""
     require("curl", shutil.which("curl") is not None, "curl is not installed")
     (folder / "toolrelay.toml").write_text(
         f'[upstreams.recorded]\nbase_url = "replay:{FIXTURES / "demo"}"\n'

@@ -1,6 +1,6 @@
-"""``toolrelay doctor`` on a real llama-server, where one is running.
+"""``toolrelay doctor`` examines a real llama-server, if one is running.
 
-``TOOLRELAY_TEST_LLAMA_SERVER`` is its base URL.  It needs a model, which nothing here can download.
+``TOOLRELAY_TEST_LLAMA_SERVER`` is its base URL. It needs a model, which nothing here can download.
 """
 
 import json
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_a_real_server_is_examined(tmp_path: Path) -> None:
-    """It streams Chat, and what its Responses streams lack is found and has its repair."""
+    """The doctor finds that the server streams Chat, and examines its Responses streams."""
     require("llama-server", bool(URL), "TOOLRELAY_TEST_LLAMA_SERVER names no llama-server")
     program = Path(sys.executable).with_name("toolrelay")
     done = subprocess.run(

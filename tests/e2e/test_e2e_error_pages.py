@@ -1,4 +1,4 @@
-"""The official clients raise an error of the proxy's as ever, and have the address of the page about it."""
+"""The official clients raise errors of the proxy, which have the address of the page about them."""
 
 import urllib.request
 from typing import Any
@@ -17,14 +17,14 @@ TOOLS: dict[str, Any] = {"modules": ("probe_tools",)}
 
 
 def read(address: str) -> str:
-    """What stands at an address."""
+    """Return the content of an address."""
     with urllib.request.urlopen(address) as answer:
         return str(answer.read(), "utf-8")
 
 
 @pytest.mark.parametrize("tools", [False, True], ids=["passthrough", "run"])
 async def test_openais_client(tools: bool) -> None:
-    """The address is in the exception's body and its response; a field that is wrong is still named."""
+    """The exception has the page's address in its body and header, and names a wrong field."""
     with closed_port() as port:
         config = make_config({"base_url": f"http://127.0.0.1:{port}/v1"}, **(TOOLS if tools else {}))
         async with running(config) as proxy:
@@ -45,7 +45,7 @@ async def test_openais_client(tools: bool) -> None:
 
 @pytest.mark.parametrize("tools", [False, True], ids=["passthrough", "run"])
 async def test_anthropics_client(tools: bool) -> None:
-    """The address stands in the error object, which the exception shows; the class is the same as ever."""
+    """The exception shows the page's address, which is in the error object."""
     with closed_port() as port:
         upstream = {"base_url": f"http://127.0.0.1:{port}", "wires": ["anthropic"]}
         async with running(make_config(upstream, **(TOOLS if tools else {}))) as proxy:
@@ -62,7 +62,7 @@ async def test_anthropics_client(tools: bool) -> None:
 
 @pytest.mark.parametrize("tools", [False, True], ids=["passthrough", "run"])
 async def test_ollamas_client(tools: bool) -> None:
-    """An error stays one text, and the exception has it; the address is in the header alone."""
+    """The error is one text, as Ollama's client expects; the page's address is only in the header."""
     with closed_port() as port:
         upstream = {"base_url": f"http://127.0.0.1:{port}", "wires": ["ollama"]}
         async with running(make_config(upstream, **(TOOLS if tools else {}))) as proxy:

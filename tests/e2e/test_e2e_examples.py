@@ -1,4 +1,4 @@
-"""What is in ``examples/`` works: the thin client in a real browser, and the configurations as they are."""
+"""The examples work: the thin client in a real browser, and each configuration as it is."""
 
 import json
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ MOST_LINES = 65
 
 @asynccontextmanager
 async def serving_example() -> AsyncIterator[str]:
-    """The folder of the thin client on an origin of its own; its address."""
+    """Serve the thin client's folder on an origin of its own; yield the address."""
     app = web.Application()
     app.router.add_static("/", THIN)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -55,7 +55,7 @@ async def serving_example() -> AsyncIterator[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_the_thin_client_streams_with_a_token() -> None:
-    """A page of another origin, with a minted token: text as text, and a badge for each server tool."""
+    """A page of another origin streams with a minted token, shows text as text, and names server tools."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     turns = [
         chunked(
@@ -103,7 +103,7 @@ async def test_the_thin_client_streams_with_a_token() -> None:
     ],
 )
 async def test_the_reader_takes_every_dialect(name: str, lines: list[str]) -> None:
-    """The text of each dialect's stream is read, however the network cuts it."""
+    """The script reads the text of each dialect's stream, even if it comes byte by byte."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     body = "\n\n".join(lines) + "\n\n"
     script = READ.replace("BODY", json.dumps(body))
@@ -112,7 +112,7 @@ async def test_the_reader_takes_every_dialect(name: str, lines: list[str]) -> No
 
 
 def test_the_thin_client_is_thin() -> None:
-    """The page is about 60 lines, what it reads with 2 KB, and neither makes markup of a text."""
+    """The page has at most 65 lines, its script 2 KB, and neither makes markup of text."""
     assert len((THIN / "toolrelay-events.js").read_bytes()) <= MOST_SCRIPT
     assert len((THIN / "index.html").read_text("utf-8").splitlines()) <= MOST_LINES
     texts = [path.read_text("utf-8") for path in THIN.iterdir()]
@@ -121,7 +121,7 @@ def test_the_thin_client_is_thin() -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/toolrelay.toml")), ids=lambda path: path.parent.name)
 def test_each_configuration_is_valid(path: Path) -> None:
-    """What an example configures is accepted as it is, with the variables that its compose file passes."""
+    """Each configuration loads as it is, with variables that its compose file passes."""
     env: dict[str, Any] = {
         "OPENAI_API_KEY": "sk-0123456789abcdef",
         "WEBUI_KEY": "w0123456789" * 4,

@@ -1,4 +1,4 @@
-"""Files over the official client, through a proxy that knows no keys."""
+"""The official client sends files through a proxy without client keys."""
 
 import openai
 import pytest
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_the_official_client_sends_files() -> None:
-    """Forms with files pass an open proxy as the client sends them, and so does a call without a body."""
+    """An open proxy passes forms with files, and a call without a body, as the client sends them."""
     scripts = (
         whole(b'{"text": "heard"}'),
         whole(b'{"id": "file-1", "object": "file"}'),

@@ -54,14 +54,14 @@ def body_of(turn: Turn, fixture: Exchange) -> bytes:
 
 
 def passed_through(turn: Turn, fixture: Exchange) -> bytes:
-    """What a turn looks like that nobody changed: the upstream's bytes, with an end mark if it had none."""
+    """Return a turn that nobody changed: the upstream's bytes, with an end mark if it had none."""
     body = body_of(turn, fixture)
     streamed = fixture.streams and turn.status == 200 and fixture.wire != "anthropic"
     return body + END_MARK if streamed and b"data: [DONE]" not in body else body
 
 
 def assert_golden(fixture: Exchange, answers: list[Answer]) -> None:
-    """Each answer is the golden one byte for byte, but for the response id, which is a fresh one."""
+    """Check that each answer equals its golden byte for byte, apart from the new response id."""
     for position, (golden, answer) in enumerate(zip(goldens(fixture), answers, strict=True)):
         assert answer.status == fixture.turns[position].status
         assert answer.whole
@@ -72,7 +72,7 @@ def assert_golden(fixture: Exchange, answers: list[Answer]) -> None:
 
 
 def comparable(request: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Conversation and tools of a request; results are read as JSON: their spacing is nobody's business."""
+    """Return conversation and tools of a request, with results as JSON, so that spacing is ignored."""
     conversation = []
     given = request["messages"] if "messages" in request else request["input"]
     for entry in [{"role": "user", "content": given}] if isinstance(given, str) else given:
@@ -88,13 +88,13 @@ def comparable(request: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     tools = [dict(tool) for tool in request.get("tools", request.get("functions", []))]
     for tool in tools:
         if tool.get("name") in CORE_TOOLS and "input" in request:
-            # On this wire strict is the default, so that what is not strict has to say so.
+            # On this wire, strict is the default, so a tool that is not strict has to say so.
             tool.pop("strict", None)
     return conversation, tools
 
 
 def other_fields(request: dict[str, Any]) -> dict[str, Any]:
-    """What a turn's request has to keep of the client's; the token bound counts over all turns."""
+    """Return the fields that a turn's request keeps; the bound of tokens counts over all turns."""
     changed = {"messages", "input", "tools", "functions"}
     changed |= {"max_tokens", "max_completion_tokens", "max_output_tokens", "previous_response_id"}
     return {key: value for key, value in request.items() if key not in changed}
@@ -118,7 +118,7 @@ async def test_an_exchange_with_server_tools(fixture: Exchange, way: str, shared
 
 @pytest.mark.parametrize("fixture", PASSED, ids=named)
 async def test_an_exchange_without_server_tools(fixture: Exchange, way: str, shared_proxy: ProxyFor) -> None:
-    """Rule W1: no tool is allowed, so both sides get each other's bytes; only an end mark is added."""
+    """Rule W1: without an allowed tool, both sides get each other's bytes; only an end mark is added."""
     proxy = await shared_proxy(way, allow=(), fixtures=fixtures_for(fixture), repair=repair_for(fixture))
     answers = await proxy.play(fixture)
     assert_golden(fixture, answers)
@@ -130,7 +130,7 @@ async def test_an_exchange_without_server_tools(fixture: Exchange, way: str, sha
 async def test_an_exchange_in_which_no_server_tool_is_called(
     fixture: Exchange, way: str, shared_proxy: ProxyFor
 ) -> None:
-    """Rule W2: tools are allowed and offered where that may be, none is called: the same bytes."""
+    """Rule W2: if tools are offered but none is called, the client gets the same bytes."""
     proxy = await shared_proxy(way, fixtures=fixtures_for(fixture), repair=repair_for(fixture))
     answers = await proxy.play(fixture)
     assert_golden(fixture, answers)
@@ -148,25 +148,25 @@ async def test_an_exchange_in_which_no_server_tool_is_called(
 
 
 def may_inject(request: dict[str, Any], fixture: Exchange) -> bool:
-    """Whether server tools may be added: not for several choices, ``none``, or a forced client tool."""
+    """Say whether server tools may be added: not with several choices, ``none`` or a forced client tool."""
     choice = request.get("tool_choice")
     forced = isinstance(choice, dict) and choice.get("type") == "function"
     return fixture.wire == "chat" and request.get("n", 1) == 1 and choice != "none" and not forced
 
 
-# The golden files themselves, so that a wrong one is found whatever the proxy says.
+# Checks of the golden files themselves, which find a wrong one whatever the proxy answers.
 
 
 @pytest.mark.parametrize("fixture", PASSED, ids=named)
 async def test_a_golden_that_was_passed_through_is_the_upstreams_own(fixture: Exchange) -> None:
-    """Rule W1: the upstream's bytes, and an end mark where it sent none."""
+    """Rule W1: the golden has the upstream's bytes, and an end mark if the upstream sent none."""
     expected = [passed_through(turn, fixture) for turn in fixture.turns[: len(goldens(fixture))]]
     assert goldens(fixture) == expected
 
 
 @pytest.mark.parametrize("fixture", ORCHESTRATED, ids=named)
 async def test_a_golden_keeps_the_rules(fixture: Exchange) -> None:
-    """Rules W3, W4 and W5 hold for every composed stream; what no tool took part in is the upstream's."""
+    """Rules W3, W4 and W5 hold for every composed golden; all others are the upstream's bytes."""
     rows = expected_rows(fixture)
     for position, golden in enumerate(goldens(fixture)):
         first = fixture.turns[position]
@@ -186,7 +186,7 @@ async def test_a_golden_keeps_the_rules(fixture: Exchange) -> None:
             forwarded=forwarded_chunks(golden, first.sse or b""),
         )
         turns = fixture.turns if fixture.run_by == "server" else [first]
-        # Of JSON output only the last turn's is shown: two texts glued are none.
+        # Only the last turn's JSON is shown: two joined JSON texts are not valid JSON.
         shown = turns[-1:] if "response_format" in fixture.client_request else turns
         assert read.text == "\n\n".join(text for turn in shown if (text := text_of(turn)))
         if read.usage is not None:
@@ -209,7 +209,7 @@ def payloads(body: bytes) -> list[dict[str, Any]]:
 
 
 def first_turn_is_whole(turn: Turn) -> bool:
-    """Whether a recorded stream came to its end, with a finish that lets calls run."""
+    """Say whether a recorded stream came to its end, with a finish reason that lets calls run."""
     ended = b"[DONE]" in (turn.sse or turn.json_body or b"")
     reasons = [c.get("finish_reason") for p in payloads(turn.sse or b"") for c in p.get("choices") or ()]
     return ended and "length" not in reasons
@@ -226,7 +226,7 @@ def forwarded_chunks(golden: bytes, upstream: bytes) -> int:
 
 
 def text_of(turn: Turn) -> str:
-    """The text that a recorded stream says, as a person would join it."""
+    """Return the joined text of a recorded stream."""
     text = ""
     for payload in payloads(turn.sse or b""):
         for choice in payload.get("choices") or ():
@@ -257,7 +257,7 @@ def add(total: dict[str, Any], usage: dict[str, Any]) -> None:
 
 
 def check_reply(reply: dict[str, Any], fixture: Exchange) -> None:
-    """A composed reply that was not streamed: whole, with nothing hidden in it."""
+    """Check a composed reply that was not streamed: it is whole, and no server call is in it."""
     assert reply["object"] == "chat.completion"
     assert reply["id"]
     assert reply["model"] == fixture.client_request["model"]
@@ -277,14 +277,14 @@ def check_reply(reply: dict[str, Any], fixture: Exchange) -> None:
 
 
 def check_response(golden: bytes, fixture: Exchange, position: int) -> None:
-    """A stream of the Responses wire: the rules, the client's tools, the text and usage of its turns."""
+    """Check a Responses stream: its rules, the client's tools, and the text and usage of its turns."""
     mixed = fixture.run_by == "mixed"
     first = payloads(fixture.turns[position].sse or b"")[0]
     read = check_response_stream(
         golden,
         hidden=("core__", "toolrelay"),
         unnumbered=0 if "sequence_number" in first else 2,
-        # A turn of one run is handed on as it came, less complete than what is composed.
+        # A turn that is passed on as it came is less complete than a composed one.
         complete=position == 0,
     )
     assert read.response["tools"] == fixture.client_requests[position].get("tools", [])

@@ -1,4 +1,4 @@
-"""A person lets later calls run, too: for a time, or in one conversation; clients of several kinds."""
+"""A person grants later calls for a time, or within one conversation."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def user(text: str) -> dict[str, str]:
 
 
 async def decisions(proxy: Proxy) -> list[str]:
-    """What the record says of each call that ran, oldest first."""
+    """Return the recorded decision about each call that ran, oldest first."""
     found = []
     for run in reversed(await proxy.services.store.list_runs(RunFilter())):
         detail = await proxy.services.store.get_run(run.id)
@@ -66,7 +66,7 @@ async def decisions(proxy: Proxy) -> list[str]:
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 async def test_a_grant_holds_in_the_conversation_that_asked(wire: str, tmp_path: Path) -> None:
-    """Two more purchases in it run at once; another conversation asks, and so does one that was rewritten."""
+    """Later calls of the conversation run unasked; another or a rewritten conversation asks again."""
     WATCH.reset()
     turns = [buys(wire, 1), says(wire, 1), buys(wire, 2), says(wire, 2), buys(wire, 3), says(wire, 3)]
     async with (
@@ -93,7 +93,7 @@ async def test_a_grant_holds_in_the_conversation_that_asked(wire: str, tmp_path:
 
 
 async def test_a_grant_holds_behind_a_response(tmp_path: Path) -> None:
-    """With previous_response_id each response continues the conversation; a new one does not."""
+    """A grant covers responses that continue the conversation by id, but not a new response."""
     WATCH.reset()
     turns = [buys("responses", 1), says("responses", 1), buys("responses", 2), says("responses", 2)]
     async with (
@@ -114,7 +114,7 @@ async def test_a_grant_holds_behind_a_response(tmp_path: Path) -> None:
 
 
 async def test_an_answer_within_the_conversation_gives_a_grant(tmp_path: Path) -> None:
-    """The result of the asking call names an hour and limits; a call beyond these asks again by a call."""
+    """The answer to the asking call gives a grant with limits; a call beyond the limits asks again."""
     WATCH.reset()
     turns = [buys("chat", 1), says("chat", 1), buys("chat", 2), says("chat", 2)]
     beyond = chat_script.reply(None, ("call_9", BUY, '{"what": "a ship"}'))
@@ -163,7 +163,7 @@ async def test_an_answer_within_the_conversation_gives_a_grant(tmp_path: Path) -
 
 
 async def test_an_administrator_gives_lists_and_revokes_grants(tmp_path: Path) -> None:
-    """By /admin/approvals: the grant covers its caller alone, is listed with its uses, and ends at once."""
+    """An administrator's grant covers one caller, is listed with its uses, and ends when revoked."""
     WATCH.reset()
     turns = [buys("chat", 1), says("chat", 1), buys("chat", 2), buys("chat", 3), says("chat", 3)]
     async with (
@@ -209,7 +209,7 @@ async def test_an_administrator_gives_lists_and_revokes_grants(tmp_path: Path) -
 
 
 async def test_a_client_that_drops_the_question_asks_again(tmp_path: Path) -> None:
-    """Without the turn that asked nobody knows the conversation; look-ups that are off do not matter."""
+    """A client that drops the asking turn is asked again; ``x-toolrelay-history: off`` does not matter."""
     WATCH.reset()
     turns = [buys("chat", 1), says("chat", 1), buys("chat", 2), says("chat", 2)]
     async with (
@@ -231,7 +231,7 @@ async def test_a_client_that_drops_the_question_asks_again(tmp_path: Path) -> No
 
 
 async def test_headers_that_are_no_decision_are_refused(tmp_path: Path) -> None:
-    """A denial has no grant, words are spelt out, and the answer says how a header is written."""
+    """A header that is no valid decision is a 400 that names it; spaces between its parts are allowed."""
     async with RawUpstream() as upstream, running(config_of(upstream.url, tmp_path)) as proxy:
         id_ = "appr_" + "0" * 32
         for words in ("deny;for=1h", "for=", "for=1x", "always", "for=1h;for=2h"):

@@ -1,4 +1,4 @@
-"""The wheel, installed where the project is not: it brings its migrations and its demo with it."""
+"""The installed wheel works without the project's folder; it contains its migrations and demo."""
 
 import importlib.util
 import shutil
@@ -32,7 +32,7 @@ TAKEN = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of the project, so that a build leaves nothing behind in it."""
+    """The wheel, built from a copy, so that the build leaves nothing in the project."""
     require("pip", importlib.util.find_spec("pip") is not None, "this environment has no pip")
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     ignore = shutil.ignore_patterns("__pycache__", ".*cache")
@@ -54,7 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts' folder of a new environment that has the wheel, and its dependencies from here."""
+    """The scripts' folder of a new environment with the wheel and this environment's dependencies."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=False, symlinks=True)
     scripts = folder / ("Scripts" if sys.platform == "win32" else "bin")
@@ -84,7 +84,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_the_wheel_carries(wheel: Path) -> None:
-    """Code, migrations, the demo's exchanges and the type marker are in it; tests and records are not."""
+    """The wheel has code, migrations, the demo's exchanges and the type marker; no tests, no records."""
     names = set(zipfile.ZipFile(wheel).namelist())
     for needed in ("proxy/__main__.py", "proxy/py.typed", "proxy/_data/fixtures/both/meta.toml"):
         assert needed in names
@@ -97,7 +97,7 @@ def test_what_the_wheel_carries(wheel: Path) -> None:
 
 
 def test_the_installed_command(installed: Path, tmp_path: Path) -> None:
-    """Version, module and a demo request from an empty folder: nothing of the checkout is used."""
+    """The installed command serves the demo from an empty folder and uses nothing of the checkout."""
     empty = tmp_path / "empty"
     empty.mkdir()
     env = clean_environment(tmp_path / "home")

@@ -1,4 +1,4 @@
-"""Client keys from the outside: the installed command, the official client, two servers on one record."""
+"""Client keys with the installed command, the official client and two servers on one record."""
 
 import sys
 import time
@@ -42,7 +42,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder to start from."""
+    """A folder to start commands in."""
     made = tmp_path / "work"
     made.mkdir()
     return made
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def place(request: pytest.FixtureRequest, folder: Path, env: dict[str, str]) -> AsyncIterator[str]:
-    """A configuration over a record that two servers share."""
+    """Write a configuration whose record two servers share; yield the kind of its store."""
     if request.param == "sqlite":
         (folder / "toolrelay.toml").write_text(CONFIG % "sqlite:///shared.db")
         yield "sqlite"
@@ -71,13 +71,13 @@ def client_of(address: str, key: str) -> OpenAI:
 
 
 def models_of(address: str, key: str) -> list[str]:
-    """What a key sees on the list of models."""
+    """Return the models that a key can list."""
     with client_of(address, key) as client:
         return sorted(model.id for model in client.models.list())
 
 
 def refused(use: Callable[[], object], kind: type[openai.APIStatusError]) -> openai.APIStatusError:
-    """The error of that very kind with which a call ends."""
+    """Return the error of a call, which must be of exactly this class."""
     with pytest.raises(kind) as caught:
         use()
     assert type(caught.value) is kind
@@ -85,7 +85,7 @@ def refused(use: Callable[[], object], kind: type[openai.APIStatusError]) -> ope
 
 
 def test_a_revoked_key_is_out_on_every_server(place: str, folder: Path, env: dict[str, str]) -> None:
-    """Two servers take a key that a third process made, and refuse it once another has revoked it."""
+    """Two servers accept a key that another process made, and refuse it after its revocation."""
     first = run([TOOLRELAY, "keys", "create", "first"], folder, env).strip()
     with ExitStack() as stack:
         servers = [stack.enter_context(serving([TOOLRELAY, "serve"], folder, env)) for _ in range(2)]
@@ -101,7 +101,7 @@ def test_a_revoked_key_is_out_on_every_server(place: str, folder: Path, env: dic
         run([TOOLRELAY, "keys", "revoke", "second"], folder, env)
         for address in addresses:
             if place == "postgres":
-                # The server's word travels by itself: a moment later than the command may end.
+                # With PostgreSQL, a server may learn of it a moment after the command has ended.
                 while _served(address, second):
                     time.sleep(0.001)
             refused(partial(models_of, address, second), openai.AuthenticationError)
@@ -127,7 +127,7 @@ def _served(address: str, key: str) -> bool:
 
 @pytest.fixture
 def served(folder: Path, env: dict[str, str]) -> Iterator[str]:
-    """One server over the recordings, which asks for keys."""
+    """A server that replays recordings and requires client keys."""
     (folder / "toolrelay.toml").write_text(CONFIG % "sqlite:///toolrelay.db" + '[auth]\nmode = "keys"\n')
     with serving([TOOLRELAY, "serve"], folder, env) as server:
         yield server.read_until(r"listens on (\S+)/v1")[1]
@@ -135,7 +135,7 @@ def served(folder: Path, env: dict[str, str]) -> Iterator[str]:
 
 
 def test_the_official_client_with_a_key(served: str, folder: Path, env: dict[str, str]) -> None:
-    """A key serves a run with tools, its models alone, its own responses alone, and tokens for others."""
+    """A key allows runs with tools, only its own models, and tokens, which end with the key."""
     error = refused(lambda: models_of(served, "unused"), openai.InternalServerError)
     assert error.code == "no_client_keys"
     keys = {
@@ -162,7 +162,7 @@ def test_the_official_client_with_a_key(served: str, folder: Path, env: dict[str
 
 
 def test_a_foreign_response_is_not_there(served: str, folder: Path, env: dict[str, str]) -> None:
-    """A response that one key asked for is retrieved with that key, and is not found with another."""
+    """A response can be read, continued and deleted only with the key that created it."""
     ann, bob = (run([TOOLRELAY, "keys", "create", name], folder, env).strip() for name in ("ann", "bob"))
     with client_of(served, ann) as mine, client_of(served, bob) as theirs:
         events = mine.responses.create(model=MODEL, input=WEATHER, stream=True)

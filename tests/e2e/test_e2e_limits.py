@@ -1,4 +1,4 @@
-"""The official ``openai`` package at a limit: it raises its own error, and waits as it is told."""
+"""At a limit, the official ``openai`` package raises its own error, or waits and retries."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_client_raises_rate_limit_error(wire: str, stream: bool) -> None:
-    """RateLimitError comes with code, type, Retry-After and what is left, on both wires."""
+    """RateLimitError has the code, type, Retry-After and the rest of the limit, on both wires."""
     script = reply("Hi") if wire == "chat" else responses_script.reply(responses_script.message("Hi"))
     limits = {"requests": ["1/minute"], "tokens": ["1000/minute"]}
     async with (
@@ -47,7 +47,7 @@ async def test_the_client_raises_rate_limit_error(wire: str, stream: bool) -> No
 
 
 async def test_the_client_waits_as_it_is_told() -> None:
-    """With its own retries the client comes back when a place is free, and nobody sees an error."""
+    """With its own retries, the client waits until the limit allows it, and every request succeeds."""
     async with (
         RawUpstream(reply("Hi")) as upstream,
         running(make_config(upstream.url, allow=(), limits={"requests": ["2/second"]})) as proxy,

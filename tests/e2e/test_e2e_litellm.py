@@ -1,4 +1,4 @@
-"""LiteLLM's proxy as the upstream: a client reaches neither its query nor its headers."""
+"""With LiteLLM's proxy as the upstream, a client controls neither its query nor its headers."""
 
 import json
 from collections.abc import AsyncIterator
@@ -31,24 +31,24 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gate
 
 @pytest.fixture
 def gateway(shared: Gateway) -> Gateway:
-    """The gateway with nothing seen yet."""
+    """The gateway, with its records of earlier requests cleared."""
     shared.forget()
     return shared
 
 
 def config(gateway: Gateway, allow: tuple[str, ...] = (), **more: Any) -> Any:
-    """What an operator writes who has the gateway for an upstream."""
+    """The configuration of an operator whose upstream is the gateway."""
     table = {"base_url": gateway.url, "api_key": Secret("env:LITELLM_KEY", MASTER_KEY)}
     return make_config(table, allow=allow, **more)
 
 
 def models(gateway: Gateway) -> list[str]:
-    """Which models the provider was asked for."""
+    """Return the models that the provider was asked for."""
     return [request["model"] for request in gateway.provider.requests]
 
 
 async def test_the_attacks_work_on_the_gateway_itself(gateway: Gateway) -> None:
-    """``?model=`` wins over the body there, and a header of the caller's over the key."""
+    """On the gateway itself, ``?model=`` overrides the body, and a caller's header overrides the key."""
     key = {"Authorization": f"Bearer {MASTER_KEY}"}
     assert (await gateway.ask(ASK, key, "?model=dear"))[0] == 200
     assert models(gateway) == ["dear"]
@@ -58,7 +58,7 @@ async def test_the_attacks_work_on_the_gateway_itself(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passed", "with tools"])
 async def test_a_keys_models_hold(gateway: Gateway, allow: tuple[str, ...]) -> None:
-    """No way of naming the other model gets past a key that may not use it."""
+    """A client key cannot reach a model that it may not use, however the request names it."""
     keys = {"alice": declared(ALICE, models=["cheap"])}
     chat, deployed = "/v1/chat/completions", "/openai/deployments/{}/chat/completions"
     async with running(config(gateway, allow, keys=keys)) as proxy:
@@ -83,7 +83,7 @@ async def test_a_keys_models_hold(gateway: Gateway, allow: tuple[str, ...]) -> N
 
 
 async def test_a_client_gives_it_no_instructions(gateway: Gateway) -> None:
-    """No such header reaches it, under any spelling."""
+    """No header that instructs the gateway reaches it from a client, under any spelling."""
     async with running(config(gateway)) as proxy:
         answer = await proxy.ask(ASK, gateway.attack())
         assert answer.status == 200, answer.body

@@ -1,4 +1,4 @@
-"""Real MCP servers, behind the process that talks to servers: they are listed and called."""
+"""Real MCP servers are listed and called through the process that hosts them."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def programs() -> Path:
 
 
 async def test_server_everything(programs: Path) -> None:
-    """Text, structured content, an image and links come as what they are."""
+    """Text, structured content, an image and links of the server's results are read."""
     server = Server("every", command=str(programs / "mcp-server-everything"))
     async with hosted(server) as host:
         found = await host.definitions("every")
@@ -51,7 +51,7 @@ async def test_server_everything(programs: Path) -> None:
 
 
 async def test_server_filesystem(programs: Path, tmp_path: Path) -> None:
-    """A file is read; one outside of its folder is refused in the server's words."""
+    """The server reads a file in its folder; for one outside, the failure has the server's message."""
     (tmp_path / "hello.txt").write_text("hello")
     server = Server("files", command=str(programs / "mcp-server-filesystem"), args=(str(tmp_path),))
     async with hosted(server) as host:
@@ -66,7 +66,7 @@ async def test_server_filesystem(programs: Path, tmp_path: Path) -> None:
 
 
 async def test_server_everything_over_http(programs: Path) -> None:
-    """The same server behind an address: eight calls at once, and one that takes a while."""
+    """Over HTTP, the server answers eight calls at once, and a slow one."""
     with reserved_port() as port:
         env = {**os.environ, "PORT": str(port), "NODE_OPTIONS": f"--require={LOOPBACK_ONLY}"}
         process = await asyncio.create_subprocess_exec(
@@ -97,7 +97,7 @@ async def test_server_everything_over_http(programs: Path) -> None:
 
 
 async def test_server_memory(programs: Path, tmp_path: Path) -> None:
-    """What is written is kept in the file that its environment names, and is there for the next process."""
+    """The server's environment names its file, and the next process reads what was written."""
     env = {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
     server = Server("memory", command=str(programs / "mcp-server-memory"), env=env)
     entity = {"name": "toolrelay", "entityType": "proxy", "observations": ["relays tools"]}
@@ -112,7 +112,7 @@ async def test_server_memory(programs: Path, tmp_path: Path) -> None:
 
 
 async def test_server_time() -> None:
-    """A time is converted; a zone that is none fails in the server's words."""
+    """The server converts a time; for an unknown zone, the failure has the server's message."""
     server = Server("time", command=python_server("time"))
     async with hosted(server) as host:
         found = await host.definitions("time")
@@ -126,7 +126,7 @@ async def test_server_time() -> None:
 
 
 def git(repository: Path, *command: str) -> str:
-    """What a command of Git says."""
+    """Run a Git command and return its output."""
     done = subprocess.run(
         ["git", "-C", str(repository), *command], check=True, capture_output=True, text=True, timeout=60
     )
@@ -134,7 +134,7 @@ def git(repository: Path, *command: str) -> str:
 
 
 async def test_server_git(tmp_path: Path) -> None:
-    """A file is added and committed once, and the log says so."""
+    """The server adds and commits a file once; a call outside of its repository fails."""
     program = python_server("git")
     repository = tmp_path / "repository"
     repository.mkdir()
@@ -163,7 +163,7 @@ async def test_server_git(tmp_path: Path) -> None:
 
 
 async def test_server_fetch() -> None:
-    """A page on loopback comes as text; one that is not there is a failure of the call alone."""
+    """The server returns a page on loopback as text; if the page is missing, only the call fails."""
     app = web.Application()
 
     async def page(_: web.Request) -> web.StreamResponse:

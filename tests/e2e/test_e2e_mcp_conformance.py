@@ -23,10 +23,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 RUN_S = 280
 CLIENT_MS = 240_000
-"""The suite's own time for a client: the command line starts several processes."""
+"""The suite's timeout for a client; it is long, as the command line starts several processes."""
 
 CLIENT = ("initialize", "tools_call", "sse-retry")
-"""Led through by the process that talks to MCP servers."""
+"""Scenarios for the process that talks to MCP servers."""
 
 LOGINS = (
     "auth/metadata-default",
@@ -48,7 +48,7 @@ LOGINS = (
     "auth/offline-access-not-supported",
     "auth/client-credentials-basic",
 )
-"""Led through by ``toolrelay credentials login``, ``tools allow`` and ``tools call``."""
+"""Scenarios for ``toolrelay credentials login``, ``tools allow`` and ``tools call``."""
 
 SERVER = (
     "server-initialize",
@@ -57,7 +57,7 @@ SERVER = (
     "server-sse-multiple-streams",
     "dns-rebinding-protection",
 )
-"""At ``/mcp``."""
+"""Scenarios for ``/mcp``."""
 
 TOOLS = {
     "tools-call-simple-text": "test_simple_text",
@@ -65,7 +65,7 @@ TOOLS = {
     "tools-call-error": "test_error_handling",
     "json-schema-2020-12": "json_schema_2020_12_tool",
 }
-"""At ``/mcp``, each with the tool that it calls, from ``suite_tools``."""
+"""Scenarios for ``/mcp``, each with the tool that it calls, from ``suite_tools``."""
 
 _NO_ELICITATION = "servers cannot ask a client anything: no such capability is declared, and none is offered"
 _NO_RESOURCES = "resources are not served"
@@ -111,7 +111,7 @@ KNOWN_TO_FAIL: Mapping[str, str] = {
 
 
 async def run_suite(*arguments: str, folder: Path) -> tuple[int, str]:
-    """The exit status of the suite, and what it says."""
+    """Run the suite; return its exit status and output."""
     process = await asyncio.create_subprocess_exec(
         *conformance_suite(),
         *arguments,
@@ -131,7 +131,7 @@ async def run_suite(*arguments: str, folder: Path) -> tuple[int, str]:
 
 
 async def suite(*arguments: str, folder: Path) -> str:
-    """What the suite says of a scenario, which has to pass with nothing failed and at least one check."""
+    """Run a scenario, which must pass with at least one check and no failure; return the output."""
     status, said = await run_suite(*arguments, folder=folder)
     result = re.search(r"Passed: (\d+)/(\d+), (\d+) failed", said)
     assert result is not None, said
@@ -143,12 +143,12 @@ async def suite(*arguments: str, folder: Path) -> str:
 
 
 def command(program: str) -> str:
-    """The command line of a client, with what it imports."""
+    """Return the command line of a client, with the path for its imports."""
     return f"env PYTHONPATH={shlex.quote(PYTHON_PATH)} {shlex.join([sys.executable, program])}"
 
 
 async def test_every_scenario_is_accounted_for(tmp_path: Path) -> None:
-    """It passes, or somebody wrote down why not; and none is written down that there is no more."""
+    """Each scenario of the suite is in exactly one list, and each listed scenario exists."""
     _, said = await run_suite("list", folder=tmp_path)
     there = re.findall(r"^  - (\S+) \[", said, re.MULTILINE)
     passing = (*CLIENT, *LOGINS, *SERVER, *TOOLS)
@@ -159,14 +159,14 @@ async def test_every_scenario_is_accounted_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scenario", CLIENT)
 async def test_our_client(tmp_path: Path, scenario: str) -> None:
-    """The process of the MCP servers connects, calls, and takes a broken stream up again."""
+    """The process for MCP servers connects, calls a tool and resumes a broken stream."""
     program = command(mcp_conformance_client.__file__)
     await suite("client", "--command", program, "--scenario", scenario, folder=tmp_path)
 
 
 @pytest.mark.parametrize("scenario", LOGINS)
 async def test_our_logins(tmp_path: Path, scenario: str) -> None:
-    """Discovery, registration, PKCE, scopes and tokens, from the command line to a call."""
+    """Our commands log in with discovery, PKCE, scopes and tokens as the suite demands, and call a tool."""
     program = command(mcp_conformance_login.__file__)
     options = ("--timeout", str(CLIENT_MS))
     await suite("client", *options, "--command", program, "--scenario", scenario, folder=tmp_path)
@@ -174,7 +174,7 @@ async def test_our_logins(tmp_path: Path, scenario: str) -> None:
 
 @pytest.mark.parametrize("scenario", SERVER)
 async def test_its_client(tmp_path: Path, scenario: str) -> None:
-    """``/mcp`` answers it as the specification says, and no page that a foreign name leads here."""
+    """``/mcp`` answers the suite's client as specified, and refuses a foreign host name."""
     config = make_config(
         "http://127.0.0.1:9",
         allow=("probe_tools__*",),
@@ -189,7 +189,7 @@ async def test_its_client(tmp_path: Path, scenario: str) -> None:
 
 @pytest.mark.parametrize("scenario", TOOLS)
 async def test_its_client_calls_tools(tmp_path: Path, scenario: str) -> None:
-    """Own tools are listed with their schemas, and answer with texts, images and errors."""
+    """``/mcp`` lists the proxy's own tools with schemas, and returns texts, images and errors."""
     config = make_config(
         "http://127.0.0.1:9",
         allow=("suite_tools__*",),

@@ -1,4 +1,4 @@
-"""The official SDK's client at ``/mcp``, in each era of the protocol."""
+"""The official MCP SDK's client uses ``/mcp`` with each version of the protocol."""
 
 import httpx2
 import pytest
@@ -10,7 +10,7 @@ from running_proxy import make_config, running
 
 @pytest.mark.parametrize(("mode", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
 async def test_the_sdks_client(mode: str, version: str) -> None:
-    """It connects, lists, calls, and reads a failure as one."""
+    """The client connects, lists and calls tools, and sees a failed call as an error."""
     config = make_config(
         "http://127.0.0.1:9",
         allow=("probe_tools__*",),

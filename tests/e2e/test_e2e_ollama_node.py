@@ -1,4 +1,4 @@
-"""Ollama's own package for Node: models, its program's tool beside one of ours, thinking, lost upstreams."""
+"""Ollama's package for Node: models, its program's tool beside a server tool, thinking and errors."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ TAGS = {"models": [{"name": "m:latest", "model": "m:latest", "size": 7, "digest"
 
 
 def lost(content_type: str, begun: bytes) -> list[Step]:
-    """A stream whose connection closes in its midst."""
+    """A stream whose connection closes before its end."""
     return [head(f"Content-Type: {content_type}", "Transfer-Encoding: chunked"), chunk(begun), FIN]
 
 
@@ -70,7 +70,7 @@ SCRIPTS: dict[str, Sequence[Sequence[Step]]] = {
 
 @pytest.mark.parametrize("wire", SCRIPTS)
 async def test_a_program_on_an_upstream(scripts: Path, wire: str) -> None:
-    """Rules W5, E1: it hears of its own call alone, gets the answer, and is told of what fails."""
+    """Rules W5, E1: the program sees only its own call, gets the answer, and sees what fails."""
     async with serving(wire, *SCRIPTS[wire]) as (host, upstream):
         question = {"host": host, "model": "m", "tool": TOOL, "lost": 1}
         found = await run_node(scripts / "ollama_client.mjs", question)
@@ -83,7 +83,7 @@ async def test_a_program_on_an_upstream(scripts: Path, wire: str) -> None:
     ]
     assert (first["ends"], first["reason"], first["used"]) == (1, "stop", 3)
     assert (second["text"], second["calls"], second["ends"], second["used"]) == ("It is noon.", [], 1, 4)
-    # The model has its call of ours and both results back.
+    # The model gets its server call and the results back.
     assert ECHO.encode() in bodies[3]
     assert b"noon" in bodies[3]
     assert found["whole"] == {"text": "Hello.", "thinking": "Greet.", "reason": "stop"}

@@ -1,4 +1,4 @@
-"""Ollama's own Python client: on upstreams of every dialect, with the program's tools and the proxy's."""
+"""Ollama's Python client works on upstreams of every dialect, with its own tools and server tools."""
 
 import importlib.util
 from collections.abc import AsyncIterator, Sequence
@@ -16,12 +16,12 @@ from raw_upstream import FIN, RawUpstream, Step, chunk, chunked, head, whole
 from require import require
 
 ERROR = "upstream"
-"""In the words in which the proxy says that one was lost."""
+"""A word of the proxy's message about a lost upstream."""
 
 
 @asynccontextmanager
 async def asking(wire: str, *scripts: Sequence[Step]) -> AsyncIterator[tuple[Any, RawUpstream]]:
-    """A client of a proxy with the probe tools, before an upstream of some dialect."""
+    """Yield a client of a proxy with the probe tools, and its upstream of the given dialect."""
     require("ollama", importlib.util.find_spec("ollama") is not None, "the package ollama is not installed")
     from ollama import AsyncClient
 
@@ -48,7 +48,7 @@ def add(a: int, b: int) -> int:
 
 @pytest.mark.parametrize("wire", SCRIPTS)
 async def test_a_program_with_tools_of_its_own(wire: str) -> None:
-    """Rules W5, R4: its call in the same turn as one of ours, and its result without any id."""
+    """Rules W5, R4: a program's call beside a server call works, though its result has no id."""
     async with asking(wire) as (client, upstream):
         history: list[Any] = [*ASK]
         calls: list[Any] = []
@@ -73,7 +73,7 @@ async def test_a_program_with_tools_of_its_own(wire: str) -> None:
 
 
 async def test_an_answer_that_is_not_streamed() -> None:
-    """One object, of a program that asks for it."""
+    """A request without streaming gets one object."""
     reply = messages.reply(messages.text("It is noon."))
     async with asking("anthropic", reply) as (client, _):
         answer = await client.chat("m", ASK)
@@ -83,7 +83,7 @@ async def test_an_answer_that_is_not_streamed() -> None:
 
 @pytest.mark.parametrize("wire", ["chat", "ollama"])
 async def test_a_lost_upstream_raises(wire: str) -> None:
-    """Rule E1: a stream that merely ends would be a whole answer to it."""
+    """Rule E1: if the upstream is lost, the client raises an error and takes no part for the whole."""
     kinds = {"chat": "text/event-stream", "ollama": script.LINES}
     begun = {"chat": content("It"), "ollama": script.said("It")}[wire]
     for end in ([FIN], [chunk(b"")]):
@@ -97,7 +97,7 @@ async def test_a_lost_upstream_raises(wire: str) -> None:
 
 
 async def test_errors_are_told_in_words() -> None:
-    """What the proxy says, and what an upstream says."""
+    """The client raises errors with the message of the upstream or of the proxy."""
     body = b'{"error":{"message":"Too hot.","type":"x","code":"hot"}}'
     refused = [head("Content-Type: application/json", f"Content-Length: {len(body)}", status="429 No") + body]
     async with asking("chat", refused) as (client, _):
@@ -109,7 +109,7 @@ async def test_errors_are_told_in_words() -> None:
 
 
 async def test_models_are_listed_and_shown() -> None:
-    """Of a provider that has never heard of Ollama; its types are checked by the client."""
+    """The client lists and shows the models of a provider that knows only OpenAI's API."""
     listed = whole(b'{"object":"list","data":[{"id":"gpt-4o"}]}')
     async with asking("chat", listed, listed) as (client, _):
         models = (await client.list()).models
@@ -133,7 +133,7 @@ PLAIN = {
 
 @pytest.mark.parametrize("wire", PLAIN)
 async def test_a_completion_of_any_upstream(wire: str) -> None:
-    """Its client sends every field, most of them empty."""
+    """``generate`` gets a completion from an upstream of any dialect."""
     async with asking(wire, PLAIN[wire]) as (client, _):
         parts = [one async for one in await client.generate("m", "Noon?", system="Be brief.", stream=True)]
         assert "".join(one.response for one in parts) == "It is noon."
@@ -141,7 +141,7 @@ async def test_a_completion_of_any_upstream(wire: str) -> None:
 
 
 async def test_a_model_is_loaded_and_unloaded() -> None:
-    """Where there is nothing to load."""
+    """Requests to load and unload a model succeed and reach no upstream."""
     async with asking("chat") as (client, upstream):
         assert (await client.generate("m")).done_reason == "load"
         assert (await client.generate("m", keep_alive=0)).done_reason == "unload"
@@ -150,7 +150,7 @@ async def test_a_model_is_loaded_and_unloaded() -> None:
 
 
 async def test_embeddings_pass() -> None:
-    """To an Ollama server."""
+    """Requests for embeddings pass through to an Ollama server."""
     reply = whole(b'{"model":"m","embeddings":[[0.5,1.0]],"prompt_eval_count":3}')
     async with asking("ollama", reply) as (client, _):
         found = await client.embed("m", "hi")

@@ -1,4 +1,4 @@
-"""The official ``openai`` package for Node and the Vercel AI SDK as readers, with nothing on stderr."""
+"""The ``openai`` package for Node and the Vercel AI SDK read the proxy's answers without a warning."""
 
 import base64
 from pathlib import Path
@@ -14,7 +14,7 @@ from sse_check import check_chat_stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
-# Passed through as they are, in dialects that our own checker of streams does not take.
+# Passed through unchanged, in dialects that our own checker of streams does not accept.
 FOREIGN = {"perplexity.chat/cumulative-usage", "mistral.chat/content-parts"}
 FAILING = {
     "openai.chat/connection-lost",
@@ -26,7 +26,7 @@ MIXED = exchange("openai.chat/mixed-calls")
 
 
 async def test_every_stream_is_read(scripts: Path, way: str, shared_proxy: ProxyFor) -> None:
-    """Chunk by chunk and put together, each exchange says what its golden stream says."""
+    """The package reads what each golden stream says, chunk by chunk and with its stream helper."""
     proxy = await shared_proxy(way)
     wanted = [e for e in all_exchanges() if e.wire == "chat" and is_orchestrated(e) and e.streams]
     cases = [{"name": e.name, "request": e.client_request} for e in wanted]
@@ -53,7 +53,7 @@ async def test_every_stream_is_read(scripts: Path, way: str, shared_proxy: Proxy
 
 
 async def test_the_clients_own_tool_loop(scripts: Path, way: str, shared_proxy: ProxyFor) -> None:
-    """``runTools`` runs the client's function once, sends it back, and gets the model's answer."""
+    """``runTools`` runs the client's function once, sends its result and gets the model's answer."""
     proxy = await shared_proxy(way)
     question = {"baseURL": proxy.base_url, "request": MIXED.client_request}
     results = await run_node(scripts / "run_tools.mjs", question)
@@ -65,7 +65,7 @@ async def test_the_clients_own_tool_loop(scripts: Path, way: str, shared_proxy: 
 
 
 async def test_the_vercel_sdk(scripts: Path, way: str, shared_proxy: ProxyFor) -> None:
-    """The AI SDK reads a run with server tools as one step, and its own tool as a second one."""
+    """The AI SDK sees server tools as part of one step, and a call of its own tool as a step of its own."""
     proxy = await shared_proxy(way)
     both = exchange("demo/both")
     question = {
@@ -91,8 +91,8 @@ async def test_the_vercel_sdk(scripts: Path, way: str, shared_proxy: ProxyFor) -
 
 @pytest.mark.parametrize("store", [True, False], ids=["stored", "store false"])
 async def test_the_responses_api(scripts: Path, store: bool) -> None:
-    """Both SDKs loop over our tools, the client's and both at once, and get the right answer each time."""
-    # The AI SDK warns that it sends no hosted results back where nothing is stored.
+    """Both SDKs get the right answer with server tools, a tool of the client's, and both at once."""
+    # Without storage, the AI SDK warns that it sends no hosted results back.
     for trace in ("silent", "events") if store else ("silent",):
         async with rig(trace=trace) as made:
             question = {
@@ -116,7 +116,7 @@ async def test_the_responses_api(scripts: Path, store: bool) -> None:
 
 
 def assert_both_results_were_told(proxy: Proxy) -> None:
-    """The model got the hidden server call and its result back in place."""
+    """Check that the model got the hidden server call and both results, in order."""
     told = proxy.upstream_requests[-1]["messages"]
     assert [message["role"] for message in told] == ["user", "assistant", "tool", "tool"]
     assert [call["function"]["name"] for call in told[1]["tool_calls"]] == [CORE_TOOLS[0], "lookup_order"]
@@ -124,7 +124,7 @@ def assert_both_results_were_told(proxy: Proxy) -> None:
 
 
 async def test_every_recording_is_read_in_every_other_dialect(scripts: Path) -> None:
-    """Byte by byte, openai's, Anthropic's and Ollama's packages understand what the recorded answer says."""
+    """Byte by byte, each client package reads an answer recorded in another dialect as the same answer."""
     wanted = [
         (recording, client) for recording in recordings() for client in READERS if client != recording.wire
     ]

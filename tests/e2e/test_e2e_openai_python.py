@@ -1,4 +1,4 @@
-"""The official ``openai`` package for Python as the reader, every warning an error."""
+"""The official ``openai`` package for Python reads the proxy's answers; every warning is an error."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ async def with_sync_client(proxy: Proxy, use: Callable[[OpenAI], T]) -> T:
 
 
 def arguments_of(fixture: Exchange, position: int = 0) -> dict[str, Any]:
-    """What the client of an exchange asks, as keyword arguments less ``stream``."""
+    """Return the client's request of an exchange as keyword arguments, without ``stream``."""
     return {key: value for key, value in fixture.client_requests[position].items() if key != "stream"}
 
 
@@ -73,7 +73,7 @@ def text_of(chunks: list[ChatCompletionChunk]) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def proxy(shared_proxy: ProxyFor) -> Proxy:
-    """The proxy over all recordings, embedded."""
+    """A proxy with all recordings as its upstream, in the same process."""
     return await shared_proxy("replay")
 
 
@@ -89,7 +89,7 @@ async def client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
 
 @pytest.mark.parametrize("fixture", READABLE, ids=lambda e: e.name)
 async def test_every_stream_is_read(fixture: Exchange, way: str, shared_proxy: ProxyFor) -> None:
-    """``create(stream=True)`` reads each exchange, and what it reads is what the golden stream says."""
+    """``create(stream=True)`` reads from each exchange what its golden stream says."""
     proxy = await shared_proxy(way)
     async with client_of(proxy) as client:
         stream = await client.chat.completions.create(**arguments_of(fixture), stream=True)
@@ -128,7 +128,7 @@ async def test_every_stream_is_put_together(fixture: Exchange, client: AsyncOpen
 
 @pytest.mark.parametrize("name", FAILING)
 async def test_a_failure_inside_a_stream_is_raised(name: str, client: AsyncOpenAI) -> None:
-    """What came before the failure is read, then the SDK raises with its message and code."""
+    """The SDK reads the chunks before the failure, then raises an error with message and code."""
     chunks: list[ChatCompletionChunk] = []
     stream = await client.chat.completions.create(**arguments_of(exchange(name)), stream=True)
 
@@ -145,14 +145,14 @@ async def test_a_failure_inside_a_stream_is_raised(name: str, client: AsyncOpenA
 
 
 async def test_an_answer_that_was_cut_off_is_told_as_that(client: AsyncOpenAI) -> None:
-    """``length`` reaches the SDK, whose helper raises on it: nothing was run on half an argument."""
+    """If arguments are cut off, ``length`` reaches the SDK, and its helper raises an error."""
     async with client.chat.completions.stream(**arguments_of(exchange(CUT_OFF))) as stream:
         with pytest.raises(openai.LengthFinishReasonError):
             await stream.get_final_completion()
 
 
 async def test_a_stream_is_read_by_the_synchronous_client(proxy: Proxy) -> None:
-    """The same text, chunk after chunk and put together, without asyncio."""
+    """The synchronous client reads the same text, chunk by chunk and with its stream helper."""
 
     def use(client: OpenAI) -> tuple[str, str | None]:
         stream = client.chat.completions.create(**arguments_of(BOTH), stream=True)
@@ -167,7 +167,7 @@ async def test_a_stream_is_read_by_the_synchronous_client(proxy: Proxy) -> None:
 
 
 async def test_each_request_gets_an_id_of_its_own(client: AsyncOpenAI) -> None:
-    """Rule W4: the same request twice is two responses, each with one id, also from a recording."""
+    """Rule W4: each response has one id of its own, even if the same recording answers twice."""
     ids = []
     for _ in range(2):
         stream = await client.chat.completions.create(**arguments_of(BOTH), stream=True)
@@ -177,7 +177,7 @@ async def test_each_request_gets_an_id_of_its_own(client: AsyncOpenAI) -> None:
 
 
 async def test_many_streams_at_once_do_not_mix(client: AsyncOpenAI) -> None:
-    """Concurrent runs get each their own text and usage."""
+    """Each of many concurrent streams has its own text."""
 
     async def ask(fixture: Exchange) -> str:
         stream = await client.chat.completions.create(**arguments_of(fixture), stream=True)
@@ -195,7 +195,7 @@ async def test_many_streams_at_once_do_not_mix(client: AsyncOpenAI) -> None:
 
 @pytest.mark.parametrize("name", ["demo/both", "demo/time", "demo/weather", "demo/plain"])
 async def test_a_reply_that_is_not_streamed(name: str, client: AsyncOpenAI) -> None:
-    """One object with the same text as the stream, the usage of all turns and no call of ours."""
+    """A reply has the same text as the stream, the usage of all turns and no server call."""
     fixture = exchange(name)
     arguments = {k: v for k, v in arguments_of(fixture).items() if k != "stream_options"}
     reply = await client.chat.completions.create(**arguments)
@@ -209,7 +209,7 @@ async def test_a_reply_that_is_not_streamed(name: str, client: AsyncOpenAI) -> N
 
 
 async def test_a_parsed_reply(client: AsyncOpenAI) -> None:
-    """``parse()`` gets one JSON text although the turn with the tool call said one too."""
+    """``parse()`` gets one JSON text, although the turn with the tool call had one, too."""
     fixture = exchange("openai.chat/structured-answer")
     reply = await client.chat.completions.parse(
         model=fixture.client_request["model"],
@@ -220,7 +220,7 @@ async def test_a_parsed_reply(client: AsyncOpenAI) -> None:
 
 
 async def test_a_parsed_stream(client: AsyncOpenAI) -> None:
-    """The stream helper parses it as well, and every snapshot on the way is a part of one JSON text."""
+    """The stream helper parses the answer, and every snapshot is the beginning of one JSON text."""
     fixture = exchange("openai.chat/structured-answer")
     async with client.chat.completions.stream(
         model=fixture.client_request["model"],
@@ -240,7 +240,7 @@ async def test_a_parsed_stream(client: AsyncOpenAI) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_client_tool_beside_server_tools(way: str, streamed: bool, shared_proxy: ProxyFor) -> None:
-    """The client sees its own call alone, answers it, and the model gets both results in order."""
+    """The client sees only its own call and answers it; the model gets both results in order."""
     proxy = await shared_proxy(way)
     arguments = arguments_of(MIXED)
     if not streamed:
@@ -279,7 +279,7 @@ async def test_a_client_tool_beside_server_tools(way: str, streamed: bool, share
 
 
 async def test_headers_of_a_run(proxy: Proxy, client: AsyncOpenAI) -> None:
-    """The client's request id comes back, the run has an id that is on record, the upstream's is kept."""
+    """The headers have the client's request id, the upstream's, and the id of the recorded run."""
     raw = await client.chat.completions.with_raw_response.create(
         **arguments_of(BOTH), stream=True, extra_headers={"x-request-id": "my-request.1"}
     )
@@ -292,7 +292,7 @@ async def test_headers_of_a_run(proxy: Proxy, client: AsyncOpenAI) -> None:
 
 
 async def test_tools_are_chosen_by_a_header(proxy: Proxy, client: AsyncOpenAI) -> None:
-    """``x-toolrelay-tools`` says which tools a request has: none, or one by name."""
+    """``x-toolrelay-tools`` chooses the server tools of a request: none, one by name, or all."""
     plain = exchange("demo/plain")
     for header, names in (("none", []), (CORE_TOOLS[1], [CORE_TOOLS[1]]), ("all", list(CORE_TOOLS))):
         proxy.upstream_requests.clear()
@@ -305,7 +305,7 @@ async def test_tools_are_chosen_by_a_header(proxy: Proxy, client: AsyncOpenAI) -
 
 
 async def test_traces_are_read_without_harm() -> None:
-    """Each trace mode is a stream that the SDK reads; what it shows names both calls, and is redacted."""
+    """The SDK reads the stream of each trace mode; the text stays whole, and both calls are shown."""
     async with (
         proxy_for("replay", tools=ToolsConfig(trace_max="events")) as proxy,
         client_of(proxy) as client,
@@ -365,7 +365,7 @@ async def test_a_mistake_of_the_client_names_its_field(client: AsyncOpenAI) -> N
 
 @pytest.mark.parametrize("name", ["core__get_nothing", "no_such_tool"])
 async def test_a_tool_that_cannot_be_had(name: str, client: AsyncOpenAI) -> None:
-    """A name that is not offered is a 400 that says so, and names the header."""
+    """The name of a tool that is not offered is a 400 that names the header."""
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(
             **arguments_of(BOTH), stream=True, extra_headers={"x-toolrelay-tools": name}
@@ -374,7 +374,7 @@ async def test_a_tool_that_cannot_be_had(name: str, client: AsyncOpenAI) -> None
 
 
 async def test_a_question_that_was_not_recorded(client: AsyncOpenAI) -> None:
-    """The upstream's 404 comes through, and names the nearest recording and the difference."""
+    """The upstream's 404 reaches the client, with its code and the field that differs from a recording."""
     with pytest.raises(openai.NotFoundError) as caught:
         await client.chat.completions.create(
             model=BOTH.client_request["model"],
@@ -385,7 +385,7 @@ async def test_a_question_that_was_not_recorded(client: AsyncOpenAI) -> None:
 
 
 async def test_an_endpoint_that_was_not_recorded(client: AsyncOpenAI) -> None:
-    """Other endpoints are passed through: the upstream's own error is the SDK's error."""
+    """Other endpoints are passed through, so the SDK raises the upstream's own error."""
     with pytest.raises(openai.NotFoundError) as caught:
         await client.embeddings.create(model="text-embedding-3-small", input="rivers")
     assert caught.value.code == "no_fixture"
@@ -393,7 +393,7 @@ async def test_an_endpoint_that_was_not_recorded(client: AsyncOpenAI) -> None:
 
 
 async def test_a_limit_that_is_reached() -> None:
-    """Too many requests are a RateLimitError that says when to come back."""
+    """Above a limit, the SDK raises RateLimitError with Retry-After."""
     async with (
         proxy_for("replay", limits=LimitsConfig(requests=("1/minute",))) as proxy,
         client_of(proxy) as client,
@@ -409,7 +409,7 @@ async def test_a_limit_that_is_reached() -> None:
 
 
 async def test_models(client: AsyncOpenAI) -> None:
-    """The list has the recorded models, one can be asked for, an unknown one is not found."""
+    """The SDK lists the recorded models and retrieves one; an unknown one is not found."""
     names = {model.id async for model in client.models.list()}
     assert BOTH.client_request["model"] in names
     assert (await client.models.retrieve(BOTH.client_request["model"])).object == "model"
@@ -418,7 +418,7 @@ async def test_models(client: AsyncOpenAI) -> None:
 
 
 async def test_models_whose_names_have_a_slash(proxy: Proxy) -> None:
-    """A model named with a slash is found by it."""
+    """A model whose name has a slash can be retrieved."""
     answer = await proxy.ask("/models/anthropic/claude-sonnet-4.5", method="GET")
     assert answer.status == 200
     assert json.loads(answer.body)["id"] == "anthropic/claude-sonnet-4.5"

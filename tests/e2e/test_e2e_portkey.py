@@ -1,4 +1,4 @@
-"""Portkey's gateway as the upstream: a client cannot give it instructions, and a tool works through it."""
+"""With Portkey's gateway as the upstream, a client cannot instruct it, and server tools work."""
 
 import json
 from collections.abc import AsyncIterator
@@ -30,19 +30,19 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gate
 
 @pytest.fixture
 def gateway(shared: Gateway) -> Gateway:
-    """The gateway with nothing seen yet."""
+    """The gateway, with its records of earlier requests cleared."""
     shared.forget()
     return shared
 
 
 def config(gateway: Gateway, allow: tuple[str, ...]) -> Any:
-    """What an operator writes who has the gateway for an upstream."""
+    """The configuration of an operator whose upstream is the gateway."""
     told = {"x-portkey-provider": "openai", "x-portkey-custom-host": gateway.provider_url}
     return make_config({"base_url": gateway.url, "headers": told}, allow=allow)
 
 
 async def test_the_attack_works_on_the_gateway_itself(gateway: Gateway) -> None:
-    """One header of whoever asks it, and the operator's key is sent to another host."""
+    """On the gateway itself, one header of a caller sends the operator's key to another host."""
     name = "x-portkey-custom-host"
     headers = {"Authorization": KEY, "x-portkey-provider": "openai", name: gateway.attack()[name]}
     status, said = await gateway.ask(ASK, headers)
@@ -53,7 +53,7 @@ async def test_the_attack_works_on_the_gateway_itself(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passed", "with tools"])
 async def test_a_client_gives_it_no_instructions(gateway: Gateway, allow: tuple[str, ...]) -> None:
-    """No such header reaches it, under any spelling; the key goes where the operator said."""
+    """No header that instructs the gateway reaches it from a client, so the key goes to the right host."""
     async with running(config(gateway, allow)) as proxy:
         answer = await proxy.ask(ASK, gateway.attack())
         assert answer.status == 200, answer.body

@@ -1,6 +1,6 @@
-"""llama-server's Responses streams, read by the official clients: straight, passed through, and repaired.
+"""Official clients read llama-server's Responses streams: directly, passed through and repaired.
 
-The figures are those of docs/doctor.md.
+The counts are those of docs/doctor.md.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ STREAMS = {
     for path in sorted(FIXTURES.glob("llamacpp.responses/*/turn-1/response.sse"))
     if "length" not in path.parts and b"core__" not in path.read_bytes()
 }
-"""Recorded streams that call no server tool and were completed: openai-python's helper takes no other."""
+"""Recorded streams without a server tool that completed; openai-python's helper accepts no others."""
 TOOL: dict[str, Any] = {
     "type": "function",
     "name": "get_weather",
@@ -56,7 +56,7 @@ class Said:
 
 
 def recorded(name: str) -> Said:
-    """What the terminal event of a recorded stream has."""
+    """Return what the last event of a recorded stream says."""
     data = [json.loads(line[6:]) for line in STREAMS[name].split(b"\n") if line.startswith(b"data: {")]
     return said_in(data[-1]["response"]["output"])
 
@@ -83,7 +83,7 @@ async def llama_server() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def served(repair: str) -> AsyncIterator[str]:
-    """Where clients ask: llama-server itself, or the proxy before it."""
+    """Yield the address for clients: of llama-server itself, or of a proxy in front of it."""
     async with llama_server() as url:
         if repair == "straight":
             yield url
@@ -93,11 +93,11 @@ async def served(repair: str) -> AsyncIterator[str]:
             yield f"http://127.0.0.1:{proxy.port}/v1"
 
 
-# Each check reads one stream and says what it says; it raises what a user of the client would get.
+# Each check reads one stream and returns what it says, or raises what the client's user would get.
 
 
 async def read_events(client: AsyncOpenAI, model: str) -> Said:
-    """The typed events: every one is numbered, and each of an item says which."""
+    """Read typed events; each needs a number, and an index if it is about an item."""
     final = None
     stream = await client.responses.create(model=model, input="hi", stream=True)
     async for event in stream:
@@ -110,7 +110,7 @@ async def read_events(client: AsyncOpenAI, model: str) -> Said:
 
 
 async def read_helper(client: AsyncOpenAI, model: str) -> Said:
-    """The stream helper."""
+    """Read with the stream helper."""
     async with client.responses.stream(model=model, input="hi") as stream:
         async for _ in stream:
             pass
@@ -119,7 +119,7 @@ async def read_helper(client: AsyncOpenAI, model: str) -> Said:
 
 
 async def read_opening(client: AsyncOpenAI, model: str) -> Said:
-    """The response that the first event has, of which its type says that all fields are there."""
+    """Check that the response in the first events has all required fields; read the stream."""
     final = None
     async for event in await client.responses.create(model=model, input="hi", stream=True):
         if event.type in ("response.created", "response.in_progress"):
@@ -131,7 +131,7 @@ async def read_opening(client: AsyncOpenAI, model: str) -> Said:
 
 
 async def read_agents(client: AsyncOpenAI, model: str) -> Said:
-    """The Agents SDK's model, as its runner reads it."""
+    """Read with the Agents SDK's model, as its runner does."""
     final = None
     async for event in OpenAIResponsesModel(model, client).stream_response(
         None,
@@ -156,7 +156,7 @@ PYTHON: tuple[Check, ...] = (read_events, read_opening, read_helper, read_agents
 
 @pytest.mark.parametrize(("repair", "good"), [("straight", 5), ("off", 5), ("auto", 16), ("always", 16)])
 async def test_pythons_clients(repair: str, good: int) -> None:
-    """Four ways to read four streams: most fail on llama-server's own bytes, none on repaired ones."""
+    """Four clients read four streams: most fail on llama-server's own bytes, and none on repaired ones."""
     passed, failed = [], []
     async with (
         served(repair) as base_url,
@@ -166,7 +166,7 @@ async def test_pythons_clients(repair: str, good: int) -> None:
             for check in PYTHON:
                 try:
                     said = await check(client, name)
-                except Exception as error:  # noqa: BLE001 - whatever a client raises is what its user would get
+                except Exception as error:  # noqa: BLE001 - whatever a client raises, its user would get
                     failed.append(f"{name}, {check.__name__}: {error!r}"[:200])
                     continue
                 assert said == recorded(name)
@@ -175,7 +175,7 @@ async def test_pythons_clients(repair: str, good: int) -> None:
 
 
 def as_said(found: Mapping[str, Any]) -> Said | None:
-    """What a script read; ``None`` where it failed."""
+    """Return what a script read; ``None`` if it failed."""
     return None if "error" in found else Said(found["text"], [json.loads(call) for call in found["calls"]])
 
 
@@ -183,7 +183,7 @@ def as_said(found: Mapping[str, Any]) -> Said | None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("repair", "good"), [("straight", 0), ("off", 0), ("auto", 8), ("always", 8)])
 async def test_nodes_clients(repair: str, good: int, tmp_path: Path) -> None:
-    """The official package's helper and the Vercel AI SDK."""
+    """The Node package's helper and the Vercel AI SDK fail without repair, and succeed with it."""
     node, npm = shutil.which("node"), shutil.which("npm")
     require("node", bool(node and npm), "node and npm are not installed")
     packages, trouble = installed_packages(str(npm))

@@ -1,4 +1,4 @@
-"""OpenAI's own client and agents speak Responses to a proxy whose upstream knows Chat Completions only."""
+"""OpenAI's client speaks Responses to a proxy whose upstream knows Chat Completions only."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,7 +42,7 @@ REQUIRED = {
 async def chatting(
     provider: PlainChat | None = None, **sections: Any
 ) -> AsyncIterator[tuple[AsyncOpenAI, PlainChat, Proxy]]:
-    """A client of a proxy without tools, before a plain Chat provider."""
+    """Yield a client of a proxy without tools, the plain Chat provider behind it, and the proxy."""
     provider = provider or PlainChat()
     make = key_config if sections.pop("keyed", False) else make_config
     async with serving_plain_chat(provider) as url:
@@ -54,7 +54,7 @@ async def chatting(
 
 
 async def test_a_chain_goes_on_from_what_the_record_has() -> None:
-    """Each request sends what is new, and the upstream gets the whole conversation."""
+    """The client sends only what is new, and the upstream gets the whole conversation."""
     async with chatting() as (client, provider, _):
         first = await client.responses.create(model="m", input="Remember the code word: papaya.")
         second = await client.responses.create(
@@ -65,7 +65,7 @@ async def test_a_chain_goes_on_from_what_the_record_has() -> None:
         )
     assert third.output_text == "papaya"
     assert third.previous_response_id == second.id
-    # Instructions are those of one request (API reference, "instructions").
+    # Instructions hold for one request (API reference, "instructions").
     assert [message["role"] for message in provider.requests[1]["messages"]] == [
         *("system", "user", "assistant", "user")
     ]
@@ -74,7 +74,7 @@ async def test_a_chain_goes_on_from_what_the_record_has() -> None:
 
 @pytest.mark.parametrize("keyed", [False, True])
 async def test_a_client_names_items_that_it_was_given(keyed: bool) -> None:
-    """As Vercel's AI SDK does: reasoning, a call and an answer; its own items it sends whole."""
+    """A client can name reasoning, a call and an answer by their ids, as Vercel's AI SDK does."""
     async with chatting(PlainChat(reasoning="Hm."), keyed=keyed) as (client, provider, _):
         history: list[Any] = [{"role": "user", "content": "How is the weather?"}]
         first = await client.responses.create(model="m", input=history, tools=[WEATHER])
@@ -97,7 +97,7 @@ async def test_a_client_names_items_that_it_was_given(keyed: bool) -> None:
 
 @pytest.mark.parametrize("why", ["unknown", "theirs", "not kept", "another's"])
 async def test_an_item_that_nobody_knows_is_named(why: str) -> None:
-    """Rule E1: and nobody can tell whether another caller has it."""
+    """Rule E1: an unknown item is a 404 with its id; another caller's item gets the same error."""
     async with chatting(keyed=True) as (client, provider, proxy):
         kept = await client.responses.create(model="m", input="hi", store=why != "not kept")
         ids = {"unknown": f"msg_{56 * 'a'}", "theirs": "msg_0123456789abcdef"}
@@ -115,7 +115,7 @@ async def test_an_item_that_nobody_knows_is_named(why: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_field_of_a_response_is_there(stream: bool) -> None:
-    """A whole resource in each event of the lifecycle and in a reply, as the SDK's type has it."""
+    """A reply, and each event with a response, has every field of the SDK's type."""
     asked: dict[str, Any] = {"model": "m", "input": "hi", "temperature": 0.5, "metadata": {"a": "b"}}
     asked |= {"tools": [WEATHER], "truncation": "auto", "max_output_tokens": 100}
     responses: list[Response] = []
@@ -138,7 +138,7 @@ async def test_every_field_of_a_response_is_there(stream: bool) -> None:
 
 
 async def test_a_stored_response_can_be_read_and_deleted() -> None:
-    """What is kept is kept here: the upstream is asked for nothing but completions."""
+    """The proxy stores responses itself: they can be read and deleted without asking the upstream."""
     async with chatting() as (client, provider, _):
         made = await client.responses.create(model="m", input="hi")
         read = await client.responses.retrieve(made.id)
@@ -157,7 +157,7 @@ async def test_a_stored_response_can_be_read_and_deleted() -> None:
 
 
 async def test_what_is_not_to_be_stored_is_not() -> None:
-    """``store: false`` leaves nothing to read, or to go on from."""
+    """With ``store: false``, a response can be neither read nor continued."""
     async with chatting() as (client, provider, _):
         made = await client.responses.create(model="m", input="hi", store=False)
         assert made.to_dict()["store"] is False
@@ -169,7 +169,7 @@ async def test_what_is_not_to_be_stored_is_not() -> None:
 
 
 async def test_a_response_is_its_callers_alone() -> None:
-    """Another key can neither read it, nor delete it, nor go on from it."""
+    """Another key can neither read nor delete nor continue a response."""
     async with chatting(keyed=True) as (alice, _, _):
         made = await alice.responses.create(model="m", input="Remember the code word: papaya.")
         bob = alice.with_options(api_key=BOB)
@@ -183,7 +183,7 @@ async def test_a_response_is_its_callers_alone() -> None:
 
 
 async def test_a_client_runs_its_own_tools() -> None:
-    """A call goes out, its output comes in behind the id of the response alone, the model goes on."""
+    """A client answers its call by the response's id alone; an output for another call is refused."""
     async with chatting() as (client, provider, _):
         first = await client.responses.create(model="m", input="The weather?", tools=[WEATHER])
         (call,) = first.output
@@ -202,7 +202,7 @@ async def test_a_client_runs_its_own_tools() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_was_cut_off_is_incomplete(stream: bool) -> None:
-    """Chat's ``length`` is an incomplete response, and so is its message."""
+    """Chat's ``length`` becomes an incomplete response with an incomplete message."""
     async with chatting(PlainChat(finish="length")) as (client, _, _):
         if stream:
             events = [e async for e in await client.responses.create(model="m", input="hi", stream=True)]
@@ -217,7 +217,7 @@ async def test_an_answer_that_was_cut_off_is_incomplete(stream: bool) -> None:
 
 
 async def test_a_refusal_is_a_part_of_its_own() -> None:
-    """What Chat says beside its content is a refusal part, which the stream helper puts together."""
+    """Chat's ``refusal`` becomes a refusal part, which the stream helper reads."""
     async with (
         chatting(PlainChat(refusal="I will not.")) as (client, _, _),
         client.responses.stream(model="m", input="hi") as helper,
@@ -251,7 +251,7 @@ async def test_an_answer_has_the_form_that_was_asked_for() -> None:
 
 
 async def test_a_caller_bounds_the_calls_of_server_tools() -> None:
-    """``max_tool_calls`` bounds what the proxy runs, though Chat has no word for it."""
+    """``max_tool_calls`` limits the server calls, although Chat has no such field."""
 
     class Curious(PlainChat):
         def answer(self, body: dict[str, Any]) -> tuple[dict[str, Any], str]:

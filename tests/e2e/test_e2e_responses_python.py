@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="function")
 
 
 async def ask(client: AsyncOpenAI, streaming: bool, **arguments: Any) -> Response | ParsedResponse[Any]:
-    """One response, put together by the SDK's helper or sent whole."""
+    """Return one response, from the SDK's stream helper or not streamed."""
     if not streaming:
         response: Response = await client.responses.create(**arguments)
         return response
@@ -38,7 +38,7 @@ async def ask(client: AsyncOpenAI, streaming: bool, **arguments: Any) -> Respons
 async def loop(
     client: AsyncOpenAI, question: str, *, streaming: bool, store: bool, by_id: bool
 ) -> tuple[Response | ParsedResponse[Any], list[Any]]:
-    """What every client of its own tools does; its last response, and its whole conversation."""
+    """Run a client's tool loop; return its last response and the whole conversation."""
     history: list[Any] = [{"role": "user", "content": question}]
     fresh, previous = list(history), None
     for _ in range(4):
@@ -85,9 +85,9 @@ async def loop(
 async def test_a_loop_gets_the_right_answer(
     question: str, streaming: bool, store: bool, by_id: bool, keeps: bool
 ) -> None:
-    """Our tools, the client's own, and both at once, whoever keeps what: the right answer each time."""
+    """A loop gets the right answer with server tools, client tools or both, whoever keeps the state."""
     if by_id and not keeps and "time" not in question:
-        # Nothing of ours is in this one, so going on from it is the provider's business.
+        # Without a server tool, the proxy leaves the response's id to the provider, which keeps nothing.
         by_id = False
     async with rig(keeps=keeps) as made:
         response, history = await loop(made.client, question, streaming=streaming, store=store, by_id=by_id)
@@ -111,7 +111,8 @@ async def test_a_loop_gets_the_right_answer(
             **more,
         )
         assert after.output_text == f"core__get_current_time={NOON}"
-        # A client without state has reasoning whose call it never saw: refused, and asked again without.
+        # The whole input has reasoning without its hidden call; the provider refuses that, and the proxy asks
+        # again without it.
         assert all("required following item" in words for words in made.provider.refused)
         assert len(made.provider.refused) <= (0 if by_id else 2)
 
@@ -119,7 +120,7 @@ async def test_a_loop_gets_the_right_answer(
 @pytest.mark.parametrize("trace", ["reasoning", "status", "events"])
 @pytest.mark.parametrize("by_id", [True, False], ids=["by id", "full input"])
 async def test_a_loop_with_a_trace(trace: str, by_id: bool) -> None:
-    """What is shown of a call is no trouble for the SDK, nor for the provider when it comes back."""
+    """With a trace, the SDK gets the right answer, and the provider accepts what the SDK sends back."""
     async with rig(trace=trace) as made:
         question = "Given time and calendar, am I late?"
         response, history = await loop(made.client, question, streaming=True, store=True, by_id=by_id)
@@ -130,7 +131,7 @@ async def test_a_loop_with_a_trace(trace: str, by_id: bool) -> None:
 
 
 async def test_a_chain_of_responses() -> None:
-    """``previous_response_id`` over runs of ours and plain ones, each way of going on at the provider."""
+    """A chain by ``previous_response_id`` works over runs and plain responses, stored or not."""
     for keeps in (True, False):
         async with rig(keeps=keeps) as made:
             first = await ask(made.client, True, model="m", input="What time is it?")
@@ -150,7 +151,7 @@ async def test_a_chain_of_responses() -> None:
 
 
 async def test_a_conversation() -> None:
-    """With ``conversation`` the provider keeps what was said, hidden calls too."""
+    """With ``conversation``, the provider keeps the history with hidden calls, and the loop works."""
     async with rig() as made:
         question = "Given time and calendar, am I late?"
         arguments: dict[str, Any] = {"model": "m", "tools": [CALENDAR], "conversation": "conv_1"}
@@ -180,7 +181,7 @@ async def test_parsed_output() -> None:
 
 
 async def test_stored_responses() -> None:
-    """``retrieve`` (whole, streamed, from a number on), ``input_items``, ``cancel`` and ``delete``."""
+    """A stored response can be retrieved, streamed, listed and deleted, but not cancelled."""
     async with rig() as made:
         response = await ask(made.client, False, model="m", input="What time is it?")
         responses = made.client.responses
@@ -204,7 +205,7 @@ async def test_stored_responses() -> None:
 
 
 async def test_a_failure_inside_a_stream_is_raised() -> None:
-    """What the provider refuses of a later turn reaches the SDK as an error, with its words and code."""
+    """If the provider refuses a later turn, the SDK raises an error with its message and code."""
     async with rig() as made:
         answer = made.provider.answer
         made.provider.answer = lambda body: (  # type: ignore[method-assign]
@@ -220,7 +221,7 @@ def _refuse() -> Any:
 
 
 async def test_every_recorded_stream(way: str, shared_proxy: ProxyFor) -> None:
-    """Each composed exchange of the recordings is put together by the helper."""
+    """The SDK's stream helper reads each recorded exchange, without a sign of the server tools."""
     proxy = await shared_proxy(way)
     async with AsyncOpenAI(base_url=proxy.base_url, api_key="unused", max_retries=0) as client:
         for fixture in all_exchanges():
@@ -240,7 +241,7 @@ async def test_every_recorded_stream(way: str, shared_proxy: ProxyFor) -> None:
 
 
 async def test_the_agents_sdk() -> None:
-    """openai-agents runs its own tool, sees ours as part of the answer, and goes on in each of its ways."""
+    """openai-agents runs its own tool beside server tools and goes on, streamed or not, stored or not."""
     require("openai-agents", importlib.util.find_spec("agents") is not None, "openai-agents is not installed")
     from agents import (
         Agent,
@@ -278,7 +279,7 @@ async def test_the_agents_sdk() -> None:
 
 
 async def test_the_recordings_have_what_is_needed() -> None:
-    """Parallel calls on a chain, calls of both, encrypted reasoning, JSON output."""
+    """The recordings have a chain with parallel calls, calls of both sides and encrypted reasoning."""
     second = exchange("openai.responses/parallel-calls").turns[1].request
     assert second is not None
     assert second["previous_response_id"]
@@ -290,7 +291,7 @@ async def test_the_recordings_have_what_is_needed() -> None:
 @pytest.mark.parametrize("store", [True, False])
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 async def test_images_are_between_the_proxy_and_the_model(streaming: bool, store: bool, sees: bool) -> None:
-    """A model that sees gets the image, one that does not its words, and the client an ordinary answer."""
+    """A model with vision gets the image, another one a text for it, and the client an ordinary answer."""
     async with rig(allow=("probe_tools__picture",), modules=("probe_tools",)) as made:
         made.provider.sees = sees
         made.provider.calls = {"picture": "probe_tools__picture"}
@@ -303,5 +304,5 @@ async def test_images_are_between_the_proxy_and_the_model(streaming: bool, store
             assert "A chart.\n[link: https://a.example/x]" in response.output_text
             assert [item.type for item in response.output if item.type != "reasoning"] == ["message"]
             assert "base64" not in response.model_dump_json()
-        # Refused once, and not tried again with the next request.
+        # The provider refuses the image once; the proxy does not send it again.
         assert len(made.provider.refused) == (0 if sees else 1)

@@ -1,6 +1,6 @@
-"""OpenAI's own client on the WebSocket of ``/v1/responses``, in front of a provider that knows Chat alone.
+"""OpenAI's client uses the WebSocket of ``/v1/responses``, with a provider that knows only Chat.
 
-What is asked is what the compliance suite of Open Responses asks of a WebSocket.
+The cases are those of the compliance suite of Open Responses for WebSockets.
 """
 
 from collections.abc import AsyncIterator
@@ -17,14 +17,14 @@ ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
 
 @asynccontextmanager
 async def opened(client: AsyncOpenAI) -> AsyncIterator[AsyncResponsesConnection]:
-    """A connection of the SDK's."""
+    """Yield a WebSocket connection of the SDK."""
     async with client.responses.connect() as connection:
         yield connection
 
 
 @asynccontextmanager
 async def chatting() -> AsyncIterator[AsyncOpenAI]:
-    """A client of a proxy before a plain Chat provider."""
+    """Yield a client of a proxy in front of a plain Chat provider."""
     async with serving_plain_chat(PlainChat()) as url:
         config = make_config({"base_url": url, "wires": ("chat",)}, allow=())
         async with (
@@ -35,7 +35,7 @@ async def chatting() -> AsyncIterator[AsyncOpenAI]:
 
 
 async def ask(connection: AsyncResponsesConnection, **said: Any) -> Any:
-    """The event that ends the answer to a message."""
+    """Send a message; return the event that ends its answer."""
     request: Any = {"type": "response.create", "model": "m", **said}
     await connection.send(request)
     while True:
@@ -45,13 +45,13 @@ async def ask(connection: AsyncResponsesConnection, **said: Any) -> Any:
 
 
 def text_of(event: Any) -> str:
-    """The words of a completed response."""
+    """Return the text of a completed response."""
     assert event.type == "response.completed"
     return "".join(part.text for item in event.response.output for part in item.content)
 
 
 async def test_one_response_after_another_on_one_connection() -> None:
-    """Each has an id of its own, and its words."""
+    """Two requests on one connection get two responses, each with its own id and text."""
     async with chatting() as client, opened(client) as connection:
         first = await ask(connection, store=False, input="first")
         second = await ask(connection, store=False, input="second")
@@ -60,7 +60,7 @@ async def test_one_response_after_another_on_one_connection() -> None:
 
 
 async def test_a_chain_without_storage_lives_as_long_as_its_connection() -> None:
-    """It goes on by the id alone; behind a new connection the id is unknown, and a fresh start works."""
+    """Without storage, a chain continues by id on its connection; on a new one, the id is unknown."""
     async with chatting() as client:
         async with opened(client) as connection:
             first = await ask(connection, store=False, input="Remember the code word: cobalt.")
@@ -76,7 +76,7 @@ async def test_a_chain_without_storage_lives_as_long_as_its_connection() -> None
 
 
 async def test_a_failed_continuation_ends_its_chain() -> None:
-    """What answers no call is refused, and its response is known no longer."""
+    """If a continuation fails, the id of the response before it is unknown from then on."""
     async with chatting() as client, opened(client) as connection:
         first = (await ask(connection, store=False, input="hi")).response.id
         output = {"type": "function_call_output", "call_id": "call_none", "output": "x"}
@@ -87,7 +87,7 @@ async def test_a_failed_continuation_ends_its_chain() -> None:
 
 
 async def test_a_compacted_conversation_begins_a_new_chain() -> None:
-    """Its items are the input of the first message, without the id of a response."""
+    """Compacted items are the first input of a new chain, without a response's id."""
     async with chatting() as client:
         said: Any = [{"role": "user", "content": "Remember the code word: slate."}]
         compacted = await client.responses.compact(model="m", input=said)
@@ -99,7 +99,7 @@ async def test_a_compacted_conversation_begins_a_new_chain() -> None:
 
 
 async def test_what_is_stored_is_there_over_http() -> None:
-    """A response of the WebSocket can be read like any other."""
+    """A stored response of the WebSocket can be read over HTTP."""
     async with chatting() as client:
         async with opened(client) as connection:
             event = await ask(connection, input="hi")

@@ -1,7 +1,7 @@
-"""Real clients before two proxies that share a key and nothing else: each request goes to the other one.
+"""Real clients with two proxies that share only a seal key; each request goes to the other proxy.
 
-Both proxies have a record of their own, which is empty at first, so a turn with hidden calls is only found
-again if the client carries it.
+Each proxy has its own record, which is empty at first, so it can restore a turn with hidden calls only if
+the client carries it.
 """
 
 import asyncio
@@ -50,9 +50,9 @@ codex exec --skip-git-repo-check 'What time is it?' -m gpt-4o-mini -c model_prov
 
 
 class Balancer:
-    """Sends each request to the next of some ports.
+    """A load balancer that sends each request to the next of some ports.
 
-    ``bodies`` are those of requests for an answer, ``ports`` where they went.
+    ``bodies`` has the bodies of POST requests, ``ports`` the ports that got them.
     """
 
     def __init__(self, ports: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ class Balancer:
         self.bodies: list[dict[str, Any]] = []
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
-        """One request and its answer, piece by piece."""
+        """Forward one request, and its answer piece by piece."""
         body = await request.read()
         port = self._known[len(self.bodies) % len(self._known)]
         if request.method == "POST":
@@ -84,7 +84,7 @@ class Balancer:
 
 
 async def run(script: str, env: dict[str, str], folder: Path) -> str:
-    """What a shell script prints; it has to end well."""
+    """Return what a shell script prints; it must exit with status 0."""
     process = await asyncio.create_subprocess_exec(
         *("sh", "-c", script),
         env=env,
@@ -107,7 +107,7 @@ async def run(script: str, env: dict[str, str], folder: Path) -> str:
 async def balanced(
     folder: Path, upstream: Any, overrides: Callable[[], Overrides], **config: Any
 ) -> AsyncIterator[tuple[int, Balancer]]:
-    """The port of a balancer before two proxies with SQLite records in a folder."""
+    """Yield the port of a balancer in front of two proxies, whose SQLite records are in a folder."""
     async with AsyncExitStack() as stack:
         ports = []
         for name in ("one", "two"):
@@ -128,7 +128,7 @@ async def balanced(
 
 
 def kept_in(folder: Path) -> dict[str, int]:
-    """How many rows of content there are in both records."""
+    """Count the rows of content in both records."""
     tables = ("messages", "suspended_turns", "hidden_turns", "responses", "native_calls")
     counts = dict.fromkeys(tables, 0)
     for name in ("one", "two"):
@@ -140,7 +140,7 @@ def kept_in(folder: Path) -> dict[str, int]:
 
 @asynccontextmanager
 async def rule_following(folder: Path) -> AsyncIterator[tuple[AsyncOpenAI, Balancer, Provider]]:
-    """The SDK before two proxies, and a provider as strict as OpenAI's behind them."""
+    """Yield the SDK on two proxies, with a provider as strict as OpenAI's behind them."""
     provider = Provider()
 
     def overrides() -> Overrides:
@@ -157,7 +157,7 @@ async def rule_following(folder: Path) -> AsyncIterator[tuple[AsyncOpenAI, Balan
 @pytest.mark.parametrize("include", [True, False], ids=["asks for it", "does not ask"])
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 async def test_openai_python(streaming: bool, include: bool, tmp_path: Path) -> None:
-    """A loop as OpenAI's guides write it, with ``store=False``: the output goes into the next input."""
+    """With ``store=False``, a loop that sends each output back works across both proxies."""
     history: list[Any] = [{"role": "user", "content": MIXED}]
     asked: dict[str, Any] = {"model": "m", "tools": [CALENDAR], "store": False}
     if include:
@@ -188,7 +188,7 @@ async def _ask(client: AsyncOpenAI, streaming: bool, **asked: Any) -> Response:
 
 
 def _check(balancer: Balancer, provider: Provider) -> None:
-    """Each request went to another proxy, and what came back of the turn reached no provider."""
+    """Check that each request went to another proxy, and that no provider got the carried turn."""
     assert all(one != other for one, other in zip(balancer.ports, balancer.ports[1:], strict=False))
     assert MARK in json.dumps(balancer.bodies)
     assert MARK not in json.dumps(provider.requests)
@@ -197,7 +197,7 @@ def _check(balancer: Balancer, provider: Provider) -> None:
 
 @pytest.mark.parametrize("policy", ["preserve", "omit"])
 async def test_openai_agents(policy: Any, tmp_path: Path) -> None:
-    """The Agents SDK with ``store=False``, also if it leaves out the ids of items that think."""
+    """The Agents SDK works with ``store=False``, even if it leaves out the ids of reasoning items."""
     require("openai-agents", importlib.util.find_spec("agents") is not None, "openai-agents is not installed")
     from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, function_tool
 
@@ -227,7 +227,7 @@ async def test_openai_agents(policy: Any, tmp_path: Path) -> None:
 
 
 class Planner(Scripted):
-    """A model that in its first turn calls a tool of the proxy's and Codex's own ``exec_command``."""
+    """A model whose first turn calls a server tool and Codex's own ``exec_command``."""
 
     name = "default"
 
@@ -242,7 +242,7 @@ class Planner(Scripted):
         return Given(content_type=self.speaker.content_type, pieces=self.speaker.events(turn))
 
     def got(self, number: int) -> Got:
-        """What it was asked."""
+        """Return a request as the model reads it."""
         return self.speaker.got(self.asked[number].payload)
 
     async def aclose(self) -> None:
@@ -251,7 +251,7 @@ class Planner(Scripted):
 
 @pytest.mark.slow
 async def test_codex(tmp_path: Path) -> None:
-    """Codex with a model of another dialect: it sends the turn back, and the model reads both results."""
+    """Codex sends its turn back to the other proxy, and the model, of another dialect, reads both results."""
     require("codex", shutil.which("codex") is not None, "codex is not installed")
     model = Planner()
     served = {"base_url": "http://127.0.0.1:9/v1", "wires": ("chat",)}

@@ -1,4 +1,4 @@
-"""The official clients on a model that takes no tools and can only write: tools work all the same."""
+"""The official clients use tools with a model that takes no tools and can only write text."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -30,7 +30,7 @@ class TextOnly:
     asked: list[dict[str, Any]] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """One turn."""
+        """Answer one request."""
         body = await request.json()
         self.asked.append(body)
         if {"tools", "tool_choice", "functions", "parallel_tool_calls"} & set(body):
@@ -48,7 +48,7 @@ class TextOnly:
         return response
 
     def words(self, messages: Sequence[dict[str, Any]]) -> str:
-        """What the model says: what it was given as results, or the calls that a question leads to."""
+        """Return the model's text: the results that it got, or the calls for words in the question."""
         last = messages[-1]["content"]
         if "<tool_response>" in last:
             return f"I was told: {last}"
@@ -61,7 +61,7 @@ class TextOnly:
 
 @asynccontextmanager
 async def asking(**served: Any) -> AsyncIterator[tuple[str, TextOnly]]:
-    """Where a proxy is before such a server, and the server."""
+    """Yield the address of a proxy in front of such a server, and the server."""
     model = TextOnly(
         {
             "weather": '{"name": "get_weather", "arguments": {"city": "Paris"}}',
@@ -84,8 +84,8 @@ async def asking(**served: Any) -> AsyncIterator[tuple[str, TextOnly]]:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "reply"])
 async def test_openais_chat_client(stream: bool) -> None:
-    """It declares a function, gets a real call of it, and the answer that its result leads to; the server's
-    own tool runs in the same turn, unseen."""
+    """OpenAI's client gets a real call of its own function and the final answer; a server tool runs in the
+    same turn, unseen."""
     tools: list[Any] = [{"type": "function", "function": {"name": "get_weather", "parameters": TOOL}}]
     messages: list[Any] = [{"role": "user", "content": "The weather, and an echo?"}]
     async with (
@@ -120,7 +120,7 @@ async def test_openais_chat_client(stream: bool) -> None:
 
 
 async def test_openais_responses_client() -> None:
-    """The same over Responses."""
+    """Over Responses, the client's function and a server tool work in the same turn."""
     tools: list[Any] = [{"type": "function", "name": "get_weather", "parameters": TOOL, "strict": False}]
     async with (
         asking(text_calls="hermes") as (url, _),
@@ -139,7 +139,7 @@ async def test_openais_responses_client() -> None:
 
 
 async def test_anthropics_client() -> None:
-    """The same over Messages."""
+    """Over Messages, the client's tool and a server tool work in the same turn."""
     tools: list[Any] = [{"name": "get_weather", "input_schema": TOOL}]
     messages: list[Any] = [{"role": "user", "content": "The weather, and an echo?"}]
     async with (
@@ -169,7 +169,7 @@ async def test_anthropics_client() -> None:
 
 
 async def test_a_question_that_needs_no_tool() -> None:
-    """It is answered as ever."""
+    """A question that needs no tool gets the model's plain answer."""
     async with asking() as (url, _), AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
         answer = await client.chat.completions.create(
             model="qwen3", messages=[{"role": "user", "content": "Hi"}]

@@ -1,4 +1,4 @@
-"""Approvals in a real browser over the real server: a call appears, two clicks decide once, and it runs."""
+"""People decide on approvals in a real browser, over the real server."""
 
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ async def test_an_approval_is_decided_once_in_the_browser(key: str, tmp_path: Pa
 
 
 async def test_other_arguments_run_and_later_calls_by_a_grant(tmp_path: Path) -> None:
-    """Arguments are edited and an hour is granted: tea is bought, then milk by itself, until it ends."""
+    """A person edits arguments and grants an hour: later calls run unasked until the grant is revoked."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     WATCH.reset()
     turns = turns_of("chat", stream=False)
@@ -132,7 +132,7 @@ async def test_other_arguments_run_and_later_calls_by_a_grant(tmp_path: Path) ->
 
 
 async def test_another_persons_decision_appears(tmp_path: Path) -> None:
-    """What the admin API denies meanwhile is shown denied, with its reason, and has no buttons any more."""
+    """If the admin API denies a call meanwhile, the page shows the denial and removes the buttons."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     async with (
         RawUpstream(*turns_of("chat", stream=False)) as upstream,

@@ -1,4 +1,4 @@
-"""The web UI over the real server: the demo, from its first line to the run that one click makes."""
+"""The demo's web UI in a real browser, over the real server."""
 
 import asyncio
 import zipfile
@@ -30,7 +30,7 @@ BROKEN = ("This page cannot be shown", "Not found")
 
 
 async def test_the_first_tool_call_is_one_click_away() -> None:
-    """The demo's link signs in, one button asks, the run appears by itself, and each page has its data."""
+    """The demo's link signs in, one button starts a run that appears live, and every page opens."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     async with demo() as link, opened(link) as tab:
         await tab.size(1280, 900)
@@ -61,8 +61,7 @@ async def test_the_first_tool_call_is_one_click_away() -> None:
 
 
 async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
-    """Nobody asked for a capture: a replay has the same bytes, both sides are shown, and a fixture is saved
-    that can be replayed."""
+    """The demo keeps each run's bytes, which a replay compares, the wire page shows and a fixture saves."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     async with demo() as link, opened(link) as tab:
         await tab.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
@@ -73,7 +72,7 @@ async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
         run = await tab.run("location.pathname")
         await tab.click("Replay", within="main")
         await tab.has("The same as recorded")
-        # No note: the tools are loaded, and bytes were compared.
+        # There is no note: the tools are loaded and the bytes were compared.
         assert not await tab.run("document.querySelectorAll('dialog :is(details, .diff)').length")
         await tab.press("Escape")
         await tab.until("!document.querySelector('dialog')")
@@ -101,8 +100,7 @@ async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages", "ollama"])
 async def test_the_playground_asks_the_real_server(dialect: str) -> None:
-    """In each dialect the answer comes as text, with a badge for each of the two calls; and a call that waits
-    is approved within the conversation, which goes on."""
+    """In each dialect, the playground shows an answer with its calls, and goes on after an approval."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     async with demo() as link, opened(link) as tab:
         await tab.has("The first tool call is one click away")

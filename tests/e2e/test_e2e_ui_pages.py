@@ -1,4 +1,4 @@
-"""The UI's pages in a real browser, over made-up data: what a person sees and does, and what never happens."""
+"""The pages of the web UI in a real browser, with made-up data."""
 
 # ruff: noqa: E501  (a script of the page or an event of a stream is one line)
 
@@ -45,7 +45,7 @@ DIALOGS = (
     ("/runs/ID", "More", "Compare with"),
     ("/play?model=fast", "The request as curl"),
 )
-"""A page, and what is clicked there to open a dialog."""
+"""A page, and the texts to click there to open a dialog."""
 ROWS = "document.querySelectorAll('.list .item').length"
 OVERFLOW = (
     "[document.documentElement, document.querySelector('main')]"
@@ -58,7 +58,7 @@ OVERFLOW = (
 
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeUi]:
-    """Made-up data behind the real files and their policy."""
+    """Serve made-up data with the real files and their security policy."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     async with faking(filled(FakeUi())) as served:
         yield served
@@ -66,7 +66,7 @@ async def fake() -> AsyncIterator[FakeUi]:
 
 @pytest.fixture
 async def tab(fake: FakeUi) -> AsyncIterator[Tab]:
-    """A browser at the list of runs, without motion; what it met is looked at in the end."""
+    """A browser without motion; at the end, it must have met no problem and asked no other host."""
     async with opened("about:blank") as one:
         await one.size(1280, 900)
         await one.scheme("light")
@@ -78,7 +78,7 @@ async def tab(fake: FakeUi) -> AsyncIterator[Tab]:
 
 
 async def at(tab: Tab, fake: FakeUi, page: str) -> None:
-    """Show a page, and wait until it is there."""
+    """Show a page and wait until it is loaded."""
     await tab.goto(fake.url + page.replace("ID", fake.runs[min(1, len(fake.runs) - 1)]["id"]))
     await tab.until("document.querySelector('main h1') && !document.querySelector('.progress.on')")
     assert await tab.run("document.querySelector('main h1').innerText") not in (
@@ -89,7 +89,7 @@ async def at(tab: Tab, fake: FakeUi, page: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_every_page_is_accessible(tab: Tab, fake: FakeUi, theme: str) -> None:
-    """axe finds nothing wrong with any page in either theme: contrast, names, roles, landmarks, order."""
+    """axe finds no fault on any page or dialog in either theme."""
     npm = shutil.which("npm")
     require("node", npm is not None, "npm is not installed")
     packages, trouble = await asyncio.to_thread(installed_packages, str(npm))
@@ -128,7 +128,7 @@ async def test_every_page_is_accessible(tab: Tab, fake: FakeUi, theme: str) -> N
 
 @pytest.mark.parametrize(("width", "height"), [(360, 740), (768, 1024), (3840, 2160)])
 async def test_every_page_fits_its_screen(tab: Tab, fake: FakeUi, width: int, height: int) -> None:
-    """From a small telephone to 4K nothing has to be scrolled sideways."""
+    """On screens from a small telephone to 4K, no page needs horizontal scrolling."""
     await tab.size(width, height)
     for page in PAGES:
         await at(tab, fake, page)
@@ -136,7 +136,7 @@ async def test_every_page_fits_its_screen(tab: Tab, fake: FakeUi, width: int, he
 
 
 async def test_nothing_jumps_while_a_page_loads(tab: Tab, fake: FakeUi) -> None:
-    """The list and a run are laid out once: what is drawn later takes the place that it has."""
+    """While a page loads, its layout does not shift."""
     observe = (
         "window.moved = 0; new PerformanceObserver((list) => list.getEntries().forEach((e) => { window.moved += e.value }))"
         ".observe({type: 'layout-shift', buffered: true})"
@@ -159,7 +159,7 @@ async def test_nothing_moves_for_those_who_want_no_motion(tab: Tab, fake: FakeUi
 
 
 async def test_a_run_appears_as_it_happens(tab: Tab, fake: FakeUi) -> None:
-    """A run that begins stands on top at once, and changes its state in its place."""
+    """A new run appears at the top of the list at once, and its state changes in place."""
     await at(tab, fake, "/runs")
     await until(lambda: bool(fake.streams))
     run = fake.run(0, id="run_newcomer", model="newcomer", started_at=time.time() + 5)
@@ -177,7 +177,7 @@ async def test_a_run_appears_as_it_happens(tab: Tab, fake: FakeUi) -> None:
 
 
 async def test_a_paused_list_stands_still(tab: Tab, fake: FakeUi) -> None:
-    """While it is paused nothing moves, the button counts, and going on shows what came."""
+    """While the list is paused, its button counts new runs; they appear when it resumes."""
     await at(tab, fake, "/runs")
     await until(lambda: bool(fake.streams))
     await tab.click("Pause")
@@ -207,14 +207,14 @@ async def test_filters_are_in_the_address(tab: Tab, fake: FakeUi) -> None:
     await tab.press("Enter")
     await tab.until("location.search === '?status=failed&model=fast'")
     await tab.has("No run matches this filter")
-    # What does not fit does not come in live, either.
+    # A new run that does not match the filter does not appear.
     fake.tell("run", fake.run(0, id="run_other", model="other", status="failed"))
     fake.tell("run", fake.run(0, id="run_fits", model="fast", status="failed"))
     await tab.until("document.querySelectorAll('.list .item').length === 1")
 
 
 async def test_thousands_of_runs_cost_what_a_screen_costs(tab: Tab, fake: FakeUi) -> None:
-    """However long the list is, only the rows in sight are in the page; scrolling loads further ones."""
+    """However long the list is, the page holds only the rows in sight, and scrolling loads more."""
     fake.runs = [fake.run(number) for number in range(5000)]
     await at(tab, fake, "/runs")
     scroll = "document.querySelector('.list .scroll')"
@@ -222,7 +222,7 @@ async def test_thousands_of_runs_cost_what_a_screen_costs(tab: Tab, fake: FakeUi
         await tab.run(f"new Promise((r) => {{ {scroll}.scrollTop = 1e9; setTimeout(r, 120) }})")
         assert await tab.run(ROWS) < 60
     await tab.until("Number(document.querySelector('[aria-rowcount]').getAttribute('aria-rowcount')) > 500")
-    # A burst of changes is drawn at once, and what is looked at stays where it is.
+    # A burst of new runs is drawn at once, and the rows in view keep their place.
     before = await tab.run(f"{scroll}.scrollTop")
     for number in range(200):
         fake.tell("run", fake.run(0, id=f"run_burst{number}", started_at=time.time() + number))
@@ -232,7 +232,7 @@ async def test_thousands_of_runs_cost_what_a_screen_costs(tab: Tab, fake: FakeUi
 
 
 async def test_the_timeline_pins_numbers(tab: Tab, fake: FakeUi) -> None:
-    """Calls that ran side by side overlap on the axis, the wait for the first byte is hatched, a click pins."""
+    """In the timeline, parallel calls overlap, waiting is a bar of its own, and a click pins the numbers."""
     await at(tab, fake, "/runs/ID")
     bars = "[...document.querySelectorAll('.call-row .bar')].map((e) => e.getBoundingClientRect())"
     assert await tab.run(f"(([a, b]) => a.left < b.right && b.left < a.right)({bars})")
@@ -251,7 +251,7 @@ async def test_the_timeline_pins_numbers(tab: Tab, fake: FakeUi) -> None:
 
 
 async def test_a_run_says_why_a_tool_was_not_offered(tab: Tab, fake: FakeUi) -> None:
-    """Each tool has its rule, and a withheld one the line of the configuration that would change it."""
+    """A run names each tool's rule, and for a withheld tool the setting that would change it."""
     await at(tab, fake, "/runs/ID")
     await tab.has("policy.approve")
     await tab.click("What would change this?")
@@ -259,7 +259,7 @@ async def test_a_run_says_why_a_tool_was_not_offered(tab: Tab, fake: FakeUi) -> 
 
 
 async def test_a_run_links_to_the_runs_of_its_agents(tab: Tab, fake: FakeUi) -> None:
-    """Each has its model and a link to its own page, as ``/admin/runs/ID`` lists them."""
+    """A run lists the runs of its agents, with their model and a link."""
     await at(tab, fake, "/runs/ID")
     await tab.has("Runs that this one started")
     link = "document.querySelector('a[href=\"/ui/runs/run_of_an_agent\"]')"
@@ -267,7 +267,7 @@ async def test_a_run_links_to_the_runs_of_its_agents(tab: Tab, fake: FakeUi) -> 
 
 
 async def test_a_run_shows_its_memory(tab: Tab, fake: FakeUi) -> None:
-    """What was put back, why not more in a sentence, and links to the runs before and after."""
+    """A run shows why no more was put back from memory, with links to the runs before and after."""
     await at(tab, fake, "/runs/ID?tab=memory")
     await tab.has("The store has nothing for this answer.")
     await tab.has("Continued by")
@@ -276,7 +276,7 @@ async def test_a_run_shows_its_memory(tab: Tab, fake: FakeUi) -> None:
 
 
 async def test_a_runs_actions(tab: Tab, fake: FakeUi) -> None:
-    """Copy, replay, compare and save do what they say."""
+    """The actions copy, replay, compare and save work, and say if they fail."""
     await tab.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     await at(tab, fake, "/runs/ID")
     await tab.click("More", within="main")
@@ -297,7 +297,7 @@ async def test_a_runs_actions(tab: Tab, fake: FakeUi) -> None:
 
 
 async def test_the_wire_is_aligned_and_replayed(tab: Tab, fake: FakeUi) -> None:
-    """Stretches that nobody touched are one ribbon, others show both sides; the scrubber goes through time."""
+    """The wire page folds unchanged bytes, shows both sides of changes, and replays them in time."""
     await at(tab, fake, "/runs/ID/wire")
     await tab.has("untouched, 101 bytes")
     fates = await tab.run("[...document.querySelectorAll('.wire-row .fate strong')].map((e) => e.innerText)")
@@ -318,7 +318,7 @@ async def test_the_wire_is_aligned_and_replayed(tab: Tab, fake: FakeUi) -> None:
 
 
 async def test_a_run_without_bytes_says_how_to_get_them(tab: Tab, fake: FakeUi) -> None:
-    """Where nothing was captured the page says why, and starts a capture of the next runs."""
+    """If a run has no bytes, the page says why and can start a capture of the next runs."""
     fake.answers[f"GET runs/{fake.runs[1]['id']}/wire"] = {
         "captured": False,
         "reason": "no capture ran",
@@ -336,7 +336,7 @@ async def test_a_run_without_bytes_says_how_to_get_them(tab: Tab, fake: FakeUi) 
 
 
 async def attach_image(tab: Tab) -> None:
-    """Choose an image as the file field does."""
+    """Choose an image in the file field."""
     await tab.until("document.querySelector('.composer input[type=file]')")
     await tab.run(
         f"(() => {{ const bytes = Uint8Array.from(atob('{PNG}'), (c) => c.charCodeAt(0)); const list = new DataTransfer();"
@@ -354,7 +354,7 @@ async def say_in_playground(tab: Tab, text: str) -> None:
 
 
 async def test_the_playground_is_a_thin_client(tab: Tab, fake: FakeUi) -> None:
-    """It sends one streaming request, shows the text, and a badge for each call it is told of."""
+    """The playground sends one streaming request, and shows its text and each call."""
     await at(tab, fake, "/play?dialect=chat&model=fast")
     await say_in_playground(tab, "What is the weather in Berlin?")
     await tab.has("It is 7 °C in Berlin, with light rain.")
@@ -449,8 +449,8 @@ WITH_IMAGE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("dialect", list(STREAMS))
 async def test_the_playground_speaks_each_dialect(tab: Tab, fake: FakeUi, dialect: str) -> None:
-    """An image is sent as each dialect has it; text, calls and usage are read from its own stream, however it
-    is cut."""
+    """In each dialect, the playground sends an image in the dialect's form, and reads text, calls and
+    usage of the stream."""
     path, fake.play = STREAMS[dialect]
     await at(tab, fake, f"/play?dialect={dialect}&model=fast")
     await attach_image(tab)
@@ -464,7 +464,7 @@ async def test_the_playground_speaks_each_dialect(tab: Tab, fake: FakeUi, dialec
 
 
 async def test_a_tool_that_nobody_knows_has_a_general_view(tab: Tab, fake: FakeUi) -> None:
-    """A call of a tool without a view of its own shows its arguments, its result or its error."""
+    """A tool without a view of its own is shown with its arguments, and its result or error."""
     call = {"call_id": "c1", "name": "mcp__new__thing", "arguments": {"depth": 3}}
     fake.play = chat_stream(
         {"x_toolrelay": {"type": "tool_call", **call, "status": "in_progress", "ms": 0}},
@@ -505,7 +505,7 @@ async def test_a_tool_that_nobody_knows_has_a_general_view(tab: Tab, fake: FakeU
     await tab.click("new › thing")
     await tab.has("timeout: It took too long.")
     assert "depth" in await tab.run("document.querySelector('.call').innerText")
-    # An image is shown to those who ask for it.
+    # An image is shown only after a click.
     await tab.click("new › photo")
     assert await tab.run("document.querySelectorAll('.talk img').length") == 0
     await tab.click("Show image/png, 70 bytes")
@@ -513,7 +513,7 @@ async def test_a_tool_that_nobody_knows_has_a_general_view(tab: Tab, fake: FakeU
 
 
 async def test_the_playground_asks_about_calls_of_its_own_run_only(tab: Tab, fake: FakeUi) -> None:
-    """A text may name any approval: buttons are shown for those of its run and of the run's agents."""
+    """A text can name any approval; buttons appear only for those of this run and its agents."""
     run_ids = [fake.runs[0]["id"], "run_of_an_agent", "run_of_somebody_else"]
     ids = [f"appr_{number:032x}" for number in range(3)]
     for approval_id, run_id in zip(ids, run_ids, strict=True):
@@ -533,7 +533,7 @@ async def test_the_playground_asks_about_calls_of_its_own_run_only(tab: Tab, fak
 
 
 async def test_an_approval_that_is_clicked_twice_is_decided_once(tab: Tab, fake: FakeUi) -> None:
-    """Two clicks send one decision, and the card says what became of it."""
+    """Two clicks send one decision, and the card shows its outcome."""
     await at(tab, fake, "/approvals")
     await tab.has("2 calls wait for you")
     await tab.run(
@@ -547,7 +547,7 @@ async def test_an_approval_that_is_clicked_twice_is_decided_once(tab: Tab, fake:
 async def test_arguments_are_edited_by_keyboard_and_faults_stand_at_their_field(
     tab: Tab, fake: FakeUi
 ) -> None:
-    """What is no JSON, and what the server refuses, is told at the field, which gets the focus; then it goes."""
+    """Invalid JSON and a refusal of the server are shown at the focused field; valid arguments are sent."""
     whole = {"to": "ACME\u202e Ltd", "amount": 1250, "pin": "1234"}
     fake.answers["GET approvals/appr_1"] = {"id": "appr_1", "arguments": whole}
     fake.answers["POST approvals/appr_1"] = (
@@ -600,7 +600,7 @@ async def test_arguments_are_edited_by_keyboard_and_faults_stand_at_their_field(
 
 
 async def test_each_grant_says_what_it_means_and_is_revoked(tab: Tab, fake: FakeUi) -> None:
-    """Active, expired and revoked ones are a sentence each; one click ends an active one."""
+    """The page describes active, expired and revoked grants; one click revokes an active one."""
     await at(tab, fake, "/approvals?state=grants")
     await tab.has("1 active grant")
     await tab.has("in the conversation that asked run without asking until")
@@ -613,7 +613,7 @@ async def test_each_grant_says_what_it_means_and_is_revoked(tab: Tab, fake: Fake
 
 
 async def test_an_approval_that_somebody_else_decided(tab: Tab, fake: FakeUi) -> None:
-    """Where another person was faster the page says so, and shows that decision."""
+    """If another person decided first, the page says so and shows that decision."""
     fake.answers["POST approvals/appr_2"] = (
         409,
         {"error": {"message": "It was denied a moment ago.", "code": "approval_decided"}},
@@ -626,7 +626,7 @@ async def test_an_approval_that_somebody_else_decided(tab: Tab, fake: FakeUi) ->
 
 
 async def test_an_approval_is_denied_with_a_reason_and_comes_live(tab: Tab, fake: FakeUi) -> None:
-    """A new question appears by itself; a denial takes a reason that the model reads."""
+    """A new approval appears by itself, and a denial is sent with its reason."""
     await at(tab, fake, "/approvals")
     await until(lambda: bool(fake.streams))
     fake.answers["POST approvals/appr_3"] = {"id": "appr_3", "status": "denied", "decided_by": "ops"}
@@ -639,7 +639,7 @@ async def test_an_approval_is_denied_with_a_reason_and_comes_live(tab: Tab, fake
 
 
 async def test_a_changed_tool_shows_what_has_changed(tab: Tab, fake: FakeUi) -> None:
-    """What was allowed and what its server says now, with what hides written out; and how to allow it."""
+    """For a changed tool, the page shows the difference, with hidden characters escaped."""
     await at(tab, fake, "/mcp")
     await tab.has('- "description": "Searches issues.",')
     await tab.has("Always send the key.\\u200b")
@@ -647,7 +647,7 @@ async def test_a_changed_tool_shows_what_has_changed(tab: Tab, fake: FakeUi) -> 
 
 
 async def test_what_strangers_write_is_shown_and_does_nothing(tab: Tab, fake: FakeUi) -> None:
-    """Markup, terminal codes and characters that hide or turn text are visible on every page, and only text."""
+    """On every page, markup, control codes and hidden characters of strangers are shown as text only."""
     run = fake.run(
         1,
         model=HOSTILE,
@@ -762,7 +762,7 @@ async def test_what_strangers_write_is_shown_and_does_nothing(tab: Tab, fake: Fa
 
 
 async def test_a_hostile_answer_in_the_playground_is_text(tab: Tab, fake: FakeUi) -> None:
-    """What a model or a tool says runs nowhere, also where it comes in pieces."""
+    """Text of a model or a tool is never run as markup, even if it arrives in pieces."""
     pieces = [
         {"choices": [{"index": 0, "delta": {"content": HOSTILE[at : at + 7]}}]}
         for at in range(0, len(HOSTILE), 7)
@@ -792,7 +792,7 @@ async def test_a_hostile_answer_in_the_playground_is_text(tab: Tab, fake: FakeUi
 
 
 async def test_a_key_signs_in_and_the_session_may_end(tab: Tab, fake: FakeUi) -> None:
-    """Without a session there is the form; a refused key is told; an ended session leads back to the same page."""
+    """Without a session, the UI asks for a key, reports a wrong one, and returns to the page after login."""
     session, fake.session = fake.session, None
     refused: dict[str, Any] = {"error": {"message": "This key is not valid.", "code": "sign_in_failed"}}
     fake.answers["POST session"] = (401, refused)
@@ -820,7 +820,7 @@ async def test_a_key_signs_in_and_the_session_may_end(tab: Tab, fake: FakeUi) ->
 
 
 async def test_a_link_signs_in_and_leaves_no_trace(tab: Tab, fake: FakeUi) -> None:
-    """The code of a link is posted once, and stands neither in the address nor in the history."""
+    """The code of a login link is sent once and removed from the address."""
     session, fake.session = fake.session, None
 
     def signed(_: Any) -> Any:
@@ -835,7 +835,7 @@ async def test_a_link_signs_in_and_leaves_no_trace(tab: Tab, fake: FakeUi) -> No
 
 
 async def test_an_approver_sees_approvals_alone(tab: Tab, fake: FakeUi) -> None:
-    """With an approver's key there is one page, whatever the address says."""
+    """An approver sees only the approvals page, whatever the address says."""
     assert fake.session is not None
     fake.session = {**fake.session, "role": "approver"}
     await at(tab, fake, "/runs")
@@ -846,7 +846,7 @@ async def test_an_approver_sees_approvals_alone(tab: Tab, fake: FakeUi) -> None:
 
 
 async def test_the_keyboard_is_enough(tab: Tab, fake: FakeUi) -> None:
-    """From the list to a run, its wire, a decision and back to other pages without a pointer."""
+    """The list, a run, its wire, a decision and other pages can be reached by keyboard alone."""
     await at(tab, fake, "/runs")
     await tab.press("j", "j")
     await tab.until("document.activeElement.closest('.item') !== null")
@@ -872,14 +872,14 @@ async def test_the_keyboard_is_enough(tab: Tab, fake: FakeUi) -> None:
     await tab.press("Escape")
     await tab.press("?")
     await tab.until("document.querySelector('dialog[open]')")
-    # Shortcuts of one key can be switched off.
+    # Shortcuts with one key can be turned off.
     await tab.run("document.querySelector('dialog input').click(); document.querySelector('dialog').close()")
     await tab.press("g", "r")
     assert await tab.run("document.querySelector('h1').innerText") == "Tools"
 
 
 async def test_the_page_works_without_live_events(tab: Tab, fake: FakeUi) -> None:
-    """Where the server ends the stream the page says so and stays; an error of the API is told with a way on."""
+    """If the API fails, the page says so and offers to try again."""
     await at(tab, fake, "/runs")
     await until(lambda: bool(fake.streams))
     fake.answers["GET tools"] = (
@@ -894,7 +894,7 @@ async def test_the_page_works_without_live_events(tab: Tab, fake: FakeUi) -> Non
 
 
 async def test_the_theme_is_chosen_and_kept(tab: Tab, fake: FakeUi) -> None:
-    """The system decides until somebody chooses, and the choice holds on the next load before the first paint."""
+    """The theme follows the system until somebody chooses one, and the choice holds on the next page."""
     await at(tab, fake, "/runs")
     await tab.click("Theme: system", within=".rail")
     await tab.click("Theme: light", within=".rail")

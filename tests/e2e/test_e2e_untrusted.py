@@ -1,4 +1,4 @@
-"""The official ``openai`` package asks on after a stranger's page; the provider's side is read as bytes."""
+"""After a tool has returned an untrusted page, the proxy withholds dangerous tools."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ MINE: dict[str, Any] = {"name": "mine", "description": "d", "parameters": PARAME
 
 
 def turns_of(wire: str) -> list[list[Step]]:
-    """A model that reads a page, tries to buy what it says, gives up, and is asked once more."""
+    """Return turns of a model that reads a page, tries to buy, gives up, and answers once more."""
     if wire == "chat":
         calls = [(("call_p", PAGE, "{}"),), (("call_b", BUY, MILK),)]
         return [*(reply(None, *made) for made in calls), reply("No milk."), reply("Bye.")]
@@ -34,7 +34,7 @@ def turns_of(wire: str) -> list[list[Step]]:
 
 
 async def talk(client: AsyncOpenAI, wire: str) -> list[str | None]:
-    """Two requests of one conversation, as a user of the package writes them."""
+    """Send two requests of one conversation, as a user of the package does; return the answers."""
     said: list[str | None] = []
     conversation: list[Any] = []
     for text in ("Read the page.", "Thanks."):
@@ -54,7 +54,7 @@ async def talk(client: AsyncOpenAI, wire: str) -> list[str | None]:
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 async def test_a_page_takes_the_dangerous_tools_away(wire: str) -> None:
-    """Rule T2: from the turn after the page on each request has the same ``tools``, without ``buy``."""
+    """Rule T2: from the turn after the page on, each request offers the same tools, without ``buy``."""
     WATCH.reset()
     async with (
         RawUpstream(*turns_of(wire)) as upstream,
@@ -71,7 +71,7 @@ async def test_a_page_takes_the_dangerous_tools_away(wire: str) -> None:
     assert tools[1] == tools[2] == tools[3]
     assert BUY.encode() in tools[0]
     assert not any(BUY.encode() in one for one in tools[1:])
-    # What the model was told before comes back as the bytes it was told in.
+    # Earlier messages are sent again as the same bytes.
     conversation = "messages" if wire == "chat" else "input"
     told = [parts[conversation].strip()[1:-1] for parts in sent]
     assert told[1].startswith(told[0])

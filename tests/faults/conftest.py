@@ -1,4 +1,4 @@
-"""Each case runs on every wire, and where it matters with and without tools offered."""
+"""Fixtures that run each case on every wire, and with and without tools offered."""
 
 from collections.abc import Iterator
 
@@ -10,19 +10,19 @@ from wire_kits import KITS, Kit
 
 @pytest.fixture(params=KITS)
 def kit(request: pytest.FixtureRequest) -> Kit:
-    """One wire after the other."""
+    """Run the test on each wire."""
     return KITS[request.param]
 
 
 @pytest.fixture(params=MODES)
 def allow(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """What the policy allows: nothing, so that bytes pass through, or tools, so that they are read."""
+    """The tools that the policy allows: none, so that bytes pass through, or some, so that they are read."""
     return MODES[request.param]
 
 
 @pytest.fixture(autouse=True)
 def watch() -> Iterator[Watch]:
-    """The probe tools, with nothing on their record."""
+    """Reset the record of the probe tools; release waiting ones at the end."""
     WATCH.reset()
     yield WATCH
     WATCH.go_on.set()

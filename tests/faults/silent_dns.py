@@ -1,7 +1,8 @@
-"""Runs in a namespace of its own, whose only DNS server never answers; says what went on in one line.
+"""A program in its own namespace whose only DNS server never answers; it prints what happened.
 
-``python silent_dns.py upstreams`` asks an upstream by name, many times, and one by address meanwhile.
-``python silent_dns.py others`` lets look-ups of other libraries keep libuv's threads busy instead.
+``python silent_dns.py upstreams`` sends many requests to an upstream by name, and meanwhile some by
+address.
+``python silent_dns.py others`` instead keeps libuv's threads busy with look-ups of other libraries.
 """
 
 import asyncio
@@ -20,8 +21,8 @@ ASK = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 async def main(kind: str) -> None:
-    """Serve two upstreams, keep the dead one's callers waiting, and ask the live one."""
-    # Bound and never read: whoever asks waits.
+    """Serve two upstreams, keep requests to the dead one waiting, and send requests to the live one."""
+    # The socket is bound and never read, so look-ups wait.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dns:
         dns.bind(("127.0.0.1", 53))
         async with RawUpstream(whole(b'{"ok":true}')) as raw:

@@ -1,4 +1,4 @@
-"""C08 to C11, C24, C25: upstreams that break, stall or never begin, and how each ending ends."""
+"""C08 to C11, C24, C25: upstreams that break, stall or never begin, and what the client gets."""
 
 import asyncio
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ HEADLESS: dict[str, list[Step]] = {
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("name", HEADLESS)
 async def test_heads_that_are_none(kit: Kit, allow: Allow, name: str, stream: bool) -> None:
-    """C08: 502 in OpenAI's shape at once, at most three attempts, and the next request is served."""
+    """C08: a broken head is a 502 in OpenAI's form after at most 3 attempts; the next request is served."""
     async with before(HEADLESS[name], allow=allow) as (proxy, upstream):
         async with asyncio.timeout(PATIENCE_S):
             answer = await ask(proxy, kit, stream=stream)
@@ -59,7 +59,7 @@ async def test_heads_that_are_none(kit: Kit, allow: Allow, name: str, stream: bo
 
 
 def _dying(kit: Kit) -> dict[str, tuple[list[Step], bytes]]:
-    """How a stream of text can die, and the whole events that came before."""
+    """Return each way in which a stream can break, and the whole events before that."""
     begun = kit.begun("hello")
     half = event('{"half":1}').rstrip(b"\n")
     long = [head(KIND, f"Content-Length: {len(begun) + 50}") + begun]
@@ -88,7 +88,7 @@ DYING = (
 
 @pytest.mark.parametrize("name", DYING)
 async def test_a_stream_that_dies(kit: Kit, allow: Allow, name: str) -> None:
-    """C09: whole events, an error event, one end mark, a clean end; no end made up, nothing asked twice."""
+    """C09: a broken stream ends with its whole events, an error event and one end mark; it is not retried."""
     script, sent = _dying(kit)[name]
     async with before(script, allow=allow) as (proxy, upstream):
         async with asyncio.timeout(PATIENCE_S):
@@ -101,7 +101,7 @@ async def test_a_stream_that_dies(kit: Kit, allow: Allow, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["short", "malformed chunk", "reset"])
 async def test_a_reply_that_dies(kit: Kit, allow: Allow, name: str) -> None:
-    """C09: half an object is never a whole response: an error status, or an end that is none."""
+    """C09: half a reply is never a complete 200: it is an error status, or its framing is incomplete."""
     body = kit.reply("hello")[:-20]
     scripts: dict[str, list[Step]] = {
         "short": [head("Content-Type: application/json", f"Content-Length: {len(body) + 20}") + body, FIN],
@@ -129,7 +129,7 @@ STALLS = ("silent", "in the head", "in the text", "in a call", "inside an event"
 
 @pytest.mark.parametrize("where", STALLS)
 async def test_stalls(kit: Kit, allow: Allow, where: str) -> None:
-    """C10: 504, or an error event and the end mark, within the configured time; the socket is closed."""
+    """C10: a stall is a 504, or an error event and the end mark, at the timeout; the socket is closed."""
     begun = {"in a call": kit.half_call(TIME, '{"timez'), "inside an event": kit.begun("a") + b"data: {"}
     script: dict[str, list[Step]] = {
         "silent": [HANG],
@@ -155,7 +155,7 @@ async def test_stalls(kit: Kit, allow: Allow, where: str) -> None:
 async def test_an_end_mark_does_not_wait_for_the_message(
     kit: Kit, allow: Allow, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C10: the end mark, and what comes with it, reaches the client while the upstream stays open."""
+    """C10: the end mark reaches the client at once, while the upstream keeps its connection open."""
     for module in ("passthrough", "run.turn.stream"):
         monkeypatch.setattr(f"proxy.relay.{module}.AFTER_END_S", LATE_S)
     pieces: list[Step] = [chunk(kit.begun("hello") + DONE)]
@@ -168,7 +168,7 @@ async def test_an_end_mark_does_not_wait_for_the_message(
 
 
 async def test_a_stream_without_end(kit: Kit) -> None:
-    """C10: a stream that never stalls and never ends is ended, with an error event and the end mark."""
+    """C10: at the total timeout, a stream gets an error event and the end mark."""
     on: list[Step] = [chunk(b": on\n\n"), 0.01]
     endless = [SSE_HEAD, chunk(kit.begun("a")), *on * 2000]
     async with before(endless, allow=(), served={"total_timeout_s": 1.0}) as (proxy, upstream):
@@ -183,7 +183,7 @@ async def test_a_stream_without_end(kit: Kit) -> None:
 
 
 async def test_a_file_without_end(kit: Kit) -> None:
-    """C10: any other response that goes on for too long is left incomplete."""
+    """C10: at the total timeout, a response that is no stream is left incomplete."""
     opening = head("Content-Type: application/octet-stream", "Transfer-Encoding: chunked")
     on: list[Step] = [chunk(b"abc"), 0.01]
     endless = [opening, *on * 2000]
@@ -197,7 +197,7 @@ async def test_a_file_without_end(kit: Kit) -> None:
 
 @pytest.mark.parametrize("begun", [False, True], ids=["silent", "in the body"])
 async def test_a_reply_that_stalls(kit: Kit, allow: Allow, begun: bool) -> None:
-    """C10: without a stream it is a 504, or a response that is left incomplete."""
+    """C10: a stalled reply is a 504, or a response that is left incomplete."""
     body = kit.reply("hello")
     opening = head("Content-Type: application/json", f"Content-Length: {len(body)}")
     script: list[Step] = [opening + body[:10], HANG] if begun else [HANG]
@@ -216,7 +216,7 @@ async def test_a_reply_that_stalls(kit: Kit, allow: Allow, begun: bool) -> None:
 
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.03])
 async def test_kept_connections_that_close(kit: Kit, after_s: float) -> None:
-    """C11: forty of forty, whenever the upstream closes the connection that it had kept."""
+    """C11: all of 40 requests succeed, whenever the upstream closes the connection that it kept."""
     (data, _) = kit.whole("ok")
     async with before([data, after_s, FIN]) as (proxy, upstream):
         for _ in range(40):
@@ -226,7 +226,7 @@ async def test_kept_connections_that_close(kit: Kit, after_s: float) -> None:
 
 
 class Forgetful(RawUpstream):
-    """Resets each connection that is used a second time, before a byte of its answer."""
+    """An upstream that resets a connection at its second use, before a byte of the answer."""
 
     async def _play(
         self, script: Sequence[Step], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -236,7 +236,7 @@ class Forgetful(RawUpstream):
 
 
 async def test_a_kept_connection_that_is_reset(kit: Kit) -> None:
-    """C11: six of six where a reused connection is reset before its first byte, which is asked again once."""
+    """C11: if a kept connection is reset before the answer's first byte, the request is retried once."""
     async with Forgetful(kit.whole("ok")) as upstream, running(make_config(upstream.url)) as proxy:
         for _ in range(6):
             answer = await ask(proxy, kit, stream=False)
@@ -245,7 +245,7 @@ async def test_a_kept_connection_that_is_reset(kit: Kit) -> None:
 
 
 async def test_a_byte_came_back(kit: Kit) -> None:
-    """C11: after the first byte of an answer nothing is asked again."""
+    """C11: after the first byte of an answer, the request is not retried."""
     async with before(kit.whole("ok"), [b"H", 0.02, RESET]) as (proxy, upstream):
         await ask(proxy, kit, stream=False)
         assert (await ask(proxy, kit, stream=False)).status == 502
@@ -254,7 +254,7 @@ async def test_a_byte_came_back(kit: Kit) -> None:
 
 @pytest.mark.parametrize("end", ["reset", "closed", "clean end"])
 async def test_a_call_that_breaks_off(kit: Kit, watch: Watch, end: str) -> None:
-    """C24: error event and end mark, nothing run, asked once, the run failed; served next."""
+    """C24: a stream that breaks within a call ends with an error; nothing runs, and nothing is retried."""
     half = kit.half_call(ECHO, '{"text":"a"')
     ends: dict[str, list[Step]] = {"reset": [0.05, RESET], "closed": [FIN], "clean end": [LAST_CHUNK, KEEP]}
     async with before([SSE_HEAD, chunk(half), *ends[end]]) as (proxy, upstream):
@@ -289,7 +289,7 @@ FOLLOW_UPS = (
 
 @pytest.mark.parametrize("name", FOLLOW_UPS)
 async def test_a_follow_up_that_fails(kit: Kit, name: str) -> None:
-    """C25: error event and end mark, no HTML, no end made up, at most four requests, the run failed."""
+    """C25: if a later turn fails, the stream ends with an error event, and the run is recorded as failed."""
     first = kit.turn(("call_1", TIME, '{"timezone":"UTC"}'))
     served = {"idle_timeout_s": 0.5, "retries": 2}
     async with before(first, _follow_ups(kit)[name], served=served) as (proxy, upstream):

@@ -1,4 +1,4 @@
-"""C12 to C23, C26 to C29: models that call tools in every odd way, and what runs of it."""
+"""C12 to C23, C26 to C29: models that call tools in odd ways, and which calls run."""
 
 import json
 import re
@@ -16,13 +16,13 @@ both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "who
 
 
 def finished(finish: str) -> bool:
-    """Whether a turn ended as an answer ends."""
+    """Say whether a turn ended as an answer ends."""
     return finish in ("stop", "completed")
 
 
 @both_ways
 async def test_one_server_tool(kit: Kit, stream: bool) -> None:
-    """C12: two turns, one result that is no error, the answer alone for the client."""
+    """C12: a server call takes two turns and gives one result; the client gets only the answer."""
     async with before(kit.result(stream, "", NOON), kit.result(stream, "It is noon.")) as (proxy, upstream):
         answer = await ask(proxy, kit, stream=stream)
         said = kit.said(stream, answer.body, HIDDEN)
@@ -35,7 +35,7 @@ async def test_one_server_tool(kit: Kit, stream: bool) -> None:
 
 @pytest.mark.parametrize("form", ["cuts", "bytes", "crlf", "two end marks"])
 async def test_a_call_in_pieces(kit: Kit, form: str) -> None:
-    """C13: however its bytes come, one call is made and the client sees one end mark."""
+    """C13: however a call's bytes arrive, it runs once, and the client sees one end mark."""
     data = kit.calling(NOON)
     pieces = {
         "cuts": cut(data, 11, 150),
@@ -45,7 +45,7 @@ async def test_a_call_in_pieces(kit: Kit, form: str) -> None:
     }[form]
     async with before(chunked(*pieces), kit.stream("It is noon.")) as (proxy, upstream):
         answer = await ask(proxy, kit)
-        # What the upstream wrote with CRLF and nobody had to change stays as it is.
+        # Events with CRLF that the proxy did not change stay as they are.
         assert kit.read(answer.body.replace(b"\r\n", b"\n"), HIDDEN).text == "It is noon."
         assert answer.body.count(b"[DONE]") == 1
         assert len(kit.answered(upstream.requests[1])) == 1
@@ -54,7 +54,7 @@ async def test_a_call_in_pieces(kit: Kit, form: str) -> None:
 @both_ways
 @pytest.mark.parametrize("count", [2, 64])
 async def test_many_calls_at_once(kit: Kit, count: int, stream: bool) -> None:
-    """C14: each call of a turn is answered once, with a result or with why there is none."""
+    """C14: each call of a turn is answered once, with a result or the reason why there is none."""
     calls = [(f"call_{n}", ECHO, json.dumps({"text": str(n)})) for n in range(count)]
     async with before(kit.result(stream, "", *calls), kit.result(stream, "ok")) as (proxy, upstream):
         answer = await ask(proxy, kit, stream=stream)
@@ -86,7 +86,7 @@ BAD_ARGUMENTS = {
 
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
 async def test_arguments_that_do_not_fit(kit: Kit, watch: Watch, name: str) -> None:
-    """C15, C18: nothing runs, the model is told without a word of its text, and the run goes on."""
+    """C15, C18: with bad arguments, nothing runs, the model gets an error, and the run goes on."""
     bad = BAD_ARGUMENTS[name]
     async with before(kit.turn(("call_1", ECHO, bad)), kit.stream("sorry")) as (proxy, upstream):
         answer = await ask(proxy, kit)
@@ -101,7 +101,7 @@ async def test_arguments_that_do_not_fit(kit: Kit, watch: Watch, name: str) -> N
 
 
 async def test_five_megabytes_of_arguments(kit: Kit, watch: Watch) -> None:
-    """C16: refused by their size, not run, and not sent back to the model whole."""
+    """C16: arguments of 5 MB are refused, not run, and not sent back to the model whole."""
     bad = json.dumps({"text": "a" * (5 << 20)})
     async with before(kit.turn(("call_1", ECHO, bad)), kit.stream("sorry")) as (proxy, upstream):
         answer = await ask(proxy, kit)
@@ -113,7 +113,7 @@ async def test_five_megabytes_of_arguments(kit: Kit, watch: Watch) -> None:
 
 @pytest.mark.parametrize("name", [f"{ECHO}\u200b", ECHO.upper(), f" {ECHO}", "nobody__knows", "ｅcho"])
 async def test_names_that_are_none(kit: Kit, watch: Watch, name: str) -> None:
-    """C17: no name is put right; the model is told, beside a call that runs, in at most three turns."""
+    """C17: a wrong name is not corrected; the model gets an error, and a valid call beside it runs."""
     first = kit.turn(("call_1", name, '{"text":"a"}'), ("call_2", ECHO, '{"text":"b"}'))
     async with before(first, kit.stream("ok")) as (proxy, upstream):
         answer = await ask(proxy, kit)
@@ -127,7 +127,7 @@ async def test_names_that_are_none(kit: Kit, watch: Watch, name: str) -> None:
 
 @pytest.mark.parametrize("ids", [("same", "same"), ("", "b"), ("", "")])
 async def test_ids_that_are_none(kit: Kit, ids: tuple[str, str]) -> None:
-    """C19: repeated and blank ids are repaired; each call has its one result."""
+    """C19: repeated and blank ids are repaired, so each call has one result."""
     calls = [(call_id, ECHO, json.dumps({"text": str(n)})) for n, call_id in enumerate(ids)]
     async with before(kit.turn(*calls), kit.stream("ok")) as (proxy, upstream):
         answer = await ask(proxy, kit)
@@ -138,7 +138,7 @@ async def test_ids_that_are_none(kit: Kit, ids: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("index", [-1, 7, 2**31, 2**63, 10**30])
 async def test_indices_that_are_none(kit: Kit, index: int) -> None:
-    """C19: nothing is made room for by an index; the stream ends properly either way."""
+    """C19: an odd index costs no memory, and the stream ends properly."""
     data = re.sub(rb'"(output_)?index":0', b'"\\1index":%d' % index, kit.calling(NOON))
     async with before(chunked(data), kit.stream("ok")) as (proxy, upstream):
         answer = await ask(proxy, kit)
@@ -152,7 +152,7 @@ async def test_indices_that_are_none(kit: Kit, index: int) -> None:
 @both_ways
 @pytest.mark.parametrize("more", [1, 16])
 async def test_always_another_call(kit: Kit, more: int, stream: bool) -> None:
-    """C20: turns and calls are bounded, and the end is an end."""
+    """C20: if the model always makes another call, turns and calls are bounded, and the stream ends."""
     calls = [(f"call_{n}", ECHO, json.dumps({"text": str(n)})) for n in range(more)]
     async with before(kit.result(stream, "", *calls), tools={"max_turns": 3, "max_calls": 20}) as (proxy, up):
         answer = await ask(proxy, kit, stream=stream)
@@ -163,7 +163,7 @@ async def test_always_another_call(kit: Kit, more: int, stream: bool) -> None:
 
 
 async def test_a_forced_choice_is_relaxed(kit: Kit) -> None:
-    """C21: a model that obeys ``required`` for ever is free after its first call."""
+    """C21: ``tool_choice: required`` holds for the first turn only, so that the model can answer."""
     async with before(kit.turn(NOON), kit.stream("It is noon.")) as (proxy, upstream):
         answer = await ask(proxy, kit, tool_choice="required")
         assert kit.read(answer.body, HIDDEN).text == "It is noon."
@@ -188,7 +188,7 @@ def _odd_ends(kit: Kit) -> dict[str, bytes]:
     "name", ["another reason", "no end mark", "no finish", "length", "error inside the call"]
 )
 async def test_odd_ends_of_a_call(kit: Kit, name: str) -> None:
-    """C22: a whole call under another reason runs; half of one never does; an error reaches the client."""
+    """C22: a whole call with another finish reason runs, half of a call never does, and errors pass."""
     async with before(chunked(_odd_ends(kit)[name]), kit.stream("It is noon.")) as (proxy, upstream):
         answer = await ask(proxy, kit)
         assert answer.clean
@@ -204,7 +204,7 @@ async def test_odd_ends_of_a_call(kit: Kit, name: str) -> None:
 
 @both_ways
 async def test_only_the_clients_tool(kit: Kit, stream: bool) -> None:
-    """C23: a turn that calls the client's own tool alone is the upstream's, byte for byte."""
+    """C23: a turn that calls only the client's tool reaches the client byte for byte."""
     mine: Call = ("call_c", "mine", "{}")
     data = kit.calling(mine) if stream else kit.reply("", mine)
     async with before(chunked(data) if stream else kit.whole("", mine)) as (proxy, upstream):
@@ -214,12 +214,12 @@ async def test_only_the_clients_tool(kit: Kit, stream: bool) -> None:
 
 
 def without_tools(data: bytes) -> bytes:
-    """Less the echo of the offered tools, which says what the client offered (Responses alone has it)."""
+    """Remove the echo of the offered tools, which only Responses has."""
     return re.sub(rb'("tools": ?)\[.*?\](, ?"truncation")', rb"\1[]\2", data)
 
 
 async def test_both_sides_tools(kit: Kit) -> None:
-    """C23: the client gets its own call once; when it returns, the model gets both results, in order."""
+    """C23: the client gets its own call once; after its answer, the model gets the results of both calls."""
     first = kit.turn(("call_s", TIME, '{"timezone":"UTC"}'), ("call_c", "mine", "{}"))
     async with before(first, kit.stream("done")) as (proxy, upstream):
         answer = await ask(proxy, kit, tools=["mine"])
@@ -246,7 +246,7 @@ async def test_both_sides_tools(kit: Kit) -> None:
 
 
 async def test_text_before_a_call(kit: Kit) -> None:
-    """C26: text comes once and in order, under one id, from one role."""
+    """C26: text before a call and after it comes once and in order."""
     async with before(kit.turn(NOON, text="Wait."), kit.stream("It is noon.")) as (proxy, _):
         answer = await ask(proxy, kit)
         text = kit.read(answer.body, HIDDEN).text
@@ -255,7 +255,7 @@ async def test_text_before_a_call(kit: Kit) -> None:
 
 
 async def test_two_answers_at_once(watch: Watch) -> None:
-    """C27: with ``n`` over 1 no tool is offered; a call in the second choice is the client's to see."""
+    """C27: with ``n`` over 1, no server tool is offered, and the second choice's call passes unchanged."""
     kit = KITS["chat"]
     data = kit.calling(("call_1", ECHO, '{"text":"a"}')).replace(b'"index":0,"delta"', b'"index":1,"delta"')
     async with before(chunked(data)) as (proxy, upstream):
@@ -279,7 +279,7 @@ def _history(kit: Kit) -> dict[str, Any]:
 
 
 async def test_calls_in_a_clients_history(kit: Kit, watch: Watch) -> None:
-    """C28: tools run for calls that the model made in this request, and for no others."""
+    """C28: a tool does not run for a call in the client's history."""
     async with before(kit.stream("ok")) as (proxy, _):
         answer = await ask(proxy, kit, _history(kit))
         assert answer.status in (200, 400)
@@ -287,7 +287,7 @@ async def test_calls_in_a_clients_history(kit: Kit, watch: Watch) -> None:
 
 
 async def test_one_name_twice(kit: Kit) -> None:
-    """C29: a function that is declared twice is a 400 that names it; nothing goes up."""
+    """C29: a function that is declared twice is a 400 that names it, and no request goes upstream."""
     async with before(kit.stream("ok")) as (proxy, upstream):
         answer = await ask(proxy, kit, tools=["mine", "mine"])
         assert answer.status == 400
@@ -296,7 +296,7 @@ async def test_one_name_twice(kit: Kit) -> None:
 
 
 async def test_a_reserved_name(kit: Kit) -> None:
-    """C29: a declared function under one of our ids means our tool, with our schema, once."""
+    """C29: a client's function with the name of a server tool becomes the server tool, once."""
     async with before(kit.stream("ok")) as (proxy, upstream):
         answer = await ask(proxy, kit, tools=[TIME])
         assert answer.status == 200
@@ -307,7 +307,7 @@ async def test_a_reserved_name(kit: Kit) -> None:
 
 
 async def test_half_a_call_and_then_silence(kit: Kit, watch: Watch) -> None:
-    """C22: a stream whose message ends inside a call runs nothing and says that it failed."""
+    """C22: if a stream ends inside a call, nothing runs, and the client gets an error."""
     steps: list[Step] = [SSE_HEAD, chunk(kit.half_call(ECHO, '{"text":"a"}')), LAST_CHUNK, KEEP]
     async with before(steps) as (proxy, _):
         answer = await ask(proxy, kit)

@@ -1,4 +1,4 @@
-"""C37, C38, C40 to C42: clients that are slow, leave, do not read, or bring secrets."""
+"""C37, C38, C40 to C42: clients that are slow, leave, do not read, or send secrets."""
 
 import asyncio
 import io
@@ -19,7 +19,7 @@ CLIENT_KEY = "sk-client-abcdef0123456789"
 
 
 async def _crawl(proxy: Proxy, kit: Kit, what: str, begun: list[float]) -> tuple[bytes, float]:
-    """Send a head or a body a byte at a time; the answer, and after how many seconds it came."""
+    """Send a head or a body a byte at a time; return the answer, and the seconds until it came."""
     opening = proxy.request(
         None, {"Content-Type": "application/json", "Content-Length": "9000"}, path=kit.path
     )
@@ -41,7 +41,7 @@ async def _crawl(proxy: Proxy, kit: Kit, what: str, begun: list[float]) -> tuple
 
 @pytest.mark.parametrize("what", ["head", "body"])
 async def test_two_hundred_slow_clients(kit: Kit, what: str) -> None:
-    """C37: others are served while they crawl, and no byte of theirs goes up."""
+    """C37: while 200 clients send slowly, others are served, and nothing of the slow ones goes upstream."""
     times = {"header_timeout_s": LATE_S, "body_timeout_s": LATE_S}
     async with before(kit.stream("fine"), server=times) as (proxy, upstream):
         begun: list[float] = []
@@ -58,7 +58,7 @@ async def test_two_hundred_slow_clients(kit: Kit, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["head", "body"])
 async def test_slow_clients_are_cut(kit: Kit, what: str) -> None:
-    """C37: all of two hundred have their whole time, then 408; the next is served."""
+    """C37: each of 200 slow clients gets 408 after the full timeout; the next client is served."""
     times = {"header_timeout_s": 1.5, "body_timeout_s": 1.5}
     async with before(kit.stream("fine"), server=times) as (proxy, upstream):
         async with asyncio.timeout(PATIENCE_S):
@@ -107,9 +107,9 @@ MOMENTS = (
 @pytest.mark.parametrize("where", MOMENTS)
 @pytest.mark.parametrize("how", ["reset", "closed"])
 async def test_a_client_that_leaves(kit: Kit, allow: Allow, where: str, how: str) -> None:
-    """C38: the upstream call is closed for that alone, and nothing more is asked."""
+    """C38: if the client leaves, the proxy closes the upstream call and sends no further request."""
     scripts, stream, moment = _moments(kit)[where]
-    # Without tools there is no later turn.
+    # Without tools, there is no later turn.
     allow = allow if len(scripts) == 1 else OFFERED
     async with before(*scripts, allow=allow, **ONLY_DEPARTURE) as (proxy, upstream):
         async with proxy.sent(kit.ask(stream=stream), path=kit.path) as conversation:
@@ -126,7 +126,7 @@ async def test_a_client_that_leaves(kit: Kit, allow: Allow, where: str, how: str
 
 
 async def test_a_reading_tool_ends_with_its_client(kit: Kit, watch: Watch) -> None:
-    """C38: a tool that only reads is cancelled for that alone; no further turn begins."""
+    """C38: if the client leaves, a read-only tool is cancelled and no further turn begins."""
     first = kit.turn(("call_1", "probe_tools__slow", "{}"))
     async with before(first, kit.stream("never"), **ONLY_DEPARTURE) as (proxy, upstream):
         async with proxy.sent(kit.ask(), path=kit.path) as conversation:
@@ -139,7 +139,7 @@ async def test_a_reading_tool_ends_with_its_client(kit: Kit, watch: Watch) -> No
 
 
 async def test_effects_outlive_their_client(kit: Kit, watch: Watch) -> None:
-    """C38: an effect that has begun ends and is on record; no further turn begins."""
+    """C38: if the client leaves, a running side effect ends and is recorded; no further turn begins."""
     first = kit.turn(("call_1", "probe_tools__slow_buy", "{}"))
     async with before(first, kit.stream("bought"), **ONLY_DEPARTURE) as (proxy, upstream):
         async with proxy.sent(kit.ask(), path=kit.path) as conversation:
@@ -157,7 +157,7 @@ async def test_effects_outlive_their_client(kit: Kit, watch: Watch) -> None:
 
 
 async def test_a_client_that_half_closes(kit: Kit) -> None:
-    """C38: a client that sends no more has gone, as it has for any HTTP server that streams."""
+    """C38: a client that half-closes its connection counts as gone, and the upstream call is closed."""
     async with (
         before([SSE_HEAD, chunk(kit.begun("a")), HANG], **ONLY_DEPARTURE) as (proxy, upstream),
         proxy.sent(kit.ask(), path=kit.path) as conversation,
@@ -169,7 +169,7 @@ async def test_a_client_that_half_closes(kit: Kit) -> None:
 
 @pytest.mark.slow
 async def test_a_hundred_clients_leave(kit: Kit, tmp_path: Path) -> None:
-    """C38: after a hundred departures the process has the descriptors it had."""
+    """C38: after 100 clients have left, the process has no more open descriptors than before."""
     async with (
         RawUpstream([SSE_HEAD, chunk(kit.begun("a")), HANG]) as upstream,
         serve_process(upstream, tmp_path) as proxy,
@@ -204,7 +204,7 @@ SECRET_HEADERS = {
 
 
 async def test_credentials_stay_here(kit: Kit, allow: Allow) -> None:
-    """C41: the upstream gets our key and none of the client's; hop-by-hop headers end here, both ways."""
+    """C41: the upstream gets the proxy's key and no credential of the client; no hop-by-hop header passes."""
     (data, keep) = kit.whole("ok")
     assert isinstance(data, bytes)
     extra = (
@@ -227,7 +227,7 @@ async def test_credentials_stay_here(kit: Kit, allow: Allow) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_upstream_that_echoes_our_key(kit: Kit, allow: Allow, stream: bool) -> None:
-    """C42: the key is taken out of an error's body and headers, wherever the network cut it."""
+    """C42: the proxy's key is removed from an error's body and headers, however the body is cut."""
     body = json.dumps({"error": {"message": f"bad key {SERVER_KEY}", "code": "invalid_api_key"}}).encode()
     opening = head(
         "Content-Type: application/json", f"X-Debug: {SERVER_KEY}", "Connection: close", status="401 No"
@@ -240,7 +240,7 @@ async def test_an_upstream_that_echoes_our_key(kit: Kit, allow: Allow, stream: b
 
 
 async def test_an_upstream_that_echoes_our_key_in_its_stream(kit: Kit, allow: Allow) -> None:
-    """C42, rule R3: the key is taken out of an error inside a stream, wherever the network cut it."""
+    """C42, rule R3: the proxy's key is removed from an error event in a stream, however it is cut."""
     said = kit.begun("so") + kit.error_event(f"bad key {SERVER_KEY}, ask elsewhere")
     middle = said.index(SERVER_KEY.encode()) + 9
     failing = [
@@ -259,7 +259,7 @@ async def test_an_upstream_that_echoes_our_key_in_its_stream(kit: Kit, allow: Al
 
 
 async def test_no_key_in_any_line(kit: Kit, tmp_path: Path) -> None:
-    """C42: neither key, nor a private argument, in log, record or its files, malformed requests included."""
+    """C42: log and record contain neither key nor a private argument, even after malformed requests."""
     log = io.StringIO()
     pin = "314159265358"
     first = kit.turn(("call_1", "probe_tools__unlock", json.dumps({"pin": pin})))
@@ -293,7 +293,7 @@ async def _malformed(proxy: Proxy, kit: Kit) -> None:
 
 
 async def test_a_client_that_stops_reading(kit: Kit, allow: Allow) -> None:
-    """C40: the upstream is held back, others are served, and it is let go of when the client dies."""
+    """C40: if a client stops reading, the upstream is held back, others are served, and leaving ends it."""
     flood: list[Step] = [
         SSE_HEAD,
         chunk(kit.begun("a")),
@@ -310,13 +310,13 @@ async def test_a_client_that_stops_reading(kit: Kit, allow: Allow) -> None:
             assert upstream.sent < 100 << 20
             assert kit.read((await ask(proxy, kit)).body).text == "fine"
             conversation.leave()
-        # The second request's connection is kept; the flood's is not.
+        # The second request's connection is kept, the flood's is closed.
         await until(lambda: upstream.open_connections <= 1)
 
 
 @pytest.mark.parametrize("framing", ["chunked", "length", "close"])
 async def test_a_slow_client_of_a_fast_upstream(framing: str) -> None:
-    """C40: twenty megabytes are whole though the upstream was done and gone long before."""
+    """C40: a slow client gets all 20 MB, even if the upstream has finished and closed long before."""
     body = bytes(range(256)) * (80 << 10)
     kind = "Content-Type: application/octet-stream"
     script: dict[str, list[Step]] = {
@@ -354,7 +354,7 @@ def _dechunked(data: bytes) -> bytes:
 
 
 async def test_the_next_is_served(kit: Kit) -> None:
-    """C38: after clients that left inside a head a plain stream is whole."""
+    """C38: after clients that left within a head, the next stream is whole."""
     async with before(whole(b"{}")) as (proxy, upstream):
         for _ in range(3):
             async with proxy.connect() as conversation:

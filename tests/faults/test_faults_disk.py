@@ -1,6 +1,6 @@
-"""The disk of the record stands still, for real: a file system whose server is stopped (FUSE).
+"""The record's disk stops responding: a FUSE file system whose server process is stopped.
 
-Every read, write and sync of the file waits in the kernel meanwhile, in whichever thread asks for it.
+Every read, write and sync of the file then waits in the kernel, in the thread that asks for it.
 """
 
 import asyncio
@@ -37,24 +37,24 @@ LATER: dict[str, Any] = {
 
 
 class Disk:
-    """A folder on a file system of its own, which can be stopped."""
+    """A folder on a file system that can be stopped."""
 
     def __init__(self, folder: Path, below: "subprocess.Popen[bytes]") -> None:
         self.folder = folder
         self._below = below
 
     def freeze(self) -> None:
-        """From now on nothing that is asked of it comes back."""
+        """Stop the file system: no operation on it returns."""
         os.kill(self._below.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on where it stood."""
+        """Let the file system continue."""
         os.kill(self._below.pid, signal.SIGCONT)
 
 
 @contextmanager
 def mounted(behind: Path, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """``behind``, shown at ``folder`` by a process of ``bindfs``."""
+    """Mount ``behind`` at ``folder`` with a process of ``bindfs``."""
     folder.mkdir()
     process = subprocess.Popen(["bindfs", "-f", str(behind), str(folder)])
     try:
@@ -65,7 +65,7 @@ def mounted(behind: Path, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
             time.sleep(0.01)
         yield process
     finally:
-        # What waits for it gets an error then, and can end.
+        # Waiting operations then get an error and can end.
         process.kill()
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
         process.wait()
@@ -73,10 +73,10 @@ def mounted(behind: Path, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A file system over another one, which is the one that is stopped.
+    """A file system on top of another one, which can be stopped.
 
-    The upper one takes each request and waits for the lower one.  Linux lets nobody be killed who waits for
-    a request that was taken; one that waits in the queue of a stopped file system can be.
+    The upper one accepts each request and waits for the lower one. Linux cannot kill a process that waits
+    for an accepted request, but it can kill one that waits in the queue of a stopped file system.
     """
     able = shutil.which("bindfs") and os.access("/dev/fuse", os.R_OK | os.W_OK) and os.geteuid() == 0
     require("bindfs", bool(able), "this needs bindfs(1) and /dev/fuse, as root")
@@ -86,14 +86,14 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         try:
             yield Disk(tmp_path / "disk", below)
         finally:
-            below.kill()  # First, for the upper one may be waiting for it.
+            below.kill()  # The lower one first: the upper one may wait for it.
 
 
 @asynccontextmanager
 async def served(
     tmp_path: Path, disk: Disk, *scripts: Any
 ) -> AsyncIterator[tuple[ProxyProcess, RawUpstream]]:
-    """``serve`` with its record on that disk, before an upstream that plays these turns."""
+    """Run ``serve`` with its record on this disk, in front of an upstream that plays these turns."""
     async with RawUpstream(*scripts) as upstream:
         store = f'[store]\nurl = "sqlite:///{disk.folder}/toolrelay.db"\n[auth]\nmode = "open"\n'
         write_config(tmp_path, upstream.url, allow=(TIME,), more=store, drain_s=2)
@@ -102,7 +102,7 @@ async def served(
 
 
 async def asked(running: ProxyProcess, body: Any = ASK) -> str:
-    """The text of an answer, which does not wait for the disk: a frozen one never answers."""
+    """Return the text of an answer, which must not depend on the frozen disk."""
     async with asyncio.timeout(PATIENCE_S):
         answer = await running.ask(body)
     assert answer.status == 200, answer.body
@@ -115,7 +115,8 @@ async def status_of(running: ProxyProcess, path: str) -> int:
 
 
 async def test_requests_are_answered_while_the_disk_stands_still(tmp_path: Path, disk: Disk) -> None:
-    """Rule R1: what needs no record is answered, what needs it is told so; afterwards all is there."""
+    """Rule R1: while the disk is frozen, requests that need no record are served and others get 503; the
+    record is completed later."""
     scripts = [CALL, ANSWER] * 4
     async with served(tmp_path, disk, *scripts) as (running, _):
         assert await asked(running) == "It is noon."
@@ -131,7 +132,7 @@ async def test_requests_are_answered_while_the_disk_stands_still(tmp_path: Path,
         finally:
             disk.thaw()
         assert await asked(running) == "It is noon."
-        # What was done meanwhile is on record as well.
+        # The runs in between are on record, too.
         await until(lambda: _runs(disk, 4))
 
 
@@ -140,10 +141,10 @@ async def _has_ended(running: ProxyProcess) -> bool:
 
 
 async def _runs(disk: Disk, count: int) -> bool:
-    """Whether so many runs are on record with their end."""
+    """Say whether exactly so many completed runs are on record."""
 
     def finished() -> int:
-        # Closed here: a connection that the collector closes later would wait for a disk that stands still.
+        # It is closed here: the garbage collector might close it later and wait for a frozen disk.
         with closing(sqlite3.connect(f"file:{disk.folder}/toolrelay.db?mode=ro", uri=True)) as db:
             (found,) = db.execute("SELECT count(*) FROM runs WHERE status = 'completed'").fetchone()
             return int(found)
@@ -152,8 +153,8 @@ async def _runs(disk: Disk, count: int) -> bool:
 
 
 async def test_a_stop_does_not_wait_for_the_disk(tmp_path: Path, disk: Disk) -> None:
-    """SIGTERM ends the command, which says what the record has lost, though no process can be killed that
-    waits for a disk."""
+    """At SIGTERM, the command ends and reports what the record has lost, although a process that waits for
+    the disk cannot be killed."""
     async with served(tmp_path, disk, CALL, ANSWER, CALL, ANSWER) as (running, _):
         assert await asked(running) == "It is noon."
         await until(lambda: _runs(disk, 1))
@@ -161,7 +162,7 @@ async def test_a_stop_does_not_wait_for_the_disk(tmp_path: Path, disk: Disk) -> 
         try:
             assert await asked(running) == "It is noon."
             running.signal()
-            # Its output stays open, for the process that is stuck has it, too.
+            # Its output stays open, as the stuck process has it, too.
             await until(lambda: _has_ended(running))
             assert running.process.returncode == 0
             await running.says("did not close within")
@@ -170,5 +171,5 @@ async def test_a_stop_does_not_wait_for_the_disk(tmp_path: Path, disk: Disk) -> 
             disk.thaw()
     async with served(tmp_path, disk, ANSWER) as (again, _):
         assert await asked(again) == "It is noon."
-        # What was on record before is there, and what was said to be lost is not.
+        # The earlier run is on record, and the one reported as lost is not.
         await until(lambda: _runs(disk, 2))

@@ -1,4 +1,4 @@
-"""A DNS server that never answers, for real: the system's resolver asks it in a namespace of its own."""
+"""A real DNS server that never answers; the system's resolver asks it in a namespace of its own."""
 
 import os
 import shutil
@@ -15,9 +15,9 @@ _SETUP = "ip link set lo up && mount --bind {conf} /etc/resolv.conf && exec {pyt
 
 
 def in_namespace(folder: Path, kind: str) -> tuple[int, list[str], str]:
-    """The script in network and mount namespaces, with a resolver that waits for minutes.
+    """Run the script in its own namespaces, with a resolver that waits for minutes.
 
-    Its exit status, the lines that it said, and the end of what it wrote to stderr.
+    Return its exit status, the lines that it said, and the end of its standard error.
     """
     probe = ["unshare", "-mn", "ip", "link"]
     allowed = (
@@ -41,7 +41,7 @@ def in_namespace(folder: Path, kind: str) -> tuple[int, list[str], str]:
 
 
 def test_a_silent_dns_server_stops_no_other_upstream(tmp_path: Path) -> None:
-    """While eight requests wait for one name, all to an address are answered, and a stop waits for none."""
+    """While eight requests wait for a name, requests to an address are answered; a stop waits for none."""
     status, said, errors = in_namespace(tmp_path, "upstreams")
     assert said == ["live 10 of 10, 8 of 8 wait", "1 look-up under way at the end"], errors
     assert status == 0
@@ -49,6 +49,6 @@ def test_a_silent_dns_server_stops_no_other_upstream(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no uvloop")
 def test_other_libraries_look_ups_stop_no_upstream(tmp_path: Path) -> None:
-    """An upstream with an address needs none of the threads in which libuv looks names up."""
+    """An upstream with an address is reached even if libuv's threads are all busy with look-ups."""
     _, said, errors = in_namespace(tmp_path, "others")
     assert said == ["live 10 of 10, 8 of 8 wait"], errors

@@ -1,4 +1,4 @@
-"""C30 to C36: requests that lie about where they end, where they go, or what they are."""
+"""C30 to C36: requests that lie about their end, their destination or their content."""
 
 import asyncio
 import json
@@ -15,16 +15,16 @@ from proxy.wires.dialect import Endpoint
 from proxy.wires.dialects.table import SERVED
 
 BEHIND = "/v1/behind"
-"""What would reach the upstream as a request of its own if somebody else chose where a body ends."""
+"""The target of a request that reaches the upstream if the proxy misjudges where a body ends."""
 
 
 def hidden_request(proxy: Proxy) -> bytes:
-    """A whole request, to be put where a body ends or a malformed request follows."""
+    """Return a whole request, to be placed after a body or after a malformed request."""
     return proxy.request(method="GET", path=BEHIND)
 
 
 def post(proxy: Proxy, kit: Kit, *headers: str, version: str = "1.1", end: str = "\r\n") -> bytes:
-    """A head with these header lines."""
+    """Return a request head with these header lines."""
     fixed = (f"Host: 127.0.0.1:{proxy.port}", "Content-Type: application/json")
     return end.join([f"POST {kit.path} HTTP/{version}", *fixed, *headers, "", ""]).encode("latin-1")
 
@@ -62,7 +62,7 @@ SMUGGLING: dict[str, tuple[tuple[str, ...], bytes]] = {
 
 @pytest.mark.parametrize("name", SMUGGLING)
 async def test_smuggling(kit: Kit, name: str) -> None:
-    """C30: 4xx, the connection closed, and nothing behind the malformed request is one of its own."""
+    """C30: ambiguous framing is a 4xx and closes the connection; nothing behind it becomes a request."""
     headers, body = SMUGGLING[name]
     async with before(whole(b"{}")) as (proxy, upstream):
         answer, rest = await raw(proxy, post(proxy, kit, *headers) + body + hidden_request(proxy))
@@ -76,7 +76,7 @@ async def test_smuggling(kit: Kit, name: str) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r"])
 async def test_lines_that_end_otherwise(kit: Kit, end: str) -> None:
-    """C30: a head whose lines end in LF or CR alone is no head."""
+    """C30: a head whose lines end in LF or CR alone is refused."""
     async with before(whole(b"{}")) as (proxy, upstream):
         data = post(proxy, kit, "Content-Length: 2", end=end) + b"{}" + hidden_request(proxy)
         answer, rest = await raw(proxy, data)
@@ -86,7 +86,7 @@ async def test_lines_that_end_otherwise(kit: Kit, end: str) -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "0.9", "2.0", "1.2", "9.9", "11.1"])
 async def test_versions(kit: Kit, version: str) -> None:
-    """C30: chunks under HTTP/1.0, and other versions, do not open a way in."""
+    """C30: chunks under HTTP/1.0 or another version smuggle no request to the upstream."""
     async with before(whole(b"{}")) as (proxy, upstream):
         data = post(proxy, kit, CHUNKED, version=version) + b"2\r\n{}\r\n0\r\n\r\n" + hidden_request(proxy)
         answer, _ = await raw(proxy, data)
@@ -97,7 +97,7 @@ async def test_versions(kit: Kit, version: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["websocket", "h2c", "TLS/1.0"])
 async def test_upgrades_with_a_body(kit: Kit, protocol: str) -> None:
-    """C30, C35: WebSocket is a 426 and the end of the connection; other upgrades are not taken up."""
+    """C30, C35: an upgrade to WebSocket is a 426 and ends the connection; other upgrades are ignored."""
     async with before(kit.whole("ok")) as (proxy, upstream):
         body = json.dumps(kit.ask(stream=False)).encode()
         headers = (f"Upgrade: {protocol}", "Connection: upgrade", f"Content-Length: {len(body)}")
@@ -111,7 +111,7 @@ async def test_upgrades_with_a_body(kit: Kit, protocol: str) -> None:
 
 
 async def test_a_body_where_none_belongs(kit: Kit) -> None:
-    """C30: the body of a GET is its body, not a request behind it."""
+    """C30: the body of a GET is taken as its body and not as another request."""
     async with before(whole(b'{"data":[]}')) as (proxy, upstream):
         hidden = hidden_request(proxy)
         head = proxy.request(None, {"Content-Length": str(len(hidden))}, method="GET", path="/v1/models")
@@ -123,7 +123,7 @@ async def test_a_body_where_none_belongs(kit: Kit) -> None:
 
 @pytest.mark.parametrize("framing", [b"", b"Content-Length: 5\r\n"])
 async def test_trailers_are_no_headers(kit: Kit, framing: bytes) -> None:
-    """C30: what stands behind the last chunk changes nothing and goes nowhere; framing there is a 400."""
+    """C30: trailers have no effect and are not passed on; a framing header among them is a 400."""
     body = json.dumps(kit.ask(stream=False)).encode()
     trailers = b"Authorization: Bearer sk-trailer\r\nx-toolrelay-tools: none\r\n" + framing
     data = b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, trailers)
@@ -151,7 +151,7 @@ async def test_trailers_are_no_headers(kit: Kit, framing: bytes) -> None:
     ],
 )
 async def test_controls_in_headers(kit: Kit, line: bytes) -> None:
-    """C31: no control character and no header made of one goes upstream; under 500."""
+    """C31: neither a control character nor a header made with one goes upstream, and there is no 5xx."""
     async with before(kit.whole("ok")) as (proxy, upstream):
         body = json.dumps(kit.ask(stream=False)).encode()
         opening = post(proxy, kit, f"Content-Length: {len(body)}")[:-2]
@@ -164,7 +164,7 @@ async def test_controls_in_headers(kit: Kit, line: bytes) -> None:
 
 @pytest.mark.parametrize("field", ["model", "user", "metadata"])
 async def test_line_ends_in_fields(kit: Kit, field: str) -> None:
-    """C31: what a body says never becomes a header, whatever it holds."""
+    """C31: a value in the body never becomes a header, whatever characters it has."""
     evil = "m\r\nX-Injected: 1\r\n\r\nGET /v1/behind HTTP/1.1\r\n\x00"
     more = {field: {"a": evil} if field == "metadata" else evil}
     async with before(kit.whole("ok")) as (proxy, upstream):
@@ -178,7 +178,7 @@ async def test_line_ends_in_fields(kit: Kit, field: str) -> None:
 
 
 async def test_nothing_says_where_to_go(kit: Kit) -> None:
-    """C32: no header and no field of a request makes the proxy call anybody else."""
+    """C32: no header or field of a request makes the proxy connect to another host."""
     async with RawUpstream(whole(b"{}")) as tripwire, before(kit.whole("ok")) as (proxy, upstream):
         evil = f"127.0.0.1:{tripwire.port}"
         fields: dict[str, Any] = {
@@ -209,7 +209,7 @@ async def test_nothing_says_where_to_go(kit: Kit) -> None:
 
 
 async def test_a_body_of_eight_megabytes(kit: Kit, allow: tuple[str, ...]) -> None:
-    """C33: an image's worth of body passes whole."""
+    """C33: a body of 8 MB passes whole."""
     async with before(kit.whole("ok"), allow=allow) as (proxy, upstream):
         answer = await ask(proxy, kit, stream=False, user="x" * (8 << 20))
         assert answer.status == 200
@@ -217,7 +217,7 @@ async def test_a_body_of_eight_megabytes(kit: Kit, allow: tuple[str, ...]) -> No
 
 
 async def test_bodies_that_are_refused_unread(kit: Kit) -> None:
-    """C33: four declared gigabytes, endless chunks and a compressed body are 413, 413 and 415."""
+    """C33: 4 GB declared and endless chunks are a 413, and a compressed body is a 415, unread."""
     async with before(kit.whole("ok"), server={"max_body_bytes": 100_000}) as (proxy, upstream):
         answer, _ = await raw(proxy, post(proxy, kit, f"Content-Length: {4 << 30}"))
         assert answer.status == 413
@@ -253,7 +253,7 @@ BODIES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", BODIES)
 async def test_bodies_that_two_could_read_differently(kit: Kit, allow: tuple[str, ...], name: str) -> None:
-    """C34: 400 in OpenAI's shape, and the upstream never sees them."""
+    """C34: a body that parsers may read differently is a 400 and does not reach the upstream."""
     async with before(kit.whole("ok"), allow=allow) as (proxy, upstream):
         answer = await ask(proxy, kit, BODIES[name])
         assert answer.status == 400
@@ -267,13 +267,13 @@ def _asked_at(known: Endpoint) -> str:
 
 @pytest.mark.parametrize("path", [_asked_at(known) for known in SERVED.endpoints if known.is_inference])
 async def test_json_is_read_strictly_on_every_path(path: str) -> None:
-    """C34: no path for inference takes such a body, also where nothing hangs on what it says."""
+    """C34: every path for inference refuses such bodies, even if the proxy needs nothing from them."""
     spoken = {"wires": ("chat", "responses", "anthropic", "ollama")}
     async with before(whole(b"{}"), allow=(), served=spoken) as (proxy, upstream):
         for name, body in BODIES.items():
             answer = await proxy.ask(body, path=path)
             assert answer.status == 400, name
-            # Each in its dialect's own shape; Ollama's is a text.
+            # Each dialect has its own form of error; Ollama's is a text.
             error = answer.json["error"]
             if isinstance(error, str):
                 continue
@@ -291,7 +291,7 @@ async def test_json_is_read_strictly_on_every_path(path: str) -> None:
     ["charset=utf-7", 'Charset = "UTF-16"', "charset=utf-8; charset=utf-7", "charset*=utf-7''", "charset"],
 )
 async def test_json_is_utf_8(kit: Kit, allow: tuple[str, ...], charset: str) -> None:
-    """C34: a character set in which an upstream would read other fields is a 415; UTF-8 may be named."""
+    """C34: a character set other than UTF-8 is a 415; UTF-8 may be named."""
     body = json.dumps(kit.ask(stream=False, user="+ACI-,+ACI-model+ACI-:+ACI-other")).encode()
     async with before(kit.whole("ok"), allow=allow) as (proxy, upstream):
         refused = await ask(proxy, kit, body, {"Content-Type": f"application/json; {charset}"})
@@ -305,7 +305,7 @@ async def test_json_is_utf_8(kit: Kit, allow: tuple[str, ...], charset: str) -> 
     "path", ["/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations"]
 )
 async def test_forms_pass_as_they_are(path: str) -> None:
-    """C34: what is a form by its type is streamed, whatever stands in it."""
+    """C34: a multipart form is streamed unchanged, whatever it contains."""
     form = b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n\xff\x00{"a":1,"a":2}\r\n--b--\r\n'
     headers = {"Content-Type": "Multipart/Form-Data; boundary=b", "Authorization": "Bearer unused"}
     async with before(whole(b"{}")) as (proxy, upstream):
@@ -323,7 +323,7 @@ ODD: tuple[Any, ...] = (
     [{"type": "function_call_output", "call_id": {}}], [{"type": "item_reference", "id": 7}],
     {"type": "allowed_tools", "tools": 7}, {"include_usage": 7}, {"format": {"type": "json_schema"}},
 )  # fmt: skip
-"""What nobody expects in a field, whichever it is."""
+"""Values that no field expects."""
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ ODD: tuple[Any, ...] = (
      "metadata", "previous_response_id", "prompt", "response_format", "text", "store", "instructions"],
 )  # fmt: skip
 async def test_fields_of_another_kind(kit: Kit, allow: tuple[str, ...], field: str) -> None:
-    """C34: what a field is not made for is the upstream's to judge, or a 4xx that names what is wrong."""
+    """C34: a value of the wrong type is passed to the upstream, or is a 4xx with the usual error."""
     async with before(kit.stream("ok"), allow=allow) as (proxy, _):
         for odd in ODD:
             answer = await ask(proxy, kit, {**kit.ask(), field: odd})
@@ -346,7 +346,7 @@ async def test_fields_of_another_kind(kit: Kit, allow: tuple[str, ...], field: s
 
 @pytest.mark.parametrize("field", ["stream", "background"])
 async def test_switches_of_another_kind(kit: Kit, allow: tuple[str, ...], field: str) -> None:
-    """C34: what some upstreams take for true is a 400 where the answer is read, and else theirs to judge."""
+    """C34: a switch that is no boolean is a 400 if server tools are offered, and else passes."""
     async with before(kit.whole("ok"), allow=allow) as (proxy, upstream):
         odd: object
         for odd in (1, 0, "true", "yes", "", [], {}):
@@ -361,7 +361,7 @@ async def test_switches_of_another_kind(kit: Kit, allow: tuple[str, ...], field:
 
 
 async def test_odd_characters_are_untouched(kit: Kit, allow: tuple[str, ...]) -> None:
-    """C34: what can be read in one way only goes up in the client's own spelling."""
+    """C34: text with only one reading goes upstream in the client's own spelling."""
     odd = rb'"\u0000 \ud83d\ude42 \uffff \u2028 \/ \u0041 ' + "\ufeff\u2028\U0010ffff".encode() + b'"'
     body = json.dumps(kit.ask(stream=False)).encode()[:-1] + b', "user" : ' + odd + b', "seed":1.50e2}'
     async with before(kit.whole("ok"), allow=allow) as (proxy, upstream):
@@ -372,7 +372,7 @@ async def test_odd_characters_are_untouched(kit: Kit, allow: tuple[str, ...]) ->
 
 @pytest.mark.parametrize("method", ["TRACE", "CONNECT", "TRACK", "DEBUG", "PROPFIND", "get", "X" * 30])
 async def test_methods_of_no_api(kit: Kit, method: str) -> None:
-    """C35: 4xx, nothing echoed, nothing behind it read."""
+    """C35: an unknown method is an error that echoes nothing, and nothing behind it is read."""
     async with before(whole(b"{}")) as (proxy, upstream):
         data = proxy.request(method=method, path=kit.path, headers={"X-Secret": "sk-echo"})
         answer, rest = await raw(proxy, data + hidden_request(proxy))
@@ -383,7 +383,7 @@ async def test_methods_of_no_api(kit: Kit, method: str) -> None:
 
 
 async def test_pipelined(kit: Kit) -> None:
-    """C35: ten requests sent at once get their ten answers, whole and in order."""
+    """C35: ten pipelined requests get their ten answers, whole and in order."""
     scripts = [kit.stream(f"number {n}") for n in range(10)]
     async with before(*scripts) as (proxy, _), asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         conversation.writer.write(proxy.request(kit.ask(), path=kit.path) * 10)
@@ -403,7 +403,7 @@ HEADS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", HEADS)
 async def test_heads_without_measure(kit: Kit, name: str) -> None:
-    """C36: 400 or 431 at once, and the next is served."""
+    """C36: a head that is too large is a 400 or 431, and the next request is served."""
     async with before(whole(b"{}")) as (proxy, upstream):
         answer, rest = await raw(proxy, post(proxy, kit)[:-2] + HEADS[name] + b"\r\n")
         assert answer.status in (400, 431)
@@ -414,7 +414,7 @@ async def test_heads_without_measure(kit: Kit, name: str) -> None:
 
 @pytest.mark.parametrize("size", [9_000, 12_000, 65_536, 1 << 20])
 async def test_targets_without_measure(kit: Kit, size: int) -> None:
-    """C36: 414, or 431 where the line is past every bound."""
+    """C36: a target that is too long is a 414, or a 431 if the line is beyond the bound of a head."""
     async with before(whole(b"{}")) as (proxy, upstream):
         for target in (f"/v1/{'a' * size}", f"{kit.path}?{'a' * size}"):
             answer, _ = await raw(proxy, proxy.request({}, path=target))

@@ -1,5 +1,5 @@
-"""Recorded streams, mutated: the parser and both readers raise nothing but what they declare, give the
-same for every cut, keep a bounded amount, and do not look at a byte again and again."""
+"""For mutated recorded streams, the parser and both readers raise only what they declare, do not depend on
+cuts, and need bounded memory and linear work."""
 
 import random
 import tracemalloc
@@ -24,7 +24,7 @@ MAX_SEED_BYTES = 60_000
 
 
 def _recorded(wire: str) -> list[bytes]:
-    """Upstreams' own streams of one wire, the longest left out: every mutation reads a whole one."""
+    """Return the recorded streams of one wire, except long ones, since every mutation reads a whole one."""
     found = sorted(FIXTURES.glob(f"*.{wire}/*/turn-*/response.sse"))
     streams = [file.read_bytes() for file in found]
     return [stream for stream in streams if len(stream) <= MAX_SEED_BYTES]
@@ -43,7 +43,7 @@ TOKENS = [
 
 
 def mutate(stream: bytes, rng: random.Random) -> bytes:
-    """The stream with one to six changes, by byte, by token, by value and by event."""
+    """Return the stream with one to six changes: of bytes, tokens, values or events."""
     for _ in range(rng.randint(1, 6)):
         events = stream.split(b"\n\n")
         at, other = (rng.randrange(len(stream) + 1) for _ in range(2))
@@ -78,7 +78,7 @@ def mutate(stream: bytes, rng: random.Random) -> bytes:
 
 
 def _another_value(stream: bytes, rng: random.Random) -> bytes:
-    """One JSON value turned into one of another kind."""
+    """Replace one JSON value by one of another kind."""
     colon = stream.find(b'":', rng.randrange(len(stream)))
     if colon < 0:
         return stream
@@ -90,7 +90,7 @@ def _another_value(stream: bytes, rng: random.Random) -> bytes:
 
 
 def cuts(stream: bytes, rng: random.Random) -> list[bytes]:
-    """The stream in pieces: few, many, or single bytes."""
+    """Return the stream in pieces: few, many, or single bytes."""
     if rng.random() < 0.15:
         return [stream[at : at + 1] for at in range(len(stream))]
     places = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.choice([1, 5, 60])))
@@ -98,16 +98,13 @@ def cuts(stream: bytes, rng: random.Random) -> list[bytes]:
 
 
 def reader_of(wire: str) -> TurnReader:
-    """A reader to which some of the recorded tools are the server's, some the client's."""
+    """Return a reader that takes some of the recorded tools for server tools, and some for the client's."""
     hidden: Callable[[str], bool] = lambda name: "time" in name or "weather" in name  # noqa: E731
     return WIRES[wire].reader(frozenset({"mine", "book", "get_weather"}), hidden, 8192)
 
 
 def read(wire: str, pieces: list[bytes]) -> tuple[list[Frame], str, str, bytes]:
-    """What a reader makes of it all: frames, how it ended, text and message.
-
-    Frames that hold nothing are left out; ids that are made up anew are not compared.
-    """
+    """Read all pieces; return frames, ending, text and message; after an error, the message is empty."""
     reader = reader_of(wire)
     frames: list[Frame] = []
     end = "closed"
@@ -126,7 +123,7 @@ def _sameness(frames: list[Frame]) -> list[tuple[bytes, object, list[str], bool,
     return [
         (f.raw, f.payload is None, [type(e).__name__ for e in f.events], f.is_end_mark, f.undecided)
         for f in frames
-        # How blank lines and comments are parted hangs on the cuts, and says nothing.
+        # How blank lines and comments are divided depends on the cuts and does not matter.
         if f.events or (f.raw and not is_comment(f.raw))
     ]
 
@@ -137,7 +134,7 @@ seeds = st.integers(0, 2**48)
 
 @pytest.mark.parametrize("wire", SEEDS)
 def test_there_is_something_to_mutate(wire: str) -> None:
-    """Every wire has recorded streams of its upstreams."""
+    """Every wire has recorded streams to mutate."""
     assert len(SEEDS[wire]) >= 5
 
 
@@ -146,7 +143,7 @@ def test_there_is_something_to_mutate(wire: str) -> None:
 @given(seeds)
 @example(0)
 def test_a_reader_and_any_stream(wire: str, seed: int) -> None:
-    """Rule W6: only WireError, no byte lost up to the turn's end, the same frames and ending for any cut."""
+    """Rule W6: a reader raises only WireError, loses no byte of the turn, and does not depend on cuts."""
     rng = random.Random(seed)
     stream = mutate(rng.choice(SEEDS[wire]), rng)
     frames, end, text, _ = read(wire, [stream])
@@ -169,7 +166,7 @@ def test_a_reader_and_any_stream(wire: str, seed: int) -> None:
 @fuzzed
 @given(seeds)
 def test_a_reader_and_any_reply(wire: str, seed: int) -> None:
-    """A body that is not streamed is read or refused; nothing else is raised."""
+    """A body that is not streamed is read or refused with WireError."""
     rng = random.Random(seed)
     stream = mutate(rng.choice(SEEDS[wire]), rng)
     body = max(stream.split(b"data: "), key=len).strip()
@@ -186,7 +183,7 @@ def test_a_reader_and_any_reply(wire: str, seed: int) -> None:
 @fuzzed
 @given(seeds)
 def test_the_parser_and_any_stream(seed: int) -> None:
-    """Rules W1, W6: every byte comes out, once and in order, and cuts change nothing."""
+    """Rules W1, W6: the parser returns every byte once and in order, and the cuts change nothing."""
     rng = random.Random(seed)
     stream = mutate(rng.choice([*SEEDS["chat"], *SEEDS["responses"]]), rng)
     outcomes = []
@@ -205,7 +202,7 @@ def test_the_parser_and_any_stream(seed: int) -> None:
 
 @pytest.mark.parametrize("shape", ["one event", "many lines", "bare cr", "comments", "crlf"])
 def test_each_byte_is_looked_at_a_few_times(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work grows with the stream, not with its square, for a stream in pieces of ten bytes."""
+    """For a stream in pieces of ten bytes, the parser's work grows linearly with the stream."""
     steps = 0
     inner = sse._next_boundary
 
@@ -253,7 +250,7 @@ FLOODS: dict[str, dict[str, bytes]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("wire", "kind"), [(wire, kind) for wire in FLOODS for kind in FLOODS[wire]])
 def test_what_a_reader_keeps_is_bounded(wire: str, kind: str) -> None:
-    """Two hundred megabytes of one response cost a hundred at the most, or end it as too large."""
+    """For 200 MB of one response, a reader keeps at most 100 MB or refuses the response as too large."""
     reader, unit = reader_of(wire), FLOODS[wire][kind] % LONG
     ended = ""
     tracemalloc.start()

@@ -1,6 +1,6 @@
-"""``kill -9`` at any moment of the process of the servers, of a server, and of a worker.
+"""``kill -9`` at any moment for the process that hosts MCP servers, a server, or a worker.
 
-When each is killed is drawn from one seed; what must hold does not depend on it.
+One seed decides when each is killed; what must hold does not depend on it.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SEED = 20261127
 TAKES_S = 0.3
-"""Of each call; a process is killed up to half as long again after the request was sent."""
+"""Seconds that each call takes; a process is killed within one and a half times as many."""
 VICTIMS = ("host", "server", "worker")
 ROUNDS = 4
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process, empty where it is gone."""
+    """Return the command line of a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -40,7 +40,7 @@ def command_of(pid: int) -> str:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
+    """Say whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -48,7 +48,7 @@ def runs(pid: int) -> bool:
 
 
 def below(pid: int) -> Sequence[int]:
-    """All processes that a process has started, and those that these have started."""
+    """Return all processes that a process has started, directly or indirectly."""
     try:
         own = children(pid)
     except OSError:
@@ -57,7 +57,7 @@ def below(pid: int) -> Sequence[int]:
 
 
 def find(proxy: ProxyProcess, kind: str) -> int | None:
-    """The process of a kind, where there is one now."""
+    """Return the process of a kind, if one runs now."""
     for pid in below(proxy.process.pid):
         command = command_of(pid)
         is_server, is_host = "toy.py" in command, "mcp.host.program" in command
@@ -67,7 +67,7 @@ def find(proxy: ProxyProcess, kind: str) -> int | None:
 
 
 async def answered(proxy: ProxyProcess, body: object, key: str) -> str:
-    """What the model says at last; a client whose connection is lost asks again, with the same key."""
+    """Return the model's answer; if the connection is lost, ask again with the same idempotency key."""
     for _ in range(100):
         try:
             answer = await proxy.ask(body, {"Idempotency-Key": key})
@@ -79,7 +79,7 @@ async def answered(proxy: ProxyProcess, body: object, key: str) -> str:
 
 
 async def test_kills_at_any_moment(tmp_path: Path) -> None:
-    """No effect happens twice, an unknown outcome is said to be unknown, and no process is left behind."""
+    """No tool call has an effect twice, an unknown outcome is reported as unknown, and no process is left."""
     chance = random.Random(SEED)
     victims = [victim for victim in VICTIMS for _ in range(ROUNDS)]
     chance.shuffle(victims)

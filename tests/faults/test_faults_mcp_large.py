@@ -1,4 +1,4 @@
-"""Answers of ten megabytes and more: they fail their own call, and nothing beside it."""
+"""An MCP server's answer of 10 MB or more fails its own call and nothing else."""
 
 import asyncio
 import json
@@ -22,13 +22,13 @@ from proxy.tools.mcp.servers import Server
 
 TEN_MB = 10_000_000
 TOO_MUCH = 17 << 20
-"""More than is read of one message."""
+"""More than the proxy reads of one message."""
 
 TOOLS = [tool_definition("large"), tool_definition("endless"), tool_definition("a")]
 
 
 def large(size: int) -> Mapping[str, Any]:
-    """A result with so much text."""
+    """Return a result with a text of this size."""
     return {"result": {"content": [{"type": "text", "text": "x" * size}]}}
 
 
@@ -73,7 +73,7 @@ async def over_http(*, events: bool = False) -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def over_stdio(folder: Path) -> AsyncIterator[Server]:
-    """The same over standard input and output."""
+    """The same server over standard input and output."""
     answers = {"large": large(TEN_MB), "endless": large(TOO_MUCH), "a": FINE}
     yield scripted(folder, TOOLS, answers)
 
@@ -84,14 +84,14 @@ def over(transport: str, folder: Path) -> AbstractAsyncContextManager[Server]:
 
 
 async def call(host: Hosted, server: str, tool: str) -> str:
-    """What a tool says."""
+    """Call a tool; return its text."""
     digest = (await host.definitions(server))[tool].digest
     return read_result(await host.client.call(server, tool, digest, {}, LATE_S)).text
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http", "events"])
 async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport: str) -> None:
-    """The call is told why, and that it ran; other calls, of this server and of another, go on meanwhile."""
+    """The call fails with the reason and that the tool ran; calls of this and another server go on."""
     other = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="other")
     async with over(transport, tmp_path) as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
         await host.becomes("toy", "ready")
@@ -102,7 +102,7 @@ async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport
         with pytest.raises(ToolFailure, match="the tool ran, but its result is larger than 8388608 bytes"):
             await asking
         assert await call(host, "toy", "a") == "fine"
-        # The connection was not lost by it.
+        # The large answer did not end the connection.
         assert host.client.statuses["toy"].reconnects == 0
 
 
@@ -117,7 +117,7 @@ async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport
 async def test_an_answer_past_the_bound_is_not_read(
     tmp_path: Path, transport: str, words: str, reconnects: int
 ) -> None:
-    """Nobody knows what it would have said; a program is started anew, and no other server is affected."""
+    """The call fails with an unknown outcome; a server over stdio restarts, and no other is affected."""
     other = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="other")
     async with over(transport, tmp_path) as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
         await host.becomes("toy", "ready")
@@ -132,11 +132,11 @@ async def test_an_answer_past_the_bound_is_not_read(
 
 
 async def test_streams_beside_a_large_answer(tmp_path: Path) -> None:
-    """The model reads why its call has no result; a stream that uses no tool ends as it would have."""
+    """The model gets the reason, and a stream beside the call ends as usual."""
     middle = asyncio.Event()
 
     def model(request: RawRequest) -> list[Step]:
-        """A stream with a pause for who asks for one, else the obedient model."""
+        """Return a stream with a pause if one is asked for, else an answer of the obedient model."""
         if json.loads(request.body).get("stream"):
             first, *rest = stream(role(), content("before"), content("after"), finish())
             return [first, *rest[:2], middle, *rest[2:]]

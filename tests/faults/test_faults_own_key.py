@@ -1,4 +1,4 @@
-"""Our key, said by an upstream, where it is not handed on but kept, shown again or composed anew."""
+"""If an upstream repeats the proxy's key, the proxy neither stores it nor composes it into an answer."""
 
 import json
 from pathlib import Path
@@ -13,12 +13,12 @@ ESCAPED = SERVER_KEY.replace("s", "\\u0073", 1)
 
 
 def in_the_middle(before: int, after: int, last: str = "") -> str:
-    """A text with our key in the second of three equal parts, as the kits cut texts into events."""
+    """Return a text with the proxy's key in the second of three equal parts, as the kits cut texts."""
     return f"{'a' * before}{SERVER_KEY:<30}{last:b>{after}}"
 
 
 def cut_in_two(script: list[Step], at: bytes) -> list[Step]:
-    """The same body in two reads of the network, the first of which ends within ``at``."""
+    """Return the same body in two reads of the network, the first of which ends within ``at``."""
     if isinstance(script[0], bytes) and not script[0].endswith(b"\r\n\r\n"):
         middle = script[0].index(at) + 5
         return [script[0][:middle], 0.02, script[0][middle:], *script[1:]]
@@ -34,8 +34,7 @@ def cut_in_two(script: list[Step], at: bytes) -> list[Step]:
 @pytest.mark.parametrize("spelled", [SERVER_KEY, ESCAPED], ids=["plain", "escaped"])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "reply"])
 async def test_our_key_is_not_kept(kit: Kit, tmp_path: Path, stream: bool, spelled: str, cut: bool) -> None:
-    """C42: what a turn says is read without our key, so that neither the record, nor a tool, nor the turns
-    that follow get it from there; and who asks for the response again does not either."""
+    """C42: the key is removed from what a turn says, so the record, tools and later requests lack it."""
     arguments = json.dumps({"text": in_the_middle(20, 28)})
     first = kit.result(stream, in_the_middle(30, 30), ("call_1", ECHO, arguments))
     last = kit.result(stream, in_the_middle(30, 30, "it is."))
@@ -64,12 +63,12 @@ async def test_our_key_is_not_kept(kit: Kit, tmp_path: Path, stream: bool, spell
 
 
 def files_of(folder: Path) -> bytes:
-    """All that its files hold."""
+    """Return the content of all files in a folder."""
     return b"".join(file.read_bytes() for file in folder.iterdir() if file.is_file())
 
 
 def _spelled(step: Step, spelled: str) -> Step:
-    """A step with the key in another spelling, of the same length on the wire or in a new frame."""
+    """Return a step with another spelling of the key, and the length or frame corrected."""
     if not isinstance(step, bytes) or SERVER_KEY.encode() not in step or spelled == SERVER_KEY:
         return step
     body = step.replace(SERVER_KEY.encode(), spelled.encode())
@@ -85,7 +84,7 @@ def _spelled(step: Step, spelled: str) -> Step:
 
 @pytest.mark.parametrize("spelled", [SERVER_KEY, ESCAPED], ids=["plain", "escaped"])
 async def test_a_list_of_models_has_no_key_of_ours(spelled: str) -> None:
-    """C42: what is made of the lists of several upstreams, and of one model in them, has no key of ours."""
+    """C42: lists of models and single models that the proxy composes do not contain its key."""
     said = b'{"object":"list","data":[{"id":"m","note":"it is %s now"}]}' % spelled.encode()
     none = whole(b'{"object":"list","data":[]}')
     async with RawUpstream(whole(said)) as one, RawUpstream(none) as other:

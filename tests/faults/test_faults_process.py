@@ -1,5 +1,5 @@
-"""C03, C07, C33, C36, C39, C40, C43, C44 where only a process of its own shows it: memory, descriptors,
-signals and sudden death."""
+"""C03, C07, C33, C36, C39, C40, C43, C44 for a process of its own: memory, descriptors, signals and sudden
+death."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ GROWTH = 96 * MIB
 
 
 class Highest:
-    """``async with Highest(proxy) as high: …; high.growth`` is the most that resident memory grew."""
+    """``async with Highest(proxy) as high: …; high.growth`` is the greatest growth of resident memory."""
 
     def __init__(self, proxy: ServeProcess) -> None:
         self._proxy = proxy
@@ -46,17 +46,17 @@ class Highest:
 
     @property
     def growth(self) -> int:
-        """Bytes."""
+        """Return the growth in bytes."""
         return max(self._most, self._proxy.rss()) - self._first
 
 
 async def ask(proxy: ServeProcess, kit: Kit, **more: Any) -> Answer:
-    """One request."""
+    """Send one request."""
     return await proxy.ask(kit.ask(**more), path=kit.path)
 
 
 async def warm(proxy: ServeProcess, upstream: RawUpstream, kit: Kit) -> None:
-    """Have everything imported and connected that one request needs; then play what was scripted."""
+    """Send one request, so that imports and connections are there; then restore the scripts."""
     scripts = upstream.scripts
     upstream.scripts = (kit.stream("fine"),)
     assert kit.read((await ask(proxy, kit)).body).text == "fine"
@@ -65,7 +65,7 @@ async def warm(proxy: ServeProcess, upstream: RawUpstream, kit: Kit) -> None:
 
 
 async def test_memory_of_a_large_event(kit: Kit, allow: Allow, tmp_path: Path) -> None:
-    """C03: eight megabytes in one event, in small pieces, cost less than 96 MiB."""
+    """C03: an event of 8 MB in small pieces costs less than 96 MiB."""
     data = kit.begun("x" * (8 * MIB)) + b"data: [DONE]\n\n"
     pieces = [chunk(data[at : at + 20_000]) for at in range(0, len(data), 20_000)]
     async with (
@@ -79,7 +79,7 @@ async def test_memory_of_a_large_event(kit: Kit, allow: Allow, tmp_path: Path) -
 
 
 async def test_memory_of_a_bomb(kit: Kit, allow: Allow, tmp_path: Path) -> None:
-    """C07: four hundred megabytes in half a megabyte are not unpacked, whether anybody reads or not."""
+    """C07: the proxy does not unpack 400 MB of a compressed stream into memory."""
     packer = zlib.compressobj(wbits=31)
     bomb = packer.compress(kit.begun("a")) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(b"data: " + b" " * MIB) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -99,7 +99,7 @@ async def test_memory_of_a_bomb(kit: Kit, allow: Allow, tmp_path: Path) -> None:
 
 
 async def test_memory_of_bodies(kit: Kit, tmp_path: Path) -> None:
-    """C33, C36: eight megabytes of body, many small values, an endless body and endless heads."""
+    """C33, C36: large bodies, many values, and endless bodies and heads cost bounded memory."""
     async with (
         RawUpstream(kit.whole("ok")) as upstream,
         serve_process(upstream, tmp_path, allow=("core__*",)) as proxy,
@@ -137,7 +137,7 @@ async def _endless(proxy: ServeProcess, opening: bytes) -> None:
 
 
 async def test_five_hundred_streams(allow: Allow, tmp_path: Path) -> None:
-    """C39: five hundred at once are all exact, within 192 MiB, and leave no descriptor behind."""
+    """C39: 500 streams at once are exact, cost at most 192 MiB, and leave no descriptor open."""
     release = asyncio.Event()
     scripts: dict[str, list[Step]] = {}
     for kit in KITS.values():
@@ -165,12 +165,12 @@ async def test_five_hundred_streams(allow: Allow, tmp_path: Path) -> None:
             assert answer.clean
             assert answer.body == kit.text(*["word "] * 20)
         assert high.growth <= 192 * MIB
-        # Connections to the upstream are kept for a while; those to clients are not.
+        # Connections to the upstream are kept for a while; those to clients are closed.
         await until(lambda: proxy.fds() <= baseline + upstream.open_connections + 12)
 
 
 async def test_memory_of_a_client_that_does_not_read(kit: Kit, allow: Allow, tmp_path: Path) -> None:
-    """C40: two hundred megabytes pushed at it stay with the upstream; others are served."""
+    """C40: if a client does not read, most of 200 MB stays with the upstream, and others are served."""
     comments = [chunk(b": " + b"x" * 65_000 + b"\n\n")] * 3200
     flood: list[Step] = [SSE_HEAD, chunk(kit.begun("a")), *comments, HANG]
     async with RawUpstream(flood) as upstream, serve_process(upstream, tmp_path, allow=allow) as proxy:
@@ -192,7 +192,7 @@ async def test_memory_of_a_client_that_does_not_read(kit: Kit, allow: Allow, tmp
 
 
 async def test_sudden_death(kit: Kit, tmp_path: Path) -> None:
-    """C43: after kill -9 in a loop the file is whole, committed rows are there and none is running."""
+    """C43: after ``kill -9``, the record is valid, has its rows, and no run is left as running."""
     call = kit.turn(("call_1", TIME, '{"timezone":"UTC"}'))
     async with RawUpstream(call, kit.stream("done"), call, [HANG]) as upstream:
         async with serve_process(upstream, tmp_path, allow=("core__*",)) as proxy:
@@ -231,11 +231,11 @@ def patient(self, path, options):
     begin(self, path, replace(options, lock_timeout_s={LATE_S}))
 SqliteStore.__init__ = patient
 """
-"""A module of tools, by which the record waits for a lock for longer than a test for an answer."""
+"""A module of tools that makes the record wait longer for a lock than a test waits for an answer."""
 
 
 async def test_a_locked_record_delays_no_stream(kit: Kit, tmp_path: Path) -> None:
-    """C43: while another process holds the database streams are served, and their rows come after."""
+    """C43: while another process locks the record, streams are served; their rows are written later."""
     (tmp_path / "patient.py").write_text(PATIENT_RECORD)
     tools = {"modules": ["patient.py"]}
     async with (
@@ -255,7 +255,7 @@ async def test_a_locked_record_delays_no_stream(kit: Kit, tmp_path: Path) -> Non
 
 
 async def test_a_signal_during_a_stream(kit: Kit, allow: Allow, tmp_path: Path) -> None:
-    """C44: the stream runs to its end, a new request is refused, and the process ends in time."""
+    """C44: after SIGTERM, the stream runs to its end, a new request is refused, and the process ends."""
     release = asyncio.Event()
     data = kit.text("one ", "two ", "three")
     half = data.index(b"\n\n") + 2
@@ -276,7 +276,7 @@ async def test_a_signal_during_a_stream(kit: Kit, allow: Allow, tmp_path: Path) 
 
 
 async def _is_refused(proxy: ServeProcess, kit: Kit) -> bool:
-    """Whether a new request gets a 503 or no connection; one that is let in goes away again."""
+    """Say whether a new request gets 503 or no connection; leave if it is admitted."""
     try:
         async with proxy.sent(kit.ask(), path=kit.path) as conversation:
             status = (await conversation.head()).status

@@ -1,4 +1,4 @@
-"""Thousands of mixed streams with faults, after which everything is as it was before.
+"""After thousands of mixed streams with faults, the process has the resources that it had before.
 
 ``TOOLRELAY_TEST_SOAK`` is the number of streams: 2000 in CI, 10000 with ``python -m bench.soak``.
 """
@@ -23,14 +23,14 @@ from proxy.caches import cache_sizes
 STREAMS = int(os.environ.get("TOOLRELAY_TEST_SOAK", "2000"))
 AT_ONCE = 32
 FIRST = 400
-"""Streams before the baseline is taken: imports, pools and caches are full then."""
+"""Streams before the first measurement, which fill imports, pools and caches."""
 
 TEXT = ("Grüße ", "aus ", "dem ", "Rechenzentrum ") * 4
 CALLS = (("call_1", TIME, '{"timezone":"UTC"}'), ("call_2", ECHO, '{"text":"a"}'))
 
 
 def _script(kit: Kit, case: str, later: bool) -> list[Step]:
-    """What the upstream does in a case, on its first turn or a later one."""
+    """Return the upstream's script for a case, on its first turn or a later one."""
     if later and case != "later turn breaks":
         return kit.whole("done") if case == "tools, whole" else kit.stream("done")
     begun = chunk(kit.begun("a"))
@@ -112,7 +112,7 @@ CASES: Mapping[str, Check] = {
 
 
 async def _stream(proxy: Proxy, kit: Kit, case: str) -> None:
-    """One client, from its connection to its end."""
+    """Play one client, from its connection to its end."""
     tools = ["mine"] if case == "client tool" else []
     body = kit.ask(stream=not case.endswith("whole"), tools=tools)
     if case in CASES:
@@ -129,7 +129,7 @@ async def _stream(proxy: Proxy, kit: Kit, case: str) -> None:
 
 
 async def _soak(proxy: Proxy, upstream: RawUpstream, streams: int, rng: random.Random) -> None:
-    """That many streams, some at once."""
+    """Play so many streams, several at once."""
     kits = [*KITS.values()]
     cases = [*CASES, "plain", "tools", "malformed", "leaves", "leaves early"]
     left = iter(range(streams))
@@ -137,14 +137,14 @@ async def _soak(proxy: Proxy, upstream: RawUpstream, streams: int, rng: random.R
     async def worker() -> None:
         for _ in left:
             await _stream(proxy, rng.choice(kits), rng.choice(cases))
-            # What the upstream remembers of its requests would count as our memory.
+            # The requests that the upstream keeps would count as the proxy's memory.
             upstream.requests.clear()
 
     await asyncio.gather(*[worker() for _ in range(AT_ONCE)])
 
 
 def _state() -> tuple[int, int, collections.Counter[str]]:
-    """Descriptors, tasks, and living objects of our own and of connections, by type."""
+    """Count descriptors, tasks, and living objects of the proxy and of aiohttp by type."""
     gc.collect()
     kinds = collections.Counter(
         f"{type(thing).__module__}.{type(thing).__qualname__}"
@@ -162,7 +162,7 @@ def _rss() -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(120 + STREAMS // 10)
 async def test_soak(tmp_path: Path) -> None:
-    """C39: streams, tools and faults at once; then no descriptor, task, object or megabyte is left over."""
+    """C39: after many streams, tools and faults, no descriptor, task, object or memory is left over."""
     rng = random.Random(20)
     store = {"url": f"sqlite:///{tmp_path}/record.db"}
     served = {"idle_timeout_s": LATE_S, "forward_headers": ["x-case"]}
@@ -177,7 +177,7 @@ async def test_soak(tmp_path: Path) -> None:
         pooled, memory = upstream.open_connections, _rss()
         await _soak(proxy, upstream, max(STREAMS - FIRST, FIRST), rng)
         await until(quiet)
-        # Connections that are kept for the next request are no leak; each is two sockets here.
+        # Connections kept for the next request are no leak; each has two sockets in this process.
         spare = 2 * max(0, upstream.open_connections - pooled)
 
         async def as_before() -> bool:

@@ -1,4 +1,4 @@
-"""C01 to C07: whatever dialect, cut or framing a stream comes in, its bytes are the client's."""
+"""C01 to C07: the client gets a stream's bytes, in whatever dialect, cuts or framing they come."""
 
 import asyncio
 import gzip
@@ -13,7 +13,7 @@ from wire_kits import DONE, Kit
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_cuts(kit: Kit, allow: Allow, seed: int) -> None:
-    """C01: bytes are the same wherever the network cut them, from one upstream request."""
+    """C01: the client gets the same bytes, however the network cut them, from one upstream request."""
     data = kit.text("Grüße ", "🙂 ", "schön\r\n")
     pieces: list[Step] = []
     for piece in cut(data, seed):
@@ -27,7 +27,7 @@ async def test_random_cuts(kit: Kit, allow: Allow, seed: int) -> None:
 
 
 async def test_a_reply_keeps_its_bytes(kit: Kit, allow: Allow) -> None:
-    """C01: an answer that is not streamed too, odd spacing and unknown fields included."""
+    """C01: an answer that is not streamed keeps its bytes, even odd spacing and unknown fields."""
     body = kit.reply("Grüße").replace(b", ", b" ,  ").replace(b"{", b'{ "zz":1e2, ', 1)
     async with before(whole(body), allow=allow) as (proxy, upstream):
         answer = await ask(proxy, kit, stream=False)
@@ -70,7 +70,7 @@ DIALECTS = (
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_dialects(kit: Kit, allow: Allow, dialect: str) -> None:
-    """C02: line ends, comments, marks, rubbish: looked at perhaps, never touched."""
+    """C02: odd line ends, comments, marks and invalid data reach the client unchanged."""
     data = _dialects(kit)[dialect]
     async with before(chunked(*cut(data, 1, 5)), allow=allow) as (proxy, upstream):
         answer = await ask(proxy, kit)
@@ -83,7 +83,7 @@ async def test_dialects(kit: Kit, allow: Allow, dialect: str) -> None:
     ("lacks", "given"), [(DONE, DONE), (DONE[-1:], b"\n"), (DONE[-2:], b"\n\n")], ids=["mark", "one", "two"]
 )
 async def test_a_missing_end(kit: Kit, allow: Allow, lacks: bytes, given: bytes) -> None:
-    """C02: without an end mark, or without its line ends, just what lacks is appended."""
+    """C02: if the end mark or its line ends are missing, exactly these are added."""
     data = kit.text("a").removesuffix(lacks)
     async with before(chunked(data), allow=allow) as (proxy, _):
         answer = await ask(proxy, kit)
@@ -91,7 +91,7 @@ async def test_a_missing_end(kit: Kit, allow: Allow, lacks: bytes, given: bytes)
 
 
 async def test_a_large_event(kit: Kit, allow: Allow) -> None:
-    """C03: eight megabytes in one event pass exactly."""
+    """C03: an event of 8 MB passes unchanged."""
     data = kit.begun("x" * (8 << 20)) + DONE
     async with before(chunked(*cut(data, 3, 60)), allow=allow) as (proxy, _):
         answer = await ask(proxy, kit)
@@ -100,7 +100,7 @@ async def test_a_large_event(kit: Kit, allow: Allow) -> None:
 
 
 async def test_events_do_not_wait(kit: Kit, allow: Allow) -> None:
-    """C04: each event is with the client before the upstream sends the next."""
+    """C04: each event reaches the client before the upstream sends the next one."""
     events = [event + b"\n\n" for event in kit.text("a", "b").split(b"\n\n")[:-1]]
     releases = [asyncio.Event() for _ in events]
     steps: list[Step] = []
@@ -124,7 +124,7 @@ async def test_events_do_not_wait(kit: Kit, allow: Allow) -> None:
 
 
 async def test_one_byte_at_a_time(kit: Kit, allow: Allow) -> None:
-    """C04: single bytes make whole events, and the same bytes."""
+    """C04: if the upstream sends single bytes, the client gets whole events with the same bytes."""
     data = kit.text("é")
     async with before(chunked(*[bytes([byte]) for byte in data]), allow=allow) as (proxy, _):
         answer = await ask(proxy, kit)
@@ -134,7 +134,7 @@ async def test_one_byte_at_a_time(kit: Kit, allow: Allow) -> None:
 
 @pytest.mark.parametrize("framing", ["close", "length", "hints", "trailers", "extensions", "half close"])
 async def test_framings(kit: Kit, allow: Allow, framing: str) -> None:
-    """C05: each way to frame a body in HTTP ends cleanly with the same bytes."""
+    """C05: with each framing of HTTP, the body ends cleanly and has the same bytes."""
     data = kit.text("a", "b")
     kind = "Content-Type: text/event-stream"
     pieces = [chunk(piece) for piece in cut(data, 5, 4)]
@@ -157,7 +157,7 @@ async def test_framings(kit: Kit, allow: Allow, framing: str) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("status", ["429 Slow", "404 No", "500 Oops", "503 Busy"])
 async def test_refusals_pass(kit: Kit, allow: Allow, status: str, stream: bool) -> None:
-    """C06: the upstream's status, body and Retry-After, from one request."""
+    """C06: a refusal passes with its status, body and Retry-After, from one request."""
     html = status.startswith("5")
     body = b"<html>oops</html>" if html else b'{"error": {"message":"no","code":"x"}}'
     kind = "text/html" if html else "application/json"
@@ -172,7 +172,7 @@ async def test_refusals_pass(kit: Kit, allow: Allow, status: str, stream: bool) 
 
 
 async def test_an_error_inside_a_stream_passes(kit: Kit, allow: Allow) -> None:
-    """C06: an upstream's own error event, under 200, is the client's to read as it came."""
+    """C06: an upstream's own error event, under status 200, passes unchanged."""
     data = kit.begun("a") + kit.error_event("overloaded") + DONE
     async with before(chunked(data), allow=allow) as (proxy, upstream):
         answer = await ask(proxy, kit)
@@ -184,7 +184,7 @@ async def test_an_error_inside_a_stream_passes(kit: Kit, allow: Allow) -> None:
 @pytest.mark.parametrize("wish", [{}, {"Accept-Encoding": "gzip"}], ids=["silent", "asks for gzip"])
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 async def test_a_compressed_stream(kit: Kit, allow: Allow, wish: dict[str, str], coding: str) -> None:
-    """C07: identity is asked for; what comes compressed all the same is decoded, and says so."""
+    """C07: the proxy asks for no compression; a compressed stream is decoded all the same."""
     data = kit.text("a", "b")
     packed = gzip.compress(data) if coding == "gzip" else zlib.compress(data)
     opening = head("Content-Type: text/event-stream", f"Content-Encoding: {coding}", "Connection: close")
@@ -198,7 +198,7 @@ async def test_a_compressed_stream(kit: Kit, allow: Allow, wish: dict[str, str],
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "br"])
 async def test_a_compressed_call(kit: Kit, stream: bool, coding: str) -> None:
-    """C07: a call in what comes compressed all the same is found, or nothing of it passes."""
+    """C07: a call in a compressed answer is found, or nothing of the answer is passed on."""
     call = ("call_1", TIME, '{"timezone":"UTC"}')
     data = kit.calling(call) if stream else kit.reply("", call)
     packed = zlib.compress(data) if coding == "deflate" else gzip.compress(data)
@@ -206,7 +206,7 @@ async def test_a_compressed_call(kit: Kit, stream: bool, coding: str) -> None:
     script = whole(packed, f"Content-Encoding: {coding}", content_type=kind)
     async with before(script, kit.result(stream, "It is noon.")) as (proxy, upstream):
         answer = await ask(proxy, kit, stream=stream)
-        if coding == "br":  # Nobody here reads it.
+        if coding == "br":  # The proxy does not decode it.
             assert (answer.status, answer.error["code"]) == (502, "upstream_malformed")
             return
         assert kit.said(stream, answer.body, (TIME, "call_1")).text == "It is noon."
@@ -215,7 +215,7 @@ async def test_a_compressed_call(kit: Kit, stream: bool, coding: str) -> None:
 
 
 async def test_a_bomb_ends(kit: Kit, allow: Allow) -> None:
-    """C07: a body that expands without end is broken off and told as an error; served next."""
+    """C07: a body that expands without end is ended with an error, and the next request is served."""
     packer = zlib.compressobj(wbits=31)
     bomb = packer.compress(kit.begun("a"))
     bomb += b"".join(packer.compress(b" " * (1 << 20)) for _ in range(48)) + packer.flush()

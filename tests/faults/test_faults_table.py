@@ -1,4 +1,4 @@
-"""The table of cases says what is there."""
+"""The table of cases in the README names the tests that exist."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ TABLE = (HERE / "README.md").read_text("utf-8")
 
 @cache
 def docstrings_of(name: str) -> dict[str, str]:
-    """The tests of the file of that name, wherever it stands, with their docstrings."""
+    """Return the tests of the file with this name, with their docstrings."""
     (path,) = HERE.parent.rglob(name)
     tree = ast.parse(path.read_text("utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -21,7 +21,7 @@ def docstrings_of(name: str) -> dict[str, str]:
 
 
 def named_in(row: str) -> list[tuple[str, str]]:
-    """(file, test) of every test that a row names; ``::name`` goes on in the file before it."""
+    """Return (file, test) for every test that a row names; ``::name`` alone belongs to the file before it."""
     found, file = [], ""
     for path, name in re.findall(r"`((?:test_\w+\.py)?)(?:::(\w+))?`", row):
         file = path or file
@@ -32,7 +32,7 @@ def named_in(row: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("number", range(1, 46))
 def test_every_case_has_its_tests(number: int) -> None:
-    """Each case stands in the table with tests that exist, some of this suite's where it is not a tool's."""
+    """Each case is in the table with existing tests; those of this suite name the case in their docstring."""
     rows = [line for line in TABLE.splitlines() if re.match(rf"\| C{number:02}\b", line)]
     assert rows
     named = [pair for row in rows for pair in named_in(row)]
@@ -47,7 +47,7 @@ def test_every_case_has_its_tests(number: int) -> None:
 
 
 def test_traps_are_held() -> None:
-    """Each trap names a test that exists."""
+    """Each row of traps names tests that exist."""
     rows = TABLE.partition("## Traps")[2].splitlines()
     named = [pair for row in rows for pair in named_in(row)]
     assert len(named) >= 5
@@ -55,7 +55,7 @@ def test_traps_are_held() -> None:
 
 
 def test_every_test_of_a_case_is_in_the_table() -> None:
-    """A test whose docstring names a case stands in the row of it."""
+    """A test whose docstring names a case is in the table's row for this case."""
     for path in HERE.glob("test_faults_*.py"):
         for name, docstring in docstrings_of(path.name).items():
             for number in re.findall(r"\bC(\d\d)\b", docstring.partition(":")[0]):

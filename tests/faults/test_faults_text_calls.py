@@ -1,4 +1,4 @@
-"""C46: models that write calls into their text in every odd way, and upstreams that never let one end."""
+"""C46: models that write calls into their text in odd ways, and upstreams that never end one."""
 
 import asyncio
 import json
@@ -22,14 +22,14 @@ every_wire = pytest.mark.parametrize("wire", WIRES)
 
 @asynccontextmanager
 async def reading(wire: str, *scripts: list[Step], **served: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy that reads texts in the form of Hermes, before a model of one dialect."""
+    """Run a proxy that reads calls in the format of Hermes, in front of a model with one dialect."""
     table = {"wires": (wire,), "text_calls": "hermes", **served}
     async with before(*scripts, served=table) as (proxy, upstream):
         yield proxy, upstream
 
 
 async def message_of(wire: str, text: str, **served: Any) -> tuple[Said, int]:
-    """What a client understands of a text, and how many turns there were; the next one is served, too."""
+    """Return what a client reads from a text, and the number of turns; the next turn answers."""
     scripts = [say(wire, text), say(wire, "It is noon.")]
     async with reading(wire, *scripts, **served) as (proxy, upstream):
         answer = await proxy.ask(ask(wire, tools=()), path=PATHS[wire])
@@ -51,14 +51,14 @@ async def message_of(wire: str, text: str, **served: Any) -> tuple[Said, int]:
     ids=["half an opening", "an opening", "a name", "no end", "half an end", "no tool", "no JSON"],
 )
 async def test_half_a_marker(wire: str, text: str) -> None:
-    """C46: what never becomes a call is shown as it was said, and nothing runs."""
+    """C46: text that does not become a call is passed on as it is, and nothing runs."""
     said, turns = await message_of(wire, text)
     assert (said.text, said.calls, turns) == (text, [], 1)
 
 
 @every_wire
 async def test_a_marker_of_ten_megabytes(wire: str) -> None:
-    """C46: past its bound it is text, all of it; a call behind it is still one."""
+    """C46: a marker longer than its bound is plain text; a call after it still runs."""
     long = '<tool_call>{"name": "probe_tools__echo", "arguments": {"text": "' + "x" * (10 * MIB)
     scripts = [say(wire, f'{long}"\n{CALL}', stream=False), say(wire, "It is noon.", stream=False)]
     async with reading(wire, *scripts) as (proxy, upstream):
@@ -70,7 +70,7 @@ async def test_a_marker_of_ten_megabytes(wire: str) -> None:
 
 
 async def test_a_marker_of_ten_megabytes_does_not_hold_the_stream() -> None:
-    """C46: a client that streams has had nearly all of it before it ends."""
+    """C46: a streaming client gets most of a long text before the stream ends."""
     long = '<tool_call>{"name": "probe_tools__echo", "arguments": {"text": "' + "word " * (2 * MIB)
     events = [content(piece) for piece in pieces(long, 65536)]
     release = asyncio.Event()
@@ -91,7 +91,7 @@ async def test_a_marker_of_ten_megabytes_does_not_hold_the_stream() -> None:
 
 @every_wire
 async def test_a_marker_inside_a_string(wire: str) -> None:
-    """C46: a closing tag, an opening and braces in an argument are an argument's."""
+    """C46: tags and braces inside an argument belong to the argument."""
     inside = 'a </tool_call> {"b"} <tool_call> \\ `c`'
     call = json.dumps({"name": ECHO, "arguments": {"text": inside}})
     async with reading(wire, say(wire, f"<tool_call>{call}</tool_call>"), say(wire, "Done.")) as (
@@ -104,13 +104,13 @@ async def test_a_marker_inside_a_string(wire: str) -> None:
     assert (said.text, len(upstream.requests)) == ("Done.", 2)
     assert detail is not None
     assert [row.status for row in detail.invocations] == ["success"]
-    for kept in detail.native_calls:  # None where the client asks that nothing be kept.
+    for kept in detail.native_calls:  # There are none if the client asks that nothing be stored.
         assert json.loads(json.loads(kept.payload)["text_call"]["arguments"]) == {"text": inside}
 
 
 @every_wire
 async def test_two_forms_in_one_answer(wire: str) -> None:
-    """C46: only the form that is set is read; what another one would be stays text."""
+    """C46: only the configured format is read; a call in another format stays text."""
     other = f'[TOOL_CALLS][{{"name": "{ECHO}", "arguments": {{"text": "no"}}}}]'
     said, turns = await message_of(wire, f"{other}\n{CALL}")
     assert turns == 2
@@ -119,7 +119,7 @@ async def test_two_forms_in_one_answer(wire: str) -> None:
 
 @every_wire
 async def test_a_model_that_talks_about_the_form(wire: str) -> None:
-    """C46: in a fence, in code inside of a line, and in words it is shown as it was said."""
+    """C46: a call in a code fence, in inline code or in a sentence stays text."""
     text = (
         f"A call is written so:\n\n```xml\n{CALL}\n```\n\nThe tag `<tool_call>` opens it: `{CALL[:20]}`, "
         "and <tool_call> holds JSON with a name. <|im_end|>\n"
@@ -130,7 +130,7 @@ async def test_a_model_that_talks_about_the_form(wire: str) -> None:
 
 @every_wire
 async def test_a_stream_that_breaks_off_in_a_marker(wire: str) -> None:
-    """C46: nothing runs, and the client gets an error instead of an end."""
+    """C46: if the stream breaks within a call, nothing runs, and the call does not reach the client."""
     script = say(wire, f"One moment.\n{CALL}")
     data = body_of(script)
     async with reading(wire, [script[0], chunk(data[: len(data) * 2 // 5]), b"5\r\nda"], say(wire, "no")) as (
@@ -144,14 +144,14 @@ async def test_a_stream_that_breaks_off_in_a_marker(wire: str) -> None:
 
 @pytest.mark.parametrize("count", [2, 64])
 async def test_many_calls_in_one_text(count: int) -> None:
-    """C46: each is made once, and the client sees none of them."""
+    """C46: all calls of one text run in one turn, and the client sees none of them."""
     calls = [CALL.replace("noon", str(number)) for number in range(count)]
     said, turns = await message_of("chat", "\n".join(calls))
     assert (said.text, said.calls, turns) == ("It is noon.", [], 2)
 
 
 async def test_a_text_that_is_a_marker_again_and_again() -> None:
-    """C46: openings without an end cost no more than their length."""
+    """C46: many openings without an end stay plain text."""
     text = '<tool_call>{"name": "probe_tools__echo", "arguments": {"' * 5000
     scripts = [say("chat", text, stream=False)]
     async with reading("chat", *scripts) as (proxy, _):

@@ -1,4 +1,4 @@
-"""Rule W5 where an upstream's words cannot be read here, and a client may read them all the same."""
+"""Rule W5: a server call reaches no client, even in data that the proxy cannot read and a client may."""
 
 import json
 from typing import Any
@@ -18,12 +18,12 @@ both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "who
 
 
 def deep(levels: int) -> bytes:
-    """A value that is nested so deeply."""
+    """Return a value with so many levels."""
     return b"[" * levels + b"]" * levels
 
 
 def nested(data: bytes, levels: int) -> bytes:
-    """A turn that calls, each call's event (or the reply) with a member that is nested."""
+    """Add a nested member to each call's event, or to the reply."""
     marks = (b'"tool_calls":', b'"type":"function_call",', b'"type": "function_call",', b'"tool_calls": ')
     for mark in marks:
         data = data.replace(mark, b'"x":' + deep(levels) + b"," + mark)
@@ -31,7 +31,7 @@ def nested(data: bytes, levels: int) -> bytes:
 
 
 def no_word(body: bytes, *words: str) -> None:
-    """Nothing of the call stands in what the client got, in no spelling."""
+    """Check that the client got none of these words of the call."""
     for word in words or HIDDEN:
         assert word.encode() not in body
 
@@ -39,7 +39,7 @@ def no_word(body: bytes, *words: str) -> None:
 @both_ways
 @pytest.mark.parametrize("levels", [210, 300, 900, 1100, 5000, 10_000])
 async def test_a_call_in_a_deep_event(kit: Kit, stream: bool, levels: int, watch: Watch) -> None:
-    """Rule W5: a call in what is nested too deeply to be read fails the turn, and nobody sees it."""
+    """Rule W5: a call in data that is nested too deeply to be read fails the turn, and no client sees it."""
     data = kit.calling(("call_1", TIME, ARGUMENTS)) if stream else kit.reply("", ("call_1", TIME, ARGUMENTS))
     bad = nested(data, levels)
     assert bad != data
@@ -58,7 +58,7 @@ async def test_a_call_in_a_deep_event(kit: Kit, stream: bool, levels: int, watch
 
 
 async def test_what_came_before_goes_out(kit: Kit) -> None:
-    """Rule W6: the text before an event that cannot be read, in full, wherever the network cut the stream."""
+    """Rule W6: the client gets all text before an event that cannot be read, however the stream was cut."""
     said = kit.begun("half an answer")
     bad = said + nested(kit.calling(("call_1", TIME, ARGUMENTS)), 400)
     answers = []
@@ -88,7 +88,7 @@ LINES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", LINES)
 async def test_a_call_in_what_is_no_event(kit: Kit, name: str) -> None:
-    """Rule W5: what is no JSON object here, and may be one to a client, is not handed on if it may call."""
+    """Rule W5: data that is no JSON object, but may be a call for a client, is not passed on."""
     line = LINES[name].replace(b"NAME", TIME.encode()) + b"\n\n"
     async with before(chunked(kit.begun("a") + line + DONE)) as (proxy, _):
         answer = await ask(proxy, kit)
@@ -98,7 +98,7 @@ async def test_a_call_in_what_is_no_event(kit: Kit, name: str) -> None:
 
 
 async def test_a_call_that_is_cut_off_at_the_end(kit: Kit) -> None:
-    """Rule W5: the half of an event with which a stream ends is not handed on, if it may call."""
+    """Rule W5: if a stream ends within an event that may be a call, this part is not passed on."""
     data = kit.calling(("call_1", TIME, ARGUMENTS))
     end = data.index(TIME.encode()) + len(TIME)
     async with before(chunked(data[:end])) as (proxy, _):
@@ -108,7 +108,7 @@ async def test_a_call_that_is_cut_off_at_the_end(kit: Kit) -> None:
 
 
 async def test_a_call_after_the_end(kit: Kit, watch: Watch) -> None:
-    """Rule W5: what follows the end of a turn is no part of it, and no client gets a call from there."""
+    """Rule W5: data after a turn's end is not part of the turn, and a call in it reaches no client."""
     late = kit.calling(("call_1", TIME, ARGUMENTS)).removesuffix(DONE)
     data = kit.text("fine").removesuffix(DONE)
     tail = b": bye\n\n" + DONE
@@ -124,7 +124,7 @@ async def test_a_call_after_the_end(kit: Kit, watch: Watch) -> None:
 
 
 async def test_a_response_ends_with_its_terminal_event() -> None:
-    """A Responses turn ends there: of what comes after it nothing counts or passes but the end mark."""
+    """A Responses turn ends with its terminal event; after it, only the end mark is passed on."""
     first = responses.turn(responses.message("one"))
     second = responses.turn(responses.message("two", id="msg_2"), id="resp_2")
     for pieces in ([first + second + DONE], cut(first + second + DONE, 4)):
@@ -134,7 +134,7 @@ async def test_a_response_ends_with_its_terminal_event() -> None:
 
 @both_ways
 async def test_odd_replies_without_a_call_pass(kit: Kit, stream: bool) -> None:
-    """Rule W2: what cannot be read and holds no call either is handed on as it came."""
+    """Rule W2: data that cannot be read and contains no call is passed on unchanged."""
     odd = b'data: {"a":' + deep(400) + b"}\n\ndata: {\n\n: {call me}\n\n"
     body = kit.begun("a") + odd + DONE if stream else b"<html><script>call({})</script></html>"
     kind = "text/event-stream" if stream else "text/html"
@@ -147,24 +147,24 @@ async def test_odd_replies_without_a_call_pass(kit: Kit, stream: bool) -> None:
 @both_ways
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32-le", "utf-8-sig"])
 async def test_a_reply_in_another_encoding(kit: Kit, encoding: str, stream: bool) -> None:
-    """Rule W5: libraries that are given a whole body find out its encoding, and then read the call."""
+    """Rule W5: a call in a body of another encoding is refused, as client libraries detect encodings."""
     body = kit.reply("", ("call_1", TIME, ARGUMENTS)).decode().encode(encoding)
     async with before(whole(body)) as (proxy, _):
         answer = await ask(proxy, kit, stream=stream)
         assert (answer.status, answer.error["code"]) == (502, "upstream_malformed")
 
 
-# Choices after the first.
+# Choices after the first one.
 
 
 def later(data: bytes, index: bytes = b"1") -> bytes:
-    """The same of another choice."""
+    """Return the same data for another choice."""
     return data.replace(b'"index":0,"delta"', b'"index":' + index + b',"delta"')
 
 
 @pytest.mark.parametrize("index", [b"1", b"7", b'"1"', b'"0"', b"-1", b"true", b"1.0"])
 async def test_a_call_in_a_later_choice(index: bytes, watch: Watch) -> None:
-    """Rule W5: a server tool that is called in a choice after the first fails the turn, unseen."""
+    """Rule W5: a server call in a choice after the first fails the turn, and the client does not see it."""
     text = chat.role() + chat.content("fine")
     data = text + later(CHAT.calling(("call_1", TIME, ARGUMENTS)), index)
     async with before(chunked(data)) as (proxy, _):
@@ -177,7 +177,7 @@ async def test_a_call_in_a_later_choice(index: bytes, watch: Watch) -> None:
 
 @pytest.mark.parametrize("pieces", [(TIME[:6], TIME[6:]), (TIME[:5], TIME[5:]), (None, TIME)])
 async def test_a_later_choice_calls_in_pieces(pieces: tuple[str | None, str]) -> None:
-    """Rule W5: the same where the name comes in pieces, or after its arguments: nothing leaves before it."""
+    """Rule W5: a call in a later choice is refused if its name comes in pieces or after its arguments."""
     first, second = pieces
     calls = chat.call("call_1", first, '{"timezone":"Hid' if first is None else None)
     calls += chat.call(None, second, 'den/City"}')
@@ -188,7 +188,7 @@ async def test_a_later_choice_calls_in_pieces(pieces: tuple[str | None, str]) ->
 
 
 async def test_a_reply_calls_in_a_later_choice() -> None:
-    """Rule W5: the same where the answer is not streamed."""
+    """Rule W5: a server call in a later choice is also refused if the answer is not streamed."""
     reply = json.loads(CHAT.reply("fine"))
     second = json.loads(CHAT.reply("", ("call_1", TIME, ARGUMENTS)))["choices"][0]
     reply["choices"].append({**second, "index": 1})
@@ -199,7 +199,7 @@ async def test_a_reply_calls_in_a_later_choice() -> None:
 
 
 async def test_a_clients_call_in_a_later_choice_passes() -> None:
-    """Rule W2: a choice that nobody asked for may call the client's own tool; those bytes are its own."""
+    """Rule W2: a later choice that calls the client's own tool is passed on unchanged."""
     mine = later(CHAT.calling(("call_1", "mine", "{}"), text="x"))
     data = chat.role() + chat.content("fine") + mine
     for pieces in ([data], cut(data, 5)):
@@ -210,7 +210,7 @@ async def test_a_clients_call_in_a_later_choice_passes() -> None:
 
 @pytest.mark.parametrize("n", [2, 2.0, 3.0, "2", "2.0", 1e3])
 async def test_more_than_one_choice_in_any_spelling(n: Any) -> None:
-    """Server tools are offered for one choice; 2.0 asks for two, and so does "2" where nobody is strict."""
+    """If ``n`` asks for several choices in any spelling, no server tool is offered; naming one is a 400."""
     data = later(CHAT.calling(("call_1", ECHO, '{"text":"a"}')))
     async with before(chunked(data)) as (proxy, upstream):
         answer = await ask(proxy, CHAT, n=n)
@@ -222,7 +222,7 @@ async def test_more_than_one_choice_in_any_spelling(n: Any) -> None:
 
 @pytest.mark.parametrize("n", [1, 1.0, None, "1", 1.5, "x", [], True])
 async def test_one_choice_in_any_spelling(n: Any) -> None:
-    """What asks for one choice, or for nothing that an upstream would read, gets the tools."""
+    """If ``n`` asks for one choice, or has no valid meaning, server tools are offered."""
     async with before(CHAT.stream("ok")) as (proxy, upstream):
         assert (await ask(proxy, CHAT, n=n)).status == 200
         assert "tools" in json.loads(upstream.requests[0].body)

@@ -1,4 +1,4 @@
-"""JSON that takes far more memory than it has bytes: its values are counted before it is parsed."""
+"""JSON may take far more memory than its bytes: its values are counted before it is parsed."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "who
 
 @pytest.fixture
 def memory() -> Iterator[None]:
-    """Memory is traced."""
+    """Trace memory during the test."""
     tracemalloc.start()
     yield
     tracemalloc.stop()
@@ -29,7 +29,7 @@ def memory() -> Iterator[None]:
 
 @both_ways
 async def test_values_of_an_answer_are_bounded(kit: Kit, stream: bool) -> None:
-    """What has too many values is not read, and the client is told so; what came before goes out."""
+    """An answer with too many JSON values is not read but fails; the text before it reaches the client."""
     data = b'{"x":' + MANY + b"}"
     begun = kit.begun("a")
     script = chunked(begun + b"data: " + data + b"\n\n") if stream else whole(data)
@@ -47,18 +47,18 @@ async def test_values_of_an_answer_are_bounded(kit: Kit, stream: bool) -> None:
 
 
 async def test_where_no_tool_is_offered_it_passes(kit: Kit) -> None:
-    """Rule W1: what nobody here has to read goes on as it came."""
+    """Rule W1: if no tool is offered, data with too many values passes unchanged."""
     data = b"data: " + MANY + b"\n\n" + kit.text("fine")
     async with before(chunked(data), allow=()) as (proxy, _):
         assert (await ask(proxy, kit)).body == data
 
 
-@pytest.mark.no_cover  # Where each line is measured, this takes a minute.
+@pytest.mark.no_cover  # With coverage of each line, this takes a minute.
 @pytest.mark.parametrize("wire", [ChatWire(), ResponsesWire()], ids=lambda wire: str(wire.dialect.name))
 def test_they_are_counted_before_they_take_memory(wire: ChatWire | ResponsesWire, memory: None) -> None:
-    """Neither an event nor a reply nor arguments of so many values takes more than a few times its bytes."""
+    """An event, reply or arguments with many values take at most 20 times their bytes."""
     args = (
-        f"[{'{},' * (MOST_READ_VALUES // 10)}{{}}]"  # What is said of them is in proportion to their bytes.
+        f"[{'{},' * (MOST_READ_VALUES // 10)}{{}}]"  # Their reading takes memory in proportion to the bytes.
     )
     calls = {
         "chat": chat.call("call_1", "mine", args) + chat.finish("tool_calls") + chat.DONE,
@@ -82,7 +82,7 @@ def test_they_are_counted_before_they_take_memory(wire: ChatWire | ResponsesWire
 
 
 def test_usage_is_found_without_parsing_it(memory: None) -> None:
-    """What passes through is searched for its usage where to parse it would cost a hundred times its size."""
+    """In data that passes through, the usage is found without parsing a huge object."""
     data = b'{"usage":{"prompt_tokens":1},"x":' + MANY + b"}"
     tap = UsageTap()
     tracemalloc.reset_peak()
@@ -93,7 +93,7 @@ def test_usage_is_found_without_parsing_it(memory: None) -> None:
 
 
 def test_there_is_room_for_what_models_say() -> None:
-    """The likeliest twenty of each token of a long answer are read."""
+    """The reader accepts a long answer with the 20 likeliest tokens at each place."""
     likely = [{"token": "a", "logprob": -1.5, "bytes": [97]}] * 20
     content = [{"token": "a", "logprob": -1.5, "bytes": [97], "top_logprobs": likely}] * 4096
     data = chat.chunk_of({"content": "a"}, logprobs={"content": content})

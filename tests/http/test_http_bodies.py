@@ -1,4 +1,4 @@
-"""Codings and secrets taken out of response bodies, alone and on the wire."""
+"""How response bodies are decoded and secrets removed from them, alone and over a connection."""
 
 import asyncio
 import gzip
@@ -24,7 +24,7 @@ EVENTS = b"".join(event(f'{{"n":{n},"text":"\u00e9"}}') for n in range(200))
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    """The data in pieces of these sizes, over and over."""
+    """The data in pieces of these sizes, repeated as often as needed."""
     pieces: list[bytes] = []
     while data:
         size = sizes[len(pieces) % len(sizes)]
@@ -59,7 +59,7 @@ def test_decoding_does_not_depend_on_the_cuts(case: str, sizes: list[int]) -> No
 
 
 def test_nothing_that_could_be_decoded_waits_for_more() -> None:
-    """After each read all is given out that its bytes stand for, also what the decoder held back."""
+    """After each read the inflater returns everything that the bytes so far can be decoded to."""
     packed = gzip.compress(b"a" * 300_000)
     for size in range(len(packed)):
         given_out = sum(len(piece) for piece in Inflater("gzip").feed(packed[:size]))
@@ -67,7 +67,7 @@ def test_nothing_that_could_be_decoded_waits_for_more() -> None:
 
 
 def test_a_body_without_a_byte_is_complete_and_half_a_body_is_not() -> None:
-    """An empty coded body ends well, a cut one does not."""
+    """An empty coded body is complete; a body that is cut off raises UpstreamBroken."""
     Inflater("gzip").finish()
     inflater = Inflater("gzip")
     assert b"".join(inflater.feed(CODED["gzip"][:-9]))
@@ -76,13 +76,13 @@ def test_a_body_without_a_byte_is_complete_and_half_a_body_is_not() -> None:
 
 
 def test_what_is_no_such_coding_is_refused() -> None:
-    """Plain text marked as gzip is malformed, not passed on."""
+    """Plain text that is marked as gzip raises UpstreamBroken."""
     with pytest.raises(UpstreamBroken, match="malformed"):
         list(Inflater("gzip").feed(b"data: {}\n\n"))
 
 
 def test_well_packed_text_passes_and_a_bomb_does_not() -> None:
-    """The bound on growth lets repetitive streams of 40 MB through and stops a bomb early."""
+    """The limit on growth lets a repetitive stream of 40 MB pass, and stops a decompression bomb early."""
     chunks = b"".join(b'data: {"id":"x","n":%d}\n\n' % n for n in range(1_500_000))
     packer = zlib.compressobj(wbits=31)
     honest = Inflater("gzip")
@@ -117,7 +117,7 @@ def test_no_secret_survives_any_cut(words: list[str], sizes: list[int]) -> None:
     assert got == expected.encode()
 
 
-# ---------------------------------------------------------------- on the wire
+# ---------------------------------------------------------------- over a connection
 
 
 async def body_of(script: list[Step], key: str = KEY) -> tuple[dict[str, str], bytes]:
@@ -134,7 +134,7 @@ async def body_of(script: list[Step], key: str = KEY) -> tuple[dict[str, str], b
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "GZIP"])
 async def test_an_event_stream_that_comes_compressed_is_decoded(coding: str) -> None:
-    """The bytes and Content-Encoding agree: plain bytes, and no header that says otherwise."""
+    """A compressed event stream is decoded, without Content-Encoding and Content-Length."""
     packed = CODED[coding.lower()]
     headers, body = await body_of(
         whole(packed, f"Content-Encoding: {coding}", content_type="text/event-stream; charset=utf-8")
@@ -145,7 +145,7 @@ async def test_an_event_stream_that_comes_compressed_is_decoded(coding: str) -> 
 
 
 async def test_each_flushed_event_is_decoded_at_once() -> None:
-    """A compressed stream that flushes per event is relayed per event."""
+    """If the upstream flushes its compressed stream after an event, the reader gets the event at once."""
     packer = zlib.compressobj(wbits=31)
     first = packer.compress(event("1")) + packer.flush(zlib.Z_SYNC_FLUSH)
     opening = head("Content-Type: text/event-stream", "Content-Encoding: gzip", "Transfer-Encoding: chunked")
@@ -160,7 +160,7 @@ async def test_each_flushed_event_is_decoded_at_once() -> None:
 
 @pytest.mark.parametrize("coding", ["br", "gzip, br", "made-up"])
 async def test_an_unknown_coding_is_relayed_as_it_is(coding: str) -> None:
-    """What cannot be decoded keeps its bytes and its header."""
+    """A stream in a coding that the proxy cannot decode keeps its bytes and its Content-Encoding."""
     headers, body = await body_of(
         whole(b"\x1b\x02", f"Content-Encoding: {coding}", content_type="text/event-stream")
     )
@@ -169,7 +169,7 @@ async def test_an_unknown_coding_is_relayed_as_it_is(coding: str) -> None:
 
 
 async def test_a_bomb_ends_early_and_costs_no_memory() -> None:
-    """400 MB in a 400 kB body: refused, little memory, and others are served meanwhile."""
+    """A body of 400 kB that decodes to 400 MB is refused, takes little memory, and blocks no other task."""
     packer = zlib.compressobj(wbits=31)
     bomb = b"".join([packer.compress(b"\0" * (1 << 20)) for _ in range(400)]) + packer.flush()
     opening = head(
@@ -213,7 +213,7 @@ CLEAN = b'{"error":{"message":"bad key [redacted], bye"}}'
 
 @pytest.mark.parametrize("size", [1, 7, 40, 1000])
 async def test_a_key_echoed_in_an_error_never_comes_back(size: int) -> None:
-    """Rule R3: the key is gone from a 401, also where it straddles pieces; the length is not claimed."""
+    """Rule R3: the key is removed from a 401, even across pieces, and Content-Length is dropped."""
     opening = head("Content-Type: application/json", "Transfer-Encoding: chunked", status="401 Unauthorized")
     pieces: list[Step] = []
     for piece in cut(ECHO, [size]):
@@ -226,7 +226,7 @@ async def test_a_key_echoed_in_an_error_never_comes_back(size: int) -> None:
 
 
 async def test_a_key_in_a_compressed_error_is_found() -> None:
-    """Rule R3: an error body is decoded so that it can be scrubbed, whichever line says its coding."""
+    """Rule R3: a compressed error is decoded to remove the key, whichever header line names its coding."""
     for before in ((), ("Content-Encoding: identity",), ("Content-Encoding:",)):
         script = whole(gzip.compress(ECHO), *before, "Content-Encoding: gzip", status="401 U")
         headers, body = await body_of(script)
@@ -235,7 +235,7 @@ async def test_a_key_in_a_compressed_error_is_found() -> None:
 
 
 async def test_an_error_that_cannot_be_read_is_withheld() -> None:
-    """Rule R3: an error body in an unknown coding might hold the key, so it does not pass."""
+    """Rule R3: an error in an unknown coding might hold the key, so the proxy withholds its body."""
     headers, body = await body_of(whole(b"\x1b" + KEY.encode(), "Content-Encoding: br", status="401 U"))
     assert KEY.encode() not in body
     assert b"withheld" in body
@@ -244,14 +244,14 @@ async def test_an_error_that_cannot_be_read_is_withheld() -> None:
 
 
 async def test_without_a_key_an_error_is_relayed_byte_for_byte() -> None:
-    """Nothing to hide, nothing changed: length and coding stay."""
+    """If there is no key to hide, an error keeps its bytes, length and coding."""
     headers, body = await body_of(whole(b"\x1b\x02", "Content-Encoding: br", status="500 E"), key="")
     assert body == b"\x1b\x02"
     assert (headers["content-encoding"], headers["content-length"]) == ("br", "2")
 
 
 def test_long_secrets_are_blanked_out() -> None:
-    """Each form of each secret of 20 bytes or more, found by what all have in common, as long as it was."""
+    """Each spelling of a long secret is replaced by as many asterisks; short secrets are not searched for."""
     assert long_secrets("ollama", {"x-team": "a" * 30}) is None
     key = 'sk-a/"' + 20 * "b"
     for header, beginning, sign in (

@@ -1,4 +1,4 @@
-"""Headers as two columns: the same as pairs, and what is kept for their names is bounded and no value."""
+"""Headers as columns of names and values: the results are those of pairs, and the cache is bounded."""
 
 import gc
 
@@ -23,7 +23,7 @@ HEADERS = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), m
 
 
 def one_by_one(headers: Headers, listed: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What goes over a hop, each header looked at by itself."""
+    """The headers that are forwarded, if each header is checked by itself."""
     named = {
         token.strip()
         for name, value in headers
@@ -48,7 +48,7 @@ BODY = ("content-encoding", "content-type")
 
 @given(HEADERS)
 def test_the_client_s_headers_are_chosen_as_one_by_one(sent: list[tuple[str, str]]) -> None:
-    """What is decided for all names at once is what each header alone would get."""
+    """A decision about all names of a request at once gives each header what it gets by itself."""
     assert RULES.request_headers(sent) == one_by_one(sent, ("accept", *BODY, "x-a"))
     assert goes_up(sent, identity=True) == [
         pair for pair in sent if pair[0].lower() not in ("accept-encoding", "content-length")
@@ -57,7 +57,7 @@ def test_the_client_s_headers_are_chosen_as_one_by_one(sent: list[tuple[str, str
 
 @given(HEADERS)
 def test_the_upstream_s_headers_are_chosen_as_one_by_one(sent: list[tuple[str, str]]) -> None:
-    """So it is on the way back, where no secret stays in a value and bytes that are no text are replaced."""
+    """The same holds for a response, in which secrets and bytes that are not text are replaced."""
     raw = [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in sent]
     clean = RULES.response_headers([name for name, _ in raw], [value for _, value in raw], (SECRET,))
     shown = [
@@ -76,7 +76,7 @@ def test_the_upstream_s_headers_are_chosen_as_one_by_one(sent: list[tuple[str, s
     st.sampled_from(("", "\\n", "ä", "\xff")),
 )
 def test_no_header_has_a_secret_in_escapes(escaped: list[bool], beside: str) -> None:
-    """Some headers are JSON: a secret is found with any of its characters escaped, beside whatever text."""
+    """A secret in a header with JSON is redacted even if any of its characters are escaped."""
     spelled = "".join(
         f"\\u{ord(one):04x}" if is_escaped else one
         for one, is_escaped in zip(SECRET.decode(), escaped, strict=True)
@@ -88,7 +88,7 @@ def test_no_header_has_a_secret_in_escapes(escaped: list[bool], beside: str) -> 
 
 @given(HEADERS)
 def test_a_section_is_its_pairs(pairs: list[tuple[str, str]]) -> None:
-    """It reads as the pairs that it was made of, and writes a line for each."""
+    """A header section equals the pairs that it was made of, and writes a line for each."""
     section = HeaderSection.of(pairs)
     assert section == pairs
     assert ([*section], len(section)) == (pairs, len(pairs))
@@ -99,7 +99,7 @@ def test_a_section_is_its_pairs(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_columns_take_what_their_mask_says() -> None:
-    """One, none, or several columns, of values in a list or a tuple."""
+    """``take`` returns the values of no, one or several columns, from a list or a tuple."""
     names = ("A", "B", "C")
     for wanted in ((), ("B",), ("A", "C"), names):
         columns = Columns.where(names, wanted.__contains__)
@@ -111,14 +111,14 @@ def test_columns_take_what_their_mask_says() -> None:
 
 
 def test_a_value_without_a_name_is_not_written() -> None:
-    """Columns of another length are a fault of ours, and never a head with a value in the wrong place."""
+    """More or fewer values than names raise ValueError, so that no value is sent with a wrong name."""
     for values in (["1"], ["1", "2", "3"]):
         with pytest.raises(ValueError, match="not as many"):
             HeaderSection(("A", "B"), values)
 
 
 def test_what_is_kept_for_names_is_bounded() -> None:
-    """Whoever sends ever new names, or long ones, fills no memory: few are kept, and no long ones."""
+    """The cache by names holds few entries and no long names, so that it cannot fill the memory."""
 
     class Found:
         pass

@@ -1,4 +1,4 @@
-"""A secret of ours whose characters are escaped, as JSON may do, does not pass; every other byte does."""
+"""A secret of the proxy is removed even if JSON escapes hide its characters; all other bytes pass."""
 
 import json
 import re
@@ -18,7 +18,7 @@ OTHER = "vk_AbCdEf0123456789/xyz"
 
 
 def escaped(text: str, how: str = "u") -> str:
-    """A text with each character as an escape: in lower case, in upper case, or only where it is short."""
+    """A text with each character as an escape, in lower or upper case, or with only its slashes escaped."""
     if how == "/":
         return text.replace("/", "\\/")
     digits = "{:04X}" if how == "U" else "{:04x}"
@@ -46,7 +46,7 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 
 
 def decoded(data: bytes) -> str:
-    """A text with its escapes read, as a lenient reader does: nothing escaped is left out."""
+    """A text with its escapes decoded, as a lenient reader decodes them."""
     text = re.sub(rb"\\u00([0-9a-fA-F]{2})", lambda m: bytes([int(m[1], 16)]), data)
     return text.replace(b"\\/", b"/").decode("latin-1")
 
@@ -55,7 +55,7 @@ def decoded(data: bytes) -> str:
     parts=st.lists(NOISE | spelled(), max_size=8), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4)
 )
 def test_no_spelling_survives_any_cut(parts: list[str], sizes: list[int]) -> None:
-    """Rule R3: in an error's body and in any other, however it was cut; the length stays where it must."""
+    """Rule R3: no body keeps a secret in any spelling, however it was cut; the sink keeps the length."""
     data = "".join(parts).encode()
     scrubber = Scrubber(shapes_of_secrets([KEY, OTHER]))
     got = b"".join(scrubber.feed(piece) for piece in cut(data, sizes)) + scrubber.finish()
@@ -78,7 +78,7 @@ def test_no_spelling_survives_any_cut(parts: list[str], sizes: list[int]) -> Non
     sizes=st.lists(st.integers(1, 9), min_size=1),
 )
 def test_what_is_no_secret_keeps_every_byte(text: str, ascii_only: bool, sizes: list[int]) -> None:
-    """Rule W1: escapes, slashes and beginnings of a key pass as they are."""
+    """Rule W1: escapes, slashes and the beginning of a key pass unchanged."""
     data = json.dumps({"x": text + KEY[:-1], "y": "<\\/>"}, ensure_ascii=ascii_only).encode()
     out: list[bytes] = []
     whole_ones = SecretFilterSink(Secrets(shapes_of_secrets([KEY])), out.append)
@@ -89,7 +89,7 @@ def test_what_is_no_secret_keeps_every_byte(text: str, ascii_only: bool, sizes: 
 
 
 def test_an_ordinary_body_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Escapes that are no letter of the key cost a search for one, and no search for all spellings."""
+    """Text whose escapes are no letters of a secret is not searched for all its spellings."""
     spellings = SecretSpellings([b"sk-abc-12345678"])
 
     class Whole:
@@ -124,7 +124,7 @@ SPELLED = {
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/models"])
 @pytest.mark.parametrize("tools", [False, True])
 async def test_our_key_does_not_reach_the_client(spelling: str, status: str, path: str, tools: bool) -> None:
-    """Rule R3: no spelling of the provider's key stands in an answer, in whatever pieces it came."""
+    """Rule R3: an answer holds the provider's key in no spelling, in whatever pieces it came."""
     body = (
         f'{{"object":"x","id":"1","data":[],"choices":[{{"index":0,"message":{{"role":"assistant",'
         f'"content":"{SPELLED[spelling]}"}},"finish_reason":"stop"}}],"say":"caf\\u00e9 \\/"}}'.encode()

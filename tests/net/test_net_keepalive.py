@@ -1,4 +1,4 @@
-"""Sockets that find out about a peer that is gone: the real options of real connections."""
+"""Connections that notice when their peer is gone: the socket options of real connections."""
 
 import socket
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.both_loops
 
 
 def options(sock: socket.socket) -> tuple[int, int, int]:
-    """Whether probes are sent, after how many seconds they end a connection, and unacknowledged data does."""
+    """Whether probes are sent; the seconds until missing answers to probes or to data end a connection."""
     idle, interval, probes = [
         sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
         for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
@@ -24,7 +24,7 @@ def options(sock: socket.socket) -> tuple[int, int, int]:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
 async def test_an_upstream_s_connections_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every new connection asks whether its peer is there, and ends after twenty seconds without a sign."""
+    """A new upstream connection sends keep-alive probes, and ends ``GONE_AFTER_S`` after the last sign."""
     seen: list[socket.socket] = []
 
     def noted(sock: socket.socket) -> None:
@@ -42,7 +42,7 @@ async def test_an_upstream_s_connections_are_watched(monkeypatch: pytest.MonkeyP
 
 
 def test_what_a_system_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket of another kind, or a system without these options, is no error."""
+    """``watch_peer`` raises no error for a socket of another kind or a system without these options."""
     monkeypatch.delattr(socket, "TCP_USER_TIMEOUT", raising=False)
     first, second = socket.socketpair()
     watch_peer(first)

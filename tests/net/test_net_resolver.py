@@ -1,4 +1,4 @@
-"""Names are looked up in threads of their own: once for all, never in each other's way, last answers kept."""
+"""The resolver looks names up in threads: it shares look-ups, bounds them, and keeps the last answers."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.both_loops
 
 
 class Dns:
-    """A DNS server of a test: names may be silent until they are let go, or fail."""
+    """A test double of DNS: a test can keep names silent until it releases them, or let them fail."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -35,7 +35,7 @@ class Dns:
 
 @pytest.fixture
 def dns() -> Iterator[Dns]:
-    """One whose silent names are let go at the end, so that no thread is left."""
+    """A ``Dns`` whose silent names are released at the end, so that no thread is left."""
     dns = Dns()
     yield dns
     for event in dns.silent.values():
@@ -43,7 +43,7 @@ def dns() -> Iterator[Dns]:
 
 
 def clocked(dns: Callable[[str], Sequence[AddressInfo]], **options: Any) -> tuple[Resolver, list[float]]:
-    """A resolver and its clock's time."""
+    """A resolver, and the time of its clock, which a test can change."""
     now = [1000.0]
     return Resolver("tests", look_up=dns, clock=lambda: now[0], **options), now
 
@@ -54,7 +54,7 @@ def hosts(infos: Sequence[AddressInfo]) -> list[tuple[object, object]]:
 
 
 async def test_an_address_asks_nobody(dns: Dns) -> None:
-    """IPv4 and IPv6 addresses are their own answer, with the port."""
+    """IPv4 and IPv6 addresses resolve to themselves, with the port and without a look-up."""
     resolver, _ = clocked(dns)
     assert hosts(await resolver.resolve("127.0.0.1", 80)) == [("127.0.0.1", 80)]
     assert hosts(await resolver.resolve("::1", 81)) == [("::1", 81)]
@@ -62,7 +62,7 @@ async def test_an_address_asks_nobody(dns: Dns) -> None:
 
 
 async def test_a_silent_name_holds_up_no_other(dns: Dns) -> None:
-    """While one name gets no answer others do, and those who wait for it share one look-up."""
+    """While one name gets no answer other names do, and all that wait for it share one look-up."""
     dns.silent["dead"] = threading.Event()
     resolver, _ = clocked(dns)
     waiting = [asyncio.create_task(resolver.resolve("dead", port)) for port in range(1, 20)]
@@ -76,7 +76,7 @@ async def test_a_silent_name_holds_up_no_other(dns: Dns) -> None:
 
 
 async def test_too_many_silent_names_fail_at_once(dns: Dns) -> None:
-    """Threads are bounded: where all wait, another name fails with a word why, until one is free again."""
+    """While all threads wait, another name fails at once with the reason; later it can be looked up."""
     resolver, _ = clocked(dns, threads=3)
     for name in ("a", "b", "c"):
         dns.silent[name] = threading.Event()
@@ -94,7 +94,7 @@ async def test_too_many_silent_names_fail_at_once(dns: Dns) -> None:
 
 
 async def test_the_last_good_answer_is_kept(dns: Dns) -> None:
-    """It is used while the resolver is silent or fails, but not once the name is said to have no address."""
+    """While a new look-up is silent the last answer is used, and the new one as soon as it has come."""
     resolver, now = clocked(dns, patience_s=0.0)
     await resolver.resolve("api", 1)
     await resolver.resolve("api", 1)
@@ -111,7 +111,7 @@ async def test_the_last_good_answer_is_kept(dns: Dns) -> None:
 
 @pytest.mark.parametrize("code", [socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_NONAME])
 async def test_a_failure_ends_an_answer_only_where_it_speaks_of_the_name(dns: Dns, code: int) -> None:
-    """A DNS server that fails says nothing of the name; "no such name" is believed, and remembered."""
+    """If DNS fails, the last answer serves for a limited time; "no such name" ends it at once."""
     resolver, now = clocked(dns)
     await resolver.resolve("api", 1)
     dns.answers["api"] = socket.gaierror(code, "no")
@@ -128,7 +128,7 @@ async def test_a_failure_ends_an_answer_only_where_it_speaks_of_the_name(dns: Dn
 
 
 async def test_a_name_that_nobody_answers_at_is_asked_for_anew(dns: Dns) -> None:
-    """``forget`` asks again, and what was known stays for when there is no answer."""
+    """After ``forget`` the name is looked up again, and the last answer serves if that fails."""
     resolver, _ = clocked(dns)
     await resolver.resolve("api", 1)
     resolver.forget("api")
@@ -139,7 +139,7 @@ async def test_a_name_that_nobody_answers_at_is_asked_for_anew(dns: Dns) -> None
 
 
 async def test_known_names_are_bounded(dns: Dns) -> None:
-    """Whoever asks for ever new names fills no memory."""
+    """The resolver keeps 1024 names at most, so that ever new names cannot fill the memory."""
     resolver, _ = clocked(dns)
     for number in range(1100):
         await resolver.resolve(f"n{number}", 1)
@@ -148,7 +148,7 @@ async def test_known_names_are_bounded(dns: Dns) -> None:
 
 
 async def test_what_cannot_be_a_name_is_an_os_error() -> None:
-    """The system's own look-up refuses it with other exceptions."""
+    """An impossible host name raises ``socket.gaierror``, whatever the system's look-up raises."""
     resolver = Resolver("tests")
     for host in ("a" * 70 + ".test", "a\0b", ".."):
         with pytest.raises(socket.gaierror):
@@ -156,7 +156,7 @@ async def test_what_cannot_be_a_name_is_an_os_error() -> None:
 
 
 async def test_a_loop_that_is_gone_is_no_fault(dns: Dns) -> None:
-    """A look-up that outlives its loop ends quietly."""
+    """A look-up that outlives its event loop ends without an error."""
     dns.silent["dead"] = threading.Event()
     resolver, _ = clocked(dns)
 
@@ -173,7 +173,7 @@ async def test_a_loop_that_is_gone_is_no_fault(dns: Dns) -> None:
 
 
 async def test_aiohttp_is_given_addresses(dns: Dns) -> None:
-    """In the form that its connector takes, of the family it asks for, and nothing to look up again."""
+    """aiohttp gets numeric addresses, in the form and of the family that its connector asks for."""
     resolver = AiohttpResolver(clocked(dns)[0])
     (found,) = await resolver.resolve("api", 443)
     assert (found["host"], found["port"], found["hostname"]) == ("127.0.0.9", 443, "api")

@@ -1,4 +1,4 @@
-"""Folders for sockets: who can enter them, and what is left of a process that was killed."""
+"""Folders for sockets: who can enter them, and how the folder of a killed process is removed."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ sys.stdin.read()
 
 @pytest.fixture(name="short")
 def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for temporary files that has room for the path of a socket; pytest's own may not have it."""
+    """A temporary folder with a short path, since the path of a socket in pytest's own may be too long."""
     with TemporaryDirectory(prefix="t-", dir="/tmp") as name:
         monkeypatch.setattr("tempfile.tempdir", name)
         yield Path(name)
@@ -39,7 +39,7 @@ def folder(name: str = "a.sock") -> SocketFolder:
 
 
 def test_nobody_else_can_enter_a_folder(short: Path) -> None:
-    """The mode of the folder closes it to other users."""
+    """The folder has mode 0700, so that no other user can enter it, and ``remove`` deletes it."""
     made = folder()
     assert made.path.parent == short
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
@@ -49,7 +49,7 @@ def test_nobody_else_can_enter_a_folder(short: Path) -> None:
 
 
 def test_a_path_that_is_too_long_is_not_taken(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's own folder for temporary files serves then; a name that fits nowhere is an error."""
+    """If TMPDIR is too long for a socket, a shorter folder is used; a name that fits nowhere is an error."""
     deep = short / ("a" * 90)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
@@ -61,7 +61,7 @@ def test_a_path_that_is_too_long_is_not_taken(short: Path, monkeypatch: pytest.M
 
 
 def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(short: Path) -> None:
-    """That of a process that lives stays, whether it listens yet or not."""
+    """A process removes the folder of a killed process, and keeps the folders of live ones."""
     environment = {**os.environ, "TMPDIR": str(short), "PYTHONPATH": PYTHON_PATH}
     owners = [
         subprocess.Popen(
@@ -90,7 +90,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(short: Path) 
 
 
 def test_a_folder_that_is_just_being_created_stays(short: Path) -> None:
-    """It has no lock yet; an old one without a lock will never have one."""
+    """A new folder without a lock stays, as it may still get one; an old one is removed."""
     new, old = short / "toolrelay-test-aaaaaaaa", short / "toolrelay-test-bbbbbbbb"
     for each in (new, old):
         each.mkdir()
@@ -100,7 +100,7 @@ def test_a_folder_that_is_just_being_created_stays(short: Path) -> None:
 
 
 def test_what_only_looks_like_a_folder_stays(short: Path) -> None:
-    """Files, links, and folders of another name are not the proxy's."""
+    """Files, links and folders with another kind of name stay, since the proxy did not make them."""
     target = short / "target"
     target.mkdir()
     os.utime(target, (1.0, 1.0))
@@ -120,7 +120,7 @@ def test_what_only_looks_like_a_folder_stays(short: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_locked_is_not_taken(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some network file systems have no locks: the error names the setting, and nothing is left behind."""
+    """If the file system has no locks, the error names TMPDIR, and no folder is left behind."""
 
     def refused(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

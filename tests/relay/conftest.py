@@ -1,4 +1,4 @@
-"""What the tests of the relay share."""
+"""Fixtures that the tests of the relay share."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from probe_tools import WATCH, Watch
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    """What the probe tools do, forgotten between tests."""
+    """What the probe tools did; it is reset before and after each test."""
     WATCH.reset()
     yield WATCH
     WATCH.reset()

@@ -1,4 +1,4 @@
-"""Agents: a model calls another one as a tool, whose run is its own and whose use is its caller's."""
+"""Agents: a model calls another model as a tool, in a run of its own, whose use counts for the caller."""
 
 import asyncio
 import json
@@ -70,14 +70,14 @@ async def all_runs(proxy: Proxy) -> tuple[RunRecord, list[RunRecord]]:
 
 
 async def detail_of(proxy: Proxy, run: RunRecord) -> RunDetail:
-    """All that hangs on a run."""
+    """All details of a run."""
     detail = await proxy.services.store.get_run(run.id)
     assert detail is not None
     return detail
 
 
 async def test_an_agent_does_a_task_and_reports(watch: Watch) -> None:
-    """Its model sees instructions, task and its tools; the caller's model sees the report alone."""
+    """The agent's model gets instructions, task and tools; the caller's model gets only the report."""
     models = Models({"boss": boss("What is it?"), "small": looks_it_up()})
     async with served(models) as (proxy, _):
         answer = await proxy.ask(ask(user="ann"))
@@ -100,12 +100,12 @@ async def test_an_agent_does_a_task_and_reports(watch: Watch) -> None:
     assert (child.status, child.turns, child.tool_calls, child.total_tokens) == ("completed", 2, 1, 60)
     assert (root.status, root.turns, root.tool_calls, root.total_tokens) == ("completed", 2, 1, 30)
     assert [row.tool for row in of_child.invocations] == [ECHO]
-    # A report is content, and no row shows it.
+    # A report is content, so no row shows it.
     assert invocation.result_redacted is None
 
 
 async def test_lists_show_the_clients_own_runs(watch: Watch) -> None:
-    """A list has the runs that clients asked for; those of agents are asked for by the run or in full."""
+    """A list without agents has only the clients' runs; an agent's run is found by its parent or its id."""
     models = Models({"boss": boss("What is it?"), "small": looks_it_up()})
     async with served(models) as (proxy, _):
         await proxy.ask(ask())
@@ -117,7 +117,7 @@ async def test_lists_show_the_clients_own_runs(watch: Watch) -> None:
 
 
 async def test_agents_of_one_turn_run_together(watch: Watch) -> None:
-    """Two calls of one turn are two runs at once, and each result goes to its own call."""
+    """Two agents of one turn run at the same time, and each result goes to its own call."""
 
     def small(asked: Asked) -> Turn:
         task = asked.body["messages"][1]["content"]
@@ -165,7 +165,7 @@ def may_call(asked: Asked) -> bool:
 
 
 async def test_an_agents_last_turn_is_its_report(watch: Watch) -> None:
-    """An agent that calls tools without end has ``max_turns`` responses; its report says that it stopped."""
+    """An agent that calls tools without end has ``max_turns`` turns; its report says that it was stopped."""
     models = Models({"boss": boss("Go."), "small": calls_without_end})
     async with served(models, agents=agents(max_turns=3)) as (proxy, _):
         await proxy.ask(ask())
@@ -180,7 +180,7 @@ async def test_an_agents_last_turn_is_its_report(watch: Watch) -> None:
 
 
 async def test_an_agent_takes_its_turns_from_the_run_that_called_it(watch: Watch) -> None:
-    """A run with three turns left gives its agents two: one is kept for its own answer."""
+    """A run with three turns left gives its agent two of them and keeps one for its own answer."""
     models = Models({"boss": boss("Go."), "small": calls_without_end})
     async with served(models, tools={"max_turns": 4}) as (proxy, _):
         await proxy.ask(ask())
@@ -191,7 +191,7 @@ async def test_an_agent_takes_its_turns_from_the_run_that_called_it(watch: Watch
 
 
 async def test_agents_of_one_turn_share_what_is_left(watch: Watch) -> None:
-    """Two agents at once never use more turns together than the run has left."""
+    """Two agents at once use no more turns together than the run has left."""
     models = Models({"boss": boss("one", "two"), "small": calls_without_end})
     async with served(models, tools={"max_turns": 7}) as (proxy, _):
         await proxy.ask(ask())
@@ -200,7 +200,7 @@ async def test_agents_of_one_turn_share_what_is_left(watch: Watch) -> None:
 
 
 async def test_an_agent_without_a_turn_left_is_not_asked(watch: Watch) -> None:
-    """Where the run has no turn to give away, the model reads that, and nothing was paid for."""
+    """If the run has no turn left for an agent, the agent is not asked and the calling model is told so."""
     models = Models({"boss": boss("Go."), "small": calls_without_end})
     async with served(models, tools={"max_turns": 2}) as (proxy, _):
         await proxy.ask(ask())
@@ -211,7 +211,7 @@ async def test_an_agent_without_a_turn_left_is_not_asked(watch: Watch) -> None:
 
 
 async def test_an_agents_calls_and_tokens_count_against_the_runs_budgets(watch: Watch) -> None:
-    """What an agent used is used: the run that called it has that much less."""
+    """Calls and tokens of an agent count against the budgets of the run that called it."""
 
     def twice(asked: Asked) -> Turn:
         if len(asked.results) == 2 or not may_call(asked):
@@ -222,7 +222,7 @@ async def test_an_agents_calls_and_tokens_count_against_the_runs_budgets(watch: 
     async with served(models, tools={"max_tokens": 70}) as (proxy, _):
         await proxy.ask(ask())
         root, children = await all_runs(proxy)
-    # 15 of the run's first turn and 60 of the agent's two.
+    # The run's first turn used 15 tokens, the agent's two turns used 60.
     assert len(children) == 1
     assert root.spent == "tools.max_tokens"
     models = Models({"boss": twice, "small": looks_it_up()})
@@ -234,7 +234,7 @@ async def test_an_agents_calls_and_tokens_count_against_the_runs_budgets(watch: 
 
 
 async def test_a_shared_budget_stops_an_agent(watch: Watch) -> None:
-    """An agent stops where the budget of the run that called it is used up, though its own is not."""
+    """An agent stops when the budget of the run that called it is used up, even if its own is not."""
     models = Models({"boss": boss("Go."), "small": calls_without_end})
     async with served(models, tools={"max_tokens": 40}) as (proxy, _):
         await proxy.ask(ask())
@@ -245,7 +245,7 @@ async def test_a_shared_budget_stops_an_agent(watch: Watch) -> None:
 
 
 async def test_an_agent_has_only_what_policy_and_key_allow(watch: Watch) -> None:
-    """A tool of the agent's list that policy denies is not offered, and a call of it is refused."""
+    """If policy denies a tool of the agent's list, it is not offered, and a call of it is refused."""
 
     def small(asked: Asked) -> Turn:
         return Turn("done") if asked.results else Turn(calls=[("probe_tools__buy", {"what": "milk"})])
@@ -261,7 +261,7 @@ async def test_an_agent_has_only_what_policy_and_key_allow(watch: Watch) -> None
 
 
 async def test_an_agent_cannot_call_an_agent(watch: Watch) -> None:
-    """Depth 1: no agent is offered to an agent, and a forged call of one is refused."""
+    """No agent is offered to an agent, and a forged call of one is refused."""
 
     def small(asked: Asked) -> Turn:
         return Turn("done") if asked.results else Turn(calls=[(RESEARCHER, {"task": "again"})])
@@ -278,7 +278,7 @@ async def test_an_agent_cannot_call_an_agent(watch: Watch) -> None:
 
 
 async def test_an_agent_ends_with_the_request(watch: Watch) -> None:
-    """When the client leaves, the agent's model is not asked any further, and both runs say so."""
+    """When the client leaves, the agent's model is not asked again, and both runs are cancelled."""
 
     def small(asked: Asked) -> Turn:
         return Turn("done") if asked.results else Turn(calls=[("probe_tools__slow", {})])
@@ -305,7 +305,7 @@ async def test_an_agent_ends_with_the_request(watch: Watch) -> None:
 
 
 async def test_an_effect_inside_an_agent_comes_to_its_end(watch: Watch) -> None:
-    """When the client leaves during an effect, that ends; the agent's model is not asked any further."""
+    """When the client leaves during an effect, the effect ends, and the agent's model is not asked again."""
 
     def small(asked: Asked) -> Turn:
         return Turn("done") if asked.results else Turn(calls=[("probe_tools__slow_buy", {})])
@@ -333,7 +333,7 @@ async def test_an_effect_inside_an_agent_comes_to_its_end(watch: Watch) -> None:
 
 
 async def test_an_agent_out_of_time_gives_what_it_has(watch: Watch) -> None:
-    """A model that does not come to an end is stopped in time, and what it had said is reported as such."""
+    """An agent that runs out of time is stopped, and the text so far is reported as incomplete."""
     hang = asyncio.Event()
 
     def small(asked: Asked) -> Turn:
@@ -368,7 +368,7 @@ SCHEMA = {
 
 
 async def test_a_structured_report(watch: Watch) -> None:
-    """With a schema the model is asked for it, and the caller's model gets the JSON, fenced or not."""
+    """An agent with a schema is asked for it, and the caller's model gets the JSON, fenced or not."""
     models = Models({"boss": boss("Go."), "small": looks_it_up('```json\n{"answer": 42}\n```')})
     async with served(models, agents=agents(output_schema=SCHEMA)) as (proxy, _):
         await proxy.ask(ask())
@@ -379,7 +379,7 @@ async def test_a_structured_report(watch: Watch) -> None:
 
 
 async def test_a_report_that_does_not_fit_its_schema_is_an_error(watch: Watch) -> None:
-    """What is no JSON, or does not fit, is a failure in words that repeat nothing of it."""
+    """A report that is no JSON or does not fit the schema is an error, which quotes nothing of the report."""
     for said, words in (
         ("about 42", "is not JSON"),
         ('{"answer":"forty"}', "does not fit its schema: answer"),
@@ -394,7 +394,7 @@ async def test_a_report_that_does_not_fit_its_schema_is_an_error(watch: Watch) -
 
 
 async def test_an_agent_that_says_nothing_is_an_error(watch: Watch) -> None:
-    """No report looks like a success: not none at all, and not that of a run that failed."""
+    """If an agent gives no report, the calling model gets an error."""
     models = Models({"boss": boss("Go."), "small": lambda asked: Turn("")})
     async with served(models) as (proxy, _):
         await proxy.ask(ask())
@@ -419,7 +419,7 @@ async def test_events_show_what_an_agent_does(watch: Watch) -> None:
 
 
 async def test_the_callers_limits_count_an_agents_tokens(watch: Watch) -> None:
-    """A limit of tokens counts what agents use, as it counts what the run itself uses."""
+    """The caller's limit of tokens also counts what agents use."""
     models = Models({"boss": boss("Go."), "small": looks_it_up()})
     async with served(models, limits={"tokens": ["80/hour"]}) as (proxy, _):
         first = await proxy.ask(ask())
@@ -429,7 +429,7 @@ async def test_the_callers_limits_count_an_agents_tokens(watch: Watch) -> None:
 
 
 async def test_what_an_agent_has_read_is_untrusted_for_its_caller(watch: Watch) -> None:
-    """Rule T2: after a report that may quote a stranger, dangerous tools are withheld from the caller's
+    """Rule T2: after an agent has read an untrusted result, dangerous tools are withheld from the caller's
     model."""
 
     def model(asked: Asked) -> Turn:
@@ -459,7 +459,7 @@ async def test_what_an_agent_has_read_is_untrusted_for_its_caller(watch: Watch) 
 
 
 async def test_a_key_that_may_not_use_an_agents_model_does_not_get_the_agent(watch: Watch) -> None:
-    """An agent's model counts as asked for by its caller: a key's list of models holds for it."""
+    """If a key may not use the model of an agent, the agent is not offered to it."""
     models = Models({"boss": lambda asked: Turn("Hello."), "small": looks_it_up()})
     async with served(models, keys={"narrow": declared(ALICE, models=("boss",))}) as (proxy, _):
         answer = await proxy.ask(ask(), bearer(ALICE))
@@ -470,7 +470,7 @@ async def test_a_key_that_may_not_use_an_agents_model_does_not_get_the_agent(wat
 
 
 async def test_an_effect_of_run_and_agent_happens_once(watch: Watch) -> None:
-    """Rule R5: what a run has caused its agent does not cause again, nor one agent what another has."""
+    """Rule R5: agents do not repeat an effect that the run or another agent has caused."""
     milk = ("probe_tools__buy", {"what": "milk"})
 
     def model(asked: Asked) -> Turn:
@@ -497,7 +497,7 @@ async def test_an_effect_of_run_and_agent_happens_once(watch: Watch) -> None:
 
 
 async def test_agents_at_once_cause_different_effects(watch: Watch) -> None:
-    """Two agents that run at once each have their own effects: none is taken for a repeat."""
+    """Agents that run at once each cause their own effect; none is taken for a repeat."""
 
     def small(asked: Asked) -> Turn:
         task = asked.body["messages"][1]["content"]
@@ -513,7 +513,7 @@ async def test_agents_at_once_cause_different_effects(watch: Watch) -> None:
 
 
 async def test_a_repeat_of_a_request_gets_the_report_that_there_was(watch: Watch) -> None:
-    """Rule R5: an agent with effects is not run again for a request that its client sends once more."""
+    """Rule R5: if a client repeats its request, an agent with effects does not run again."""
 
     def small(asked: Asked) -> Turn:
         return Turn("Bought it.") if asked.results else Turn(calls=[("probe_tools__buy", {"what": "milk"})])
@@ -528,7 +528,7 @@ async def test_a_repeat_of_a_request_gets_the_report_that_there_was(watch: Watch
 
 
 async def test_agents_run_on_every_dialect(watch: Watch) -> None:
-    """The client's dialect is its own: an agent's model is asked on the Chat API."""
+    """Agents work for clients of every dialect; an agent's model is asked on the Chat API."""
     question = {"role": "user", "content": "Find it out."}
     for path, body in (
         ("/v1/messages", {"model": "boss", "max_tokens": 99, "messages": [question]}),
@@ -552,7 +552,7 @@ async def test_agents_run_on_every_dialect(watch: Watch) -> None:
 
 
 async def test_figures_and_admin_show_agents(watch: Watch) -> None:
-    """Runs of agents are counted by agent; a list has them where it is asked to, a run has its own."""
+    """The metrics count the runs of agents by agent, and the details of a run list those of its agents."""
     models = Models({"boss": boss("What is it?"), "small": looks_it_up()})
     async with served(models) as (proxy, _):
         await proxy.ask(ask())
@@ -576,7 +576,7 @@ async def test_an_agent_is_purged_with_its_run(watch: Watch) -> None:
 
 
 async def test_agents_are_not_for_mcp_clients(watch: Watch) -> None:
-    """Where no model takes part there is no agent."""
+    """MCP clients are not offered agents, because no model of the proxy takes part."""
     models = Models({"boss": boss("Go."), "small": looks_it_up()})
     async with served(models, mcp={"serve": True}) as (proxy, _):
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
@@ -587,7 +587,7 @@ async def test_agents_are_not_for_mcp_clients(watch: Watch) -> None:
 
 
 async def test_an_agents_model_that_cannot_be_asked(watch: Watch) -> None:
-    """An upstream that fails an agent fails the call, not the request."""
+    """If the upstream of an agent fails, the call of the agent fails, and not the client's request."""
 
     def script(request: RawRequest) -> Sequence[Step]:
         if json.loads(request.body)["model"] == "small":

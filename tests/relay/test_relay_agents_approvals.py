@@ -1,4 +1,4 @@
-"""Approvals and agents: a call of an agent that somebody approved, and agents that cannot ask."""
+"""Approvals and agents: an approved call of an agent, and agents whose client cannot be asked."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ QUESTION: Any = {"role": "user", "content": "Find it out."}
 
 @asynccontextmanager
 async def served(models: Models, tmp_path: Path, approve: str, **config: Any) -> AsyncIterator[Proxy]:
-    """A proxy with one agent, whose tools or whose call need an approval."""
+    """A proxy with one agent; ``approve`` names the calls that need an approval."""
     config = {"agents": agents(), **config}
     async with (
         RawUpstream(models) as upstream,
@@ -50,7 +50,7 @@ async def say(proxy: Proxy, *messages: Any, **headers: str) -> str:
 
 
 def boss(asked: Asked) -> Turn:
-    """Gives one task, and says again what it was told."""
+    """Give one task to the agent, and repeat its report."""
     return Turn(asked.results[0]) if asked.results else Turn(calls=[(RESEARCHER, {"task": "What is it?"})])
 
 
@@ -71,7 +71,7 @@ async def runs_of(proxy: Proxy) -> list[RunRecord]:
 
 
 async def test_an_approved_call_of_an_agent_runs(watch: Watch, tmp_path: Path) -> None:
-    """For the request that goes on: it has its tools and its report, and uses that request's budgets."""
+    """An approved agent runs with its tools in the request that goes on, and that one gets its report."""
 
     def small(asked: Asked) -> Turn:
         return Turn("It is 42.") if asked.results else Turn(calls=[("probe_tools__echo", {"text": "a"})])
@@ -92,7 +92,7 @@ async def test_an_approved_call_of_an_agent_runs(watch: Watch, tmp_path: Path) -
 async def test_an_approved_agent_uses_the_budgets_of_the_request_that_goes_on(
     watch: Watch, tmp_path: Path
 ) -> None:
-    """One turn is left for the answer, so that an agent that wants more has to report."""
+    """An approved agent leaves one turn for the answer of the request that goes on, and is stopped then."""
 
     def small(asked: Asked) -> Turn:
         echo = ("probe_tools__echo", {"text": str(len(asked.results))})
@@ -106,7 +106,7 @@ async def test_an_approved_agent_uses_the_budgets_of_the_request_that_goes_on(
 
 
 async def test_a_refused_call_of_an_agent_never_runs(watch: Watch, tmp_path: Path) -> None:
-    """Its model is not asked."""
+    """If the call of an agent is refused, the agent's model is not asked."""
     models = Models({"boss": boss, "small": lambda asked: Turn("It is 42.")})
     async with served(models, tmp_path, RESEARCHER) as proxy:
         assert "approval_denied" in await decided(proxy, ";deny")
@@ -114,7 +114,7 @@ async def test_a_refused_call_of_an_agent_never_runs(watch: Watch, tmp_path: Pat
 
 
 async def test_an_approved_agent_knows_what_was_read_before(watch: Watch, tmp_path: Path) -> None:
-    """Where the model had read an untrusted result, the agent begins in that state, and has to ask."""
+    """If the model read an untrusted result before, the approved agent has to ask about its own calls."""
 
     def stranger(asked: Asked) -> Turn:
         if not asked.results:
@@ -139,7 +139,7 @@ async def test_an_approved_agent_knows_what_was_read_before(watch: Watch, tmp_pa
 async def test_an_agent_is_told_which_tools_it_cannot_ask_for(
     watch: Watch, tmp_path: Path, calls: bool
 ) -> None:
-    """Where its client cannot be asked, it does not get them, and a call of one does not run."""
+    """If the client cannot be asked, the agent gets no tools that need approvals, and cannot call them."""
 
     def small(asked: Asked) -> Turn:
         if calls and not asked.results:
@@ -163,7 +163,7 @@ async def test_an_agent_is_told_which_tools_it_cannot_ask_for(
 
 
 async def test_an_agent_without_such_tools_reads_its_instructions_alone(watch: Watch, tmp_path: Path) -> None:
-    """Nothing is added where nothing is withheld for an approval."""
+    """If no tool is withheld for an approval, nothing is added to the agent's instructions."""
     models = Models({"boss": boss, "small": lambda asked: Turn("Yes.")})
     only_echo = agents(tools=("probe_tools__echo",))
     async with served(models, tmp_path, BUY, agents=only_echo) as proxy:

@@ -1,4 +1,4 @@
-"""Agents whose own calls need approvals: the client of the outer request is asked, and the agents go on."""
+"""Agents whose own calls need approvals: the client is asked, and the agents go on."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ WAITING = "calls of the agent wait for an approval"
 
 
 def boss(*tasks: str) -> Any:
-    """A model that gives tasks in its first turn, and says in its second what it was told."""
+    """A model that gives tasks in its first turn, and repeats the reports in its second."""
 
     def say(asked: Asked) -> Turn:
         if not asked.results:
@@ -42,7 +42,7 @@ def boss(*tasks: str) -> Any:
 
 
 def buys(*things: str) -> Any:
-    """An agent's model that buys one thing after the other, or else its task, and says what came of it."""
+    """An agent's model that buys one thing after the other, by default its task, and reports the results."""
 
     def say(asked: Asked) -> Turn:
         wanted = things or (asked.body["messages"][1]["content"],)
@@ -58,7 +58,7 @@ def buys(*things: str) -> Any:
 async def served(
     models: Models, tmp_path: Path, *, workers: int = 1, **config: Any
 ) -> AsyncIterator[Sequence[Proxy]]:
-    """Proxies with one record and one agent, whose purchases need an approval."""
+    """Proxies with one record and one agent whose purchases need an approval."""
     config = {"agents": agents(), "approvals": {}, **config}
     policy = {"approve": (BUY,), **config.pop("policy", {})}
     store = config.pop("store", {"url": f"sqlite:///{tmp_path / 'r.db'}"})
@@ -82,7 +82,7 @@ async def served(
 
 @dataclass
 class Chat:
-    """A client that sends its whole conversation, and is asked by a text or by calls of the function."""
+    """A client that sends its whole conversation; it is asked in text or by calls of the function."""
 
     proxy: Proxy
     by_call: bool = False
@@ -90,7 +90,7 @@ class Chat:
     messages: list[Any] = field(default_factory=lambda: [QUESTION])
 
     async def say(self, *messages: Any, **headers: str) -> Any:
-        """One request; its answer is added to the conversation and given back."""
+        """Send one request; add its answer to the conversation and return it."""
         self.messages += messages
         body: dict[str, Any] = {"model": "boss", "messages": self.messages, "stream": self.stream}
         if self.by_call:
@@ -103,11 +103,11 @@ class Chat:
         return message
 
     async def text(self, *messages: Any, **headers: str) -> str:
-        """The same; the text alone."""
+        """Send one request and return the text of its answer."""
         return str((await self.say(*messages, **headers))["content"])
 
     async def go_on(self, decision: str = "", *, of: str | None = None) -> str:
-        """Decide with the header about what the last answer named, and go on."""
+        """Decide with the header about the calls that the last answer names, and go on."""
         found = dict.fromkeys(ID.findall(of if of is not None else self.messages[-1]["content"]))
         header = ", ".join(one + decision for one in found)
         return await self.text({"role": "user", "content": "Go on."}, x_toolrelay_approve=header)
@@ -154,13 +154,13 @@ async def runs_of(proxy: Proxy) -> list[RunRecord]:
 
 
 def sent(models: Models) -> str:
-    """All that any model was sent."""
+    """Everything that was sent to any model."""
     return "".join(asked.text for each in models.asked.values() for asked in each)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_a_client_is_asked_in_text(watch: Watch, tmp_path: Path, stream: bool) -> None:
-    """The agent suspends, the outer turn is held, and what was approved runs once in the agent's own run."""
+    """The agent suspends, the outer turn is held, and the approved call runs once in the agent's own run."""
     models = Models({"boss": boss(), "small": buys()})
     async with served(models, tmp_path) as (proxy,):
         client = Chat(proxy, stream=stream)
@@ -211,7 +211,7 @@ async def test_a_client_is_asked_by_calls_again_and_again(watch: Watch, tmp_path
         assert "We have eggs." in said
         assert watch.finished == ["buy"]
         assert [one.status for one in await approvals_of(proxy)] == ["used", "denied"]
-        # All of it can be sent again, and nothing happens again.
+        # The client can send all of it again, and nothing runs again.
         assert await client.text({"role": "user", "content": "Thanks."}) == said
     assert [len(models.asked[name]) for name in ("boss", "small")] == [3, 3]
     assert [said["role"] for said in models.asked["boss"][1].body["messages"]] == [
@@ -225,7 +225,7 @@ async def test_a_client_is_asked_by_calls_again_and_again(watch: Watch, tmp_path
 
 
 async def test_an_agent_that_asks_again_asks_a_client_in_text(watch: Watch, tmp_path: Path) -> None:
-    """The new notice takes the place of the old one, and no model sees either."""
+    """The second notice replaces the first one, and no model sees either."""
     models = Models({"boss": boss(), "small": buys("milk", "eggs")})
     async with served(models, tmp_path) as (proxy,):
         client = Chat(proxy)
@@ -241,7 +241,7 @@ async def test_an_agent_that_asks_again_asks_a_client_in_text(watch: Watch, tmp_
 
 
 async def test_of_two_agents_one_asks(watch: Watch, tmp_path: Path) -> None:
-    """The other one's report is in the held turn, and it does not run again."""
+    """If one of two agents asks, the held turn has the other one's report, and that agent runs only once."""
 
     def small(asked: Asked) -> Turn:
         if asked.body["messages"][1]["content"] == "no milk":
@@ -260,7 +260,7 @@ async def test_of_two_agents_one_asks(watch: Watch, tmp_path: Path) -> None:
 
 
 async def test_an_agent_whose_own_call_was_approved_asks_too(watch: Watch, tmp_path: Path) -> None:
-    """First a person lets the agent run, then it asks about its purchase."""
+    """First a person approves the call of the agent, then the agent asks about its purchase."""
     models = Models({"boss": boss(), "small": buys()})
     async with served(models, tmp_path, policy={"approve": (BUY, RESEARCHER)}) as (proxy,):
         client = Chat(proxy, by_call=True)
@@ -278,7 +278,7 @@ async def test_an_agent_whose_own_call_was_approved_asks_too(watch: Watch, tmp_p
 
 
 async def test_two_agents_ask_and_one_is_decided_first(watch: Watch, tmp_path: Path) -> None:
-    """The decided one goes on at once; no model is asked about the outer turn before the other is decided."""
+    """The decided agent goes on at once; the outer model is not asked before the other agent is decided."""
     models = Models({"boss": boss("milk", "eggs"), "small": buys()})
     async with served(models, tmp_path) as (proxy,):
         client = Chat(proxy)
@@ -295,7 +295,7 @@ async def test_two_agents_ask_and_one_is_decided_first(watch: Watch, tmp_path: P
 
 
 async def test_two_agents_go_on_together(watch: Watch, tmp_path: Path) -> None:
-    """Both are decided in one request, and the end of one does not end the other."""
+    """Two agents that are decided in one request go on together, and one's end does not end the other."""
 
     def small(asked: Asked) -> Turn:
         turn: Turn = buys()(asked)
@@ -317,7 +317,7 @@ async def test_two_agents_go_on_together(watch: Watch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_eight_decisions_on_two_workers_continue_once(watch: Watch, tmp_path: Path, kind: str) -> None:
-    """Requests at the same moment: one execution, one continuation, and everybody reads its report."""
+    """After eight decisions at once on two workers, the call runs once and all clients get one report."""
     models = Models({"boss": boss(), "small": buys()})
     async with AsyncExitStack() as stack:
         config: dict[str, Any] = {}
@@ -336,7 +336,7 @@ async def test_eight_decisions_on_two_workers_continue_once(watch: Watch, tmp_pa
 
 
 async def test_a_refusal_or_an_expiry_is_read_by_the_agent(watch: Watch, tmp_path: Path) -> None:
-    """Its model reads the reason, and reports."""
+    """After a refusal or an expiry the agent's model reads the reason and reports."""
     models = Models({"boss": boss(), "small": buys()})
     async with served(models, tmp_path, approvals={"expires_s": 1}) as (proxy,):
         client = Chat(proxy)
@@ -351,7 +351,7 @@ async def test_a_refusal_or_an_expiry_is_read_by_the_agent(watch: Watch, tmp_pat
 
 
 async def test_budgets_go_on_counting(watch: Watch, tmp_path: Path) -> None:
-    """What an agent used before it asked counts, so that after two turns of three it has to report."""
+    """Turns that an agent used before it asked count against its ``max_turns``."""
     models = Models({"boss": boss(), "small": buys("milk", "eggs", "bread")})
     async with served(models, tmp_path, agents=agents(max_turns=3)) as (proxy,):
         client = Chat(proxy)
@@ -364,7 +364,7 @@ async def test_budgets_go_on_counting(watch: Watch, tmp_path: Path) -> None:
 
 
 async def test_calls_of_an_agent_count_across_its_runs(watch: Watch, tmp_path: Path) -> None:
-    """A call beyond the agent's own number is refused, and nobody is asked about it."""
+    """A call beyond the agent's ``max_calls`` is refused, and nobody is asked about it."""
     models = Models({"boss": boss(), "small": buys("milk", "eggs")})
     async with served(models, tmp_path, agents=agents(max_calls=1)) as (proxy,):
         client = Chat(proxy)
@@ -374,7 +374,7 @@ async def test_calls_of_an_agent_count_across_its_runs(watch: Watch, tmp_path: P
 
 
 async def test_an_agent_that_had_begun_to_go_on_does_not_do_so_again(watch: Watch, tmp_path: Path) -> None:
-    """Where its process died and its claim has been forgotten, the model reads that nobody knows."""
+    """If the process died after the agent began to go on, it does not go on again, and the model is told."""
     models = Models({"boss": boss(), "small": buys()})
     async with served(models, tmp_path) as (proxy,):
         client = Chat(proxy)
@@ -390,7 +390,7 @@ async def test_an_agent_that_had_begun_to_go_on_does_not_do_so_again(watch: Watc
 
 
 async def test_an_agent_without_its_held_turn_does_not_go_on(watch: Watch, tmp_path: Path) -> None:
-    """Its model is not asked without what it had said, and nothing runs."""
+    """If the held turn of an agent is not on record, its model is not asked, and nothing runs."""
     models = Models({"boss": boss(), "small": buys()})
     async with served(models, tmp_path) as (proxy,):
         client = Chat(proxy)
@@ -406,7 +406,7 @@ async def test_an_agent_without_its_held_turn_does_not_go_on(watch: Watch, tmp_p
 
 
 async def test_a_deleted_run_takes_its_agents_turns_along(watch: Watch, tmp_path: Path) -> None:
-    """Then nothing goes on, whatever the client sends."""
+    """Deleting a run deletes its agents' turns and approvals, so nothing can go on."""
     models = Models({"boss": boss(), "small": buys()})
     async with served(models, tmp_path) as (proxy,):
         client = Chat(proxy)
@@ -424,7 +424,7 @@ async def test_a_deleted_run_takes_its_agents_turns_along(watch: Watch, tmp_path
 async def test_an_agent_asks_only_where_its_client_can_be_asked(
     watch: Watch, tmp_path: Path, more: dict[str, Any]
 ) -> None:
-    """With JSON output it does not get the tools, and is told so; else it gets them."""
+    """If the client asks for JSON output, the agent gets no tools that need approvals, and is told so."""
     models = Models({"boss": boss(), "small": lambda asked: Turn("None.")})
     async with served(models, tmp_path) as (proxy,):
         await proxy.ask({"model": "boss", "messages": [QUESTION], **more})
@@ -434,7 +434,7 @@ async def test_an_agent_asks_only_where_its_client_can_be_asked(
 
 
 async def test_an_agent_with_a_schema_asks_too(watch: Watch, tmp_path: Path) -> None:
-    """That its report is JSON does not matter to the client that is asked."""
+    """An agent with an output schema can ask the client, too."""
     schema = {"type": "object", "properties": {"done": {"type": "boolean"}}, "required": ["done"]}
 
     def small(asked: Asked) -> Turn:
@@ -451,7 +451,7 @@ async def test_an_agent_with_a_schema_asks_too(watch: Watch, tmp_path: Path) -> 
 async def test_a_process_that_dies_as_an_agent_goes_on_leaves_that_nobody_knows(
     watch: Watch, tmp_path: Path
 ) -> None:
-    """Another worker does not let it go on again, and the model reads that the outcome is unknown."""
+    """If a process dies while an agent goes on, no other worker continues it, and the outcome is unknown."""
     hang = asyncio.Event()
 
     def small(asked: Asked) -> Turn:
@@ -475,7 +475,7 @@ async def test_a_process_that_dies_as_an_agent_goes_on_leaves_that_nobody_knows(
 
 
 async def test_an_agent_whose_client_leaves_is_cancelled_for_good(watch: Watch, tmp_path: Path) -> None:
-    """What the client approved has run, and the model reads that nobody knows what the agent has done."""
+    """If the client leaves while an agent goes on, the agent is cancelled, and it does not go on again."""
     hang = asyncio.Event()
 
     def small(asked: Asked) -> Turn:
@@ -503,7 +503,7 @@ async def test_an_agent_whose_client_leaves_is_cancelled_for_good(watch: Watch, 
 async def test_a_grant_for_the_conversation_covers_the_agents_next_calls(
     watch: Watch, tmp_path: Path
 ) -> None:
-    """Those of the run that goes on, and those of a later run of the agent in the same conversation."""
+    """A grant for the conversation covers the agent's next calls, in this run and in a later one."""
 
     def shops(asked: Asked) -> Turn:
         wanted = asked.text.count("Find it out.")

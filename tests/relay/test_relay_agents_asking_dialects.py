@@ -1,4 +1,4 @@
-"""Agents whose own calls need approvals, and clients of the dialects that are not Chat."""
+"""Agents whose own calls need approvals, with clients of other dialects than Chat."""
 
 import contextlib
 import json
@@ -27,12 +27,12 @@ TEAM: Any = {
 
 
 def boss(asked: Asked) -> Turn:
-    """Gives one task, and says what it was told."""
+    """Give one task to the agent, and repeat its report."""
     return Turn(asked.results[-1]) if asked.results else Turn(calls=[(RESEARCHER, {"task": "Shop."})])
 
 
 def small(asked: Asked) -> Turn:
-    """Buys milk, then eggs, and says what came of it."""
+    """Buy milk, then eggs, and report the results."""
     done = len(asked.results)
     if done < 2:
         return Turn(calls=[(BUY, {"what": ("milk", "eggs")[done]})])
@@ -61,7 +61,7 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[Proxy, Models]]:
 
 
 async def respond(client: AsyncOpenAI, stream: bool, **asked: Any) -> Any:
-    """One response, whole or put together from its events."""
+    """One response, whole or assembled from its events."""
     if not stream:
         return await client.responses.create(model="boss", **asked)
     async with client.responses.stream(model="boss", **asked) as events:
@@ -75,7 +75,7 @@ async def respond(client: AsyncOpenAI, stream: bool, **asked: Any) -> Any:
 async def test_responses_asks_by_items_under_the_label_of_the_agent(
     watch: Watch, tmp_path: Path, stream: bool, by_id: bool
 ) -> None:
-    """Each question is an item that names the tool; the agent's call is shown once it has come to its end."""
+    """Each question is an item that names the tool; the agent's call is an item once the agent has ended."""
     async with (
         served(tmp_path) as (proxy, models),
         AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="x", max_retries=0) as client,
@@ -116,7 +116,7 @@ async def test_responses_asks_by_items_under_the_label_of_the_agent(
 
 
 async def test_nothing_is_stored_for_a_client_that_wants_that(watch: Watch, tmp_path: Path) -> None:
-    """The turns are in memory alone, the agent's too; the agent goes on all the same."""
+    """With store=false the turns of the client and of the agent are only in memory, and the agent goes on."""
     async with (
         served(tmp_path) as (proxy, _),
         AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="x", max_retries=0) as client,
@@ -141,7 +141,7 @@ async def test_nothing_is_stored_for_a_client_that_wants_that(watch: Watch, tmp_
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("wire", ["anthropic", "ollama"])
 async def test_other_dialects_ask_by_calls(watch: Watch, tmp_path: Path, wire: str, stream: bool) -> None:
-    """Both questions come in the form of the dialect, and the report after the second answer."""
+    """The client gets both questions in the form of its dialect, and the report after its second answer."""
     async with (
         served(tmp_path) as (proxy, models),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{proxy.port}") as http,

@@ -1,4 +1,4 @@
-"""Agents whose own calls need approvals: a client leaves at a bad moment, or another upstream answers."""
+"""Agents whose own calls need approvals: the client leaves at a bad moment, or another upstream answers."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ async def served(tmp_path: Path, *scripts: Any, **config: Any) -> AsyncIterator[
 async def test_an_agent_that_asks_again_asks_where_another_upstream_has_the_conversation(
     watch: Watch, tmp_path: Path
 ) -> None:
-    """The request is planned twice, and the client is asked in its form all the same."""
+    """If an agent asks again while the proxy plans the request twice, the client is asked in its own form."""
     models = Models({"boss": boss, "small": buys("milk", "eggs")})
     is_down = True
 
@@ -88,7 +88,7 @@ async def test_an_agent_that_asks_again_asks_where_another_upstream_has_the_conv
 async def test_an_agent_does_not_go_on_whose_client_leaves_before_it_does(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves while the record notes that the agent goes on, before there is a run to cancel."""
+    """If the client leaves while the store notes that the agent goes on, the agent does not go on."""
     models = Models({"boss": boss, "small": buys("milk")})
     begun, gone, noted = asyncio.Event(), asyncio.Event(), asyncio.Event()
     begin, continuing = AgentTurns.begin, Parents.continuing
@@ -128,7 +128,7 @@ async def test_an_agent_does_not_go_on_whose_client_leaves_before_it_does(
 async def test_what_a_websocket_client_does_not_store_is_not_stored_when_its_agent_goes_on(
     watch: Watch, tmp_path: Path
 ) -> None:
-    """The response that waited is filled in where it is kept, which is the connection."""
+    """If the client stores nothing, the response that waited is completed on its connection only."""
     models = Models({"boss": boss, "small": buys("milk")})
     async with served(tmp_path, models) as proxy:
         async with connected(proxy) as client:

@@ -17,7 +17,7 @@ READ, WRITE, TIME = "mcp__files__read", "mcp__files__write_9a3c", "core__time"
 
 
 def spec(name: str, origin: ToolOrigin | None = None, *, reads: bool = True) -> ToolSpec:
-    """A tool of that id."""
+    """A tool with that id."""
     return ToolSpec(
         name=name,
         description=f"does {name}",
@@ -38,7 +38,7 @@ TOOLS = (
 
 
 def entry(name: str = "files", **more: Any) -> dict[str, Any]:
-    """An element that chooses a server."""
+    """An element of ``tools`` that chooses a server."""
     return {"type": "mcp", "server_label": "docs", "server_url": f"toolrelay/{name}", **NEVER, **more}
 
 
@@ -51,7 +51,7 @@ def choice(*tools: Any) -> Choice:
 
 
 def fault(*tools: Any) -> RequestError:
-    """The refusal of these elements."""
+    """The error with which these elements are refused."""
     with pytest.raises(RequestError) as caught:
         choice(*tools)
     assert caught.value.status == 400
@@ -69,25 +69,25 @@ def fault(*tools: Any) -> RequestError:
     ],
 )
 def test_the_tools_of_a_server(more: dict[str, Any], found: set[str]) -> None:
-    """By the server's own names, whatever their ids are."""
+    """A request names the tools of a server by the server's own names, whatever their ids are."""
     assert choice(entry(**more)).ids == found
 
 
 def test_a_group_of_tools_is_a_server_too() -> None:
-    """The built-in tools are chosen the same way, and one without a name has all."""
+    """A request chooses the built-in tools in the same way, and all tools with an empty name."""
     (shown,) = choice(entry("core")).shown.servers
     assert [(tool.id, tool.name) for tool in shown.tools] == [(TIME, "time")]
     assert choice(entry("")).ids == {READ, WRITE, TIME}
 
 
 def test_a_server_comes_before_a_group_of_its_name() -> None:
-    """What an operator configured is meant."""
+    """If a configured server has the name of a group of tools, the request gets the server's tools."""
     tools = (*TOOLS, spec("mcp__core__x", ToolOrigin("core", "x", "3")))
     assert choose(read_chosen([entry("core")]), tools).ids == {"mcp__core__x"}
 
 
 def test_single_tools() -> None:
-    """By their ids, beside a server."""
+    """A request can choose single tools by their ids, beside a server."""
     chosen = choice(entry(allowed_tools=["read"]), {"type": f"toolrelay:{TIME}"})
     assert chosen.ids == {READ, TIME}
     assert chosen.shown.called(TIME) is None
@@ -103,7 +103,7 @@ def test_single_tools() -> None:
     ],
 )
 def test_an_unknown_name(element: Any, param: str, remedy: str) -> None:
-    """Rule E1: the field is named, and what may stand there."""
+    """Rule E1: the error names the field and lists what may stand there."""
     error = fault(element)
     assert error.param == param
     assert param in str(error)
@@ -111,7 +111,7 @@ def test_an_unknown_name(element: Any, param: str, remedy: str) -> None:
 
 
 def test_what_is_denied_is_not_told_from_what_does_not_exist() -> None:
-    """Rule T2: nor is it named."""
+    """Rule T2: a client cannot tell a server whose tools are denied from one that does not exist."""
     with pytest.raises(RequestError) as denied:
         choose(read_chosen([entry()]), [spec(TIME)])
     with pytest.raises(RequestError) as unknown:
@@ -125,31 +125,31 @@ def test_what_is_denied_is_not_told_from_what_does_not_exist() -> None:
     "said", [None, "always", {"never": {"tool_names": ["read"]}}, {"never": {"read_only": True}}]
 )
 def test_an_approval_that_cannot_be_given_is_refused(said: Any) -> None:
-    """Rather than run unasked."""
+    """If calls cannot wait for an approval, the proxy refuses a choice that asks for approvals."""
     error = fault(entry(require_approval=said))
     assert error.param == "tools[0].require_approval"
     assert '"never"' in str(error)
-    # Only for what would be offered.
+    # The refusal concerns only tools that would be offered.
     if isinstance(said, dict):
         assert choice(entry(require_approval=said, allowed_tools=["read"])).ids == {READ}
-    # Where calls can wait, the client is asked about those that it names.
+    # If calls can wait, every tool needs an approval except those under ``never``.
     asked = choose(read_chosen([entry(require_approval=said)]), TOOLS, asks=True).asked
     assert asked
     assert (READ in asked) is not isinstance(said, dict)
 
 
-# ---------------------------------------------------------------- with the header, in an offer
+# ---------------------------------------------------------------- together with the header, in an offer
 
 
 def offer(header: str | None, *tools: Any, **fields: Any) -> Offer:
-    """What a request offers."""
+    """The offer for a request with this header and these tools."""
     payload = {"model": "m", "messages": [], "tools": list(tools), **fields}
     asked, selection = ChatWire().parse(payload), Selection(Catalog(), offered=TOOLS)
     return decide(asked, selection, OfferRules(), parse_wanted(header), upstream_takes_tools=True)
 
 
 def test_a_choice_narrows_the_offer() -> None:
-    """As the header does; with it, both count."""
+    """A choice in the body narrows the offer; the tools that the header names are offered as well."""
     assert offer(None, entry(allowed_tools=["read"])).tool_ids() == (READ,)
     assert offer(TIME, entry(allowed_tools=["read"])).tool_ids() == (TIME, READ)
     assert offer("all", entry(allowed_tools=["read"])).tool_ids() == (TIME, READ, WRITE)
@@ -159,14 +159,14 @@ def test_a_choice_narrows_the_offer() -> None:
 
 
 def test_what_was_chosen_cannot_be_had_in_many_answers() -> None:
-    """A client that names tools is told that it cannot have them."""
+    """The proxy refuses a request that chooses tools and asks for several answers."""
     with pytest.raises(RequestError) as caught:
         offer(None, entry(), n=2)
     assert caught.value.param == "n"
 
 
 def test_a_tool_that_the_client_calls_otherwise() -> None:
-    """An alias is the name of the wire; the label stays."""
+    """If a client gives a chosen tool an alias, the offer uses the alias and keeps the server's label."""
     asked = ChatWire().parse(
         {
             "model": "m",

@@ -1,4 +1,4 @@
-"""Bounds of arguments that belong to one client key, from the key to the call."""
+"""Argument bounds of one client key, from its configuration to the call."""
 
 import json
 
@@ -21,7 +21,7 @@ BOUNDS = {"probe_tools__*": {"text": {"enum": ("ab", "abc", "x")}}}
     ],
 )
 async def test_a_key_bounds_its_own_calls(who: str, text: str, rule: str) -> None:
-    """Rule T2: a call is held to the bounds of policy and to its caller's, and to nobody else's."""
+    """Rule T2: a call must meet the bounds of the policy and of its caller's key, and of no other key."""
     own = {ECHO: {"text": {"max_length": 2}}}
     keys = {"alice": declared(ALICE, arguments=own), "bob": declared(BOB)}
     turn = called(("call_1", ECHO, json.dumps({"text": text})))

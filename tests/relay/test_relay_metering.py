@@ -1,4 +1,4 @@
-"""Tokens and cost of requests, passed through or with tools, counted and put on record."""
+"""Tokens and cost of requests, passed through or with tools: how the proxy counts and records them."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ ARGUMENTS = '{"timezone":"UTC"}'
 
 
 def reported(prompt: int, completion: int) -> list[Step]:
-    """A stream as OpenAI sends it where usage was asked for."""
+    """A stream as OpenAI sends it if the request asks for usage."""
     pieces = [role(usage=None), content("Hi", usage=None), finish(usage=None), usage(prompt, completion)]
     return stream(*pieces)
 
@@ -36,7 +36,7 @@ UNASKED = role() + content("Hi") + finish() + DONE
 
 
 class AccessMiddleware:
-    """A proxy before an upstream, for a while."""
+    """A proxy before an upstream, as a context manager."""
 
     def __init__(self, *scripts: Sequence[Step], **config: Any) -> None:
         self._upstream = RawUpstream(*scripts)
@@ -60,7 +60,7 @@ def asked(upstream: RawUpstream, position: int = -1) -> dict[str, Any]:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_usage_that_only_we_asked_for_does_not_show(allow: tuple[str, ...]) -> None:
-    """Rule W2: under a limit of tokens the upstream is asked for usage, and the client sees none of it."""
+    """Rule W2: under a token limit the proxy asks the upstream for usage and hides it from the client."""
     async with AccessMiddleware(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "stream": True})
         assert answer.body == UNASKED
@@ -74,7 +74,7 @@ async def test_usage_that_only_we_asked_for_does_not_show(allow: tuple[str, ...]
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_usage_that_the_client_asked_for_stays(allow: tuple[str, ...]) -> None:
-    """Rule W2: a client that asks for usage gets the upstream's bytes, and they count all the same."""
+    """Rule W2: a client that asks for usage gets the upstream's bytes, and the limit counts them, too."""
     async with AccessMiddleware(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
         body = {**ASK, "stream": True, "stream_options": {"include_usage": True, "x": 1}}
         answer = await proxy.ask(body)
@@ -88,7 +88,7 @@ async def test_usage_that_the_client_asked_for_stays(allow: tuple[str, ...]) -> 
 @pytest.mark.parametrize("cut", [1, 10_000])
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_a_stream_under_another_label_counts(allow: tuple[str, ...], label: str, cut: int) -> None:
-    """Rule W2: a stream that its upstream does not call one is counted, and shows no usage, as any other."""
+    """Rule W2: the proxy counts a stream with another content type like any other, and hides its usage."""
     data = b"".join([role(usage=None), content("Hi", usage=None), finish(usage=None), usage(60, 40)]) + DONE
     pieces = [chunk(data[at : at + cut]) for at in range(0, len(data), cut)]
     script: list[Step] = [head(label, "Transfer-Encoding: chunked"), *pieces, LAST_CHUNK, KEEP]
@@ -99,7 +99,7 @@ async def test_a_stream_under_another_label_counts(allow: tuple[str, ...], label
 
 
 async def test_a_body_that_breaks_before_it_says_what_it_is() -> None:
-    """Where a body is looked at before its head is sent on, its breaking off is an error with a status."""
+    """If a body breaks off before the proxy knows whether it is a stream, the client gets a 502."""
     script = [head("Content-Type: text/plain", "Transfer-Encoding: chunked"), chunk(b"da")]
     async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": True})
@@ -107,7 +107,7 @@ async def test_a_body_that_breaks_before_it_says_what_it_is() -> None:
 
 
 async def test_without_such_a_limit_nothing_is_asked_and_nothing_read() -> None:
-    """Rule W1: where neither tokens nor cost are limited a body goes up as it came."""
+    """Rule W1: without a limit of tokens or cost, the proxy sends a body upstream unchanged."""
     async with AccessMiddleware(stream(role(), finish()), allow=(), prices=PRICES) as (proxy, upstream):
         raw = json.dumps({**ASK, "stream": True}, indent=3).encode()
         assert (await proxy.ask(raw)).body == role() + finish() + DONE
@@ -116,7 +116,7 @@ async def test_without_such_a_limit_nothing_is_asked_and_nothing_read() -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_an_upstream_that_is_always_asked_for_usage(allow: tuple[str, ...]) -> None:
-    """Rule W2: with ``force_usage`` the metrics have the usage of its streams, and clients do not see it."""
+    """Rule W2: with ``force_usage`` the metrics have a stream's usage, and the client does not see it."""
     async with RawUpstream(reported(60, 40)) as upstream:
         served = {"base_url": upstream.url, "force_usage": True}
         async with running(make_config(served, allow=allow)) as proxy:
@@ -129,7 +129,7 @@ async def test_an_upstream_that_is_always_asked_for_usage(allow: tuple[str, ...]
 
 
 async def test_other_options_of_the_client_stay() -> None:
-    """Only include_usage is put into the client's stream_options, and its body stays as it came beside."""
+    """The proxy adds only include_usage to the client's stream_options, and keeps its other fields."""
     async with AccessMiddleware(reported(1, 1), allow=(), limits=LIMITED) as (proxy, upstream):
         raw = b'{"model":"m", "seed": 1.0e3, "stream":true,"stream_options":{"include_obfuscation":false}}'
         await proxy.ask(raw)
@@ -172,7 +172,7 @@ PASSED: list[Any] = [
 
 @pytest.mark.parametrize(("path", "body", "script"), PASSED, ids=range(len(PASSED)))
 async def test_what_passes_through_counts(path: str, body: Any, script: list[Step]) -> None:
-    """Every path whose answers report tokens counts them, streamed or not, on both wires."""
+    """Every path whose answers report tokens counts them, streamed or not, in both dialects."""
     async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, upstream):
         first = await proxy.ask(body, path=path)
         assert first.status == 200
@@ -184,7 +184,7 @@ async def test_what_passes_through_counts(path: str, body: Any, script: list[Ste
 
 @pytest.mark.parametrize(("path", "body", "script"), PASSED, ids=range(len(PASSED)))
 async def test_what_passes_through_costs(path: str, body: Any, script: list[Step]) -> None:
-    """A limit of cost counts the same answers by the price of the body's model, and takes no other model."""
+    """A limit of cost counts each answer by the price of its model, and refuses a model without a price."""
     limits = {"cost": ["0.000001/hour"]}
     async with AccessMiddleware(script, allow=(), limits=limits, prices=PRICES) as (proxy, upstream):
         unpriced = await proxy.ask({**body, "model": "other"}, path=path)
@@ -198,7 +198,7 @@ async def test_what_passes_through_costs(path: str, body: Any, script: list[Step
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_forms_count_the_tokens_that_their_answers_report(streamed: bool) -> None:
-    """A transcription counts what it says it used, as an object and as the last event of a stream."""
+    """A transcription counts the tokens that its answer reports, as an object or in its last event."""
     said = json.dumps({"type": "transcript.text.done", "text": "x", "usage": USED})
     form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n'
     headers = {"Content-Type": "multipart/form-data; boundary=b", "Authorization": "Bearer unused"}
@@ -212,7 +212,7 @@ async def test_forms_count_the_tokens_that_their_answers_report(streamed: bool) 
 
 @pytest.mark.parametrize("path", ["/v1/responses/input_tokens", "/v1/moderations"])
 async def test_what_costs_nothing_is_not_counted(path: str) -> None:
-    """Counting the tokens of an input, or moderating it, uses none, so no estimate of it is made."""
+    """Counting the tokens of an input and moderating it are free, and the proxy does not estimate them."""
     limits = {"tokens": ["1/hour"], "cost": ["0.000001/hour"]}
     script = whole(b'{"input_tokens": 5000}')
     async with AccessMiddleware(script, allow=(), limits=limits, prices=PRICES) as (proxy, _):
@@ -222,7 +222,7 @@ async def test_what_costs_nothing_is_not_counted(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/responses/input_tokens"])
 async def test_what_is_about_a_response_goes_where_its_model_is(path: str) -> None:
-    """Compacting and counting go to the upstream of the model, under its name there, bytes as they came."""
+    """Requests to compact or count go to the upstream of the model, under its name there, else unchanged."""
     async with RawUpstream(whole(b"{}")) as one, RawUpstream(whole(b"{}")) as two:
         upstreams: list[dict[str, Any]] = [
             {"base_url": one.url, "models": ["a"]},
@@ -237,7 +237,7 @@ async def test_what_is_about_a_response_goes_where_its_model_is(path: str) -> No
 
 
 async def test_counting_an_input_needs_no_model() -> None:
-    """Where no model is named, the first upstream counts: the field may be left out."""
+    """A request to count tokens may leave out the model; then the first upstream answers."""
     async with RawUpstream(whole(b"{}")) as one, RawUpstream(whole(b"{}")) as two:
         upstreams = [{"base_url": one.url, "models": ["a"]}, {"base_url": two.url, "models": ["b"]}]
         async with running(make_config(*upstreams)) as proxy:
@@ -264,7 +264,7 @@ async def test_a_limit_does_not_change_who_answers(path: str, limits: Any, named
     "path", ["/v1/chat/completions/chatcmpl-1", "/v1/responses/resp_1/cancel", "/v1/batches/batch_1/cancel"]
 )
 async def test_what_was_answered_before_is_not_counted_again(path: str) -> None:
-    """A stored answer that is changed or cancelled comes back with its usage, which has been counted."""
+    """A stored answer that is changed or cancelled has been counted before, and is not counted again."""
     script = whole(json.dumps({"usage": USED}).encode())
     async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, _):
         for _ in range(3):
@@ -275,7 +275,7 @@ async def test_what_was_answered_before_is_not_counted_again(path: str) -> None:
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 @pytest.mark.parametrize("field", ["Include_Usage", "include_u\u017fage"])
 async def test_no_other_spelling_takes_usage_away(allow: tuple[str, ...], field: str) -> None:
-    """A field that a reader in Go takes for include_usage would leave a stream without its usage."""
+    """The proxy refuses a field that a reader in Go takes for include_usage, since usage could be missing."""
     async with AccessMiddleware(reported(60, 40), allow=allow, limits=LIMITED) as (proxy, upstream):
         options = {"include_usage": True, field: False}
         answer = await proxy.ask({**ASK, "stream": True, "stream_options": options})
@@ -286,7 +286,7 @@ async def test_no_other_spelling_takes_usage_away(allow: tuple[str, ...], field:
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_every_turn_of_a_run_counts(wire: str, streamed: bool) -> None:
-    """A run with a tool costs both of its turns, on the record and against the limits."""
+    """A run with a tool counts both of its turns, on record and against the limits."""
     first: list[Step]
     second: list[Step]
     if wire == "chat":
@@ -320,7 +320,7 @@ async def test_every_turn_of_a_run_counts(wire: str, streamed: bool) -> None:
 @pytest.mark.parametrize("comes", [True, False], ids=["answered", "refused"])
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_retries_count_as_what_they_used(comes: bool, streamed: bool) -> None:
-    """A turn that is tried again is one turn of one request; a refused try uses nothing that we know of."""
+    """A turn with retries counts as one turn of one request; a refused attempt counts as no tokens."""
     first = reply(None, ("c1", TIME, ARGUMENTS), used=(30, 10))
     second = reply("Noon", used=(50, 10))
     if streamed:
@@ -352,7 +352,7 @@ async def test_retries_count_as_what_they_used(comes: bool, streamed: bool) -> N
 
 
 async def test_cost_is_limited_in_the_currency_of_the_prices() -> None:
-    """Below the limit a request comes in and may overdraw it; then nobody does."""
+    """A request below the limit of cost is accepted and may exceed it; the next one is refused."""
     script = reply("Hi", used=(30_000, 1000))
     async with AccessMiddleware(script, allow=(), limits={"cost": ["0.05/hour"]}, prices=PRICES) as (
         proxy,
@@ -367,7 +367,7 @@ async def test_cost_is_limited_in_the_currency_of_the_prices() -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_a_model_without_a_price_is_not_free(allow: tuple[str, ...]) -> None:
-    """Rule E1: where cost is limited a model that nobody priced is refused by its name."""
+    """Rule E1: under a limit of cost, the proxy refuses a model without a price and names the field."""
     async with AccessMiddleware(reply("Hi"), allow=allow, limits={"cost": ["1/hour"]}, prices=PRICES) as (
         proxy,
         upstream,
@@ -379,8 +379,8 @@ async def test_a_model_without_a_price_is_not_free(allow: tuple[str, ...]) -> No
 
 
 async def test_an_answer_that_comes_later_cannot_be_counted() -> None:
-    """Rule E1: a response in the background of the upstream, whose usage nobody here sees, is refused under
-    such limits."""
+    """Rule E1: under a token limit the proxy refuses a background response of the upstream, because it would
+    never see its usage."""
     async with AccessMiddleware(responses_script.reply(), allow=(), limits=LIMITED) as (proxy, upstream):
         answer = await proxy.ask({**INPUT, "background": True}, path="/v1/responses")
         assert (answer.status, answer.error["param"]) == (400, "background")
@@ -392,7 +392,7 @@ async def test_an_answer_that_comes_later_cannot_be_counted() -> None:
 async def test_what_an_upstream_may_take_for_true_is_refused(
     allow: tuple[str, ...], odd: dict[str, Any]
 ) -> None:
-    """Rule E1: a stream that only the upstream takes for one would report no usage, and count nothing."""
+    """Rule E1: under a limit the proxy refuses a value that only the upstream may take for true."""
     async with AccessMiddleware(reply("Hi"), allow=allow, limits=LIMITED) as (proxy, upstream):
         answer = await proxy.ask({**ASK, **odd})
         assert (answer.status, answer.error["param"]) == (400, next(iter(odd)))
@@ -405,7 +405,7 @@ async def test_what_an_upstream_may_take_for_true_is_refused(
 async def test_a_second_reader_cannot_be_told_otherwise(
     allow: tuple[str, ...], path: str, odd: dict[str, Any]
 ) -> None:
-    """Rule E1: a reader that folds letters would take such a field for the one that was priced."""
+    """Rule E1: the proxy refuses a second spelling of a field, since an upstream may ignore the case."""
     async with AccessMiddleware(reply("Hi"), allow=allow, limits={"cost": ["1/hour"]}, prices=PRICES) as (
         proxy,
         upstream,
@@ -417,7 +417,7 @@ async def test_a_second_reader_cannot_be_told_otherwise(
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1/generate", "/v1/engines/m/completions"])
 async def test_tokens_count_on_whatever_path_they_are_reported(path: str) -> None:
-    """A path that the proxy does not know is no way around a limit: what its answer says it used counts."""
+    """Usage in an answer counts against the limit, also on a path that the proxy does not know."""
     async with AccessMiddleware(whole(json.dumps({"usage": USED}).encode()), allow=(), limits=LIMITED) as (
         proxy,
         _,
@@ -427,7 +427,7 @@ async def test_tokens_count_on_whatever_path_they_are_reported(path: str) -> Non
 
 @pytest.mark.parametrize("field", ["models", "fallbacks"])
 async def test_under_a_limit_of_cost_one_model_answers(field: str) -> None:
-    """Rule E1: what a provider falls back on has a price that nobody here knows."""
+    """Rule E1: under a limit of cost the proxy refuses fallback models, since it knows no price for them."""
     model = next(iter(PRICES))
     async with AccessMiddleware(reply("Hi"), reply("Hi"), limits={"cost": ["1/hour"]}, prices=PRICES) as (
         proxy,
@@ -440,7 +440,7 @@ async def test_under_a_limit_of_cost_one_model_answers(field: str) -> None:
 
 
 async def test_a_renamed_model_has_the_price_of_either_name() -> None:
-    """The client's name comes first, then the upstream's."""
+    """The price of a renamed model is that of the client's name, or else that of the upstream's."""
     for prices, cost in (({"big": PRICE}, 20_000), ({"fast": {"input": 3.0}, "big": PRICE}, 3000 * 10)):
         async with (
             RawUpstream(reply("Hi", used=(10, 1))) as upstream,
@@ -453,7 +453,7 @@ async def test_a_renamed_model_has_the_price_of_either_name() -> None:
 
 
 async def test_a_model_without_a_price_has_no_cost() -> None:
-    """Nothing is made up: no price, no cost, and the report says so."""
+    """A model without a price has no cost, neither on the run nor in the usage report."""
     async with AccessMiddleware(reply("Hi", used=(10, 1)), prices={"other": PRICE}) as (proxy, _):
         await proxy.ask(ASK)
         assert (await proxy.only_run()).run.cost is None
@@ -462,7 +462,7 @@ async def test_a_model_without_a_price_has_no_cost() -> None:
 
 
 async def test_a_spent_budget_of_cost_ends_in_an_answer() -> None:
-    """Rule T7: past tools.max_cost no more calls run, and the model is asked for its last word."""
+    """Rule T7: above tools.max_cost no more calls run, and the model is asked for a last answer."""
     turn = stream(role(), call("c1", TIME, ARGUMENTS), finish("tool_calls"), usage(1000, 100))
     last = reported(10, 5)
     tools = {"max_cost": 0.002}
@@ -476,7 +476,7 @@ async def test_a_spent_budget_of_cost_ends_in_an_answer() -> None:
 
 
 async def test_a_run_that_fails_costs_what_is_known() -> None:
-    """A stream that breaks after it reported usage is counted, on the record too."""
+    """If a stream breaks after it reported usage, the usage counts, on record and against the limit."""
     broken: list[Step] = chunked(role(), content("Hi"), usage(60, 40))[:-2]
     async with AccessMiddleware(broken, limits=LIMITED, prices=PRICES) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": True})
@@ -511,7 +511,7 @@ SILENT = stream(role(), *[content("word ")] * 40, finish())
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 @pytest.mark.parametrize("leaves", [True, False], ids=["its client leaves", "it says nothing of usage"])
 async def test_a_turn_without_usage_is_estimated(allow: tuple[str, ...], leaves: bool) -> None:
-    """Nobody uses what they like by going before the end: each event of the stream counts as a token."""
+    """If no usage came, even because the client left, each event counts as a token against the limit."""
     steps: list[Step] = [*SILENT[:-2], HANG] if leaves else [*SILENT[:-1], FIN]
     limits = {"tokens": ["60/hour"]}
     async with AccessMiddleware(steps, reported(1, 1), allow=allow, limits=limits, prices=PRICES) as (
@@ -536,7 +536,7 @@ async def test_a_turn_without_usage_is_estimated(allow: tuple[str, ...], leaves:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_a_reply_without_usage_is_estimated(allow: tuple[str, ...]) -> None:
-    """An upstream that reports no usage is no way round a limit: the request counts at least."""
+    """If an upstream reports no usage, the limit counts an estimate of the request."""
     said = whole(json.dumps({"id": "c", "object": "chat.completion", "choices": []}).encode())
     long = {**ASK, "messages": [{"role": "user", "content": "some words " * 40}]}
     async with AccessMiddleware(said, said, allow=allow, limits=LIMITED) as (proxy, _):
@@ -546,7 +546,7 @@ async def test_a_reply_without_usage_is_estimated(allow: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_what_was_refused_upstream_is_not_estimated(allow: tuple[str, ...]) -> None:
-    """An error of the upstream took no tokens."""
+    """A request that the upstream refused is not estimated."""
     refusal = whole(b'{"error":{"message":"no","code":"bad"}}', status="400 Bad Request")
     long = {**ASK, "messages": [{"role": "user", "content": "some words " * 40}]}
     async with AccessMiddleware(refusal, reported(1, 1), allow=allow, limits=LIMITED) as (proxy, _):
@@ -555,7 +555,7 @@ async def test_what_was_refused_upstream_is_not_estimated(allow: tuple[str, ...]
 
 
 async def test_tool_calls_are_counted_for_the_address() -> None:
-    """Past limits.tool_calls the model is told so, and the run goes on."""
+    """The model is told of a call beyond limits.tool_calls, and the run goes on."""
     turn = stream(role(), call("c1", TIME, ARGUMENTS), call("c2", TIME, ARGUMENTS, 1), finish("tool_calls"))
     async with AccessMiddleware(turn, reported(1, 1), limits={"tool_calls": ["1/hour"]}) as (proxy, upstream):
         assert b"Hi" in (await proxy.ask({**ASK, "stream": True})).body
@@ -564,7 +564,7 @@ async def test_tool_calls_are_counted_for_the_address() -> None:
 
 
 async def test_a_limit_of_one_key_asks_for_usage_for_that_key() -> None:
-    """What is asked for goes by the caller: limits of one key change nothing of another's requests."""
+    """A token limit of one key makes the proxy ask for usage for that key only."""
     from proxy.server.callers import Caller
     from proxy.server.limits.limiter import RateLimiter
     from proxy.server.limits.memory import MemoryCounters
@@ -576,7 +576,7 @@ async def test_a_limit_of_one_key_asks_for_usage_for_that_key() -> None:
 
 
 async def test_usage_inside_a_text_is_text() -> None:
-    """Rule W2: words that look like usage stay in the text that they are in."""
+    """Rule W2: a text that looks like usage stays in the answer."""
     text = 'x,"usage":null,"usage":{}'
     script = stream(role(usage=None), chunk_of({"content": text}, usage=None), usage(1, 1))
     async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, _):

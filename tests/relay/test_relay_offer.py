@@ -1,4 +1,4 @@
-"""Which server tools a request offers, and whose call a name is."""
+"""Which server tools a request offers, and whether a called name is the client's or the proxy's."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ INJECT, ON_REQUEST = OfferRules(), OfferRules(inject=False)
 
 
 def spec(name: str) -> ToolSpec:
-    """A tool of that id."""
+    """A tool with that id."""
     return ToolSpec(
         name=name,
         description=f"does {name}",
@@ -66,7 +66,7 @@ def request(*declared: str, **fields: Any) -> ClientRequest:
 def offer(
     asked: ClientRequest, wanted: str | None = None, rules: OfferRules = INJECT, *, takes_tools: bool = True
 ) -> Offer:
-    """What a request offers, its header given as text."""
+    """The offer for a request and the text of its header."""
     return decide(asked, SELECTION, rules, parse_wanted(wanted), upstream_takes_tools=takes_tools)
 
 
@@ -76,7 +76,7 @@ def names(definitions: Sequence[Any]) -> list[str]:
 
 
 def refusal(asked: ClientRequest, wanted: str | None, **options: Any) -> RequestError:
-    """The error of a request that is refused."""
+    """The error with which a request is refused."""
     with pytest.raises(RequestError) as caught:
         offer(asked, wanted, **options)
     assert caught.value.status == 400
@@ -99,13 +99,13 @@ def refusal(asked: ClientRequest, wanted: str | None, **options: Any) -> Request
     ],
 )
 def test_the_header_is_read(header: str | None, wanted: Wanted | None) -> None:
-    """Nothing, everything, or names, each once."""
+    """The header is ``none``, ``all`` or a list of names, of which each counts once."""
     assert parse_wanted(header) == wanted
 
 
 @pytest.mark.parametrize("header", ["", " ", ",", " , "])
 def test_a_header_that_names_nothing_is_refused(header: str) -> None:
-    """Rule E1: an empty choice is no choice, and the 400 names the header."""
+    """Rule E1: a header without a name gets a 400 that names the header."""
     with pytest.raises(RequestError) as caught:
         parse_wanted(header)
     assert (caught.value.status, caught.value.param) == (400, "x-toolrelay-tools")
@@ -115,7 +115,7 @@ def test_a_header_that_names_nothing_is_refused(header: str) -> None:
 
 
 def test_allowed_tools_are_injected_unasked() -> None:
-    """Rule T2: everything that the policy lets this caller have, and the withheld ones with their rule."""
+    """Rule T2: the offer has all tools that the policy allows, and the withheld ones with their rule."""
     found = offer(request("mine"))
     assert names(found.added) == [TIME, WEATHER, SHOP]
     assert found.replaced == ()
@@ -128,19 +128,19 @@ def test_allowed_tools_are_injected_unasked() -> None:
 
 
 def test_without_inject_only_what_is_asked_for() -> None:
-    """``inject = false`` offers nothing unasked, everything to ``all``, and what is named."""
+    """With ``inject = false`` the offer has nothing by default, all tools for ``all``, or the named ones."""
     assert not offer(request(), None, ON_REQUEST)
     assert names(offer(request(), "all", ON_REQUEST).added) == [TIME, WEATHER, SHOP]
     assert names(offer(request(), SHOP, ON_REQUEST).added) == [SHOP]
 
 
 def test_names_choose_within_the_policy() -> None:
-    """A named tool alone, in the registry's order whatever the client's."""
+    """If the header names tools, only these are offered, in the order of the registry."""
     assert names(offer(request(), f"{WEATHER},{TIME}").added) == [TIME, WEATHER]
 
 
 def test_none_is_none() -> None:
-    """``none`` makes every declared name the client's, aliases and reserved ids too."""
+    """With ``none`` every declared name is the client's, also an alias or a reserved id."""
     found = offer(request(TIME, "say"), "none", OfferRules(aliases={"say": SHOP}))
     assert not found
     assert found.client_names == {TIME, "say"}
@@ -149,14 +149,14 @@ def test_none_is_none() -> None:
 
 @pytest.mark.parametrize("name", ["core__web", "core__nothing", "none", "all", "CORE__TIME", "core__*"])
 def test_unavailable_names_are_refused_alike(name: str) -> None:
-    """Rule T2: a denied tool and one that does not exist give the same words."""
+    """Rule T2: a denied tool and one that does not exist give the same error."""
     error = refusal(request(), f"{TIME},{name}")
     assert error.param == "x-toolrelay-tools"
     assert error.message == f"x-toolrelay-tools names a tool that is not available: {name!r}."
 
 
 def test_an_unavailable_name_is_cut_in_the_error() -> None:
-    """What a client wrote is not repeated at length."""
+    """The error does not repeat a long name in full."""
     assert len(refusal(request(), "x" * 5000).message) < 150
 
 
@@ -176,11 +176,11 @@ def test_the_same_request_offers_the_same_bytes() -> None:
     assert tools == ["mine", TIME, WEATHER, SHOP]
 
 
-# ---------------------------------------------------------------- whose call is it
+# ---------------------------------------------------------------- whose call it is
 
 
 def test_a_declared_function_is_the_clients() -> None:
-    """A clash with a tool of ours that is not reserved: the client's wins, and the run says so."""
+    """If a client's function has the name of a server tool that is not reserved, the client's is used."""
     found = offer(request(SHOP))
     assert names(found.added) == [TIME, WEATHER]
     assert not found.is_hidden(SHOP)
@@ -196,7 +196,7 @@ def test_names_that_nobody_declared_are_hidden() -> None:
 
 
 def test_a_reserved_id_is_ours() -> None:
-    """A client that declares a reserved id means our tool: our schema goes up in its place."""
+    """If a client declares a reserved id, the proxy sends the schema of its own tool instead."""
     found = offer(request("mine", TIME), None, ON_REQUEST)
     assert found.added == ()
     assert names(found.replaced) == [TIME]
@@ -206,14 +206,14 @@ def test_a_reserved_id_is_ours() -> None:
 
 
 def test_a_reserved_id_stands_once() -> None:
-    """With injection the reserved id that the client declared is not added a second time."""
+    """A reserved id that the client declared is not injected a second time."""
     found = offer(request(TIME))
     assert names(found.added) == [WEATHER, SHOP]
     assert names(found.replaced) == [TIME]
 
 
 def test_an_alias_is_ours_under_its_own_name() -> None:
-    """An alias that the client declared means our tool, offered under the alias."""
+    """If a client declares an alias, the proxy's tool is offered under the alias."""
     found = offer(request("say"), None, OfferRules(inject=False, aliases={"say": SHOP}))
     assert names(found.replaced) == ["say"]
     assert found.replaced[0].description == f"does {SHOP}"
@@ -232,13 +232,13 @@ def test_an_alias_is_not_injected_beside_itself(wanted: str | None) -> None:
 
 
 def test_an_alias_that_nobody_declared_offers_nothing() -> None:
-    """An alias is a name a client may use, not a tool of its own."""
+    """An alias that the client does not declare offers no tool."""
     assert not offer(request("mine"), None, OfferRules(inject=False, aliases={"say": SHOP}))
 
 
 @pytest.mark.parametrize("name", ["core__web", "core__nothing", "say"])
 def test_a_name_of_ours_that_cannot_be_had_stays_the_clients(name: str) -> None:
-    """Rule T2: what the policy denies is not run here, so the client's own function stays its own."""
+    """Rule T2: if policy denies the tool of a reserved id or alias, the declared function is the client's."""
     found = offer(request(name), None, OfferRules(inject=False, aliases={"say": "core__web"}))
     assert not found
     assert found.client_names == {name}
@@ -273,7 +273,7 @@ SKIPPED: Mapping[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", SKIPPED)
 @pytest.mark.parametrize("wanted", [None, "all"])
 def test_injection_is_skipped(case: str, wanted: str | None) -> None:
-    """Where tools cannot take part nothing is injected, and the run says why."""
+    """If server tools cannot take part in a request, none is injected, and the offer says why."""
     fields, reason = SKIPPED[case]
     found = offer(request("mine", **fields), wanted)
     assert not found
@@ -285,12 +285,12 @@ def test_injection_is_skipped(case: str, wanted: str | None) -> None:
     "choice", ["auto", "required", None, forced(TIME), allowed("mine", TIME), {"type": "function"}]
 )
 def test_injection_is_not_skipped(choice: Any) -> None:
-    """A choice that leaves room for our tools is no obstacle."""
+    """A ``tool_choice`` that permits server tools does not prevent injection."""
     assert names(offer(request("mine", tool_choice=choice)).added) == [TIME, WEATHER, SHOP]
 
 
 def test_an_upstream_without_tools_gets_none() -> None:
-    """``tools = false`` offers nothing; asked for by name that is a 400."""
+    """An upstream with ``tools = false`` is offered no tool; a request that names one gets a 400."""
     found = offer(request("mine", TIME), takes_tools=False)
     assert not found
     assert found.client_names == {"mine", TIME}
@@ -300,13 +300,13 @@ def test_an_upstream_without_tools_gets_none() -> None:
 
 
 def test_tools_by_name_under_a_choice_that_rules_them_out() -> None:
-    """Tools asked for by name are no contradiction to a choice that allows no call now."""
+    """If ``tool_choice`` rules out the tools that the header names, none is offered, without an error."""
     assert not offer(request(tool_choice="none"), TIME)
     assert not offer(request("mine", tool_choice=forced("mine")), TIME)
 
 
 def test_several_choices_with_tools_by_name_are_refused() -> None:
-    """``n > 1`` with server tools asked for by name, or declared, is a clear 400."""
+    """A request with ``n > 1`` that names or declares server tools gets a 400."""
     assert refusal(request(n=2), TIME).param == "n"
     assert refusal(request(TIME, n=3), None).param == "n"
     assert refusal(request(TIME, n=3), None, rules=ON_REQUEST).param == "n"
@@ -314,7 +314,7 @@ def test_several_choices_with_tools_by_name_are_refused() -> None:
 
 
 def test_a_declared_tool_of_ours_stays_ours_under_any_choice() -> None:
-    """With ``tool_choice`` none a declared tool of ours is still ours, and nothing is added to it."""
+    """A declared server tool stays the proxy's if ``tool_choice`` rules it out, and no other is added."""
     for fields in ({"tool_choice": "none"}, {"tool_choice": forced("mine")}):
         found = offer(request("mine", TIME, **fields))
         assert names(found.replaced) == [TIME]
@@ -332,7 +332,7 @@ def response_request(**fields: Any) -> ClientRequest:
 
 
 def test_a_stored_prompt_may_bring_functions_of_its_own() -> None:
-    """With a stored prompt a name that nobody here knows belongs to the client's side."""
+    """With a stored prompt, an unknown name is the client's, because the prompt can bring functions."""
     found = offer(response_request(prompt={"id": "pmpt_1"}))
     assert [found.is_hidden(name) for name in (TIME, "mine", "from_the_prompt")] == [True, False, False]
     found = offer(response_request())
@@ -342,7 +342,7 @@ def test_a_stored_prompt_may_bring_functions_of_its_own() -> None:
 
 
 def test_no_tools_in_the_background() -> None:
-    """A run in the background gets no tools unasked; asked for by name that is a 400."""
+    """A request in the background is offered no tool; if it names one, it gets a 400."""
     found = offer(response_request(background=True))
     assert not found
     assert found.withheld[TIME] == "the request runs in the background"
@@ -351,7 +351,7 @@ def test_no_tools_in_the_background() -> None:
 
 @pytest.mark.parametrize("word", ["approve", "allow"])
 def test_what_was_read_narrows_an_offer(word: Any) -> None:
-    """Rule T2: tools that can do harm are not shown, also where a client declared them; their names stay."""
+    """Rule T2: after an untrusted result harmful tools are withheld, even declared ones; the names stay."""
     buy = replace(spec(SHOP), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
     core_buy = replace(spec("core__order"), egress=True)
     selection = Selection(Catalog(), offered=(spec(TIME), buy, core_buy), withheld={})
@@ -376,7 +376,7 @@ def test_what_was_read_narrows_an_offer(word: Any) -> None:
 
 
 def test_a_tool_under_two_names_is_guarded_under_both() -> None:
-    """Rule T2: an alias is no way around; a tool that is no longer loaded is nobody's to judge."""
+    """Rule T2: a tool is withheld under each of its aliases; a tool that is not loaded is not judged."""
     buy = replace(spec(SHOP), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
     selection = Selection(Catalog(), offered=(spec(TIME), buy), withheld={})
     rules = OfferRules(aliases={"purchase": SHOP, "order": SHOP})
@@ -389,7 +389,7 @@ def test_a_tool_under_two_names_is_guarded_under_both() -> None:
 
 
 def test_an_offer_is_decided_once() -> None:
-    """Requests without tools of their own share an offer; what hinders one of them hinders no other."""
+    """Requests without tools of their own share an offer; other requests get their own."""
     offers = Offers(INJECT)
 
     def made(*declared: str, wanted: str | None = None, takes: bool = True, **fields: Any) -> Offer:
@@ -435,13 +435,13 @@ def test_an_offer_is_decided_once() -> None:
 def test_only_the_proxy_answers_what_it_offers(
     name: str, declared: tuple[str, ...], wanted: str | None, reserved: bool
 ) -> None:
-    """Every offered tool's name is reserved in the history, unless the client declares that name."""
+    """An offered tool's name is reserved in the history, unless it is declared and no reserved id."""
     asked = request(*declared)
     assert is_reserved(name, offer(asked, wanted, OfferRules(aliases={"clock": TIME})), asked) is reserved
 
 
 def test_only_what_was_offered_may_run() -> None:
-    """Rule T2: a run may call what was offered, and what asks for an approval, where its policy allows it."""
+    """Rule T2: a run may call tools that were offered or wait for an approval, if the policy allows them."""
     chosen = offer(request(), TIME)
     policy = Policy(
         allow=("core__*", "shop__*"), max_argument_bytes=1000, max_result_bytes=2000, max_image_bytes=3

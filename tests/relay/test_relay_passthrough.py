@@ -1,6 +1,6 @@
-"""Bytes through the whole proxy, from a raw upstream to a raw client: nothing lost, nothing added.
+"""Bytes through the whole proxy, from a raw upstream to a raw client: none is lost and none is added.
 
-Every stream here is played twice, with no server tool offered (rule W1) and with tools offered that
+Every stream is tested twice: with no server tool offered (rule W1), and with tools offered that
 the model does not call (rule W2).
 """
 
@@ -56,13 +56,13 @@ async def proxied(
 async def relayed(
     *steps: Step, allow: tuple[str, ...] = (), body: Any = None, repair: str = "auto", **target: Any
 ) -> Answer:
-    """One request answered by one script."""
+    """Send one request, which one script answers."""
     async with proxied(list(steps), allow=allow, repair=repair) as (proxy, _):
         return await proxy.ask(body or HELLO, **target)
 
 
 def cut(data: bytes, seed: int, pieces: int = 40) -> list[Step]:
-    """A chunked response of ``data``, cut in random places, also inside characters and line ends."""
+    """A chunked response with ``data`` cut at random places, also inside characters and line ends."""
     places = sorted(random.Random(seed).sample(range(1, len(data)), min(pieces, len(data) - 1)))
     edges = [0, *places, len(data)]
     return [SSE_HEAD, *[chunk(data[a:b]) for a, b in pairwise(edges)], LAST_CHUNK, KEEP]
@@ -102,14 +102,14 @@ DIALECTS = {
 
 
 def repair_of(*names: str) -> str:
-    """The setting under which these dialects pass: what is odd in one of them is a defect of calls."""
+    """The ``repair`` setting with which these dialects pass; ``auto`` takes odd JSON for defective calls."""
     return "off" if "odd json" in names else "auto"
 
 
 @both
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_every_dialect_passes_untouched(dialect: str, allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: the client's bytes are the upstream's, whatever dialect of SSE they are in."""
+    """Rules W1, W2: the client gets the upstream's bytes, in whatever form of SSE they are."""
     data = DIALECTS[dialect]
     for steps in (cut(data, 1), [SSE_HEAD, chunk(data), LAST_CHUNK, KEEP]):
         answer = await relayed(*steps, allow=allow, repair=repair_of(dialect))
@@ -122,7 +122,7 @@ async def test_every_dialect_passes_untouched(dialect: str, allow: tuple[str, ..
 @both
 @pytest.mark.parametrize("seed", range(12))
 async def test_every_cut_gives_the_same_bytes(seed: int, allow: tuple[str, ...]) -> None:
-    """Rules W1, W2, W6: where the network cut the stream is nowhere to be seen."""
+    """Rules W1, W2, W6: the client gets the same bytes, wherever the network cut the stream."""
     names = random.Random(seed).sample(sorted(DIALECTS), 4)
     scripts = [cut(DIALECTS[name], seed) for name in names]
     async with proxied(*scripts, allow=allow, repair=repair_of(*names)) as (proxy, upstream):
@@ -134,7 +134,7 @@ async def test_every_cut_gives_the_same_bytes(seed: int, allow: tuple[str, ...])
 
 @both
 async def test_one_byte_at_a_time(allow: tuple[str, ...]) -> None:
-    """Rules W1, W2, W6: single bytes make whole events, and each event leaves in one write."""
+    """Rules W1, W2, W6: the proxy joins single bytes to events, and sends each event in one write."""
     data = role() + content("é") + finish() + DONE
     answer = await relayed(*chunked(*[data[i : i + 1] for i in range(len(data))]), allow=allow)
     assert answer.body == data
@@ -169,7 +169,7 @@ async def test_events_leave_at_once(allow: tuple[str, ...]) -> None:
 
 @both
 async def test_client_calls_pass_untouched(allow: tuple[str, ...]) -> None:
-    """Rule W2: a turn that calls only the client's own tools is the upstream's, byte for byte."""
+    """Rule W2: a turn that calls only the client's own tools passes byte for byte."""
     data = (
         role()
         + call("call_1", "mine", "", 0)
@@ -186,7 +186,7 @@ async def test_client_calls_pass_untouched(allow: tuple[str, ...]) -> None:
 
 @both
 async def test_a_reply_passes_untouched(allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: an answer that is not streamed keeps every byte, and its length is told."""
+    """Rules W1, W2: an answer that is not streamed keeps every byte and has a Content-Length."""
     body = (
         b'{ "id": "x",\n "choices": [ {"message": {"role":"assistant","content":"a\\u00e9"}, "index":0} ] }\n'
     )
@@ -197,7 +197,7 @@ async def test_a_reply_passes_untouched(allow: tuple[str, ...]) -> None:
 
 @both
 async def test_an_8_mb_event_passes_untouched(allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: an event's size is no reason to touch it."""
+    """Rules W1, W2: an event of 8 MB passes unchanged."""
     data = role() + content("x" * (8 << 20)) + finish() + DONE
     pieces = [data[at : at + 65536] for at in range(0, len(data), 65536)]
     answer = await relayed(*chunked(*pieces), allow=allow)
@@ -210,7 +210,7 @@ async def test_an_8_mb_event_passes_untouched(allow: tuple[str, ...]) -> None:
     [("Content-Type: text/event-stream",), ("Content-Type: Text/Event-Stream; charset=utf-8",)],
 )
 async def test_close_delimited_streams(headers: tuple[str, ...], allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: a stream that ends with its connection has ended properly."""
+    """Rules W1, W2: a stream that ends with its connection is complete and passes unchanged."""
     data = role() + content("a") + finish() + DONE
     answer = await relayed(head(*headers, "Connection: close") + data, FIN, allow=allow)
     assert (answer.body, answer.clean) == (data, True)
@@ -219,7 +219,7 @@ async def test_close_delimited_streams(headers: tuple[str, ...], allow: tuple[st
 
 @both
 async def test_streams_with_a_length(allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: a stream may come with a Content-Length."""
+    """Rules W1, W2: a stream with a Content-Length passes unchanged."""
     data = role() + content("a") + finish() + DONE
     answer = await relayed(*whole(data, content_type="text/event-stream"), allow=allow)
     assert (answer.body, answer.clean) == (data, True)
@@ -239,7 +239,7 @@ async def test_streams_with_a_length(allow: tuple[str, ...]) -> None:
     ids=["whole", "one line end", "no line end"],
 )
 async def test_a_missing_end_mark_is_appended(data: bytes, completion: bytes, allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: a stream that ended properly gets its blank line and end mark, and keeps its bytes."""
+    """Rules W1, W2: if a complete stream lacks its end mark, the proxy adds it and keeps all other bytes."""
     script: list[Step] = [SSE_HEAD, *([chunk(data)] if data else []), LAST_CHUNK, KEEP]
     answer = await relayed(*script, allow=allow)
     assert (answer.body, answer.clean) == (data + completion + DONE, True)
@@ -247,7 +247,7 @@ async def test_a_missing_end_mark_is_appended(data: bytes, completion: bytes, al
 
 @pytest.mark.parametrize("data", [b"", b": hello\n\n"], ids=["empty", "a comment"])
 async def test_a_stream_that_says_nothing_gets_its_end_mark_where_nothing_is_offered(data: bytes) -> None:
-    """Rules W1, W2: nobody reads it here; where tools are offered it is a lost answer, and told as one."""
+    """Rules W1, W2: a stream without data gets an end mark, or an error if tools are offered."""
     script: list[Step] = [SSE_HEAD, *([chunk(data)] if data else []), LAST_CHUNK, KEEP]
     answer = await relayed(*script, allow=())
     assert (answer.body, answer.clean) == (data + DONE, True)
@@ -259,7 +259,7 @@ async def test_a_stream_that_says_nothing_gets_its_end_mark_where_nothing_is_off
 @both
 @pytest.mark.parametrize("tail", [b"data: [DONE]", b"data: [DONE]\n", b"data:[DONE]\r\n"])
 async def test_an_end_mark_without_its_blank_line_is_completed(tail: bytes, allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: the end mark counts when it is the unfinished last event, and is not doubled."""
+    """Rules W1, W2: the proxy completes an end mark without its blank line, and adds no second one."""
     answer = await relayed(*chunked(role() + finish() + tail), allow=allow)
     assert answer.body.startswith(role() + finish() + tail)
     assert answer.body[len(role() + finish() + tail) :].strip(b"\r\n") == b""
@@ -269,7 +269,7 @@ async def test_an_end_mark_without_its_blank_line_is_completed(tail: bytes, allo
 
 @both
 async def test_words_about_the_end_mark_are_no_end_mark(allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: only a data field that is nothing else counts."""
+    """Rules W1, W2: only a data field with nothing but the mark is an end mark."""
     data = (
         role()
         + content("data: [DONE]", "[DONE]")
@@ -283,7 +283,7 @@ async def test_words_about_the_end_mark_are_no_end_mark(allow: tuple[str, ...]) 
 
 @both
 async def test_a_stream_that_stays_open_after_its_end_mark(allow: tuple[str, ...]) -> None:
-    """Some upstreams never close: the client gets its end all the same."""
+    """If an upstream does not close after the end mark, the client's stream ends all the same."""
     data = role() + content("a") + finish() + DONE
     async with proxied([SSE_HEAD, chunk(data), HANG], allow=allow) as (proxy, upstream):
         answer = await proxy.ask(HELLO)
@@ -293,13 +293,13 @@ async def test_a_stream_that_stays_open_after_its_end_mark(allow: tuple[str, ...
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/responses"])
 async def test_other_event_streams_get_their_end_mark(path: str) -> None:
-    """Rule W1: completions and responses that pass through end with an end mark too."""
+    """Rule W1: streams of completions and responses get an end mark, too."""
     answer = await relayed(*chunked(event('{"a":1}')), path=path)
     assert answer.body == event('{"a":1}') + DONE
 
 
 async def test_event_streams_of_other_paths_are_left_alone() -> None:
-    """Rule W1: elsewhere nobody waits for an end mark."""
+    """Rule W1: on other paths the proxy adds no end mark."""
     answer = await relayed(*chunked(event('{"a":1}')), path="/v1/audio/speech")
     assert (answer.body, answer.clean) == (event('{"a":1}'), True)
 
@@ -322,7 +322,7 @@ BREAKS: dict[str, list[Step]] = {
 @both
 @pytest.mark.parametrize("name", BREAKS)
 async def test_a_broken_stream_says_so(name: str, allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: whole events, then an error event and one end mark; no finish reason made up."""
+    """Rules W1, W2: the client gets whole events, an error, one end mark, and no invented finish reason."""
     async with proxied(BREAKS[name], allow=allow) as (proxy, upstream):
         answer = await proxy.ask(HELLO)
         assert answer.clean
@@ -341,7 +341,7 @@ async def test_a_broken_stream_says_so(name: str, allow: tuple[str, ...]) -> Non
 
 @both
 async def test_a_break_after_the_end_mark_is_none(allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: the end mark was there, so the answer is whole."""
+    """Rules W1, W2: a stream that breaks after its end mark is complete."""
     data = role() + content("a") + finish() + DONE
     for ending in (FIN, RESET):
         answer = await relayed(SSE_HEAD, chunk(data), 0.05, ending, allow=allow)
@@ -350,7 +350,7 @@ async def test_a_break_after_the_end_mark_is_none(allow: tuple[str, ...]) -> Non
 
 @both
 async def test_a_stalled_stream_times_out(allow: tuple[str, ...]) -> None:
-    """An upstream that falls silent is cut off within the configured time, and the client is told."""
+    """If an upstream falls silent, the proxy closes it after the timeout, and the client gets an error."""
     async with RawUpstream([SSE_HEAD, chunk(BEGUN), HANG]) as upstream:
         config = make_config({"base_url": upstream.url, "idle_timeout_s": 0.5}, allow=allow)
         async with running(config) as proxy:
@@ -364,7 +364,7 @@ async def test_a_stalled_stream_times_out(allow: tuple[str, ...]) -> None:
 
 @both
 async def test_an_upstream_that_never_answers_times_out(allow: tuple[str, ...]) -> None:
-    """Before the first byte a time-out has a status, 504."""
+    """If an upstream sends no first byte in time, the client gets a 504."""
     async with RawUpstream([HANG]) as upstream:
         config = make_config({"base_url": upstream.url, "first_byte_timeout_s": 0.3}, allow=allow)
         async with running(config) as proxy:
@@ -380,7 +380,7 @@ async def test_an_upstream_that_never_answers_times_out(allow: tuple[str, ...]) 
     "script", [[FIN], [RESET], [b"HTTP/1.1 2"], [b"garbage\r\n\r\n"]], ids=["fin", "reset", "half", "garbage"]
 )
 async def test_an_upstream_that_breaks_before_its_answer(script: list[Step], allow: tuple[str, ...]) -> None:
-    """Rule E1: before the first byte a failure is a status and OpenAI's error shape."""
+    """Rule E1: if an upstream fails before its first byte, the client gets a 502 in OpenAI's error shape."""
     async with proxied([*script, FIN], allow=allow) as (proxy, upstream):
         answer = await proxy.ask(HELLO)
         assert answer.status == 502
@@ -389,7 +389,7 @@ async def test_an_upstream_that_breaks_before_its_answer(script: list[Step], all
 
 
 async def test_a_large_event_that_breaks_off_closes_the_connection() -> None:
-    """Rule W1: more than 64 KiB of a half event has left already, so the response is left incomplete."""
+    """Rule W1: if more than 64 KiB of an event were sent before a break, the response stays incomplete."""
     big = content("x" * 200_000)[:-50]
     answer = await relayed(SSE_HEAD, chunk(BEGUN + big), 0.1, FIN)
     assert not answer.clean
@@ -398,7 +398,7 @@ async def test_a_large_event_that_breaks_off_closes_the_connection() -> None:
 
 
 async def test_a_large_event_that_breaks_off_with_tools_offered() -> None:
-    """Rule W2: with tools offered half events never leave, whatever their size, so the end is clean."""
+    """Rule W2: with tools offered, the proxy sends only whole events of any size, and ends cleanly."""
     big = content("x" * 200_000)[:-50]
     answer = await relayed(SSE_HEAD, chunk(BEGUN + big), 0.1, FIN, allow=("core__*",))
     assert answer.clean
@@ -409,7 +409,7 @@ async def test_a_large_event_that_breaks_off_with_tools_offered() -> None:
 @both
 @pytest.mark.parametrize("steps", [[0.05, RESET], [FIN]], ids=["reset", "fin"])
 async def test_a_broken_reply_is_no_reply(steps: list[Step], allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: half an object never looks like a whole one."""
+    """Rules W1, W2: a reply that breaks off never looks like a complete one."""
     opening = head("Content-Type: application/json", "Content-Length: 100")
     answer = await relayed(opening + b'{"id":', *steps, allow=allow, body=PLAIN)
     assert answer.status == 502 if allow else not answer.clean
@@ -417,7 +417,7 @@ async def test_a_broken_reply_is_no_reply(steps: list[Step], allow: tuple[str, .
 
 @both
 async def test_served_next(allow: tuple[str, ...]) -> None:
-    """After a stream that broke the next one is whole."""
+    """After a broken stream, the next request gets a complete answer."""
     data = role() + finish() + DONE
     async with proxied(BREAKS["malformed chunk"], chunked(data), allow=allow) as (proxy, _):
         await proxy.ask(HELLO)
@@ -430,7 +430,7 @@ async def test_served_next(allow: tuple[str, ...]) -> None:
 @both
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_upstreams_error_passes(stream: bool, allow: tuple[str, ...]) -> None:
-    """Rule E2: the upstream's own status, body and Retry-After reach the client, and nobody retries."""
+    """Rule E2: the client gets the upstream's status, body and Retry-After, and the proxy does not retry."""
     body = b'{"error":{"message":"slow down","type":"x","param":null,"code":"rate_limit_exceeded"}}'
     script = whole(
         body, "Retry-After: 7", "x-ratelimit-remaining-requests: 0", status="429 Too Many Requests"
@@ -450,7 +450,7 @@ async def test_the_upstreams_error_passes(stream: bool, allow: tuple[str, ...]) 
 @both
 @pytest.mark.parametrize("status", ["404 Not Found", "400 Bad Request", "500 Oops", "503 Later", "301 Moved"])
 async def test_statuses_pass(status: str, allow: tuple[str, ...]) -> None:
-    """Rule E2: an HTML page of an upstream's proxy passes with its status and type, as it came."""
+    """Rule E2: an HTML page of an upstream's proxy passes with its status, type and bytes."""
     body = b"<html>tools are not supported by this page</html>"
     script = whole(body, "Location: http://127.0.0.1:1/", content_type="text/html", status=status)
     async with proxied(script, allow=allow) as (proxy, upstream):
@@ -463,7 +463,7 @@ async def test_statuses_pass(status: str, allow: tuple[str, ...]) -> None:
 
 @both
 async def test_headers_that_stay_here(allow: tuple[str, ...]) -> None:
-    """Credentials, cookies, hop-by-hop headers and our own are neither forwarded nor returned."""
+    """The proxy forwards and returns no credentials, cookies, hop-by-hop headers or headers of its own."""
     script = whole(
         b"{}",
         "Connection: x-private",
@@ -529,7 +529,7 @@ async def test_headers_that_stay_here(allow: tuple[str, ...]) -> None:
 
 @both
 async def test_the_query_is_forwarded(allow: tuple[str, ...]) -> None:
-    """The query goes upstream as it came, escapes and all, whether tools are offered or not."""
+    """The query goes upstream unchanged, with its escapes, whether tools are offered or not."""
     async with proxied(reply("hi"), allow=allow) as (proxy, upstream):
         await proxy.ask(PLAIN, path="/v1/chat/completions?api-version=2024-10&beta=%2F%20a+b")
         assert upstream.requests[0].target == "/v1/chat/completions?api-version=2024-10&beta=%2F%20a+b"
@@ -537,7 +537,7 @@ async def test_the_query_is_forwarded(allow: tuple[str, ...]) -> None:
 
 @both
 async def test_the_servers_key_never_comes_back(allow: tuple[str, ...]) -> None:
-    """Rule R3: an upstream that echoes our key in its error has it taken out."""
+    """Rule R3: if an upstream's error contains the proxy's key, the proxy removes the key."""
     body = f'{{"error":{{"message":"bad key {SERVER_KEY}","type":"x","param":null,"code":null}}}}'.encode()
     answer = await relayed(*whole(body, status="401 Unauthorized"), allow=allow)
     assert answer.status == 401
@@ -547,7 +547,7 @@ async def test_the_servers_key_never_comes_back(allow: tuple[str, ...]) -> None:
 
 @both
 async def test_compressed_event_streams_are_decoded(allow: tuple[str, ...]) -> None:
-    """A stream that comes compressed although identity was asked for is decoded, and says so."""
+    """The proxy decodes a stream that comes compressed although it asked for identity."""
     data = role() + content("a") + finish() + DONE
     packed = gzip.compress(data)
     opening = head(
@@ -563,7 +563,7 @@ async def test_compressed_event_streams_are_decoded(allow: tuple[str, ...]) -> N
 @both
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
 async def test_unknown_codings_are_relayed_as_they_are(kind: str, allow: tuple[str, ...]) -> None:
-    """Rule W5: a coding that cannot be read passes with its label, unless a tool's call may hide in it."""
+    """Rule W5: a body with an unknown coding passes with its label, or is refused if tools are offered."""
     packed = bytes(range(256))
     opening = head(f"Content-Type: {kind}", "Content-Encoding: zstd", f"Content-Length: {len(packed)}")
     answer = await relayed(opening + packed, KEEP, allow=allow, body=HELLO if "event" in kind else PLAIN)
@@ -576,7 +576,7 @@ async def test_unknown_codings_are_relayed_as_they_are(kind: str, allow: tuple[s
 
 @both
 async def test_a_body_that_says_it_has_no_coding_is_read(allow: tuple[str, ...]) -> None:
-    """Rules W1 and W2: ``identity`` is no coding, so a stream under it gets the end mark that it lacks."""
+    """Rules W1 and W2: ``identity`` means no coding, so a stream under it gets its missing end mark."""
     data = role() + content("hi") + finish()
     opening = head("Content-Type: text/event-stream", "Content-Encoding: identity", "Connection: close")
     answer = await relayed(opening, data, FIN, allow=allow)
@@ -585,7 +585,7 @@ async def test_a_body_that_says_it_has_no_coding_is_read(allow: tuple[str, ...])
 
 @both
 async def test_an_object_instead_of_a_stream_is_relayed(allow: tuple[str, ...]) -> None:
-    """Rule W2: an upstream that cannot stream answers with one object, and the client gets it."""
+    """Rule W2: if an upstream answers a request for a stream with one object, the client gets the object."""
     body = b'{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"hi"}}]}'
     answer = await relayed(*whole(body), allow=allow)
     assert (answer.status, answer.body, answer.clean) == (200, body, True)
@@ -594,7 +594,7 @@ async def test_an_object_instead_of_a_stream_is_relayed(allow: tuple[str, ...]) 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_error_under_a_200_is_one_on_record(stream: bool) -> None:
-    """Rule W2: an error object that comes under a 200 is relayed, and the run has failed by its code."""
+    """Rule W2: an error object under a 200 passes, and the run on record has failed with its code."""
     body = b'{"error":{"message":"the model is overloaded","type":"server_error","code":"overloaded"}}'
     async with proxied(whole(body), allow=("core__*",)) as (proxy, _):
         answer = await proxy.ask({**HELLO, "stream": stream})
@@ -607,7 +607,7 @@ async def test_an_error_under_a_200_is_one_on_record(stream: bool) -> None:
 @both
 @pytest.mark.parametrize("stream", [True, False])
 async def test_what_is_not_json_is_relayed(stream: bool, allow: tuple[str, ...]) -> None:
-    """Rule W2: a first turn that nobody here can read is the client's to make sense of."""
+    """Rule W2: a first turn that the proxy cannot read passes unchanged."""
     body = b"<html>maintenance</html>"
     answer = await relayed(
         *whole(body, content_type="text/html"), allow=allow, body={**HELLO, "stream": stream}
@@ -618,7 +618,7 @@ async def test_what_is_not_json_is_relayed(stream: bool, allow: tuple[str, ...])
 
 @both
 async def test_a_stream_under_another_name_is_relayed(allow: tuple[str, ...]) -> None:
-    """Rule W2: an event stream that does not say what it is passes untouched where it calls nothing."""
+    """Rule W2: an event stream with another content type passes unchanged if it calls no server tool."""
     data = role() + content("a") + finish() + DONE
     opening = head("Content-Type: text/plain", f"Content-Length: {len(data)}")
     answer = await relayed(opening + data, KEEP, allow=allow)
@@ -626,9 +626,9 @@ async def test_a_stream_under_another_name_is_relayed(allow: tuple[str, ...]) ->
 
 
 async def test_a_call_in_a_stream_under_another_name_does_not_leak() -> None:
-    """Rule W5: a stream that does not say what it is and calls a tool of ours is never the client's to read.
+    """Rule W5: a call of a server tool in a stream with another content type never reaches the client.
 
-    Where no stream was asked for it is refused whole; where one was its call runs.
+    If no stream was asked for, the proxy refuses the answer; otherwise the call runs.
     """
     data = role() + call("call_1", "core__get_current_time", "{}") + finish("tool_calls") + DONE
     opening = head("Content-Type: text/plain", f"Content-Length: {len(data)}")
@@ -644,7 +644,7 @@ async def test_a_call_in_a_stream_under_another_name_does_not_leak() -> None:
 
 
 async def test_tools_switched_off_is_all_passthrough() -> None:
-    """Rule W1: with tools disabled a body goes up as its own bytes and comes back as the upstream's."""
+    """Rule W1: with tools disabled, the bodies of the request and of its answer pass byte for byte."""
     raw = b'{ "model":"m" , "stream":true,"messages":[{"role":"user","content":"h\\u00e9"}], "top_p":1.0 }'
     data = role() + content("a") + finish() + DONE
     async with proxied(chunked(data), allow=("core__*",), tools={"enabled": False}) as (proxy, upstream):
@@ -657,7 +657,7 @@ async def test_tools_switched_off_is_all_passthrough() -> None:
 
 
 async def test_usage_is_filtered_where_only_we_asked() -> None:
-    """Rule W2: usage that only a token limit needs is counted and taken out again."""
+    """Rule W2: usage that the proxy asked for because of its token limit is counted and removed."""
     opening = [role(usage=None), content("a", usage=None), finish(usage=None)]
     plain = [role(), content("a"), finish()]
     async with proxied(

@@ -1,4 +1,4 @@
-"""A request is planned and run from a plain value: nobody has sent it over HTTP, and nothing is served."""
+"""The relay plans and runs a request from a plain value, without HTTP and without a server."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
@@ -72,7 +72,7 @@ class Kept:
 
     @property
     def text(self) -> str:
-        """The words of the answer's events."""
+        """The text of the answer's events."""
         lines = [line.removeprefix("data: ") for line in self.sent.decode().splitlines() if line]
         events = [json.loads(line) for line in lines if line != "[DONE]"]
         deltas = [choice["delta"] for event in events for choice in event["choices"]]
@@ -81,7 +81,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Mine:
-    """What somebody may use: the policy's tools at every upstream."""
+    """What a caller may use: the policy's tools at every upstream."""
 
     policies: Mapping[str, Policy]
     selections: Mapping[str, Selection]
@@ -91,7 +91,7 @@ class Mine:
 
 @asynccontextmanager
 async def runs_of(**config: Any) -> AsyncIterator[tuple[Services, Runs]]:
-    """Tools, a record in memory and an upstream that replays: no server, no socket."""
+    """Tools, a record in memory and an upstream that replays, without a server and without a socket."""
     overrides = Overrides(clock=CLOCK)
     settings = make_config(f"replay:{FIXTURES / 'openai.chat'}", allow=(TIME,), **config)
     services = await create_services(settings, overrides=overrides)
@@ -107,7 +107,7 @@ def permitted(services: Services) -> UpstreamPermissions:
 
 
 PLAIN = RequestOptions()
-"""Of a request that chooses nothing."""
+"""The options of a request that chooses nothing."""
 
 
 def ask_of(
@@ -115,7 +115,7 @@ def ask_of(
     permissions: UpstreamPermissions | None = None,
     options: RequestOptions = PLAIN,
 ) -> Ask:
-    """The recorded client's request, made by nobody."""
+    """The recorded client's request, as an ask of "the night shift"."""
     raw = json.dumps(RECORDED.client_request).encode()
     routes: Sequence[Route] = services.router().routes("gpt-4o-mini", "chat")
     return Ask(
@@ -129,7 +129,7 @@ def ask_of(
 
 
 async def test_an_ask_is_run_with_its_tools() -> None:
-    """The tool runs, its result goes back to the model, and the run is on record under who asked."""
+    """The tool runs, its result goes to the model, and the record of the run names the caller."""
     client = Kept()
     async with runs_of() as (services, runs):
         plan = await runs.planner.next(runs.planner.begin(ask_of(services)))
@@ -145,7 +145,7 @@ async def test_an_ask_is_run_with_its_tools() -> None:
 
 
 async def test_what_no_tool_takes_part_in_is_handed_on_or_run_all_the_same() -> None:
-    """Without a tool a plan has no job; who cannot hand on asks for one."""
+    """Without tools the plan has no job; ``planner.job`` still makes one, which offers no tool."""
     async with runs_of(tools={"enabled": False}) as (services, runs):
         nothing = Mine({"default": services.policy}, {"default": Catalog([]).select(services.policy)})
         ask = ask_of(services, nothing)
@@ -156,7 +156,7 @@ async def test_what_no_tool_takes_part_in_is_handed_on_or_run_all_the_same() -> 
 
 
 async def test_an_ask_that_chooses_what_there_is_not_is_refused() -> None:
-    """Rule E1: what is wrong with a request is told whoever asks, before anything is sent."""
+    """Rule E1: the planner refuses an ask that chooses a tool that does not exist."""
     async with runs_of() as (services, runs):
         ask = ask_of(services, options=RequestOptions(Wanted(names=("core__nothing",))))
         with pytest.raises(RequestError):

@@ -1,4 +1,4 @@
-"""Streams with defects through the whole proxy: what clients cannot read is composed, all else passes."""
+"""Streams with defects: the proxy composes what clients cannot read, and passes everything else."""
 
 import json
 import random
@@ -27,12 +27,12 @@ both = pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["none offered",
 
 
 def delta(*calls: Any) -> bytes:
-    """A chunk with pieces of calls as they are given."""
+    """A chunk with these pieces of calls."""
     return chunk_of({"tool_calls": [*calls]})
 
 
 def piece(index: Any = 0, **changes: Any) -> dict[str, Any]:
-    """The first piece of a call; ``None`` takes a member out."""
+    """The first piece of a call; a member that is ``None`` is left out."""
     function = {"name": "look_up", "arguments": ARGUMENTS, **changes.pop("function", {})}
     whole = {"index": index, "id": "call_1", "type": "function", "function": function, **changes}
     return {key: value for key, value in whole.items() if value is not None}
@@ -76,14 +76,14 @@ SOUND = {
 
 
 def cut(data: bytes, seed: int) -> list[Step]:
-    """A response of ``data`` in a few random pieces; in one for a seed of 0."""
+    """A response of ``data`` in a few random pieces, or in one piece for a seed of 0."""
     places = sorted(random.Random(seed).sample(range(1, len(data)), 9)) if seed else []
     edges = [0, *places, len(data)]
     return [HEAD, *[chunk(data[a:b]) for a, b in pairwise(edges)], LAST_CHUNK, KEEP]
 
 
 def passed(body: bytes, data: bytes) -> int:
-    """How many events of the upstream's stand unchanged at the beginning of a client's stream."""
+    """How many events at the beginning of a client's stream are those of the upstream, unchanged."""
     pairs = zip(events_of(body), events_of(data), strict=False)
     return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
 
@@ -95,7 +95,7 @@ async def relayed(
     allow: tuple[str, ...] = (),
     path: str = "/v1/chat/completions",
 ) -> Answer:
-    """What a client gets of one scripted answer."""
+    """What a client gets for one scripted answer."""
     async with RawUpstream(list(steps)) as upstream:
         config = make_config({"base_url": upstream.url, "repair": repair}, allow=allow)
         async with running(config) as proxy:
@@ -106,7 +106,7 @@ async def relayed(
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("defect", DEFECTS)
 async def test_a_defective_call_is_composed(defect: str, seed: int, allow: tuple[str, ...]) -> None:
-    """Clients get one whole call under an id, at index 0, with its reason, however the stream was cut."""
+    """The client gets one whole call with id, index 0 and finish reason, however the stream was cut."""
     data = role() + content("One moment.") + DEFECTS[defect]
     answer = await relayed(*cut(data, seed), allow=allow)
     read = check_chat_stream(answer.body, wants_usage=False, forwarded=passed(answer.body, data))
@@ -118,7 +118,7 @@ async def test_a_defective_call_is_composed(defect: str, seed: int, allow: tuple
 @both
 @pytest.mark.parametrize("sound", SOUND)
 async def test_a_sound_stream_keeps_its_bytes(sound: str, allow: tuple[str, ...]) -> None:
-    """Rules W1, W2: nothing is composed where nothing is wrong."""
+    """Rules W1, W2: a stream without a defect keeps its bytes."""
     data = role() + content("One moment.") + SOUND[sound]
     for seed in range(2):
         assert (await relayed(*cut(data, seed), allow=allow)).body == data
@@ -126,21 +126,21 @@ async def test_a_sound_stream_keeps_its_bytes(sound: str, allow: tuple[str, ...]
 
 @pytest.mark.parametrize("defect", DEFECTS)
 async def test_without_repair_the_bytes_pass(defect: str) -> None:
-    """``repair = "off"`` hands on what the upstream said, and an end mark."""
+    """With ``repair = "off"`` the client gets the upstream's bytes, with an end mark."""
     data = role() + DEFECTS[defect]
     answer = await relayed(*cut(data, 0), repair="off")
     assert answer.body == data + (b"" if data.endswith(DONE) else DONE)
 
 
 async def test_openais_own_stop_behind_a_forced_call_passes() -> None:
-    """Where the request forces one function, OpenAI itself ends the call with ``stop``."""
+    """If the request forces one function, a call that ends with ``stop`` passes, as OpenAI sends it so."""
     data = role() + DEFECTS["stop"]
     choice = {"type": "function", "function": {"name": "look_up"}}
     assert (await relayed(*cut(data, 0), body={**CHAT, "tool_choice": choice})).body == data
 
 
 async def test_several_answers_are_left_alone() -> None:
-    """A composed stream would have one choice only."""
+    """A request for several answers is not repaired, because a composed stream has only one choice."""
     data = role() + DEFECTS["no id"]
     for repair in ("auto", "always"):
         assert (await relayed(*cut(data, 0), body={**CHAT, "n": 2}, repair=repair)).body == data
@@ -148,7 +148,7 @@ async def test_several_answers_are_left_alone() -> None:
 
 @both
 async def test_always_heals_what_only_reading_finds(allow: tuple[str, ...]) -> None:
-    """An empty first chunk, a role in every chunk, no id, no reason, usage nobody asked for, no end mark."""
+    """``always`` repairs an empty first chunk, repeated roles, a missing id or reason, and unwanted usage."""
     said = [{"role": "assistant", "content": word} for word in ("a", "b")]
     chunks = [sse({"choices": [{"index": 0, "delta": one, "finish_reason": None}]}) for one in said]
     data = sse({"id": "", "choices": [], "prompt_filter_results": []}) + b"".join(chunks) + usage(1, 2)
@@ -160,7 +160,7 @@ async def test_always_heals_what_only_reading_finds(allow: tuple[str, ...]) -> N
 @both
 @pytest.mark.parametrize("repair", ["auto", "always"])
 async def test_a_composed_stream_that_breaks_says_so(repair: str, allow: tuple[str, ...]) -> None:
-    """A cut stream must not end as if the model had finished."""
+    """A composed stream that breaks off ends with an error and without a finish reason."""
     data = role() + delta(piece(id=None, function={"arguments": '{"i'}))
     for last in (FIN, LAST_CHUNK):
         answer = await relayed(HEAD, chunk(data), last, repair=repair, allow=allow)
@@ -171,7 +171,7 @@ async def test_a_composed_stream_that_breaks_says_so(repair: str, allow: tuple[s
 
 @both
 async def test_an_error_inside_a_composed_stream_is_told(allow: tuple[str, ...]) -> None:
-    """The upstream's words reach the client, as its own bytes would have."""
+    """An error of the upstream inside a composed stream reaches the client with its message."""
     data = role() + delta(piece(id=None)) + sse({"error": {"message": "overloaded", "code": 529}}) + DONE
     answer = await relayed(*cut(data, 0), allow=allow)
     read = check_chat_stream(answer.body, wants_usage=False, forwarded=passed(answer.body, data))
@@ -190,7 +190,7 @@ STREAMS = sorted(
 @pytest.mark.parametrize("repair", ["auto", "always"])
 @pytest.mark.parametrize("folder", STREAMS, ids=lambda path: path.name)
 async def test_llama_servers_responses_are_whole(folder: Any, repair: str, allow: tuple[str, ...]) -> None:
-    """Numbers, indices and a full resource from the first event on, however the stream was cut."""
+    """llama-server's responses get numbers, indices and a full resource, however the stream was cut."""
     data = (folder / "turn-1" / "response.sse").read_bytes()
     request = json.loads((folder / "client" / "request.json").read_bytes())
     for seed in range(3):
@@ -205,7 +205,7 @@ async def test_llama_servers_responses_are_whole(folder: Any, repair: str, allow
 
 
 async def test_a_sound_response_stream_keeps_its_bytes() -> None:
-    """OpenAI's own streams pass, also behind a comment; so do later events without what the first had."""
+    """A sound Responses stream passes, also after a comment, and if a later event has no sequence number."""
     created = {"id": "resp_1", "object": "response", "created_at": 7, "model": "m", "status": "in_progress"}
     events = [
         {"type": "response.created", "sequence_number": 0, "response": {**created, "output": []}},
@@ -220,7 +220,7 @@ async def test_a_sound_response_stream_keeps_its_bytes() -> None:
 
 @pytest.mark.parametrize("last", [FIN, LAST_CHUNK], ids=["broken", "cut short"])
 async def test_a_response_stream_that_breaks_fails(last: Step) -> None:
-    """A composed response ends in ``response.failed`` where its terminal event never came."""
+    """A composed response without its terminal event ends with ``response.failed``."""
     data = (FIXTURES / "llamacpp.responses/text/turn-1/response.sse").read_bytes()
     begun = data[: data.index(b"event: response.output_text.delta") + 400].rpartition(b"\n\n")[0] + b"\n\n"
     answer = await relayed(HEAD, chunk(begun), last, body=RESPONSES, path="/v1/responses")

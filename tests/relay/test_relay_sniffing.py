@@ -1,4 +1,4 @@
-"""Streams whose upstream does not say that they are: known by their first bytes."""
+"""Streams that an upstream does not label as streams: the proxy recognises them by their first bytes."""
 
 import asyncio
 from typing import Any
@@ -22,13 +22,13 @@ RESPONSES_ASK: dict[str, Any] = {"model": "m", "stream": True, "input": "hi"}
 
 
 def unlabelled(*pieces: bytes, label: str = TYPES[0]) -> list[Step]:
-    """A whole stream under another label."""
+    """A whole stream with another content type."""
     opening = head(label, "Transfer-Encoding: chunked")
     return [opening, *[chunk(piece) for piece in pieces], LAST_CHUNK, KEEP]
 
 
 def data_of(steps: Any) -> bytes:
-    """The body of a script that is chunked."""
+    """The decoded body of a script that is in chunked encoding."""
     body = b"".join(step for step in steps[1:] if isinstance(step, bytes))
     out = b""
     while body and not body.startswith(LAST_CHUNK):
@@ -40,7 +40,7 @@ def data_of(steps: Any) -> bytes:
 
 @pytest.mark.parametrize("label", TYPES)
 async def test_the_first_event_leaves_at_once(label: str) -> None:
-    """Rule W2: an event reaches the client while the upstream holds the next one back, whatever the label."""
+    """Rule W2: whatever its label, the first event reaches the client before the upstream sends the next."""
     release = asyncio.Event()
     script: list[Step] = [
         head(label, "Transfer-Encoding: chunked"),
@@ -55,7 +55,7 @@ async def test_the_first_event_leaves_at_once(label: str) -> None:
             answer = await conversation.head()
             pieces = conversation.pieces(answer)
             arrived, sent = b"", chat.role() + chat.content("a")
-            while len(arrived) < len(sent):  # A busy machine may cut between them.
+            while len(arrived) < len(sent):  # A busy machine may split what was sent at once.
                 arrived += await anext(pieces)
             assert arrived == sent
         release.set()
@@ -67,7 +67,7 @@ async def test_the_first_event_leaves_at_once(label: str) -> None:
 @pytest.mark.parametrize("cut", [1, 3, 10_000])
 @pytest.mark.parametrize("before", [b"", b": hi\n\n", b"\xef\xbb\xbf", b"\n\n", b"\r\n"])
 async def test_a_server_tool_runs(label: str, cut: int, before: bytes) -> None:
-    """A call in such a stream runs, in each turn; the client has one ordinary stream."""
+    """A server tool runs in a stream without the right label, and the client gets one ordinary stream."""
     turns = [data_of(called(("call_1", TIME, '{"timezone":"UTC"}'))), data_of(ANSWER)]
     scripts = [
         unlabelled(*[data[at : at + cut] for at in range(0, len(data), cut)], label=label)
@@ -84,7 +84,7 @@ async def test_a_server_tool_runs(label: str, cut: int, before: bytes) -> None:
 
 
 async def test_on_responses_too() -> None:
-    """The first field of a stream may be its event's name."""
+    """The proxy recognises a Responses stream, whose first field is the name of an event."""
     data = responses.turn(responses.message("a")) + chat.DONE
     async with looping(unlabelled(data[:3], data[3:]), allow=("core__*",)) as (proxy, _):
         assert (await proxy.ask(RESPONSES_ASK, path="/v1/responses")).body == data
@@ -94,7 +94,7 @@ async def test_on_responses_too() -> None:
     "body", [b'{"id":"x","choices":[]}', b' \n {"x":1}', b"<html>log in</html>", b"dated", b"d", b"", b"\n"]
 )
 async def test_what_is_no_stream_passes(body: bytes) -> None:
-    """Rule W2: one object where a stream was asked for, or anything else, is the client's to read."""
+    """Rule W2: if the client asked for a stream and the body is something else, it passes unchanged."""
     for script in (whole(body, content_type="text/plain"), unlabelled(*([body] if body else []))):
         async with looping(script, allow=("core__*",)) as (proxy, _):
             answer = await proxy.ask(ASK)
@@ -102,7 +102,7 @@ async def test_what_is_no_stream_passes(body: bytes) -> None:
 
 
 async def test_a_stream_that_was_not_asked_for() -> None:
-    """Where no stream was asked for nothing changes: one that calls no tool passes as it came."""
+    """A stream that the client did not ask for passes unchanged if it calls no tool."""
     data = data_of(ANSWER)
     async with looping(chunked(data, content_type="text/plain"), allow=("core__*",)) as (proxy, _):
         assert (await proxy.ask({**ASK, "stream": False})).body == data
@@ -118,5 +118,5 @@ async def test_a_stream_that_was_not_asked_for() -> None:
     ],
 )  # fmt: skip
 def test_how_it_begins(data: bytes, verdict: bool | None) -> None:
-    """A stream begins with a field or a comment; until that is certain nobody knows."""
+    """A stream begins with a field name or a comment; until that is certain, the verdict is ``None``."""
     assert begins_events(data) is verdict

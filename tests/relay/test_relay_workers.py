@@ -1,4 +1,4 @@
-"""Real servers that share a record: what one began, another knows, also after a kill."""
+"""Server processes that share a record: each knows what another one began, also after a kill."""
 
 import asyncio
 import json
@@ -54,14 +54,14 @@ async def postgres_url() -> AsyncIterator[str]:
 
 
 class Worker(Proxy):
-    """A served process; it is asked as a proxy in this one is."""
+    """A served process, which a test asks like a proxy in its own process."""
 
     def __init__(self, port: int, process: asyncio.subprocess.Process) -> None:
         self.port = port
         self.process = process
 
     async def wrote(self) -> None:
-        """Wait until the record has what it was given, which a look at its health writes behind."""
+        """Wait until all earlier writes are on record: the health check writes after them."""
 
         async def ready() -> bool:
             return (await self.ask(method="GET", path="/readyz")).status == 200
@@ -69,7 +69,7 @@ class Worker(Proxy):
         await until(ready)
 
     async def kill(self) -> None:
-        """``kill -9`` of the supervisor and the process that serves."""
+        """Kill the supervisor and the process that serves with ``kill -9``."""
         kill_tree(self.process.pid)
         await self.process.wait()
 
@@ -89,17 +89,17 @@ class Site:
         )
 
     def bought(self) -> list[str]:
-        """What the effects left in the world."""
+        """What the calls of the tool have bought."""
         path = self.folder / "bought"
         return path.read_text().split() if path.exists() else []
 
     async def until_bought(self) -> None:
-        """Wait for an effect in another process."""
+        """Wait until another process has bought something."""
         await until(lambda: bool(self.bought()))
 
     @asynccontextmanager
     async def worker(self) -> AsyncIterator[Worker]:
-        """One process, ended with the block."""
+        """Start one process, and end it with the block."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TOOLRELAY_")}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "proxy", "serve", "--port", "0",
@@ -126,18 +126,18 @@ class Site:
 async def site(
     folder: Path, *scripts: Sequence[Step], url: str = "", content: str = "tools"
 ) -> AsyncIterator[tuple[Site, RawUpstream]]:
-    """A site before an upstream that plays one script a request, whichever worker asks."""
+    """A site before an upstream that plays one script for each request, whichever worker asks."""
     async with RawUpstream(*scripts) as upstream:
         yield Site(folder, upstream, url=url, content=content), upstream
 
 
 def given(upstream: RawUpstream, request: int) -> str:
-    """The last tool result that the model was given."""
+    """The last tool result that the model got with this request."""
     return str(messages_of(upstream.requests[request])[-1]["content"])
 
 
 async def _other_words(folder: Path, url: str) -> None:
-    """A repeat elsewhere whose model calls differently: after a kill in an effect, and in a third process."""
+    """Repeat a request with other calls of the model: after a kill in an effect, and in a third process."""
     (folder / "hold").touch()
     eggs, bread = [called(("call_b", "shop__buy", f'{{"what":"{what}"}}')) for what in ("eggs", "bread")]
     async with site(folder, BUY, eggs, eggs, ANSWER, bread, bread, bread, ANSWER, url=url) as (
@@ -164,17 +164,17 @@ async def _other_words(folder: Path, url: str) -> None:
 
 
 async def test_other_words_at_another_worker_buy_nothing_twice(tmp_path: Path) -> None:
-    """Rule R5: a different call is told of effects of other processes, done or with unknown outcome."""
+    """Rule R5: if a repeat calls differently at another worker, the model is told of the earlier effects."""
     await _other_words(tmp_path, "")
 
 
 async def test_other_words_at_another_machine_buy_nothing_twice(tmp_path: Path, postgres_url: str) -> None:
-    """Rule R5: the same for workers that share a server."""
+    """Rule R5: if a repeat calls differently, the model is told of earlier effects, also with PostgreSQL."""
     await _other_words(tmp_path, postgres_url)
 
 
 async def _one_effect(folder: Path, url: str) -> None:
-    """A repeat elsewhere, during the effect, after it, and after a restart."""
+    """Repeat a request at another worker during the effect, after it, and after a restart."""
     (folder / "hold").touch()
     async with site(folder, BUY, BUY, ANSWER, ANSWER, BUY, ANSWER, url=url) as (served, upstream):
         async with served.worker() as one:
@@ -194,21 +194,21 @@ async def _one_effect(folder: Path, url: str) -> None:
 
 
 async def test_a_repeat_at_another_worker_buys_nothing_twice(tmp_path: Path) -> None:
-    """Rule R5: workers on one file, and one started later, give a repeat the result of the first."""
+    """Rule R5: workers on one file, and one started later, give a repeat the result of the first attempt."""
     await _one_effect(tmp_path, "")
 
 
 async def test_a_repeat_at_another_machine_buys_nothing_twice(tmp_path: Path, postgres_url: str) -> None:
-    """Rule R5: the same for workers that share a server."""
+    """Rule R5: workers that share PostgreSQL give a repeat the result of the first attempt."""
     await _one_effect(tmp_path, postgres_url)
 
 
 SESSION = [*ADA, ("x-claude-code-session-id", "s-1"), ("x-stainless-retry-count", "0")]
-"""As Claude Code sends them, with the first request and with its repeat."""
+"""The headers that Claude Code sends with the first request and with its repeat."""
 
 
 async def _unsaid_repeats(folder: Path, url: str) -> None:
-    """The same body without ``stream`` after a lost stream: at another worker, and after a restart."""
+    """Send the same body without ``stream`` after a lost stream, to another worker and after a restart."""
     lost: list[Step] = [
         head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"), chunk(content("Bou")), FIN
     ]  # fmt: skip
@@ -220,33 +220,33 @@ async def _unsaid_repeats(folder: Path, url: str) -> None:
         async with served.worker() as two:
             async with served.worker() as one:
                 assert b"error" in (await one.ask(ASK, SESSION)).body
-            # Its own process knows nothing of the first; this answer is lost, too.
+            # This process knows nothing of the first request; its answer is lost, too.
             assert (await two.ask(unstreamed, SESSION)).status == 502
             assert served.bought() == ["milk"]
         async with served.worker() as three:
             assert b"Bought." in (await three.ask(unstreamed, SESSION)).body
             assert served.bought() == ["milk"]
         async with served.worker() as four:
-            # It has been answered: who asks once more wants it once more.
+            # The request has an answer now, so the same request once more buys again.
             assert b"Bought." in (await four.ask(unstreamed, SESSION)).body
             assert served.bought() == ["milk", "milk"]
         assert [given(upstream, request) for request in (3, 5)] == ['{"done":"milk"}'] * 2
 
 
 async def test_an_unsaid_repeat_at_another_worker_buys_nothing_twice(tmp_path: Path) -> None:
-    """Rule R5: the record says how the first request ended."""
+    """Rule R5: another worker learns from the record how the first request ended, and buys nothing."""
     await _unsaid_repeats(tmp_path, "")
 
 
 async def test_an_unsaid_repeat_at_another_machine_buys_nothing_twice(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    """Rule R5: the same for workers that share a server."""
+    """Rule R5: a worker learns from PostgreSQL how the first request ended, and buys nothing."""
     await _unsaid_repeats(tmp_path, postgres_url)
 
 
 async def test_an_unsaid_repeat_after_a_kill_buys_nothing_twice(tmp_path: Path) -> None:
-    """Rule R5: whoever is started next finds out that the first has died."""
+    """Rule R5: a worker that starts after a kill finds out that the first request died, and buys nothing."""
     (tmp_path / "hold").touch()
     async with site(tmp_path, BUY, BUY, ANSWER) as (served, upstream):
         async with served.worker() as one:
@@ -262,7 +262,7 @@ async def test_an_unsaid_repeat_after_a_kill_buys_nothing_twice(tmp_path: Path) 
 
 
 async def test_a_repeat_elsewhere_is_one_of_the_newest_request(tmp_path: Path) -> None:
-    """Rule R5: asked anew where the first was answered, it is done, at whichever worker it is repeated."""
+    """Rule R5: at any worker, a repeat belongs to the newest request and not to an older, answered one."""
     refused = whole(REFUSAL, status="500 Oops")
     async with (
         site(tmp_path, BUY, ANSWER, refused, BUY, ANSWER, BUY, ANSWER) as (served, _),
@@ -278,7 +278,7 @@ async def test_a_repeat_elsewhere_is_one_of_the_newest_request(tmp_path: Path) -
 
 
 async def test_after_a_kill_in_an_effect_nobody_repeats_it(tmp_path: Path) -> None:
-    """Rule R5: the repeat is told that the outcome is unknown; who asks anew gets the effect."""
+    """Rule R5: after a kill, a repeat is told that the outcome is unknown; a new request buys again."""
     (tmp_path / "hold").touch()
     async with site(tmp_path, BUY, BUY, ANSWER, BUY, ANSWER) as (served, upstream):
         async with served.worker() as one:
@@ -298,7 +298,7 @@ async def test_after_a_kill_in_an_effect_nobody_repeats_it(tmp_path: Path) -> No
 
 
 async def test_without_content_a_repeat_learns_that_it_was_done(tmp_path: Path) -> None:
-    """Rules R3, R5: where no content is kept, what was bought is not bought again, nor told."""
+    """Rules R3, R5: if no content is stored, a repeat buys nothing, and the earlier result is not known."""
     async with site(tmp_path, BUY, ANSWER, BUY, ANSWER, content="none") as (served, upstream):
         async with served.worker() as one, served.worker() as two:
             await one.ask(ASK, ADA)
@@ -310,7 +310,7 @@ async def test_without_content_a_repeat_learns_that_it_was_done(tmp_path: Path) 
 
 
 async def test_pages_of_a_large_result_are_read_at_any_worker(tmp_path: Path) -> None:
-    """Rule R3: a handle that one worker gave another one takes, for the same caller only."""
+    """Rule R3: another worker accepts the handle of a large result, for the same caller only."""
     book = called(("call_1", "shop__book", "{}"))
     async with (
         site(tmp_path, book, ANSWER) as (served, upstream),
@@ -338,9 +338,9 @@ REFUSAL = b'{"error":{"message":"No call_c","type":"invalid_request_error","para
 
 
 async def test_a_turn_waits_for_its_client_at_any_worker(tmp_path: Path) -> None:
-    """Rule R4: what one worker suspended another resumes, also after a kill, and for that caller alone.
+    """Rule R4: another worker resumes a suspended turn, also after a kill, and for its caller only.
 
-    A client that brings only some of its results gets the API's own error, and may come again.
+    A client that sends only some of its results gets the upstream's error, and can try again.
     """
     ask: dict[str, Any] = {**ASK, "tools": [CLIENT_TOOL]}
     ids = ("call_a", "call_c")

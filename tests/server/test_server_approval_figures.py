@@ -1,4 +1,4 @@
-"""Approvals are counted once, whoever decides, and as what became of them."""
+"""The metrics of approvals: the proxy counts each outcome once, no matter who decided."""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ from proxy.store.sqlite.memory import MemoryStore
 
 
 async def test_each_outcome_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A yes, a no, a use, an expiry and a grant's call are counted, and how long each decision took."""
+    """The proxy counts each outcome of an approval once, and measures how long each decision took."""
     now = [T0]
     store = MemoryStore(StoreOptions(clock=lambda: now[0]))
     await store.start()
@@ -61,7 +61,7 @@ async def test_each_outcome_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_what_is_followed_is_bounded_and_a_lost_record_is_told() -> None:
-    """More questions than may be followed are counted as requested; a record that fails is logged."""
+    """The proxy counts every request for an approval, even beyond its limit, and logs a store that fails."""
     store = MemoryStore(StoreOptions())
     await store.start()
     counted: Counter[str] = Counter()
@@ -72,7 +72,7 @@ async def test_what_is_followed_is_bounded_and_a_lost_record_is_told() -> None:
         one = approval(f"ap_{number}")
         figures.on_event("approval_requested", {"approval": one, "tool": one.tool})
     assert counted["requested"] == MOST_FOLLOWED + 5
-    await figures.update()  # None of them is on record.
+    await figures.update()  # The store has none of these approvals.
     assert counted == {"requested": MOST_FOLLOWED + 5}
     looked = asyncio.Event()
 
@@ -90,7 +90,7 @@ async def test_what_is_followed_is_bounded_and_a_lost_record_is_told() -> None:
 
 
 async def test_metrics_have_approvals(tmp_path: Path) -> None:
-    """A call that waits, and a yes by header, are among the figures of the server."""
+    """/metrics counts a call that waits for approval, and then its approval by a header and its use."""
     async with (
         RawUpstream(*turns_of("chat", stream=False)) as upstream,
         running(config_of(upstream.url, tmp_path)) as proxy,

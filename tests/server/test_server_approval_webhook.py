@@ -1,4 +1,4 @@
-"""The webhook of approvals: signed, bounded, tried again, checked where it goes, never in the way."""
+"""The webhook for approvals: its signature, its retries, its queue and the addresses that it may call."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes now").decode
 
 
 class Service:
-    """Somebody's service; ``statuses`` are its next answers, 204 once they are used up."""
+    """A service that receives the webhook. It answers with ``statuses`` in turn, and then always with 204."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -88,7 +88,7 @@ def facts(id: str = "appr_1", **changes: Any) -> dict[str, Any]:
 
 
 def check_signature(headers: dict[str, str], body: bytes) -> None:
-    """As the libraries of Standard Webhooks do it."""
+    """Check the signature as the libraries of Standard Webhooks do."""
     said = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     key = base64.b64decode(SECRET.removeprefix("whsec_"))
     wanted = base64.b64encode(hmac.new(key, said, hashlib.sha256).digest()).decode()
@@ -100,7 +100,7 @@ def has(log: list[Any], event: str) -> Callable[[], bool]:
 
 
 async def test_a_call_that_waits_is_told_while_its_run_goes_on(tmp_path: Path) -> None:
-    """The service gets the id, the tool and who asks, signed, without arguments; the client does not wait."""
+    """The webhook sends the call's id and tool, signed, without arguments; the client does not wait."""
     WATCH.reset()
     async with service() as told, RawUpstream(*turns_of("chat", stream=False)) as upstream:
         told.stands.clear()
@@ -131,7 +131,7 @@ async def test_a_call_that_waits_is_told_while_its_run_goes_on(tmp_path: Path) -
 
 
 async def test_arguments_go_along_only_where_the_operator_says_so() -> None:
-    """Those that people see, without the tool's private fields."""
+    """If the operator allows arguments, the webhook sends those that people see, without private fields."""
     shown = facts(arguments='{"pin":1,"what":"tea"}', arguments_shown={"what": "tea"})
     async with service() as told, hooked(told.url, arguments=True) as (hook, _):
         hook.on_event("approval_requested", shown)
@@ -143,7 +143,7 @@ async def test_arguments_go_along_only_where_the_operator_says_so() -> None:
 
 
 async def test_a_message_that_was_not_taken_is_sent_again() -> None:
-    """With the same id and a growing wait; a redirect is not followed; eight tries are the most."""
+    """The webhook retries with one id and growing waits, follows no redirect, and stops after 8 tries."""
     async with service() as told, hooked(told.url) as (hook, waited):
         told.statuses = [500, 404, 307, 204]
         with capture_logs() as log:
@@ -169,7 +169,7 @@ async def test_a_message_that_was_not_taken_is_sent_again() -> None:
 
 
 async def test_what_has_expired_is_not_told() -> None:
-    """Nobody could decide about it any more."""
+    """The webhook does not send an approval that has expired: nobody can decide about it any more."""
     async with service() as told, hooked(told.url, now=lambda: 200.0) as (hook, _):
         with capture_logs() as log:
             hook.on_event("approval_requested", facts())
@@ -178,7 +178,7 @@ async def test_what_has_expired_is_not_told() -> None:
 
 
 async def test_an_address_inside_is_not_called() -> None:
-    """Unless the operator opened its network; the log names the setting."""
+    """The webhook does not call a network that the operator has not allowed; the log names the setting."""
     async with service() as told, hooked(told.url, open_to=()) as (hook, _):
         with capture_logs() as log:
             hook.on_event("approval_requested", facts())
@@ -188,7 +188,7 @@ async def test_an_address_inside_is_not_called() -> None:
 
 
 async def test_the_queue_is_bounded() -> None:
-    """What finds no room is not sent, and the log says so; nobody waits."""
+    """If its queue is full, the webhook drops further messages at once and logs each of them."""
     async with service() as told:
         told.stands.clear()
         async with hooked(told.url) as (hook, _):
@@ -207,7 +207,7 @@ async def test_the_queue_is_bounded() -> None:
     ],
 )
 def test_a_webhook_that_is_not_safe_is_no_configuration(settings: dict[str, Any], problem: str) -> None:
-    """Without a secret, or over plain http to the world, the server does not start."""
+    """A webhook without a secret, or with plain http to a public host, is an error in the configuration."""
     upstream = {"default": {"base_url": "http://127.0.0.1:9"}}
     config = Config.model_validate({"upstreams": upstream, "approvals": settings})
     faults: list[ConfigError] = list(find_conflicts(config))

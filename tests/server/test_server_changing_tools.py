@@ -1,4 +1,4 @@
-"""Tools that come and go while the proxy serves: who sees which, and that nothing of the old ones is left."""
+"""Tools that change while the proxy runs: who sees which tools, and that old ones are freed."""
 
 import asyncio
 import gc
@@ -66,13 +66,13 @@ async def changing(**sections: Any) -> AsyncIterator[tuple[Proxy, ChangingProvid
 
 
 async def change(proxy: Proxy, provider: ChangingProvider, *specs: Any) -> None:
-    """The provider has other tools from now on, and says so."""
+    """Give the provider other tools, and let the proxy read them again."""
     provider.specs = specs
     await proxy.services.registry.refresh()
 
 
 async def test_a_run_keeps_its_tools_and_the_next_request_has_the_new_ones() -> None:
-    """A call that is under way ends, a later turn of its run calls a tool that is gone; others cannot."""
+    """A run keeps its tools after they are removed; the next request gets only the new tools."""
     async with changing() as (proxy, provider, upstream):
         provider.go_on.clear()
         run = asyncio.create_task(proxy.ask(ask(OLD, OLD, BOTH)))
@@ -94,7 +94,7 @@ async def test_a_run_keeps_its_tools_and_the_next_request_has_the_new_ones() -> 
 
 
 async def test_a_client_cannot_choose_what_is_gone() -> None:
-    """Asked for by its name, a tool that is gone is like one that never was; the new one can be had."""
+    """A client that names a removed tool in a header gets a 400; it can name the new tool."""
     async with changing(tools={"inject": False}) as (proxy, provider, upstream):
         assert said(await proxy.ask(ask(OLD), {"x-toolrelay-tools": OLD})) == f"this was {OLD}"
         await change(proxy, provider, changing_tool(NEW))
@@ -106,7 +106,7 @@ async def test_a_client_cannot_choose_what_is_gone() -> None:
 
 
 async def test_administrators_and_metrics_see_the_new_tools() -> None:
-    """The list of tools is that of now; a call is counted under its tool's name, also of one that is gone."""
+    """/admin/tools lists the current tools; /metrics counts calls by tool, also of a removed tool."""
     keys = {"alice": declared(ALICE, admin=True)}
     async with changing(keys=keys) as (proxy, provider, _):
 
@@ -133,7 +133,7 @@ async def test_administrators_and_metrics_see_the_new_tools() -> None:
 
 
 async def test_policies_hold_for_what_comes() -> None:
-    """Rule T2: the operator's lists and a key's own decide on a new tool as on those of the start."""
+    """Rule T2: the operator's policy and a key's own list also decide on a tool that appears later."""
     keys = {"alice": declared(ALICE), "bob": declared(BOB, tools=("*__both",))}
     policy = {"approve_effects": ("external_side_effect",)}
     async with changing(keys=keys, policy=policy, allow=(OLD, NEW, BOTH, ACTS, "*__linked")) as (
@@ -162,7 +162,7 @@ async def test_policies_hold_for_what_comes() -> None:
 
 
 async def test_what_a_stranger_said_guards_what_comes() -> None:
-    """Rule T2: a tool with effects that was not there at the start is withheld after an untrusted result."""
+    """Rule T2: after an untrusted result, a tool with effects is withheld even if it is new."""
     async with changing() as (proxy, provider, upstream):
         await proxy.ask(ask(OLD))
         await change(
@@ -190,7 +190,7 @@ async def test_what_a_stranger_said_guards_what_comes() -> None:
     ids=["twice", "foreign", "redaction", "schema", "cached", "connection", "bound"],
 )
 async def test_tools_that_would_stop_the_start_change_nothing(specs: tuple[Any, ...], words: str) -> None:
-    """Rules T4, T5, T8: what cannot be served is refused by name, and the tools of before are served on."""
+    """Rules T4, T5, T8: the proxy refuses invalid new tools by name and keeps serving the old ones."""
     policy = {"arguments": {OLD: {"place": {"max_length": 3}}}}
     async with changing(allow=(OLD, "toy__*"), policy=policy) as (proxy, provider, upstream):
         before = proxy.services.catalog
@@ -199,18 +199,18 @@ async def test_tools_that_would_stop_the_start_change_nothing(specs: tuple[Any, 
         assert proxy.services.catalog is before
         assert said(await proxy.ask(ask(OLD))) == f"this was {OLD}"
         assert offered(upstream.requests[-1]) == [BOTH, OLD]
-        # A bound whose tool is away for a while is no fault.
+        # An argument bound for a tool that is missing for a while is no error.
         await change(proxy, provider, changing_tool(NEW))
         assert said(await proxy.ask(ask(NEW))) == f"this was {NEW}"
 
 
 async def test_nothing_is_left_of_old_tools_when_their_last_run_has_ended() -> None:
-    """While a run has them they live; then they are freed, and no cache of the process holds them."""
+    """Old tools stay in memory while a run uses them; then they are freed, and no cache keeps them."""
     keys = {"alice": declared(ALICE), "bob": declared(BOB, tools=("toy__*",))}
     async with changing(keys=keys) as (proxy, provider, _):
         schemas = [weakref.ref(spec.parameters) for spec in provider.specs]
         catalog = weakref.ref(proxy.services.catalog)
-        for key in (ALICE, BOB):  # All that is worked out from tools is worked out for them.
+        for key in (ALICE, BOB):  # Fill every cache that is computed from tools.
             await proxy.ask(ask(OLD), bearer(key))
         provider.go_on.clear()
         run = asyncio.create_task(proxy.ask(ask(OLD, BOTH), bearer(ALICE)))

@@ -1,4 +1,4 @@
-"""The curated tools as a configuration composes them, with local services in the providers' places."""
+"""The curated tools, set up from a configuration, with a local server in place of their services."""
 
 import json
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ ANSWERS: dict[str, Any] = {
 
 @pytest.fixture
 async def services() -> AsyncIterator[tuple[str, list[tuple[str, str]]]]:
-    """A server that is all of the services; its address, and each path with its credentials."""
+    """Start a server that plays every service; yield its address, and the path and token of each request."""
     asked: list[tuple[str, str]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -99,7 +99,7 @@ CALLS: list[tuple[str, dict[str, Any], Any]] = [
 async def test_every_tool_reaches_its_service(
     tmp_path: Path, services: tuple[str, list[tuple[str, str]]]
 ) -> None:
-    """Each address, each connection and the hosts of pages are settings; no service gets another's token."""
+    """Each tool calls the address from the settings, and no service gets the token of another."""
     address, asked = services
     composed = await create_services(config_for(tmp_path, address))
     try:
@@ -123,7 +123,7 @@ async def test_every_tool_reaches_its_service(
 
 
 async def test_pages_need_hosts_and_their_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without tools.web_hosts there is no tool for pages; with it but without the library, a line says so."""
+    """There is no page tool without tools.web_hosts; with it, a missing library is an error with a remedy."""
     path = tmp_path / "toolrelay.toml"
     path.write_text('[store]\nurl = "memory:"\n', encoding="utf-8")
     composed = await create_services(load_config(path, {"OPENAI_API_KEY": "x"}))
@@ -146,7 +146,7 @@ async def test_pages_need_hosts_and_their_library(tmp_path: Path, monkeypatch: p
 async def test_plain_http_needs_an_open_network(
     tmp_path: Path, services: tuple[str, list[tuple[str, str]]]
 ) -> None:
-    """An address in the configuration opens nothing by itself: only tools.networks does."""
+    """A tool calls a local address from the configuration only if tools.networks allows its network."""
     address, asked = services
     config = config_for(tmp_path, address)
     closed = config.model_copy(update={"tools": config.tools.model_copy(update={"networks": ()})})

@@ -1,4 +1,4 @@
-"""The words of a grant: what is taken, and that each fault names its field."""
+"""The terms of a grant: which ones the proxy accepts, and that each error names its field."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from proxy.server.grant_terms import read_terms
 
 
 def test_all_words_of_a_grant() -> None:
-    """A duration in seconds, the conversation, and limits as in policy.arguments."""
+    """A grant takes a duration, a restriction to the conversation, and limits as in policy.arguments."""
     terms = read_terms({"for": "90m", "conversation": True, "arguments": {"to.*": {"pattern": "a+"}}})
     assert (terms.seconds, terms.in_conversation) == (5400.0, True)
     assert terms.limits.to_json() == '{"to.*": {"pattern": "a+"}}'
@@ -41,7 +41,7 @@ def test_all_words_of_a_grant() -> None:
     ],
 )
 def test_each_fault_names_its_field(value: Any, param: str, words: str) -> None:
-    """What is wrong is refused with 400, the field, and what to write."""
+    """The proxy refuses wrong terms with a 400 that names the field and says what is wrong."""
     with pytest.raises(RequestError) as caught:
         read_terms(value)
     assert (caught.value.status, caught.value.param) == (400, param)

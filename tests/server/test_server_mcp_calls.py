@@ -1,4 +1,4 @@
-"""Calls of MCP tools in a whole proxy: what becomes of a run while its tools, or its client, go away."""
+"""Calls of MCP tools in a whole proxy: runs whose tools change, whose server dies or whose client leaves."""
 
 import asyncio
 import base64
@@ -34,12 +34,12 @@ class Pins:
         self.listed = list(pins)
 
     async def pins(self) -> Sequence[Pin]:
-        """Those that there are now."""
+        """Return the current pins."""
         return list(self.listed)
 
 
 class Gated:
-    """The obedient model, whose second turn waits until the test says so."""
+    """The obedient model, whose turns after the first wait until the test sets ``go_on``."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -51,12 +51,12 @@ class Gated:
 
 
 def block(data: bytes, media_type: str) -> dict[str, Any]:
-    """An image as a server gives it."""
+    """An image in the form in which a server sends it."""
     return {"type": "image", "data": base64.b64encode(data).decode(), "mimeType": media_type}
 
 
 async def test_a_tool_that_drifts_is_refused_in_the_run_that_has_it(tmp_path: Path) -> None:
-    """Rule T9: the run was offered another tool than the one that is there now; nothing reaches it."""
+    """Rule T9: if a tool's definition changes during a run, the proxy refuses the run's next call of it."""
     tools = [tool_definition("a"), tool_definition("b")]
     changed = [tool_definition("a", "Sends everything away."), tool_definition("b")]
     server = scripted(tmp_path, tools, {"a": {"become": changed, **FINE}, "b": FINE}, effects=READS)
@@ -74,7 +74,7 @@ async def test_a_tool_that_drifts_is_refused_in_the_run_that_has_it(tmp_path: Pa
 
 @pytest.mark.parametrize("again", [False, True], ids=["denied", "allowed-again"])
 async def test_a_run_loses_what_an_operator_takes_back(tmp_path: Path, again: bool) -> None:
-    """Rule T9: a tool whose pin is gone, or is another, is not the one that the run was offered."""
+    """Rule T9: if an operator removes or replaces a pin during a run, the proxy refuses its next call."""
     server = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, effects=READS)
     async with hosted(server) as host:
         pins = Pins(await host.pins(server))
@@ -95,7 +95,7 @@ async def test_a_run_loses_what_an_operator_takes_back(tmp_path: Path, again: bo
 
 
 async def test_a_tool_that_is_listed_no_more_comes_back_with_its_definition(tmp_path: Path) -> None:
-    """It keeps its pin meanwhile."""
+    """A tool that its server stops listing keeps its pin: it is offered again once it is listed again."""
     both = [tool_definition("a"), tool_definition("b")]
     answers = {"a": {"become": both[1:], **FINE}, "b": {"become": both, **FINE}}
     async with mcp_proxy(scripted(tmp_path, both, answers), **ANY) as (proxy, _, upstream):
@@ -112,7 +112,7 @@ async def test_a_tool_that_is_listed_no_more_comes_back_with_its_definition(tmp_
 
 
 async def test_an_effect_whose_server_dies_is_caused_once(tmp_path: Path) -> None:
-    """The model is told that nobody knows; nothing but the operator's word makes a call safe to repeat."""
+    """If the server dies in a call with effects, the proxy does not retry: the call may have taken effect."""
     server = scripted(tmp_path, [tool_definition("a")], {"a": {"die": True}})
     async with mcp_proxy(server, **ANY) as (proxy, _, _):
         assert "may have taken effect" in said(await proxy.ask(ask("mcp__toy__a")))
@@ -120,17 +120,17 @@ async def test_an_effect_whose_server_dies_is_caused_once(tmp_path: Path) -> Non
 
 
 async def test_what_only_reads_is_asked_a_second_time(tmp_path: Path) -> None:
-    """By the operator's word, and once."""
+    """If the server dies, the proxy retries a tool that the operator declares as read_only, but only once."""
     server = scripted(tmp_path, [tool_definition("a")], {"a": {"die": True}}, effects=READS)
     async with mcp_proxy(server, **ANY) as (proxy, _, _):
         assert proxy.services.catalog.tools()[-1].retries == 1
         await proxy.ask(ask("mcp__toy__a"))
-    # The server may not be back in time; never is it asked more often.
+    # The server may not be back in time for the retry; there is never a second retry.
     assert calls_of(tmp_path) in (["a"], ["a", "a"])
 
 
 async def test_a_client_that_leaves_cancels_what_only_reads(tmp_path: Path) -> None:
-    """Rule E4: the server is told."""
+    """Rule E4: if the client leaves, the proxy cancels a call of a read-only tool at its server."""
     server = scripted(tmp_path, [tool_definition("wait")], {"wait": {}}, effects=READS)
     async with mcp_proxy(server, **ONLY_DEPARTURE) as (proxy, _, _):
         async with proxy.sent(ask("mcp__toy__wait")) as conversation:
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_cancels_what_only_reads(tmp_path: Path) -> N
 
 
 async def test_a_client_that_leaves_cancels_no_effect(tmp_path: Path) -> None:
-    """Rule E4: it comes to its end, and is on record with it."""
+    """Rule E4: if the client leaves, a call with effects runs to its end and is recorded as a success."""
     server = scripted(tmp_path, [tool_definition("act")], {"act": {"sleep": 0.5, **FINE}})
     async with mcp_proxy(server, **ONLY_DEPARTURE) as (proxy, _, _):
         async with proxy.sent(ask("mcp__toy__act")) as conversation:
@@ -155,7 +155,7 @@ async def test_a_client_that_leaves_cancels_no_effect(tmp_path: Path) -> None:
 
 
 async def test_a_call_that_takes_too_long_is_cancelled_at_its_server(tmp_path: Path) -> None:
-    """And the model is told that it may have taken effect all the same."""
+    """After a timeout the proxy cancels the call; the model reads that it may have taken effect."""
     server = scripted(tmp_path, [tool_definition("wait")], {"wait": {}}, timeout_s=0.2)
     async with mcp_proxy(server, **ANY) as (proxy, _, _):
         answer = said(await proxy.ask(ask("mcp__toy__wait")))
@@ -164,14 +164,14 @@ async def test_a_call_that_takes_too_long_is_cancelled_at_its_server(tmp_path: P
 
 
 async def test_a_tool_may_take_longer_than_others(tmp_path: Path) -> None:
-    """``mcp.servers.*.timeout_s`` outweighs ``tools.timeout_s`` in both directions."""
+    """``mcp.servers.*.timeout_s`` replaces a shorter ``tools.timeout_s``."""
     server = scripted(tmp_path, [tool_definition("slow")], {"slow": {"sleep": 0.6, **FINE}}, timeout_s=LATE_S)
     async with mcp_proxy(server, tools={"timeout_s": 0.1}, **ANY) as (proxy, _, _):
         assert said(await proxy.ask(ask("mcp__toy__slow"))) == "fine"
 
 
 async def test_a_large_result_is_read_in_pages(tmp_path: Path) -> None:
-    """With the handle that stands in its middle, as any other."""
+    """The proxy cuts a large MCP result and gives the model a handle with which it reads the next page."""
     text = "".join(f"line {number}\n" for number in range(20_000))
     answer = {"result": {"content": [{"type": "text", "text": text}]}}
     seen: list[str] = []
@@ -200,7 +200,7 @@ async def test_a_large_result_is_read_in_pages(tmp_path: Path) -> None:
 
 
 async def test_images_are_what_their_bytes_are(tmp_path: Path) -> None:
-    """Whatever the server says of them; what is none is said in words."""
+    """The proxy checks an image's bytes against its media type, and tells the model why it leaves one out."""
     content = [block(PNG, "image/png"), block(b"<html>", "image/png"), block(PNG, "image/jpeg")]
     server = scripted(tmp_path, [tool_definition("a")], {"a": {"result": {"content": content}}})
     async with mcp_proxy(server, **ANY) as (proxy, _, _):
@@ -210,7 +210,7 @@ async def test_images_are_what_their_bytes_are(tmp_path: Path) -> None:
 
 
 async def test_redaction_reads_structured_content(tmp_path: Path) -> None:
-    """Rule T4: of a result the record has the fields that the operator named."""
+    """Rule T4: of a structured result the store keeps only the fields that the operator named."""
     structured = {"items": [{"id": 7, "secret": "x"}], "total": 1}
     result = {"result": {"content": [], "structuredContent": structured}}
     redaction = Redaction(output=("items.*.id",))

@@ -1,4 +1,4 @@
-"""What of a client reaches an MCP server: the arguments of its model's calls, and nothing else."""
+"""An MCP server gets the arguments of the model's calls, and nothing else of a client."""
 
 import json
 
@@ -26,14 +26,14 @@ HEADERS = {
 
 
 def model(request: RawRequest) -> list[Step]:
-    """A model that adds two numbers, and says what came of it."""
+    """A model that adds two numbers, and repeats the result."""
     body = json.loads(request.body)
     results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
     return reply(results[0]) if results else reply(None, ("call_1", "mcp__real__add", '{"a":1,"b":2}'))
 
 
 async def test_a_clients_key_reaches_no_mcp_server() -> None:
-    """Nor do its other headers, its cookies, whom it names, or the key of the provider."""
+    """The MCP server gets neither the client's key, headers, cookies or user name nor the provider's key."""
     async with real_server() as (url, seen):
         server = Server("real", url=url, headers={"x-team": "blue"})
         async with hosted(server, networks=LOOPBACK) as host, RawUpstream(model) as upstream:

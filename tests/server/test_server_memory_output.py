@@ -32,7 +32,7 @@ def printed(detail: RunDetail) -> str:
 
 
 def test_a_run_without_anything_to_remember_has_no_section() -> None:
-    """``null`` in JSON, and no heading on a terminal."""
+    """A run that put nothing back has ``null`` in JSON, and no heading on a terminal."""
     detail = RunDetail(RUN, [], [], [])
     assert memory_to_json(detail) is None
     assert detail_to_json(detail)["memory"] is None
@@ -40,7 +40,7 @@ def test_a_run_without_anything_to_remember_has_no_section() -> None:
 
 
 def test_a_section_says_what_came_back_why_not_more_and_who_goes_on() -> None:
-    """Each outcome has its sentence, and both neighbours are named."""
+    """The section gives the meaning of each outcome, and names the previous run and the next one."""
     detail = RunDetail(REMEMBERING, [], [], [], continued_by=[NEXT])
     section = memory_to_json(detail)
     assert section == {
@@ -66,7 +66,7 @@ def test_a_section_says_what_came_back_why_not_more_and_who_goes_on() -> None:
 
 
 def test_an_outcome_of_a_later_version_is_shown_all_the_same() -> None:
-    """A record may have been written by a newer proxy; hostile ids do not reach the terminal."""
+    """An outcome that a newer proxy recorded is shown, and control characters of an id are not."""
     memory = {
         "put_back": [{"run": "\x1b[31mred", "kind": "dream", "bytes": 1, "loosely": False}],
         "counts": {"dreamt": 1},
@@ -79,7 +79,7 @@ def test_an_outcome_of_a_later_version_is_shown_all_the_same() -> None:
 
 
 def test_a_section_says_what_a_client_carries() -> None:
-    """What a run gave to its client, and that a turn came from there."""
+    """The section says how many bytes a run gave to its client, and which turn the client brought back."""
     put_back = {"run": "run_1", "kind": "carried", "bytes": 263, "loosely": False}
     memory = {"put_back": [put_back], "counts": {"put_back": 1}, "given_bytes": 1500}
     detail = RunDetail(replace(RUN, memory=memory), [], [], [])

@@ -61,5 +61,5 @@ from proxy.store.base import RunDetail
     ],
 )
 def test_each_status_is_one_sentence(changes: dict[str, Any], beside: dict[str, Any], said: str) -> None:
-    """What became of the run, and what it waits for."""
+    """Each status becomes one sentence that says how the run ended, or what it waits for."""
     assert meaning_of_run(replace(RunDetail(run(**changes), (), (), ()), **beside)) == said

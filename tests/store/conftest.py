@@ -1,4 +1,4 @@
-"""Stores for the tests, of every kind and in places of their own."""
+"""Fixtures that make stores of every kind, each in a place of its own."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ Make = Callable[..., SqlStore]
 
 @pytest.fixture
 async def postgres_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """A schema of the test's own; the test is skipped where there is no server."""
+    """The URL of a schema for one test; the test is skipped if there is no PostgreSQL server."""
     need_postgres()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     async with new_schema() as url:
@@ -27,7 +27,7 @@ async def postgres_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Async
 
 @pytest.fixture
 async def make_postgres(postgres_url: str) -> AsyncIterator[Callable[..., Any]]:
-    """Makes stores on one schema and closes them, patiently only as long as the test asked for."""
+    """A function that makes stores on one schema; the fixture closes them at the end."""
     from proxy.store.postgres.store import PostgresStore
 
     made: list[PostgresStore] = []
@@ -44,7 +44,7 @@ async def make_postgres(postgres_url: str) -> AsyncIterator[Callable[..., Any]]:
 
 @pytest.fixture
 async def make_sqlite(tmp_path: Path) -> AsyncIterator[Callable[..., SqliteStore]]:
-    """Makes stores on one file and closes them, patiently only as long as the test asked for."""
+    """A function that makes stores on one file; the fixture closes them at the end."""
     made: list[SqliteStore] = []
 
     def build(**options: Any) -> SqliteStore:
@@ -58,7 +58,7 @@ async def make_sqlite(tmp_path: Path) -> AsyncIterator[Callable[..., SqliteStore
 
 @pytest.fixture
 async def make_memory() -> AsyncIterator[Callable[..., MemoryStore]]:
-    """Makes stores in memory, each with a database of its own, and closes them."""
+    """A function that makes stores in memory, each with its own database; the fixture closes them."""
     made: list[MemoryStore] = []
 
     def build(**options: Any) -> MemoryStore:
@@ -72,21 +72,21 @@ async def make_memory() -> AsyncIterator[Callable[..., MemoryStore]]:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def make(request: pytest.FixtureRequest) -> Make:
-    """Makes a store of each kind; those that a test leaves open are closed."""
+    """A function that makes stores, for each kind in turn; the fixture closes what a test leaves open."""
     made: Make = request.getfixturevalue(f"make_{request.param}")
     return made
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def make_sql(request: pytest.FixtureRequest) -> Make:
-    """Makes a store of each kind that writes things down; those that a test leaves open are closed."""
+    """Like ``make``, but only for the kinds of store that outlive the process."""
     made: Make = request.getfixturevalue(f"make_{request.param}")
     return made
 
 
 @pytest.fixture
 async def store(make: Make) -> SqlStore:
-    """One started store with the default policy."""
+    """One started store with the default options, for each kind in turn."""
     made = make()
     await made.start()
     return made

@@ -1,4 +1,4 @@
-"""Background responses on record: one process has each, and an effect is never caused by two attempts."""
+"""Background responses: one process owns each, and only one attempt may cause effects."""
 
 import asyncio
 import random
@@ -35,14 +35,14 @@ def record(**changes: Any) -> BackgroundRecord:
 
 
 async def found(store: SqlStore) -> BackgroundRecord:
-    """The response, as it is on record."""
+    """The response, as the store has it."""
     one = await store.find_background("resp_1", "open")
     assert one is not None
     return one
 
 
 async def left_by_a_dead(make: Make, request: bytes = REQUEST, **changes: Any) -> None:
-    """Put a response on record by a process that ends without a word of it."""
+    """Put a response in a store that closes without ending it, as a process does that dies."""
     dead = make()
     await dead.start()
     dead.put_run(run("run-1"))
@@ -51,7 +51,7 @@ async def left_by_a_dead(make: Make, request: bytes = REQUEST, **changes: Any) -
 
 
 async def test_a_living_process_keeps_its_response(make_sql: Make) -> None:
-    """Nobody claims a response whose process lives, and only its caller finds it."""
+    """No other process can claim a response whose process lives, and only its caller finds it."""
     owner, other = make_sql(), make_sql()
     await owner.start()
     await other.start()
@@ -80,7 +80,7 @@ async def test_one_of_many_claims_an_orphan(make_sql: Make) -> None:
     now = await found(stores[0])
     assert (now.attempt, now.deaths, now.is_orphan) == (2, 1, False)
     assert now.run_id == f"run-2{won.index(True)}"
-    # What was the first attempt's right is nobody's any more.
+    # The lease of the first attempt is no longer valid.
     for place, store in enumerate(stores):
         assert await store.end_background(LEASE) is False
         assert await store.end_background(now.lease) is won[place]
@@ -88,7 +88,7 @@ async def test_one_of_many_claims_an_orphan(make_sql: Make) -> None:
 
 @pytest.mark.parametrize("status", ["started", "success", "error"])
 async def test_what_has_started_an_effect_is_not_run_again(make_sql: Make, status: InvocationStatus) -> None:
-    """A call with an effect that was claimed keeps a response from being claimed, and is named."""
+    """Once a call with an effect was claimed, nobody can claim the response, and the call is named."""
     dead, other = make_sql(), make_sql()
     await dead.start()
     await other.start()
@@ -108,7 +108,7 @@ async def test_what_has_started_an_effect_is_not_run_again(make_sql: Make, statu
 
 
 async def test_calls_that_read_or_never_began_do_not_count(make_sql: Make) -> None:
-    """A call that only reads, one that was refused and one that was given back leave a response to others."""
+    """Another process can claim a response whose calls only read, were refused or were released."""
     dead, other = make_sql(), make_sql()
     await dead.start()
     await other.start()
@@ -129,7 +129,7 @@ async def test_calls_that_read_or_never_began_do_not_count(make_sql: Make) -> No
 
 
 async def test_an_agents_effects_count(make_sql: Make) -> None:
-    """An effect in the run of an agent is one of the response."""
+    """An effect in the run of an agent keeps other processes from claiming the response."""
     dead, other = make_sql(), make_sql()
     await dead.start()
     await other.start()
@@ -143,7 +143,7 @@ async def test_an_agents_effects_count(make_sql: Make) -> None:
 
 
 async def test_an_attempt_that_is_over_causes_no_effect(make_sql: Make) -> None:
-    """A process that was taken for dead and lives is refused its effects, and its row is not written."""
+    """A process that has lost its response to another one is refused its effects, and writes no row."""
     old, new = make_sql(), make_sql()
     await old.start()
     await new.start()
@@ -157,12 +157,12 @@ async def test_an_attempt_that_is_over_causes_no_effect(make_sql: Make) -> None:
     assert list(await new.started_effects("run-1")) == []
     mine = invocation("inv-2", "run-2", effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
     assert await new.claim_effect(mine, EffectClaim("place:run-2:1:0", lease=Lease("resp_1", 2))) is None
-    # A release is no death.
+    # A release does not count as a death.
     assert (await found(new)).deaths == 0
 
 
 async def test_what_is_cancelled_is_not_claimed(make_sql: Make) -> None:
-    """After its caller's cancellation a response is nobody's to run, only to end."""
+    """After its caller has cancelled a response, no process can claim it, but one can still end it."""
     await left_by_a_dead(make_sql)
     store = make_sql()
     await store.start()
@@ -176,7 +176,7 @@ async def test_what_is_cancelled_is_not_claimed(make_sql: Make) -> None:
 
 
 async def test_the_request_is_sealed_and_goes_with_the_end(make_sqlite: Make, tmp_path: Path) -> None:
-    """Rule R3: no byte of a request is on the disk as it came, and nothing of it is left at the end."""
+    """Rule R3: the disk holds a request only sealed, and the store deletes it when the response ends."""
     store = make_sqlite(seal=Seal(bytes(range(32))))
     await store.start()
     store.put_run(run("run-1"))
@@ -196,8 +196,8 @@ EVENTS = ("claim", "release", "end", "effect", "cancel", "die")
 async def test_whatever_happens_in_whatever_order_effects_are_of_one_attempt(
     make_sql: Make, seed: int
 ) -> None:
-    """Three processes claim, release, end, cancel, act and die at random: effects are those of one attempt,
-    and what has ended stays ended."""
+    """Three processes claim, release, end, cancel, act and die at random: at most one attempt causes effects,
+    and an ended response stays ended."""
     chance = random.Random(seed)
     stores: list[SqlStore] = []
 
@@ -234,7 +234,7 @@ async def test_whatever_happens_in_whatever_order_effects_are_of_one_attempt(
             number += 1
             place = f"place:{number}"
             one = invocation(f"inv-{number}", f"run-{lease.attempt}", effect=ToolEffect.STATE_CHANGE)
-            # The run's id is that which the record has, as for a real run.
+            # As for a real run, the run id is the one in the store.
             now = await found(store)
             if now.lease == lease:
                 one = replace(one, run_id=now.run_id)

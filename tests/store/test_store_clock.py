@@ -1,4 +1,4 @@
-"""A clock that somebody sets: nothing is lost by it, and lists stay whole."""
+"""When somebody sets the system clock, the store loses no content, and lists of runs stay complete."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ DAY = 86_400.0
 
 
 async def test_a_clock_that_goes_back_takes_no_content(make: Make) -> None:
-    """Rule R3: what was kept before the clock went back is kept, and its days count from when it was kept."""
+    """Rule R3: when the clock goes back, content stays; its days count from the time it was stored."""
     now = [T0]
     store = make(clock=lambda: now[0], keep_days=10)
     await store.start()
@@ -31,7 +31,7 @@ async def test_a_clock_that_goes_back_takes_no_content(make: Make) -> None:
 
 
 async def test_a_server_whose_clock_went_back_deletes_nothing(make_sqlite: Make) -> None:
-    """Rule R3: looking after a file in the past finds nothing past its days, nor anything to do."""
+    """Rule R3: with a clock in the past neither the tidying at start nor a purge deletes anything."""
     first = make_sqlite()
     await first.start()
     first.put_run(run(status="completed"))
@@ -47,7 +47,7 @@ async def test_a_server_whose_clock_went_back_deletes_nothing(make_sqlite: Make)
 
 
 async def test_lists_are_whole_whatever_the_clock_does(make: Make) -> None:
-    """Runs are listed by when they say they began, and pages leave none out, while the clock jumps."""
+    """Pages list runs by their start times and leave none out, while the clock jumps and runs are added."""
     store = make()
     await store.start()
     jumps = [0.0, 5.0, 2.0, 2.0, -DAY, DAY, 3.0, -1.0, 4.0, 2.0]

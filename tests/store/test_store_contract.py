@@ -1,4 +1,4 @@
-"""What every store does, whatever it is made of."""
+"""What every kind of store does."""
 
 import re
 from collections.abc import Callable
@@ -32,7 +32,7 @@ Make = Callable[..., SqlStore]
 
 
 async def test_what_has_settled_is_there_for_others(make: Make) -> None:
-    """After ``wait_until_visible`` others find what waits for a client; a store in memory has none."""
+    """After ``wait_until_visible`` another store on the same database finds the suspended turn."""
     store = make()
     await store.start()
     store.put_run(run())
@@ -47,7 +47,7 @@ async def test_what_has_settled_is_there_for_others(make: Make) -> None:
 
 
 async def test_a_run_names_the_runs_that_go_on_from_it(store: Store) -> None:
-    """In the order in which they began, and only its own; what was put back comes back as it was."""
+    """A run names the runs that continue it, by their start times, each with its ``memory`` unchanged."""
     memory = {
         "put_back": [{"run": "r-1", "kind": "calls", "bytes": 7, "loosely": False}],
         "counts": {"off": 2},
@@ -55,7 +55,7 @@ async def test_a_run_names_the_runs_that_go_on_from_it(store: Store) -> None:
     store.put_run(replace(run(), id="r-1"))
     for number in (3, 2):
         store.put_run(replace(run(), id=f"r-{number}", started_at=T0 + number))
-        # What was put back may be known only in the last row: another upstream was asked.
+        # The memory may be known only in the last row, if another upstream was asked.
         store.put_run(
             replace(run(), id=f"r-{number}", started_at=T0 + number, continues="r-1", memory=memory)
         )
@@ -117,7 +117,7 @@ async def test_a_row_put_twice_is_replaced(store: Store) -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 11, 45, 130])
 async def test_many_rows_at_once_are_as_many_rows(store: Store, number: int) -> None:
-    """However many rows of a kind come in one commit, each is there with its own values, and once."""
+    """However many rows one commit has, the store writes each of them once, with its own values."""
     runs = [run(f"run_{at}", model=f"m{at}", started_at=T0 + at, turns=0) for at in range(number)]
     for record in runs:
         store.put_run(replace(record, status="running"))
@@ -133,7 +133,7 @@ async def test_many_rows_at_once_are_as_many_rows(store: Store, number: int) -> 
 
 
 async def test_an_invocation_needs_no_run(store: Store) -> None:
-    """Rule R1: the row of a side effect can be committed where its run was never written."""
+    """Rule R1: the store commits the row of a side effect even if its run was never written."""
     await store.open_invocation(invocation(run_id="run_x"), durable=True)
     assert await store.get_run("run_x") is None
     store.put_run(run("run_x"))
@@ -152,7 +152,7 @@ async def test_an_invocation_that_was_only_queued_is_read_too(store: Store) -> N
 
 
 async def test_a_call_as_it_came_comes_back_beside_its_execution(store: Store) -> None:
-    """Rule R3: the upstream's own call object is kept by the id of its execution, the last one of it."""
+    """Rule R3: the store keeps the upstream's own call object of an execution, as it was put last."""
     store.put_run(run())
     await store.open_invocation(invocation(), durable=True)
     store.put_native_call(native_call(payload="{}"))
@@ -164,7 +164,7 @@ async def test_a_call_as_it_came_comes_back_beside_its_execution(store: Store) -
 
 
 async def test_a_call_as_it_came_goes_with_its_run(store: Store) -> None:
-    """Rule R3: a purge takes calls as they came, of a finished execution and of no other."""
+    """Rule R3: a purge deletes the upstream's call object of its run, and keeps that of another run."""
     for name in ("run_1", "run_2"):
         store.put_run(run(name, status="completed"))
         store.close_invocation(invocation(f"inv_{name}", name, status="success"))
@@ -178,7 +178,7 @@ async def test_a_call_as_it_came_goes_with_its_run(store: Store) -> None:
 
 
 async def test_no_call_as_it_came_is_kept_under_none(make: Make) -> None:
-    """Rule R3: where no content may be kept neither is what the upstream sent."""
+    """Rule R3: with ``content = "none"`` the store keeps no call object of the upstream."""
     store = make(content="none")
     await store.start()
     store.put_run(run())
@@ -224,7 +224,7 @@ async def test_runs_are_listed_newest_first_by_every_filter(store: Store) -> Non
 
 
 async def test_runs_of_one_instant_are_paged_without_gap_or_repeat(store: Store) -> None:
-    """Pages of runs that began together cover each exactly once."""
+    """Pages of runs that started at the same time list each run exactly once."""
     for number in range(7):
         store.put_run(run(f"r{number}"))
     seen: list[str] = []
@@ -236,7 +236,7 @@ async def test_runs_of_one_instant_are_paged_without_gap_or_repeat(store: Store)
 
 
 async def test_a_prefix_finds_a_run_only_where_it_fits_one(store: Store) -> None:
-    """get_run takes a prefix that fits exactly one, an exact id before any prefix, and no pattern."""
+    """``get_run`` takes an exact id, or a prefix that fits exactly one run, but no pattern."""
     for name in ("abc", "abd", "ab", "x%y"):
         store.put_run(run(name))
 
@@ -253,7 +253,7 @@ async def test_a_prefix_finds_a_run_only_where_it_fits_one(store: Store) -> None
 
 
 async def test_runs_are_listed_by_what_their_ids_begin_with(store: Store) -> None:
-    """Beside every other filter, newest first; no pattern either."""
+    """``id_prefix`` narrows a list, also together with other filters, and is not a pattern."""
     for name in ("abc", "abd", "ab", "x%y", "b"):
         store.put_run(run(name))
 
@@ -269,7 +269,7 @@ async def test_runs_are_listed_by_what_their_ids_begin_with(store: Store) -> Non
 
 
 async def test_a_suspended_turn_is_read_not_consumed_and_the_last_one_counts(store: Store) -> None:
-    """A held turn is found again and again, by its exact key, in its newest form."""
+    """Reads find a suspended turn any number of times, by its exact key, as it was put last."""
     store.put_run(run())
     store.put_run(run("run_2"))
     store.put_suspended(suspended())
@@ -279,7 +279,7 @@ async def test_a_suspended_turn_is_read_not_consumed_and_the_last_one_counts(sto
         held = await store.find_suspended("key-1")
         assert held is not None
         assert (held.run_id, held.payload) == ("run_2", b"2")
-    await store.list_runs(RunFilter())  # everything queued is written now
+    await store.list_runs(RunFilter())  # waits until everything queued is written
     held = await store.find_suspended("key-1")
     assert held is not None
     assert held.payload == b"2"
@@ -287,7 +287,7 @@ async def test_a_suspended_turn_is_read_not_consumed_and_the_last_one_counts(sto
 
 
 async def test_content_none_keeps_suspended_turns_and_no_messages(make: Make) -> None:
-    """Rule R3: under ``none`` no message is kept, and what memory needs still works."""
+    """Rule R3: with ``content = "none"`` the store keeps no messages, but still finds suspended turns."""
     store = make(content="none")
     await store.start()
     store.put_run(run())
@@ -301,7 +301,7 @@ async def test_content_none_keeps_suspended_turns_and_no_messages(make: Make) ->
 
 
 async def test_content_is_out_of_reach_after_its_days_and_the_run_is_not(make: Make) -> None:
-    """Rule R3: content is kept for keep_days at most, runs and invocations live on."""
+    """Rule R3: after ``keep_days`` the store returns no content, but still runs and invocations."""
     now = [T0]
     store = make(keep_days=2, clock=lambda: now[0])
     await store.start()
@@ -323,7 +323,7 @@ async def test_content_is_out_of_reach_after_its_days_and_the_run_is_not(make: M
 
 
 async def test_a_call_as_it_came_is_out_of_reach_after_its_days(make: Make) -> None:
-    """Rule R3: a call as it came lives as long as other content."""
+    """Rule R3: after ``keep_days`` the store returns no call object of the upstream."""
     now = [T0]
     store = make(keep_days=1, clock=lambda: now[0])
     await store.start()
@@ -366,7 +366,7 @@ async def test_what_no_database_takes_is_made_to_fit(store: Store) -> None:
 
 
 async def test_before_start_and_after_close_writes_are_lost_and_said(make: Make) -> None:
-    """Outside its life a store loses writes with a count, and refuses durable ones."""
+    """Before its start and after its close a store drops and counts writes, and refuses durable ones."""
     store = make()
     store.put_run(run())
     with pytest.raises(StoreUnavailable):
@@ -398,7 +398,7 @@ _json = st.recursive(
 @given(text=_text, tokens=st.integers(), value=_json)
 @settings(max_examples=150, deadline=None)
 def test_any_text_number_or_json_becomes_a_row_a_database_takes(text: str, tokens: int, value: Any) -> None:
-    """Every value of a row binds, and well-formed records survive the way there and back."""
+    """A database takes every value of a row, and well-formed records come back from rows unchanged."""
     record = run(model=text, total_tokens=tokens, withheld={text: text})
     row = run_row(record)
     for cell in row:
@@ -426,7 +426,7 @@ def _cleaned(value: Any) -> Any:
 
 
 async def test_held_turns_are_found_together(store: Store) -> None:
-    """Of some keys those that hold a turn come back, each as it would alone, also before its commit."""
+    """One look-up of several keys finds the suspended turns of those that have one, before the commit too."""
     for number in range(3):
         store.put_suspended(suspended(key=f"key-{number}"))
     asked = ["key-2", "none", "key-0", "odd\x00\ud800"]

@@ -1,4 +1,4 @@
-"""Side effects on record (rule R5): claimed once, by one of many, with what came of them."""
+"""Claims of side effects (rule R5): one of many callers wins a claim, and the store keeps the result."""
 
 import asyncio
 import sqlite3
@@ -36,7 +36,7 @@ def _claim(place: str = "1", request: str = "request:a", **changes: Any) -> Effe
 
 
 async def test_an_effect_is_claimed_once(store: Store) -> None:
-    """Rule R5: a repeat of the request finds the effect taken, and later what came of it."""
+    """Rule R5: a repeat of a request finds the effect already claimed, and later also its result."""
     assert await store.claim_effect(invocation("inv_1"), _claim("1")) is None
     again = _claim("2", is_repeat=True, asked_at=T0 + 1)
     assert await store.claim_effect(invocation("inv_2"), again) == EarlierEffect("inv_1", "started")
@@ -51,7 +51,7 @@ async def test_an_effect_is_claimed_once(store: Store) -> None:
 
 
 async def test_a_refused_claim_writes_nothing(store: Store) -> None:
-    """Rule R5: neither the row nor the place of a call that found its effect taken is on record."""
+    """Rule R5: a refused claim writes no invocation, and leaves its place free."""
     store.put_run(run())
     assert await store.claim_effect(invocation("inv_1"), _claim("1")) is None
     assert await store.claim_effect(invocation("inv_2"), _claim("2", is_repeat=True)) is not None
@@ -62,7 +62,7 @@ async def test_a_refused_claim_writes_nothing(store: Store) -> None:
 
 
 async def test_a_place_is_taken_for_good(store: Store) -> None:
-    """Rule R5: one (run, turn, seq) has one effect, whatever the call says and whoever asks."""
+    """Rule R5: a place (run, turn, seq) can be claimed once; any later claim of it is refused."""
     assert await store.claim_effect(invocation("inv_1"), _claim("1", "")) is None
     found = await store.claim_effect(invocation("inv_2"), _claim("1", "", asked_at=T0 + 9))
     assert found == EarlierEffect("inv_1", "started")
@@ -89,7 +89,7 @@ async def test_a_place_is_taken_for_good(store: Store) -> None:
 async def test_only_a_repeat_shares_the_effect_of_a_request(
     store: Store, first: tuple[bool, float], second: tuple[bool, float], taken: bool
 ) -> None:
-    """Rule R5: who asks anew wants the effect once more; a request that its own repeat overtook does not."""
+    """Rule R5: a repeat shares the effect of its request, in either order; a new request gets its own."""
     for number, (is_repeat, after) in enumerate((first, second)):
         claim = _claim(str(number), is_repeat=is_repeat, asked_at=T0 + after)
         found = await store.claim_effect(invocation(f"inv_{number}"), claim)
@@ -97,7 +97,7 @@ async def test_only_a_repeat_shares_the_effect_of_a_request(
 
 
 async def test_effects_of_a_tool_are_numbered(store: Store) -> None:
-    """Rule R5: another call finds the number taken, an equal one its own effect, and a free one is free."""
+    """Rule R5: a different call finds its number taken; an equal call finds its own effect."""
     assert await store.number_effects(_claim("0", is_repeat=True, tool="tool:a")) == {}
     for number in range(40):
         claim = _claim(f"1.{number}", f"request:{number}", tool="tool:a", number=number)
@@ -123,7 +123,7 @@ async def test_effects_of_a_tool_are_numbered(store: Store) -> None:
 
 
 async def test_a_number_is_told_with_what_is_known_of_its_effect(store: Store) -> None:
-    """Rules R3, R5: the result that was kept is given; of a purged call neither that nor its arguments."""
+    """Rules R3, R5: until a purge, a refused claim returns the earlier call's arguments and result."""
     store.put_run(run(status="completed"))
     assert await store.claim_effect(invocation("inv_1"), _claim("1", tool="tool:a")) is None
     store.keep_effect("inv_1", MILK)
@@ -140,7 +140,7 @@ async def test_a_number_is_told_with_what_is_known_of_its_effect(store: Store) -
 
 
 async def test_a_number_ends_with_its_time(make: Make) -> None:
-    """Rule R5: past an hour the effects of a request are nobody's to be told of."""
+    """Rule R5: after an hour the store no longer lists the numbered effects of a request."""
     now = [T0]
     store = make(clock=lambda: now[0])
     await store.start()
@@ -154,7 +154,7 @@ async def test_a_number_ends_with_its_time(make: Make) -> None:
 
 
 async def test_an_effect_that_never_began_is_given_back(store: Store) -> None:
-    """Rule R5: what was claimed and not begun, the repeat may do."""
+    """Rule R5: if a claim is released before the effect began, a repeat may claim it."""
     assert await store.claim_effect(invocation("inv_1"), _claim("1")) is None
     store.release_effect("inv_1")
     await store.list_runs(RunFilter())
@@ -163,7 +163,7 @@ async def test_an_effect_that_never_began_is_given_back(store: Store) -> None:
 
 
 async def test_a_claim_ends_with_its_time(make: Make) -> None:
-    """Rule R5: past an hour a repeat is a request like any other; a clock that goes back ends none."""
+    """Rule R5: a claim ends after an hour, but not when the clock goes back."""
     now = [T0]
     store = make(clock=lambda: now[0])
     await store.start()
@@ -186,13 +186,13 @@ ATTEMPTS = [
 
 @pytest.mark.parametrize(("status", "found"), ATTEMPTS)
 async def test_a_run_says_whether_its_client_has_the_answer(store: Store, status: Any, found: str) -> None:
-    """Rule R5: a request is an unsaid repeat of one whose run ended without an answer, for its tool alone."""
+    """Rule R5: an earlier attempt is unanswered if its run failed, was cancelled or was interrupted."""
     claim = _claim("1", tool="tool:a")
     assert await store.earlier_attempt(claim) == "none"
     store.put_run(run())
     assert await store.claim_effect(invocation("inv_1"), claim) is None
     later = _claim("2", "request:b", tool="tool:a", asked_at=T0 + 5)
-    assert await store.earlier_attempt(later) == "none"  # It runs, here.
+    assert await store.earlier_attempt(later) == "none"  # The run goes on in this process.
     store.put_run(run(status=status, ended_at=T0 + 1))
     await store.list_runs(RunFilter())
     assert await store.earlier_attempt(later) == found
@@ -203,7 +203,7 @@ async def test_a_run_says_whether_its_client_has_the_answer(store: Store, status
 
 
 async def test_who_takes_an_effect_over_waits_for_an_answer_of_its_own(store: Store) -> None:
-    """Rule R5: the answer to the request before it says nothing of that."""
+    """Rule R5: a failed run that took over an answered effect is unanswered itself."""
     store.put_run(run())
     assert await store.claim_effect(invocation("inv_1"), _claim("1", tool="tool:a")) is None
     store.settle_effects(("inv_1",))
@@ -215,7 +215,7 @@ async def test_who_takes_an_effect_over_waits_for_an_answer_of_its_own(store: St
 
 
 async def test_an_unsaid_repeat_comes_within_minutes(make: Make) -> None:
-    """Rule R5: later the same request is one of its own, though its effects are still known."""
+    """Rule R5: a failed run counts as an earlier attempt only within ``UNMARKED_REPEAT_WITHIN_S``."""
     now = [T0]
     store = make(clock=lambda: now[0])
     await store.start()
@@ -230,7 +230,7 @@ async def test_an_unsaid_repeat_comes_within_minutes(make: Make) -> None:
 
 
 async def test_a_run_of_another_process_goes_on(make_sql: Make) -> None:
-    """Rule R5: two may ask the same at once; only the other process knows when it is over."""
+    """Rule R5: a run of another process counts as running until that process closes its store."""
     one, two = make_sql(), make_sql()
     await one.start()
     await two.start()
@@ -243,7 +243,7 @@ async def test_a_run_of_another_process_goes_on(make_sql: Make) -> None:
 
 
 async def test_a_purge_takes_the_result_and_leaves_the_claim(store: Store) -> None:
-    """Rules R3, R5: a purged run's results are gone, and its effects are still not caused again."""
+    """Rules R3, R5: a purge deletes the result of an effect, and keeps the claim so it cannot recur."""
     store.put_run(run(status="completed"))
     claim = _claim("1", is_repeat=True)
     await store.claim_effect(invocation("inv_1"), claim)
@@ -254,7 +254,7 @@ async def test_a_purge_takes_the_result_and_leaves_the_claim(store: Store) -> No
 
 
 async def test_a_closed_store_claims_nothing(make: Make) -> None:
-    """Rule R1: where no row can be committed, no effect may begin."""
+    """Rule R1: a closed store cannot commit the row of a claim, so it raises and no effect begins."""
     store = make()
     await store.start()
     await store.aclose()
@@ -263,7 +263,7 @@ async def test_a_closed_store_claims_nothing(make: Make) -> None:
 
 
 async def test_of_many_claims_at_once_one_wins(store: Store) -> None:
-    """Rule R5: calls that come together, in one commit or in several, have one winner."""
+    """Rule R5: of many simultaneous claims of one effect exactly one wins, and the others get its id."""
     claims = [_claim(str(number), is_repeat=True) for number in range(20)]
     found = await asyncio.gather(
         *(store.claim_effect(invocation(f"inv_{number}"), claim) for number, claim in enumerate(claims))
@@ -273,7 +273,7 @@ async def test_of_many_claims_at_once_one_wins(store: Store) -> None:
 
 
 async def test_a_large_result_is_its_callers_alone(store: Store) -> None:
-    """Rule R3: a kept result comes back whole, to its own caller, by its handle."""
+    """Rule R3: the store returns a kept result by its handle, again and again, only to its own caller."""
     store.put_result(kept())
     for _ in range(2):
         assert await store.find_result("res_1", "open") == kept()
@@ -283,7 +283,7 @@ async def test_a_large_result_is_its_callers_alone(store: Store) -> None:
 
 
 async def test_a_large_result_lives_an_hour_and_goes_with_its_run(make: Make) -> None:
-    """Rule R3: past its time and past its run nobody finds a result."""
+    """Rule R3: a kept result is gone after an hour, and after a purge of its run."""
     now = [T0]
     store = make(clock=lambda: now[0])
     await store.start()
@@ -297,11 +297,11 @@ async def test_a_large_result_lives_an_hour_and_goes_with_its_run(make: Make) ->
     assert await store.find_result("res_2", "open") is None
 
 
-# In a database.
+# Claims and results in a database.
 
 
 async def test_content_none_writes_no_result(make_sqlite: Make, tmp_path: Path) -> None:
-    """Rule R3: with ``none`` the effect is on record and its result is not; large ones stay in memory."""
+    """Rule R3: with ``content = "none"`` the file holds claims but no results; memory holds large ones."""
     store = make_sqlite(content="none")
     await store.start()
     await store.claim_effect(invocation("inv_1"), _claim())
@@ -316,7 +316,7 @@ async def test_content_none_writes_no_result(make_sqlite: Make, tmp_path: Path) 
 
 
 async def test_results_of_effects_are_sealed(make_sqlite: Make, tmp_path: Path) -> None:
-    """Rule R3: with a seal key no file has what an effect gave, it comes back, and moved it does not open."""
+    """Rule R3: no file holds a sealed result in plain text, and a copy in another row does not open."""
     store = make_sqlite(seal=Seal(bytes(32)))
     await store.start()
     for number in (1, 2):
@@ -340,7 +340,7 @@ async def test_results_of_effects_are_sealed(make_sqlite: Make, tmp_path: Path) 
 
 
 async def test_a_claim_that_cannot_be_written_is_refused(make_sqlite: Make, tmp_path: Path) -> None:
-    """Rules R1, R5: under a lock that does not end nothing is claimed, now or later."""
+    """Rules R1, R5: a claim that waits too long for a lock fails, and is not written later either."""
     store = make_sqlite(lock_timeout_s=1.0)
     await store.start()
     with locked(tmp_path / "r.db"), pytest.raises(StoreUnavailable):
@@ -350,7 +350,7 @@ async def test_a_claim_that_cannot_be_written_is_refused(make_sqlite: Make, tmp_
 
 
 async def test_a_result_is_kept_no_longer_than_other_content(make: Make) -> None:
-    """Rules R3, R5: past ``keep_days`` nobody is given the result; that it was done stays known."""
+    """Rules R3, R5: after ``keep_days`` the store still knows an effect's status, but not its result."""
     now = [T0]
     store = make(keep_days=0.01, clock=lambda: now[0])
     await store.start()
@@ -366,7 +366,7 @@ async def test_a_result_is_kept_no_longer_than_other_content(make: Make) -> None
 
 
 async def test_results_past_their_days_leave_the_record(make_sql: Make) -> None:
-    """Rules R3, R5: whoever tidies deletes a result that is past ``keep_days``, and leaves its claim."""
+    """Rules R3, R5: tidying deletes a result that is older than ``keep_days``, and keeps its claim."""
     first, second = make_sql(), make_sql(keep_days=0.01, clock=lambda: T0 + 900)
     await first.start()
     await second.start()
@@ -379,7 +379,7 @@ async def test_results_past_their_days_leave_the_record(make_sql: Make) -> None:
 
 
 async def test_claims_and_results_past_their_time_leave_the_file(make_sqlite: Make, tmp_path: Path) -> None:
-    """What nobody can ask for any more is deleted, also where content is kept for good."""
+    """A start with ``reap`` deletes expired claims and results, even if content is kept forever."""
     first = make_sqlite()
     await first.start()
     await first.claim_effect(invocation("inv_1"), _claim())
@@ -425,12 +425,12 @@ asyncio.run(main())
 
 
 async def test_of_two_processes_on_one_file_one_causes_each_effect(tmp_path: Path) -> None:
-    """Rule R5: two workers that serve the same request at once cause each of its effects once."""
+    """Rule R5: two workers that share a file cause each effect of a request once."""
     await _race("sqlite", tmp_path / "r.db")
 
 
 async def test_of_two_processes_on_one_server_one_causes_each_effect(postgres_url: str) -> None:
-    """Rule R5: the same for workers that share a server."""
+    """Rule R5: two workers that share a PostgreSQL server cause each effect of a request once."""
     await _race("postgres", postgres_url)
 
 
@@ -451,7 +451,7 @@ async def _race(kind: str, place: "Path | str") -> None:
 
 
 async def test_a_worker_that_died_leaves_an_unknown_outcome(tmp_path: Path) -> None:
-    """Rule R5: an effect whose process was killed reads as interrupted once its owner is known to be dead."""
+    """Rule R5: the effect of a killed process reads as interrupted once that process is known to be dead."""
     path = tmp_path / "r.db"
     pause = '    await asyncio.to_thread(print, "won", flush=True)\n'
     worker = spawn(_WORKER.replace("    print(*won", f"{pause}    print(*won"), "sqlite", path, "a")

@@ -1,4 +1,4 @@
-"""``store.url``: which store it names, and what is said where it cannot be had."""
+"""``store.url``: which store it names, and the error if that store cannot be opened."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from proxy.store.sqlite.store import SqliteStore
 
 
 def test_a_relative_file_starts_from_the_base(tmp_path: Path) -> None:
-    """Three slashes name a file below the base folder, four one from the root."""
+    """Three slashes name a file below the base folder; four slashes name an absolute path."""
     assert sqlite_path("sqlite:///toolrelay.db", tmp_path) == tmp_path / "toolrelay.db"
     assert sqlite_path("sqlite:///a b/ü.db", tmp_path) == tmp_path / "a b" / "ü.db"
     assert sqlite_path("sqlite:////data/r.db", tmp_path) == Path("/data/r.db")
@@ -24,7 +24,7 @@ def test_a_relative_file_starts_from_the_base(tmp_path: Path) -> None:
 
 
 async def test_each_url_opens_its_kind_of_store(tmp_path: Path) -> None:
-    """``memory:`` is a store in memory, ``sqlite:///`` one in a file that is made at start, not before."""
+    """``memory:`` opens a store in memory, ``sqlite:///`` one whose file is created at the start."""
     assert isinstance(open_store("memory:"), MemoryStore)
     assert isinstance(open_store("memory://"), MemoryStore)
     store = open_store(
@@ -55,7 +55,7 @@ async def test_each_url_opens_its_kind_of_store(tmp_path: Path) -> None:
     ],
 )
 def test_a_url_that_names_no_store_is_one_clear_line(tmp_path: Path, url: str, problem: str) -> None:
-    """The error names the setting, the problem and the remedy, and repeats no password."""
+    """The error has one line with the setting, the problem and the remedy, and no password."""
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError) as caught:
         open_store(url, base=tmp_path)
@@ -67,7 +67,7 @@ def test_a_url_that_names_no_store_is_one_clear_line(tmp_path: Path, url: str, p
 
 
 def test_a_command_that_reads_makes_no_empty_record(tmp_path: Path) -> None:
-    """``must_exist`` refuses a file that is not there, and makes none."""
+    """With ``must_exist`` a missing file is a ConfigError, and is not created."""
     with pytest.raises(ConfigError, match="no record at"):
         open_store("sqlite:///r.db", base=tmp_path, must_exist=True)
     assert list(tmp_path.iterdir()) == []
@@ -77,7 +77,7 @@ def test_a_command_that_reads_makes_no_empty_record(tmp_path: Path) -> None:
 
 @pytest.fixture
 def ordinary_user() -> Iterator[Path]:
-    """A folder that this process may read and not write, also where the tests run as root."""
+    """A folder that this process may read but not write, even if the tests run as root."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "r.db").touch()
@@ -95,14 +95,14 @@ def ordinary_user() -> Iterator[Path]:
 
 
 def test_a_folder_or_file_without_the_right_to_write_is_named(ordinary_user: Path) -> None:
-    """A folder that is not writable, for a new file and for one that is there, is a ConfigError."""
+    """A folder without write permission is a ConfigError, for a new file and for an existing one."""
     for name in ("new.db", "r.db"):
         with pytest.raises(ConfigError, match=r"store\.url: the folder .* is not writable"):
             open_store(f"sqlite:///{name}", base=ordinary_user)
 
 
 def test_a_file_without_the_right_to_write_is_named(ordinary_user: Path) -> None:
-    """A read-only file in a folder that is writable is a ConfigError of its own."""
+    """A read-only file in a writable folder is a ConfigError that names the file."""
     if os.geteuid() != 0 and os.getuid() == 0:
         os.seteuid(0)
         ordinary_user.chmod(0o777)
@@ -115,7 +115,7 @@ def test_a_file_without_the_right_to_write_is_named(ordinary_user: Path) -> None
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
 def test_a_postgres_url_opens_a_store_there(scheme: str) -> None:
-    """Both schemes name PostgreSQL; nothing is connected before the start."""
+    """Both schemes name PostgreSQL; opening the store does not connect yet."""
     pytest.importorskip("asyncpg")
     from proxy.store.postgres.store import PostgresStore
 
@@ -124,7 +124,7 @@ def test_a_postgres_url_opens_a_store_there(scheme: str) -> None:
 
 
 async def test_without_its_driver_postgres_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where asyncpg is not installed a PostgreSQL URL says what to install."""
+    """If asyncpg is not installed, a PostgreSQL URL is a ConfigError that says what to install."""
     for name in [name for name in sys.modules if name.startswith(("asyncpg", "proxy.store.postgres.store"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
@@ -136,7 +136,7 @@ async def test_without_its_driver_postgres_is_one_clear_line(monkeypatch: pytest
 
 
 async def test_migrating_needs_something_to_migrate(tmp_path: Path) -> None:
-    """``migrate_store`` brings a file up to date once, and says no to memory and to a missing folder."""
+    """``migrate_store`` migrates a file once, and refuses a store in memory and a missing folder."""
     first = await migrate_store("sqlite:///r.db", tmp_path)
     assert (first.before, first.after) == (0, len(first.applied))
     second = await migrate_store("sqlite:///r.db", tmp_path)

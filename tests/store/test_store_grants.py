@@ -1,4 +1,4 @@
-"""Grants in every store: put with a decision, used while they hold, revoked for all who share the record."""
+"""Grants in every kind of store: put with a decision, used while active, revoked for every process."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Make = Callable[..., SqlStore]
 
 
 async def give(store: SqlStore, number: int = 1, **changes: object) -> Grant:
-    """Ask, and approve with a grant."""
+    """Put an approval, and approve it with a grant."""
     asked = approval(f"ap_{number}", caller=str(changes.get("caller", "open")))
     given = grant(f"grant_{number}", **{"approval_id": asked.id, "created_at": T0 + number, **changes})
     await store.put_approvals([asked])
@@ -26,7 +26,7 @@ async def give(store: SqlStore, number: int = 1, **changes: object) -> Grant:
 
 
 async def test_a_grant_is_put_with_its_decision(make: Make) -> None:
-    """It is found by its id, by its approval and in lists; a denial and a late decision put none."""
+    """A grant is found by id, by approval and in lists; a denial and a late decision put none."""
     store = make()
     await store.start()
     given = await give(store)
@@ -42,7 +42,7 @@ async def test_a_grant_is_put_with_its_decision(make: Make) -> None:
 
 
 async def test_lists_are_narrowed(make: Make) -> None:
-    """By caller, by the approver's patterns, by what is active, and page by page, the newest first."""
+    """Lists filter grants by caller, tool pattern and activity, and page through them, newest first."""
     store = make()
     await store.start()
     first = await give(store, 1)
@@ -58,7 +58,7 @@ async def test_lists_are_narrowed(make: Make) -> None:
 
 
 async def test_only_an_active_grant_is_used(make: Make) -> None:
-    """A use is counted; none is once it has expired, was revoked or is not there."""
+    """The store counts the uses of an active grant, and refuses an expired, revoked or unknown one."""
     store = make()
     await store.start()
     await give(store)
@@ -78,7 +78,7 @@ async def test_only_an_active_grant_is_used(make: Make) -> None:
 
 
 async def test_a_use_and_a_revocation_at_once_have_an_order(make: Make) -> None:
-    """Whatever is used was counted before the revocation, and nothing is counted after it."""
+    """The store counts each use that succeeds during a revocation, and allows none afterwards."""
     store = make()
     await store.start()
     await give(store)
@@ -93,7 +93,7 @@ async def test_a_use_and_a_revocation_at_once_have_an_order(make: Make) -> None:
 
 
 async def test_a_caller_has_a_bounded_number_of_grants(make: Make) -> None:
-    """One more than may be leaves its call undecided; other callers, and ended grants, do not count."""
+    """A grant above the caller's limit leaves the approval pending; only a caller's active grants count."""
     store = make()
     await store.start()
     for number in range(MOST_GRANTS):
@@ -109,7 +109,7 @@ async def test_a_caller_has_a_bounded_number_of_grants(make: Make) -> None:
 
 
 async def test_a_grant_goes_with_the_run_that_asked(make: Make) -> None:
-    """A purge of the run takes its approvals and their grants along."""
+    """A purge of the run deletes its grants, so that nobody can use them."""
     store = make()
     await store.start()
     store.put_run(run("run_1", status="completed"))
@@ -120,7 +120,7 @@ async def test_a_grant_goes_with_the_run_that_asked(make: Make) -> None:
 
 
 async def test_a_grant_has_the_days_of_content(make: Make) -> None:
-    """Once content of its time is over its days, it lets nothing run, also before anybody tidies up."""
+    """After ``keep_days`` a grant cannot be used and is not listed, even before anything is tidied."""
     now = [T0]
     store = make(keep_days=1, clock=lambda: now[0])
     await store.start()
@@ -132,7 +132,7 @@ async def test_a_grant_has_the_days_of_content(make: Make) -> None:
 
 @pytest.mark.parametrize("text", ["Zürich", "a\ud800b"])
 async def test_limits_in_any_script_are_kept(make: Make, text: str) -> None:
-    """What a database takes comes back, and a lone surrogate is no reason to fail."""
+    """The store keeps the bounds of a grant in any script, and a lone surrogate causes no error."""
     store = make()
     await store.start()
     given = await give(store, bounds=f'{{"city": {{"enum": ["{text}"]}}}}')

@@ -1,4 +1,4 @@
-"""Hidden turns: what every store does with them, and what a file does when it does not behave."""
+"""Hidden turns in every kind of store, and in a file that is locked, full or damaged."""
 
 import sqlite3
 from collections.abc import Callable
@@ -39,7 +39,7 @@ settled = pytest.mark.parametrize("settled", [False, True], ids=["queued", "writ
 
 async def _settle(store: Store, settled: bool) -> None:
     if settled:
-        await store.list_runs(RunFilter())  # everything queued is written now
+        await store.list_runs(RunFilter())  # waits until everything queued is written
 
 
 async def _variants(store: Store, key: str = "key-1") -> str:
@@ -48,7 +48,7 @@ async def _variants(store: Store, key: str = "key-1") -> str:
 
 @settled
 async def test_hidden_turns_are_read_not_consumed(store: Store, settled: bool) -> None:
-    """Hidden turns are found again and again by their exact key, also where their run is not on record."""
+    """Reads find hidden turns any number of times by their exact key, even if their run was never written."""
     store.put_hidden(hidden(run_id="run_lost"))
     await _settle(store, settled)
     for _ in range(2):
@@ -60,7 +60,7 @@ async def test_hidden_turns_are_read_not_consumed(store: Store, settled: bool) -
 
 @settled
 async def test_the_same_hidden_turns_twice_are_one_variant(store: Store, settled: bool) -> None:
-    """A variant put again is one variant, with the later time and run, before and after the commit."""
+    """A variant that is put again replaces its earlier form, before and after the commit."""
     store.put_hidden(hidden())
     await _settle(store, settled)
     again = hidden(run_id="run_2", created_at=T0 + 5)
@@ -73,7 +73,7 @@ async def test_the_same_hidden_turns_twice_are_one_variant(store: Store, settled
 @pytest.mark.parametrize("first", [False, True], ids=["queued", "written"])
 @settled
 async def test_two_ways_to_one_conversation_are_both_found(store: Store, first: bool, settled: bool) -> None:
-    """Rule R4: that a key is ambiguous is seen wherever its variants are, and two of them are enough."""
+    """Rule R4: a read returns the two newest variants of a key, whether they are queued or written."""
     store.put_hidden(hidden(variant="a"))
     await _settle(store, first)
     store.put_hidden(hidden(variant="b", created_at=T0 + 1))
@@ -90,7 +90,7 @@ async def test_two_ways_to_one_conversation_are_both_found(store: Store, first: 
 
 
 async def test_content_none_keeps_hidden_turns_as_long_as_the_process(make: Make) -> None:
-    """Rule R3: under ``none`` hidden turns are held in memory, so that history still works."""
+    """Rule R3: with ``content = "none"`` memory holds hidden turns, so that history still works."""
     store = make(content="none")
     await store.start()
     store.put_hidden(hidden(variant="a"))
@@ -103,7 +103,7 @@ async def test_content_none_keeps_hidden_turns_as_long_as_the_process(make: Make
 @settled
 @pytest.mark.parametrize("content", ["tools", "none"])
 async def test_hidden_turns_past_their_days_are_out_of_reach(make: Make, settled: bool, content: str) -> None:
-    """Rule R3: hidden turns are kept for keep_days at most; a variant that is over confuses no more."""
+    """Rule R3: a read returns no variant that is older than ``keep_days``, and still the newer ones."""
     now = [T0]
     store = make(keep_days=2, content=content, clock=lambda: now[0])
     await store.start()
@@ -119,7 +119,7 @@ async def test_hidden_turns_past_their_days_are_out_of_reach(make: Make, settled
 
 
 async def test_outside_its_life_a_store_keeps_no_hidden_turns(make: Make) -> None:
-    """Before start and after close a put is lost and counted."""
+    """The store drops and counts hidden turns that are put before its start or after its close."""
     store = make()
     store.put_hidden(hidden())
     assert store.lost == 1
@@ -132,7 +132,7 @@ async def test_outside_its_life_a_store_keeps_no_hidden_turns(make: Make) -> Non
 @given(content=st.binary(), name=st.text())
 @settings(max_examples=50, deadline=None)
 def test_hidden_turns_survive_the_way_into_a_row_and_back(content: bytes, name: str) -> None:
-    """A payload is bytes, kept as they are."""
+    """Hidden turns with any payload and wire come back from a row unchanged."""
     record = hidden(payload=content, wire=name)
     assert read_hidden(hidden_row(record)) == record
 
@@ -143,7 +143,7 @@ _step = st.tuples(st.sampled_from(["put", "drop", "wait"]), st.sampled_from("kl"
 @given(steps=st.lists(_step, max_size=30))
 @settings(max_examples=200, deadline=None)
 def test_a_shelf_finds_all_of_a_group_and_no_more(steps: list[tuple[str, str, str]]) -> None:
-    """Whatever was put, dropped or has expired: a group is what its keys are found as one by one."""
+    """After any puts, drops and expiries a group is exactly what single look-ups find of it."""
     now = [0.0]
     shelf = hidden_shelf(lambda: now[0] - 3, max_bytes=5)
     for step, key, variant in steps:
@@ -177,7 +177,7 @@ async def _kept(store: SqliteStore, *records: HiddenTurns) -> None:
 async def test_the_file_keeps_two_variants_of_a_key(
     make_sqlite: Callable[..., SqliteStore], tmp_path: Path
 ) -> None:
-    """However often a conversation came about, two rows are all that it takes."""
+    """The file keeps only the two newest variants of a key."""
     store = make_sqlite()
     await store.start()
     await _kept(store, *(hidden(variant=f"v{number}", created_at=T0 + number) for number in range(9)))
@@ -186,7 +186,7 @@ async def test_the_file_keeps_two_variants_of_a_key(
 
 
 async def test_hidden_turns_outlive_the_process(make_sqlite: Callable[..., SqliteStore]) -> None:
-    """What one store wrote another one reads."""
+    """A second store on the same file reads the hidden turns that the first one wrote."""
     first = make_sqlite()
     await first.start()
     first.put_hidden(hidden())
@@ -197,7 +197,7 @@ async def test_hidden_turns_outlive_the_process(make_sqlite: Callable[..., Sqlit
 
 
 async def test_two_workers_make_a_key_ambiguous(make_sqlite: Callable[..., SqliteStore]) -> None:
-    """Rule R4: a variant in the file and one that waits here are two, whoever wrote the first."""
+    """Rule R4: a worker finds a variant that another wrote together with one that it has queued."""
     first, second = make_sqlite(), make_sqlite()
     await first.start()
     await second.start()
@@ -212,7 +212,7 @@ async def test_two_workers_make_a_key_ambiguous(make_sqlite: Callable[..., Sqlit
 async def test_while_locked_hidden_turns_are_found_and_written_later(
     make_sqlite: Callable[..., SqliteStore], tmp_path: Path
 ) -> None:
-    """Under a lock a put does not wait, a find sees it beside what is written, and nothing is lost."""
+    """While the file is locked, a read finds written and queued variants; later all are written."""
     store = make_sqlite()
     await store.start()
     await _kept(store, hidden(variant="a"))
@@ -231,7 +231,7 @@ async def test_while_locked_hidden_turns_are_found_and_written_later(
 async def test_on_a_full_disk_hidden_turns_stay_in_memory(
     make_sqlite: Callable[..., SqliteStore], tmp_path: Path
 ) -> None:
-    """What a full disk keeps waiting or loses is found, and the lost are counted."""
+    """On a full disk reads find all hidden turns, and the store counts those that it could not queue."""
     store = make_sqlite(max_queued=5)
     await store.start()
     await _kept(store, hidden("old"))
@@ -240,7 +240,7 @@ async def test_on_a_full_disk_hidden_turns_stay_in_memory(
         store.put_hidden(hidden(f"k{number}", payload=b"x" * 5000))
     await until_failing(store)
     assert store.lost == 7
-    for number in range(12):  # some wait, some are lost to the file
+    for number in range(12):  # some wait in the queue, some never reach the file
         assert [len(turns.payload) for turns in await hidden_of(store, f"k{number}")] == [5000]
     await quota(store, 1_000_000)
     await _settle(store, True)
@@ -250,7 +250,7 @@ async def test_on_a_full_disk_hidden_turns_stay_in_memory(
 async def test_content_none_writes_no_hidden_turns(
     make_sqlite: Callable[..., SqliteStore], tmp_path: Path
 ) -> None:
-    """Rule R3: hidden turns under ``none`` never reach a file."""
+    """Rule R3: with ``content = "none"`` hidden turns never reach a file."""
     store = make_sqlite(content="none")
     await store.start()
     store.put_run(run())
@@ -265,11 +265,11 @@ async def test_content_none_writes_no_hidden_turns(
 async def test_hidden_turns_go_with_their_run(
     make_sqlite: Callable[..., SqliteStore], tmp_path: Path
 ) -> None:
-    """Rule R3: no content outlives its run."""
+    """Rule R3: deleting the row of a run deletes its hidden turns; replacing the row does not."""
     store = make_sqlite()
     await store.start()
     store.put_run(run())
-    store.put_run(run(status="completed"))  # a row that is replaced is not a row that goes
+    store.put_run(run(status="completed"))  # replacing a row must not count as deleting it
     await _kept(store, hidden("k1"), hidden("k2", run_id="run_2"))
     assert len(_stored(tmp_path / "r.db")) == 2
     with closing(sqlite3.connect(tmp_path / "r.db")) as connection, connection:
@@ -280,7 +280,7 @@ async def test_hidden_turns_go_with_their_run(
 async def test_expired_hidden_turns_leave_the_file(
     make_sqlite: Callable[..., SqliteStore], tmp_path: Path
 ) -> None:
-    """Rule R3: the tidying at start deletes hidden turns past their days."""
+    """Rule R3: a store with ``reap`` deletes hidden turns past ``keep_days`` when it starts."""
     now = [T0]
     first = make_sqlite(keep_days=1, clock=lambda: now[0])
     await first.start()
@@ -295,7 +295,7 @@ async def test_expired_hidden_turns_leave_the_file(
 async def test_a_closed_or_damaged_record_says_so(
     make_sqlite: Callable[..., SqliteStore], tmp_path: Path
 ) -> None:
-    """Hidden turns that cannot be read are an error, not missing ones."""
+    """If hidden turns cannot be read, the store raises an error instead of finding none."""
     store = make_sqlite()
     await store.start()
     with closing(sqlite3.connect(tmp_path / "r.db")) as connection, connection:
@@ -315,7 +315,7 @@ _race = st.lists(st.tuples(st.sampled_from(["put", "settle"]), st.sampled_from("
 async def test_any_order_of_puts_and_commits_reads_alike(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str]]
 ) -> None:
-    """A file with a queue before it answers with the two variants that came last, at every step."""
+    """After any order of puts and commits a read returns the two variants that were put last."""
     path = tmp_path_factory.mktemp("hidden") / "r.db"
     store, known = SqliteStore(path, StoreOptions(clock=lambda: T0)), dict[str, HiddenTurns]()
     await store.start()
@@ -333,7 +333,7 @@ async def test_any_order_of_puts_and_commits_reads_alike(
 
 
 async def test_many_keys_are_one_look(make: Make) -> None:
-    """Rule R4: each key has its own two newest variants, whether they are written or wait."""
+    """Rule R4: one look-up of many keys finds the two newest variants of each, queued or written."""
     store = make(clock=lambda: 100.0, keep_days=0)
     await store.start()
     for number in range(12):

@@ -1,4 +1,4 @@
-"""The key that a record makes for itself: who may read it, what it opens, and what is said if it is lost."""
+"""The key file that a store makes for itself: its permissions, what it opens, and its loss."""
 
 import os
 import stat
@@ -24,7 +24,7 @@ def file_of(folder: Path) -> Path:
 
 
 async def opened(folder: Path, **more: object) -> Store:
-    """The record in a folder, sealing by itself unless told otherwise, started."""
+    """A started store in a folder; unless told otherwise it seals with its own key file."""
     options = StoreOptions(clock=lambda: T0 + 10)
     store = open_store("sqlite:///r.db", options, base=folder, **{"seal": True, **more})  # type: ignore[arg-type]
     await store.start()
@@ -32,7 +32,7 @@ async def opened(folder: Path, **more: object) -> Store:
 
 
 async def test_a_start_makes_a_key_for_its_user_alone(tmp_path: Path) -> None:
-    """Rule R3: content is sealed without a setting; the database alone has none of it in the clear."""
+    """Rule R3: without a configured key the store makes a key file of mode 0600 and seals content with it."""
     store = await opened(tmp_path)
     assert store.sealed is True
     store.put_run(run("run_1"))
@@ -49,7 +49,7 @@ async def test_a_start_makes_a_key_for_its_user_alone(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_made_before_the_start_nor_by_a_command_that_reads(tmp_path: Path) -> None:
-    """A look at a configuration leaves no key behind, and neither does reading a record of before."""
+    """A store makes no key file before its start, nor when a command only reads older content."""
     store = open_store("sqlite:///r.db", base=tmp_path, seal=True)
     assert store.sealed is True
     assert files_below(tmp_path) == []
@@ -62,7 +62,7 @@ async def test_nothing_is_made_before_the_start_nor_by_a_command_that_reads(tmp_
 
 
 def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
-    """Several processes make the file at once: all have the key of the one that was first."""
+    """If several processes make the key file at once, all of them use the key of the first one."""
     program = (
         "import sys; from pathlib import Path; from proxy.store.key_file import KeyFile; "
         "print(KeyFile(Path(sys.argv[1])).make().hex())"
@@ -79,7 +79,7 @@ def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
 async def test_a_file_system_without_links_has_a_key_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no link can be made the file is written in place, and never over another."""
+    """Without hard links the store writes the key file in place, and never overwrites an existing one."""
 
     def no_links(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -92,7 +92,7 @@ async def test_a_file_system_without_links_has_a_key_too(
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
 async def test_a_key_file_that_others_may_touch_is_refused(tmp_path: Path, mode: int) -> None:
-    """The start names the file, its mode and the command that repairs it, and not the key."""
+    """The error at the start names the file, its mode and the command that repairs it, but not the key."""
     await (await opened(tmp_path)).aclose()
     key = file_of(tmp_path).read_text().strip()
     file_of(tmp_path).chmod(mode)
@@ -106,7 +106,7 @@ async def test_a_key_file_that_others_may_touch_is_refused(tmp_path: Path, mode:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 async def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
-    """Its owner could read it, and put another key in its place."""
+    """A key file of another user is an error: that user could read the key or replace it."""
     await (await opened(tmp_path)).aclose()
     os.chown(file_of(tmp_path), 12345, -1)
     with pytest.raises(ConfigError, match=r"belongs to another user \(uid 12345\)"):
@@ -115,7 +115,7 @@ async def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 async def test_a_key_that_root_makes_is_the_users_whose_record_it_is(tmp_path: Path) -> None:
-    """A command of the administrator's leaves no key that the server could not read."""
+    """A key file that root makes belongs to the owner of the database, so the server can read it."""
     (tmp_path / "r.db").touch()
     os.chown(tmp_path / "r.db", 12345, 12345)
     KeyFile(tmp_path / "r.db").make()
@@ -125,7 +125,7 @@ async def test_a_key_that_root_makes_is_the_users_whose_record_it_is(tmp_path: P
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
 async def test_what_is_no_file_is_no_key_file(tmp_path: Path, kind: str) -> None:
-    """A link, a pipe (which must not hold the start up) and a folder are refused."""
+    """A start refuses a link, a pipe or a folder as the key file, and does not block on the pipe."""
     place = file_of(tmp_path)
     if kind == "link":
         (tmp_path / "elsewhere").write_text("00" * 32)
@@ -141,7 +141,7 @@ async def test_what_is_no_file_is_no_key_file(tmp_path: Path, kind: str) -> None
 
 
 async def test_a_file_without_a_key_is_refused_unrepeated(tmp_path: Path) -> None:
-    """A file that was cut off is an error that does not quote it; nothing is written over it."""
+    """A key file without a complete key is an error that does not quote it; the file stays as it is."""
     file_of(tmp_path).write_text("hunter2")
     file_of(tmp_path).chmod(0o600)
     with pytest.raises(ConfigError, match="does not hold 32 bytes") as caught:
@@ -151,8 +151,8 @@ async def test_a_file_without_a_key_is_refused_unrepeated(tmp_path: Path) -> Non
 
 
 async def test_a_lost_key_file_is_not_replaced_while_content_needs_it(tmp_path: Path) -> None:
-    """The start says which key is missing and where its file was, deletes nothing and makes no new key;
-    given up, the record goes on with another."""
+    """Without the key file that content needs, the start fails, deletes nothing and makes no new key.
+    After ``forget_sealed`` it succeeds."""
     store = await opened(tmp_path)
     store.put_run(run("run_1"))
     store.put_hidden(hidden("h-1", run_id="run_1", payload=SECRET.encode()))
@@ -176,8 +176,8 @@ async def test_a_lost_key_file_is_not_replaced_while_content_needs_it(tmp_path: 
 
 
 async def test_a_configured_key_seals_and_the_file_still_opens(tmp_path: Path) -> None:
-    """From the record's own key to a configured one: older content stays readable, also with sealing off,
-    and sealing anew makes the file needless."""
+    """The key file still opens older content when a key is configured or sealing is off.
+    After ``reseal`` with the configured key the file is not needed."""
     store = await opened(tmp_path)
     store.put_run(run("run_1"))
     store.put_result(kept("res_1", run_id="run_1", content=SECRET))
@@ -198,7 +198,7 @@ async def test_a_configured_key_seals_and_the_file_still_opens(tmp_path: Path) -
 
 
 async def test_what_was_written_in_the_clear_is_read_and_can_be_sealed(tmp_path: Path) -> None:
-    """A record of before the default: its content stays readable beside what is sealed now."""
+    """A store that seals also reads content that was written unsealed, and ``reseal`` encrypts it."""
     store = await opened(tmp_path, seal=False)
     store.put_run(run("run_1"))
     store.put_hidden(hidden("h-1", run_id="run_1", payload=SECRET.encode()))
@@ -216,7 +216,7 @@ async def test_what_was_written_in_the_clear_is_read_and_can_be_sealed(tmp_path:
 
 
 async def test_client_keys_do_not_need_the_file(tmp_path: Path) -> None:
-    """What client keys are hashed with stays in the record, so that a lost key file keeps nobody out."""
+    """Client keys are hashed with a pepper in the database, so a lost key file locks no client out."""
     store = await opened(tmp_path)
     name, _ = await store.hash_key()
     await store.aclose()
@@ -224,7 +224,7 @@ async def test_client_keys_do_not_need_the_file(tmp_path: Path) -> None:
 
 
 async def test_tokens_are_sealed_with_the_file(tmp_path: Path) -> None:
-    """Logins can be kept where the record seals by itself, from its first start on."""
+    """A store with its own key file keeps tokens sealed, from its first start on."""
     store = open_store("sqlite:///r.db", base=tmp_path, seal=True)
     vault = store.vault
     assert vault is not None
@@ -239,7 +239,7 @@ async def test_tokens_are_sealed_with_the_file(tmp_path: Path) -> None:
 
 
 async def test_a_record_in_memory_has_no_key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not written needs no key."""
+    """A store in memory writes no content, so it makes no key file."""
     monkeypatch.chdir(tmp_path)
     store = open_store("memory:", seal=True)
     await store.start()

@@ -1,4 +1,4 @@
-"""Client keys in every store: kept as hashes, revoked for all who have the store open, never forgotten."""
+"""Client keys in every kind of store: how they are kept, revoked for every process, and remembered."""
 
 import asyncio
 import logging
@@ -41,14 +41,14 @@ def key(name: str = "webui", **changes: Any) -> ClientKey:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Make, str]:
-    """Makes stores on one record that several processes can open, and its URL."""
+    """A function that makes stores on one database that several processes can open, and its URL."""
     if request.param == "sqlite":
         return request.getfixturevalue("make_sqlite"), f"sqlite:///{tmp_path / 'r.db'}"
     return request.getfixturevalue("make_postgres"), request.getfixturevalue("postgres_url")
 
 
 async def told(store: Store, before: int) -> None:
-    """Wait until a store was told of a change."""
+    """Wait until a store has heard of a change."""
     async with asyncio.timeout(PATIENCE_S):
         # What comes from another process has no event to wait for here.
         while store.keys_change_counter == before:  # noqa: ASYNC110
@@ -74,7 +74,7 @@ async def test_a_store_without_keys_says_so(store: Store) -> None:
 
 
 async def test_declared_keys_are_remembered(store: Store) -> None:
-    """Once noted, however often, keys of the configuration count as keys that were made."""
+    """After ``note_keys``, called once or twice, the store says that keys were made, although it has none."""
     await store.hash_key()
     for _ in range(2):
         await store.note_keys()
@@ -86,7 +86,7 @@ async def test_declared_keys_are_remembered(store: Store) -> None:
 async def test_declared_keys_are_remembered_twice(
     shared: tuple[Make, str], tmp_path: Path, lost: str
 ) -> None:
-    """The record and the mark each know of declared keys without the other."""
+    """The database and the mark file each remember declared keys if the other one is lost."""
     make, url = shared
     store = make()
     await store.start()
@@ -105,7 +105,7 @@ async def test_declared_keys_are_remembered_twice(
 async def test_a_note_that_cannot_be_written_is_said(
     make_sqlite: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record that takes no write does not keep a server from starting; the log tells, the mark stands."""
+    """If the database takes no write, ``note_keys`` logs a warning and still writes the mark file."""
     store: SqliteStore = make_sqlite(lock_timeout_s=0.05)
     await store.start()
     with locked(store.path), caplog.at_level(logging.WARNING):
@@ -115,7 +115,7 @@ async def test_a_note_that_cannot_be_written_is_said(
 
 
 async def test_a_revoked_key_stays_and_frees_its_name(store: Store) -> None:
-    """A key is revoked once, stays on record with its time, and another may have its name then."""
+    """A revoked key stays in the store with its time, cannot be revoked again, and frees its name."""
     await store.put_key(key())
     with pytest.raises(StoreUnavailable):
         await store.put_key(key(id="key_2"))
@@ -128,7 +128,7 @@ async def test_a_revoked_key_stays_and_frees_its_name(store: Store) -> None:
 
 
 async def test_every_change_is_a_new_version_and_is_told(store: Store) -> None:
-    """A key that is made or revoked changes the version and the number that costs no wait."""
+    """Revoking a key raises the version, and the change counter tells of it without a look-up."""
     await store.put_key(key())
     version, before = (await store.read_keys()).version, store.keys_change_counter
     assert await store.keys_version() == version
@@ -139,7 +139,7 @@ async def test_every_change_is_a_new_version_and_is_told(store: Store) -> None:
 
 
 async def test_the_hash_key_is_made_once(make: Make) -> None:
-    """Hash keys have 32 bytes, and everybody who opens the store gets the same one."""
+    """The hash key has 32 bytes, and every process that opens the database gets the same one."""
     store = make()
     await store.start()
     name, made = await store.hash_key()
@@ -153,7 +153,7 @@ async def test_the_hash_key_is_made_once(make: Make) -> None:
 
 
 async def test_the_seal_key_takes_part_where_there_is_one(shared: tuple[Make, str]) -> None:
-    """With a seal key new keys are hashed under one derived from it; the store's own stays readable."""
+    """With a seal key the store derives its hash key from that, and still knows its earlier hash key."""
     make, _ = shared
     store = make()
     await store.start()
@@ -167,7 +167,7 @@ async def test_the_seal_key_takes_part_where_there_is_one(shared: tuple[Make, st
 
 
 async def test_owners_of_responses(store: Store) -> None:
-    """A noted response is its caller's and nobody else's, at once."""
+    """A response that was noted belongs to its caller alone, and an odd id causes no error."""
     store.put_response_owner("resp_1", "key_a")
     store.put_response_owner("resp_1", "key_a")
     assert await store.is_response_owner("resp_1", "key_a")
@@ -180,7 +180,7 @@ async def test_owners_of_responses(store: Store) -> None:
 
 
 async def test_owners_go_after_their_days(shared: tuple[Make, str]) -> None:
-    """Whose a response was is forgotten with the content, after keep_days."""
+    """After ``keep_days`` the store no longer knows the owner of a response, and deletes the row."""
     make, url = shared
     store = make(keep_days=1)
     await store.start()
@@ -214,7 +214,7 @@ asyncio.run(main())
 
 
 async def test_another_process_revokes(shared: tuple[Make, str]) -> None:
-    """Once another process says that it has revoked a key, this one has been told, and reads it so."""
+    """Once another process has revoked a key, this store hears of it and reads the key as revoked."""
     make, url = shared
     store = make()
     await store.start()
@@ -234,7 +234,7 @@ async def test_another_process_revokes(shared: tuple[Make, str]) -> None:
 async def test_keys_in_postgres_are_heard_of_again_after_a_break(
     make_postgres: Make, postgres_url: str
 ) -> None:
-    """A listening connection that the server ends is made anew by the next look, which misses nothing."""
+    """If the server ends the listening connection, the store opens a new one and misses no change."""
     store = make_postgres()
     await store.start()
     await store.put_key(key())
@@ -255,7 +255,7 @@ async def test_keys_in_postgres_are_heard_of_again_after_a_break(
 
 
 async def test_keys_are_looked_at_without_a_trace(shared: tuple[Make, str], tmp_path: Path) -> None:
-    """A look at a record that is not there makes none; one of another schema is left as it is."""
+    """``peek_keys`` creates no database, and returns nothing for a database with another schema."""
     make, url = shared
     assert await peek_keys(url) == KeySet(0, (), {}, ever_made=False)
     assert not [path for path in files_below(tmp_path) if path.is_file()]
@@ -274,11 +274,11 @@ async def test_keys_are_looked_at_without_a_trace(shared: tuple[Make, str], tmp_
     assert await peek_keys(url) is None
 
 
-# ---------------------------------------------------------------- the mark
+# ---------------------------------------------------------------- the mark file
 
 
 async def test_a_lost_record_does_not_forget_that_there_were_keys(make_sqlite: Make, tmp_path: Path) -> None:
-    """The file beside a SQLite record outlives it, is private, and says that keys were made."""
+    """The mark file of a SQLite store is private, and still says that keys were made if the store is lost."""
     store = make_sqlite()
     await store.start()
     await store.put_key(key())
@@ -295,7 +295,7 @@ async def test_a_lost_record_does_not_forget_that_there_were_keys(make_sqlite: M
 
 
 async def test_a_look_finds_the_mark_behind_a_link(make_sqlite: Make, tmp_path: Path) -> None:
-    """A record that is lost and was named by a link had keys for a look at it as for a start."""
+    """If a database is lost, ``peek_keys`` still finds its mark file, even through a link."""
     link = tmp_path / "elsewhere" / "link.db"
     link.parent.mkdir()
     link.symlink_to(tmp_path / "r.db")
@@ -310,7 +310,7 @@ async def test_a_look_finds_the_mark_behind_a_link(make_sqlite: Make, tmp_path: 
 
 
 async def test_a_lost_mark_is_made_again(make_sqlite: Make, tmp_path: Path) -> None:
-    """Who reads keys and finds no mark makes one, and goes on hearing of changes through it."""
+    """Reading keys makes a lost mark file again, and the store still hears of changes through it."""
     store = make_sqlite()
     await store.start()
     await store.put_key(key())
@@ -328,7 +328,7 @@ async def test_a_lost_mark_is_made_again(make_sqlite: Make, tmp_path: Path) -> N
 async def test_a_mark_that_cannot_be_written_is_said(
     make_sqlite: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A key is made all the same, and a warning names the setting that makes the mark needless."""
+    """If the mark file cannot be written, the key is still made, and a warning names ``auth.mode``."""
     (tmp_path / "r.db.keys").symlink_to(tmp_path / "elsewhere")
     store: SqliteStore = make_sqlite()
     await store.start()
@@ -340,7 +340,7 @@ async def test_a_mark_that_cannot_be_written_is_said(
 
 
 async def test_keys_in_postgres_leave_a_mark_on_this_machine(make_postgres: Make, postgres_url: str) -> None:
-    """An empty database in the place of one that had keys is known for what it is."""
+    """If a PostgreSQL database loses its keys, the local mark file still says that keys were made."""
     store = make_postgres()
     await store.start()
     await store.put_key(key())
@@ -352,7 +352,7 @@ async def test_keys_in_postgres_leave_a_mark_on_this_machine(make_postgres: Make
 def test_the_mark_of_a_distant_store_shows_no_password(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its name hangs on server, database and schema, not on user or password, and tells none of them."""
+    """The name of a mark file depends on server, database and schema alone, and shows no password."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     one = state_path("postgresql://u:sesame@db.example/one?search_path=s")
     assert one.parent == tmp_path / "toolrelay"
@@ -365,7 +365,7 @@ def test_the_mark_of_a_distant_store_shows_no_password(
 
 
 def test_a_mark_counts_every_touch(tmp_path: Path) -> None:
-    """The number changes with each touch of anybody, also where the file was replaced meanwhile."""
+    """The number of a mark file changes with every touch, even if the file was replaced meanwhile."""
     mark, other = KeyMark(tmp_path / "x.keys"), KeyMark(tmp_path / "x.keys")
     assert (mark.exists(), mark.number) == (False, 0)
     mark.attach()

@@ -1,4 +1,4 @@
-"""A login in the record: shared by processes, in a file and in PostgreSQL, whatever kills one of them."""
+"""A login in a SQLite or PostgreSQL store: workers share it, even if one of them is killed."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where processes keep one record."""
+    """The URL of a store that several processes share."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/r.db"
     found: str = request.getfixturevalue("postgres_url")
@@ -60,7 +60,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Store]:
-    """The record."""
+    """A started store."""
     store = open_store(url, seal_key=KEY)
     await store.start()
     try:
@@ -71,7 +71,7 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def logged_in(url: str, expires_in: float) -> AsyncIterator[OAuthServer]:
-    """Servers, and a login at them in the record."""
+    """A running OAuth server, and a login to it in the store."""
     async with running(OAuthServer(expires_in=expires_in)) as server:
         async with opened(url) as store:
             assert store.vault is not None
@@ -80,7 +80,7 @@ async def logged_in(url: str, expires_in: float) -> AsyncIterator[OAuthServer]:
 
 
 async def begin(url: str, server: OAuthServer, rounds: int = 1) -> asyncio.subprocess.Process:
-    """A worker, which waits for a word to begin."""
+    """Start a worker, which waits for a line on its input before it begins."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _PROCESS, url, server.mcp, KEY, str(rounds),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -91,7 +91,7 @@ async def begin(url: str, server: OAuthServer, rounds: int = 1) -> asyncio.subpr
 
 
 async def finish(process: asyncio.subprocess.Process) -> list[str]:
-    """The headers that a worker got, or why it got none."""
+    """Let a worker begin; return the headers that it got, or why it got none."""
     said, _ = await process.communicate(b"go\n")
     assert process.returncode == 0
     found: list[str] = json.loads(said.splitlines()[-1])
@@ -99,7 +99,7 @@ async def finish(process: asyncio.subprocess.Process) -> list[str]:
 
 
 async def killed_while_asking(url: str, server: OAuthServer) -> None:
-    """A worker is killed while it waits for the token endpoint."""
+    """Start a worker, and kill it while it waits for the token endpoint."""
     server.gate = asyncio.Event()
     server.arrived.clear()
     process = await begin(url, server)
@@ -111,7 +111,7 @@ async def killed_while_asking(url: str, server: OAuthServer) -> None:
 
 
 async def test_workers_take_turns(url: str) -> None:
-    """Three workers whose tokens end at once: no refresh token comes twice, and each gets a token."""
+    """Three workers with expiring tokens never send a refresh token twice, and each gets access tokens."""
     async with logged_in(url, expires_in=0.001) as server:
         workers = [await begin(url, server, 6) for _ in range(3)]
         said = await asyncio.gather(*map(finish, workers))
@@ -123,7 +123,7 @@ async def test_workers_take_turns(url: str) -> None:
 
 
 async def test_a_worker_that_is_killed_before_it_is_heard_costs_nothing(url: str) -> None:
-    """The lock is free, and the next worker sends the same refresh token."""
+    """If a worker is killed before the server handled its request, the next worker gets a token."""
     async with logged_in(url, expires_in=0.001) as server:
         await killed_while_asking(url, server)
         assert server.gate is not None
@@ -133,8 +133,8 @@ async def test_a_worker_that_is_killed_before_it_is_heard_costs_nothing(url: str
 
 
 async def test_a_worker_that_is_killed_after_it_was_heard_costs_the_login(url: str) -> None:
-    """A provider that takes each refresh token once has given the next one to a dead process: it is said what
-    to run, and the old one is sent once and not again."""
+    """If the server gave the next refresh token to a killed worker, the others report how to log in again.
+    They send the spent refresh token only once."""
     async with logged_in(url, expires_in=0.001) as server:
         server.hears_the_dead = True
         await killed_while_asking(url, server)

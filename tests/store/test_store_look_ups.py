@@ -1,4 +1,4 @@
-"""Look-ups in a record that does not answer: one finds out, the others are told at once."""
+"""Look-ups in a store that does not answer: the first one times out, the others fail at once."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ LOOKS: dict[str, Callable[[SqliteStore], Any]] = {
 async def test_nothing_that_a_request_looks_up_waits_for_a_hung_disk(
     look: str, make_sqlite: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has the one deadline; then none is tried until the disk is back, and all is as before."""
+    """On a hung disk the first look-up times out, the next fails at once, and later ones work again."""
     monkeypatch.setattr("proxy.store.look_ups.LOOK_UP_S", 0.1)
     store: SqliteStore = make_sqlite()
     await store.start()
@@ -50,7 +50,7 @@ async def test_nothing_that_a_request_looks_up_waits_for_a_hung_disk(
 
 
 class Record:
-    """Answers when it is told to."""
+    """A test double of a store that answers when the test says so."""
 
     def __init__(self) -> None:
         self.answers = asyncio.Event()
@@ -70,7 +70,7 @@ class Record:
 
 
 async def test_one_probe_at_a_time_asks_a_silent_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a record is silent one question waits for it, however many requests come."""
+    """While a store does not answer, one look-up and one probe reach it, however many requests come."""
     monkeypatch.setattr("proxy.store.look_ups.LOOK_UP_S", 0.05)
     record = Record()
     look_ups = LookUps(record.probe)
@@ -91,7 +91,7 @@ async def test_one_probe_at_a_time_asks_a_silent_record(monkeypatch: pytest.Monk
 
 
 async def test_a_record_that_refuses_at_once_is_not_away() -> None:
-    """What fails in no time delays nobody, and is asked again by the next."""
+    """A look-up that fails at once does not make the store count as unresponsive; the next one is tried."""
     record = Record()
     look_ups = LookUps(record.probe)
 
@@ -105,7 +105,7 @@ async def test_a_record_that_refuses_at_once_is_not_away() -> None:
 
 
 async def test_who_gives_up_on_several_look_ups_has_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deadline over several look-ups ends one of them before its own: that one tells the others, too."""
+    """If the caller's deadline ends a look-up just before its own, the store counts as unresponsive."""
     monkeypatch.setattr("proxy.store.look_ups.LOOK_UP_S", 0.2)
     look_ups = LookUps(Record().probe)
     with pytest.raises(TimeoutError):
@@ -118,7 +118,7 @@ async def test_who_gives_up_on_several_look_ups_has_found_out(monkeypatch: pytes
 async def test_a_client_that_leaves_a_slow_record_does_not_decide_that_it_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A look-up that is given up late makes the record be asked once: if it answers it is not away."""
+    """A look-up that is cancelled late causes one probe; if the store answers it, it counts as responsive."""
     monkeypatch.setattr("proxy.store.look_ups.LOOK_UP_S", LATE_S)
     loop = asyncio.get_running_loop()
     now = loop.time
@@ -143,7 +143,7 @@ async def test_a_client_that_leaves_a_slow_record_does_not_decide_that_it_is_awa
 
 
 async def test_a_client_that_leaves_at_once_says_nothing_of_the_record() -> None:
-    """A look-up that is given up early is no sign of a silent record."""
+    """After a look-up that is cancelled early the store does not count as unresponsive."""
     look_ups = LookUps(Record().probe)
     task = asyncio.create_task(look_ups.run(Record().look()))
     await asyncio.sleep(0.01)
@@ -155,7 +155,7 @@ async def test_a_client_that_leaves_at_once_says_nothing_of_the_record() -> None
 
 
 async def test_work_that_does_not_end_is_left_behind() -> None:
-    """What takes its time to be cancelled is not waited for: a rollback hangs on the same disk."""
+    """``HardTimeout`` does not wait for a slow cancellation, since a rollback may hang on the same disk."""
     from proxy.hard_timeout import HardTimeout
 
     ended = asyncio.Event()

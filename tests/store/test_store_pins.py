@@ -1,10 +1,10 @@
-"""Pins of MCP tools, in every store."""
+"""Pins of MCP tools, in every kind of store."""
 
 from typing import Any
 
 
 async def test_pins_are_kept_by_their_ids(store: Any) -> None:
-    """A later one takes the place of an earlier one; what is deleted is gone."""
+    """The store keeps one pin per tool id, the latest, and lists them sorted; a deleted pin is gone."""
     assert await store.read_pins() == {}
     await store.put_pins({"mcp__b__x": '{"a": 1}', "mcp__a__x": "{}"})
     await store.put_pins({"mcp__b__x": '{"a": 2}'})
@@ -15,6 +15,6 @@ async def test_pins_are_kept_by_their_ids(store: Any) -> None:
 
 
 async def test_no_pins_are_no_write(store: Any) -> None:
-    """Nothing to keep is nothing to wait for."""
+    """Putting no pins succeeds and leaves the store empty."""
     await store.put_pins({})
     assert await store.read_pins() == {}

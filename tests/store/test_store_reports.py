@@ -1,4 +1,4 @@
-"""What every store says of its runs in sum, and how it lets go of them."""
+"""Lists, sums and purges of runs, in every kind of store."""
 
 import sqlite3
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def ended(id: str, **changes: Any) -> Any:
 
 
 def whole_run(store: Store, id: str, **changes: Any) -> None:
-    """A run with one of everything that can hang on it."""
+    """Put a run with one row of everything that can belong to it."""
     store.put_run(ended(id, **changes))
     store.put_turn(turn(id))
     store.put_messages([message(id)])
@@ -62,14 +62,14 @@ def whole_run(store: Store, id: str, **changes: Any) -> None:
 
 
 async def test_a_run_keeps_trace_and_shape(store: Store) -> None:
-    """What a client was shown and the digest of the prompt's shape come back as they were put."""
+    """The store returns what a client was shown of a run and the digest of its prompt's shape unchanged."""
     store.put_run(run(trace="status", shape="sha256:ab"))
     (found,) = await store.list_runs(RunFilter())
     assert (found.trace, found.shape) == ("status", "sha256:ab")
 
 
 async def test_runs_are_listed_between_two_times(store: Store) -> None:
-    """The lower bound is inside, the upper one is not."""
+    """A list includes runs that started at ``since``, and excludes runs that started at ``until``."""
     for number in range(4):
         store.put_run(run(f"run_{number}", started_at=T0 + number))
     found = await store.list_runs(RunFilter(since=T0 + 1, until=T0 + 3))
@@ -77,7 +77,7 @@ async def test_runs_are_listed_between_two_times(store: Store) -> None:
 
 
 async def test_usage_is_one_sum_where_nothing_is_told_apart(store: Store) -> None:
-    """All runs of the time asked for, in one row; none of them is a row of zeros."""
+    """Without groups, usage is one row for all runs of the time range; without runs it is all zeros."""
     assert list(await store.usage(UsageFilter())) == [UsageRow((), 0, 0, 0)]
     store.put_run(ended("run_1"))
     store.put_run(ended("run_2", status="failed", error_code="upstream_error", started_at=T0 + 10))
@@ -89,7 +89,7 @@ async def test_usage_is_one_sum_where_nothing_is_told_apart(store: Store) -> Non
 
 
 async def test_usage_by_key_model_and_day(store: Store) -> None:
-    """A row for each group, sorted, and days go by UTC from midnight to midnight."""
+    """Usage has a sorted row for each group, and a day lasts from midnight to midnight in UTC."""
     midnight = TODAY * DAY
     store.put_run(ended("run_1", caller="b", model="m", started_at=midnight))
     store.put_run(ended("run_2", caller="a", model="m", started_at=midnight + DAY - 1))
@@ -106,7 +106,7 @@ async def test_usage_by_key_model_and_day(store: Store) -> None:
 
 
 async def test_a_key_is_meant_with_its_end_users(store: Store) -> None:
-    """Lists and sums of a key have the runs of all who came with it, and of no key whose name it begins."""
+    """A key's lists and sums include the runs of its end users, but not of keys with a longer name."""
     for number, caller in enumerate(["key_a", "key_a/alice", "key_a/bob", "key_ab", "key_a2/alice"]):
         store.put_run(ended(f"run_{number}", caller=caller, started_at=T0 + number))
     listed = {
@@ -124,7 +124,7 @@ async def test_a_key_is_meant_with_its_end_users(store: Store) -> None:
 
 
 async def test_usage_by_tool_counts_calls(store: Store) -> None:
-    """Each tool's own calls, failures and seconds, and no tokens, which are no tool's."""
+    """Usage by tool has each tool's calls, failures and durations, but no tokens."""
     for number, (tool, status) in enumerate(
         [("core__a", "success"), ("core__a", "error"), ("core__b", "started")]
     ):
@@ -148,7 +148,7 @@ async def test_usage_by_tool_counts_calls(store: Store) -> None:
 
 
 async def test_cost_is_kept_and_added_up_exactly(store: Store) -> None:
-    """Runs and turns have their cost; a sum is of those that have one, and of none there is none."""
+    """Usage adds up the known costs of runs exactly; without any known cost it has none."""
     store.put_run(ended("run_1", cost=123_456_789_000_001))
     store.put_turn(turn("run_1", cost=123_456_789_000_001))
     store.put_run(ended("run_2", cost=1))
@@ -171,7 +171,7 @@ async def test_cost_is_kept_and_added_up_exactly(store: Store) -> None:
 
 
 async def test_absurd_counts_break_no_report(store: Store) -> None:
-    """Upstreams choose the numbers of tokens; two of the largest still make a sum."""
+    """Upstreams choose token counts and costs, so a sum may exceed 64 bits without an error."""
     for number in range(2):
         store.put_run(ended(f"run_{number}", total_tokens=2**70, cost=2**70))
     (row,) = await store.usage(UsageFilter(by=("model",)))
@@ -181,7 +181,7 @@ async def test_absurd_counts_break_no_report(store: Store) -> None:
 
 
 async def test_a_purged_run_takes_everything_with_it(make: Make, tmp_path: Path) -> None:
-    """Nothing of the run is left in any table, and all of another run is."""
+    """A purge deletes the rows of its run from every table, and keeps those of another run."""
     store = make()
     await store.start()
     whole_run(store, "run_1")
@@ -205,7 +205,7 @@ async def test_a_purged_run_takes_everything_with_it(make: Make, tmp_path: Path)
 
 
 async def test_a_purge_takes_a_call_whose_execution_is_not_on_record(store: Store) -> None:
-    """Rule R3: content goes with its run, also where the row beside it was lost."""
+    """Rule R3: a purge of a run deletes its upstream call, even if the row of the execution was lost."""
     for name in ("run_1", "run_2"):
         store.put_run(ended(name))
         store.put_native_call(native_call(f"inv-{name}", name))
@@ -219,7 +219,7 @@ async def test_a_purge_takes_a_call_whose_execution_is_not_on_record(store: Stor
 
 
 async def test_a_purge_takes_content_whose_run_is_not_on_record(make_sql: Make) -> None:
-    """Rule R3: content of a run whose row was lost goes with the older runs; later content stays."""
+    """Rule R3: a purge by time deletes older content whose run was never written, and no later content."""
     now = [T0]
     store = make_sql(clock=lambda: now[0])
     await store.start()
@@ -243,7 +243,7 @@ async def test_a_purge_takes_content_whose_run_is_not_on_record(make_sql: Make) 
 
 
 async def test_content_that_is_in_memory_alone_goes_too(make: Make) -> None:
-    """Under the policy "none" a purge reaches what was never written."""
+    """With ``content = "none"`` a purge deletes the content of a run that only memory holds."""
     store = make(content="none")
     await store.start()
     whole_run(store, "run_1")
@@ -254,7 +254,7 @@ async def test_content_that_is_in_memory_alone_goes_too(make: Make) -> None:
 
 
 async def test_what_still_goes_on_is_not_purged(store: Store) -> None:
-    """A running run stays, and so does one whose tool still runs."""
+    """A purge keeps a running run, and an ended run with a tool call that still runs."""
     store.put_run(run("run_1"))
     store.put_run(ended("run_2", status="cancelled"))
     store.close_invocation(invocation("inv_2", "run_2"))
@@ -266,7 +266,7 @@ async def test_what_still_goes_on_is_not_purged(store: Store) -> None:
 
 
 async def test_old_runs_are_purged_and_later_ones_not(store: Store) -> None:
-    """A time divides them; the run of that very moment is on the later side."""
+    """A purge deletes the runs that started before ``before``, and keeps a run of that very time."""
     for number in range(4):
         store.put_run(ended(f"run_{number}", started_at=T0 + number))
     assert await store.purge(PurgeFilter(before=T0 + 2)) == 2
@@ -274,7 +274,7 @@ async def test_old_runs_are_purged_and_later_ones_not(store: Store) -> None:
 
 
 async def test_a_file_is_purged_in_batches(make_sqlite: Make, tmp_path: Path) -> None:
-    """No transaction is longer than a batch, the oldest go first, calls of no run go last."""
+    """Each purge deletes one batch, oldest runs first; ended calls without a run are deleted last."""
     store = make_sqlite()
     await store.start()
     for number in range(PURGED_AT_ONCE + 3):
@@ -291,7 +291,7 @@ async def test_a_file_is_purged_in_batches(make_sqlite: Make, tmp_path: Path) ->
 
 @pytest.mark.parametrize("before", [2, 3])
 async def test_runs_of_an_earlier_schema_have_neither_trace_nor_shape(tmp_path: Path, before: int) -> None:
-    """A run that is older than these columns says that nothing is known, and can be purged."""
+    """A run from before these columns existed has an empty trace and shape, and can be purged."""
     path = tmp_path / "r.db"
     migrate_sqlite(path, migrations=load_migrations()[:before])
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -311,7 +311,7 @@ async def test_runs_of_an_earlier_schema_have_neither_trace_nor_shape(tmp_path: 
 
 
 async def test_what_was_not_reported_is_told_from_zero(store: Store) -> None:
-    """A turn without a word of the upstream has no counts; its run and sums say how many there were."""
+    """A turn without usage from the upstream has no token counts; its run and sums count such turns."""
     silent = turn("run_1", 2, input_tokens=None, output_tokens=None, total_tokens=None)
     nothing = turn("run_1", 3, input_tokens=0, output_tokens=0, total_tokens=0)
     store.put_run(ended("run_1", turns=3, unreported=1, spent="tools.max_turns", left_out=("seed", "user")))

@@ -1,4 +1,4 @@
-"""Responses and ephemeral turns: what every store does with them, whatever it is made of."""
+"""Responses and ephemeral turns, in every kind of store."""
 
 from collections.abc import Callable
 
@@ -23,12 +23,12 @@ settled = pytest.mark.parametrize("settled", [False, True], ids=["queued", "writ
 
 async def _settle(store: Store, settled: bool) -> None:
     if settled:
-        await store.list_runs(RunFilter())  # everything queued is written now
+        await store.list_runs(RunFilter())  # waits until everything queued is written
 
 
 @settled
 async def test_a_response_is_read_not_consumed_and_the_last_one_counts(store: Store, settled: bool) -> None:
-    """A response is found again and again, by its exact id, in its newest form."""
+    """Reads find a response any number of times, by its exact id, as it was put last."""
     store.put_run(run())
     store.put_response(response())
     await _settle(store, settled)
@@ -45,7 +45,7 @@ async def test_a_response_is_read_not_consumed_and_the_last_one_counts(store: St
 
 @settled
 async def test_callers_share_an_id_and_nothing_else(store: Store, settled: bool) -> None:
-    """An id of one upstream may be another's too: no caller reads, replaces or deletes another's response."""
+    """Two callers may have the same response id; neither reads, replaces or deletes the other's response."""
     store.put_response(response(caller="key:a", response=b"a"))
     store.put_response(response(caller="key:b", response=b"b"))
     await _settle(store, settled)
@@ -61,7 +61,7 @@ async def test_callers_share_an_id_and_nothing_else(store: Store, settled: bool)
 
 
 async def test_names_that_are_no_text_are_still_told_apart(store: Store) -> None:
-    """Ids and callers with lone surrogates, which a file would make alike, stay different names."""
+    """Ids and callers with different lone surrogates stay different, although a file cannot hold them."""
     callers = ["\ud800", "\udc00", "\ufffd"]
     for number, caller in enumerate(callers):
         store.put_response(response(caller=caller, response=b"%d" % number))
@@ -79,7 +79,7 @@ async def test_names_that_are_no_text_are_still_told_apart(store: Store) -> None
 
 
 async def test_a_response_needs_no_run(store: Store) -> None:
-    """A response is kept where the row of its run was lost."""
+    """The store keeps a response even if the row of its run was never written."""
     store.put_response(response(run_id="run_lost"))
     await _settle(store, True)
     assert await store.find_response("resp_1", "open") == response(run_id="run_lost")
@@ -88,7 +88,7 @@ async def test_a_response_needs_no_run(store: Store) -> None:
 
 @settled
 async def test_a_deleted_response_is_gone_once(store: Store, settled: bool) -> None:
-    """A delete says whether there was one, and holds against the write that was queued before it."""
+    """A deletion says whether it found a response, and also removes one that is still queued."""
     assert await store.delete_response("resp_1", "open") is False
     store.put_response(response())
     await _settle(store, settled)
@@ -102,7 +102,7 @@ async def test_a_deleted_response_is_gone_once(store: Store, settled: bool) -> N
 
 @settled
 async def test_a_response_put_again_after_its_deletion_is_there(store: Store, settled: bool) -> None:
-    """The last word on an id counts, also where it was put, deleted and put in one breath."""
+    """A response that is put again after its deletion is found, whether the first was queued or written."""
     store.put_response(response())
     await _settle(store, settled)
     assert await store.delete_response("resp_1", "open") is True
@@ -114,7 +114,7 @@ async def test_a_response_put_again_after_its_deletion_is_there(store: Store, se
 
 
 async def test_content_none_keeps_responses_as_long_as_the_process(make: Make) -> None:
-    """Rule R3: under ``none`` a response is held in memory, so that a conversation can go on."""
+    """Rule R3: with ``content = "none"`` memory holds a response, so that a conversation can go on."""
     store = make(content="none")
     await store.start()
     store.put_response(response())
@@ -129,7 +129,7 @@ async def test_content_none_keeps_responses_as_long_as_the_process(make: Make) -
 @settled
 @pytest.mark.parametrize("content", ["tools", "none"])
 async def test_a_response_past_its_days_is_out_of_reach(make: Make, settled: bool, content: str) -> None:
-    """Rule R3: a response is kept for keep_days at most; there is none to delete any more."""
+    """Rule R3: after ``keep_days`` a response and a suspended turn are no longer found."""
     now = [T0]
     store = make(keep_days=2, content=content, clock=lambda: now[0])
     await store.start()
@@ -147,7 +147,7 @@ async def test_a_response_past_its_days_is_out_of_reach(make: Make, settled: boo
 
 @pytest.mark.parametrize("content", ["all", "tools", "none"])
 async def test_an_ephemeral_turn_is_held_like_any_other(make: Make, content: str) -> None:
-    """A turn that may not be written is found in memory, and the last of its key counts."""
+    """Reads find an ephemeral turn like any other; the last turn put for a key replaces the earlier one."""
     store = make(content=content)
     await store.start()
     store.put_run(run())
@@ -164,7 +164,7 @@ async def test_an_ephemeral_turn_is_held_like_any_other(make: Make, content: str
 
 
 async def test_outside_its_life_a_store_keeps_no_response(make: Make) -> None:
-    """Before start and after close a put is lost and counted, and nothing is said to be deleted."""
+    """The store drops and counts responses put before its start or after its close; a deletion then fails."""
     store = make()
     store.put_response(response())
     assert store.lost == 1
@@ -203,7 +203,7 @@ def test_a_shelf_keeps_the_newest_within_every_bound(puts: list[tuple[str, int]]
         latest[name] = record
         shelf.put(record)
         held = [found for key in "abcdef" if (found := shelf.find(key)) is not None]
-        assert (record in held) == (size < 40)  # what an entry takes itself counts, too
+        assert (record in held) == (size < 40)  # the overhead of an entry counts, too
         assert len(held) <= 4
         assert sum(len(each.response) for each in held) <= 40_000
         assert all(each is latest[each.id] and each.created_at >= now[0] - 100 for each in held)
@@ -215,6 +215,6 @@ def test_a_shelf_keeps_the_newest_within_every_bound(puts: list[tuple[str, int]]
 @given(name=st.text(), content=st.binary(), more=st.binary())
 @settings(max_examples=100, deadline=None)
 def test_a_response_survives_the_way_into_a_row_and_back(name: str, content: bytes, more: bytes) -> None:
-    """The three contents are bytes, kept as they are."""
+    """A response with any id and any bytes as its three contents comes back from a row unchanged."""
     record = response(name, response=content, input_items=more, continuation=content + more)
     assert read_response(response_row(record)) == record

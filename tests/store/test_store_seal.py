@@ -1,4 +1,4 @@
-"""Sealed content: what is in the file, who can open it, and what is said where nobody can."""
+"""Sealed content: what the file holds, which key opens it, and the error without that key."""
 
 import base64
 import json
@@ -58,7 +58,7 @@ Make = Callable[..., SqliteStore]
 
 
 async def _fill(store: SqliteStore, name: str = "1") -> None:
-    """One row of every kind of content, each with the secret in each of its columns."""
+    """Put one row of every kind of content, with the secret in each of its columns."""
     plain = SECRET.encode()
     store.put_run(run(f"run_{name}"))
     store.put_messages(
@@ -123,7 +123,7 @@ async def _settle(store: SqliteStore) -> None:
 
 
 async def test_sealed_content_is_read_and_no_file_has_it(make_sqlite: Make, tmp_path: Path) -> None:
-    """Rule R3: with a seal key every kind of content comes back, and no byte of it is on the disk."""
+    """Rule R3: a store with a seal key reads back all content, and no file holds it in plain text."""
     store = make_sqlite(seal=Seal(KEY))
     await store.start()
     assert store.sealed is True
@@ -146,7 +146,7 @@ async def test_sealed_content_is_read_and_no_file_has_it(make_sqlite: Make, tmp_
 
 
 async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make) -> None:
-    """Rows of a time without a key are read beside sealed ones; put again, they are sealed."""
+    """A store with a seal key also reads older unsealed rows, and seals such a row when it is put again."""
     before = make_sqlite()
     await before.start()
     assert before.sealed is False
@@ -156,13 +156,13 @@ async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make)
     await store.start()
     await _fill(store, "new")
     await _settle(store)
-    # The bytes of runs cannot be masked, so that they were not written then.
+    # The bytes of runs cannot be masked, so a store without a key did not write them.
     await _check(store, "old", has_wire=False)
     await _check(store, "new")
     await _fill(store, "old")
     await _settle(store)
     await _check(store, "old")
-    # An approval is put once and only decided about after that; so is its grant, and a background response.
+    # Approvals, their grants and background responses are written only once, so they stay unsealed.
     for table in {*CONTENT, CALLS} - {APPROVALS, GRANTS, BACKGROUND}:
         assert query(store.path, f"SELECT count(*) FROM {table.name} WHERE sealed_by IS NULL") == [(0,)]
 
@@ -170,7 +170,7 @@ async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make)
 @pytest.mark.parametrize("table", [table.name for table in CONTENT])
 @pytest.mark.parametrize("key", [None, bytes(32)], ids=["none", "other"])
 async def test_another_key_is_refused_at_start(make_sqlite: Make, table: str, key: bytes | None) -> None:
-    """A record with one sealed row of any kind does not start with another key, or with none."""
+    """A store with one sealed row of any kind does not start with another seal key, or without one."""
     first = make_sqlite(seal=Seal(KEY))
     await first.start()
     await _fill(first)
@@ -192,10 +192,10 @@ async def test_another_key_is_refused_at_start(make_sqlite: Make, table: str, ke
 
 
 async def test_one_of_two_keys_is_not_enough(make_sqlite: Make) -> None:
-    """A record that two keys have sealed, whichever sorts first, starts with neither."""
+    """A store with rows of two seal keys starts with neither key alone, whichever sorts first."""
     both = (Seal(KEY), Seal(bytes(32)))
     stores = [make_sqlite(seal=seal) for seal in both]
-    for store in stores:  # both while the record is empty
+    for store in stores:  # both start while the database is empty
         await store.start()
     for number, store in enumerate(stores):
         await _fill(store, str(number))
@@ -208,7 +208,7 @@ async def test_one_of_two_keys_is_not_enough(make_sqlite: Make) -> None:
 
 
 async def test_a_record_whose_sealed_rows_are_gone_needs_no_key(make_sqlite: Make) -> None:
-    """The rows decide, not their history: after the last sealed one the key may go."""
+    """Once no sealed content is left, the store starts without the seal key."""
     first = make_sqlite(seal=Seal(KEY))
     await first.start()
     await _fill(first)
@@ -222,7 +222,7 @@ async def test_a_record_whose_sealed_rows_are_gone_needs_no_key(make_sqlite: Mak
 
 
 async def test_calls_without_their_key_are_shown_as_sealed(make_sqlite: Make) -> None:
-    """Calls outlive content: with its days over no start asks for the key, and who reads is told."""
+    """If only calls are sealed, the store starts without the key and shows their values as ``<sealed>``."""
     first = make_sqlite(seal=Seal(KEY))
     await first.start()
     await _fill(first)
@@ -240,7 +240,7 @@ async def test_calls_without_their_key_are_shown_as_sealed(make_sqlite: Make) ->
 
 
 async def test_a_value_in_another_place_does_not_open(make_sqlite: Make) -> None:
-    """A sealed value copied to another row, table or column, or changed, is an error and not content."""
+    """Reading a sealed value that was changed, or copied to another row, table or column, is an error."""
     store = make_sqlite(seal=Seal(KEY))
     await store.start()
     await _fill(store, "1")
@@ -276,14 +276,14 @@ async def test_a_value_in_another_place_does_not_open(make_sqlite: Make) -> None
 
 
 async def test_content_that_is_not_written_needs_no_masking(tmp_path: Path) -> None:
-    """``sealed`` is said of memory and of ``content=none`` too: no private argument reaches a file there."""
+    """A store in memory or with ``content=none`` counts as sealed, as it writes no content to a file."""
     assert MemoryStore().sealed is True
     assert SqliteStore(tmp_path / "r.db", StoreOptions(content="none")).sealed is True
     assert SqliteStore(tmp_path / "r.db", StoreOptions(content="all")).sealed is False
 
 
 async def test_a_url_with_a_key_opens_a_sealed_store(tmp_path: Path) -> None:
-    """``open_store`` takes the key as text; a bad one is a ConfigError that does not repeat it."""
+    """``open_store`` takes the seal key as text; an invalid key is a ConfigError that names the setting."""
     store = open_store("sqlite:///r.db", base=tmp_path, seal_key=KEY.hex())
     assert store.sealed is True
     assert open_store("sqlite:///r.db", base=tmp_path).sealed is False
@@ -303,7 +303,7 @@ async def test_a_url_with_a_key_opens_a_sealed_store(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_is_written_in_base64_or_hex(text: str) -> None:
-    """Each way to write 32 bytes gives the same key."""
+    """Hex, base64 and URL-safe base64 of 32 bytes give the same key, with or without padding."""
     assert parse_seal_key(text) == KEY
 
 
@@ -320,7 +320,7 @@ def test_a_key_is_written_in_base64_or_hex(text: str) -> None:
     ],
 )
 def test_what_is_no_key_is_refused_unrepeated(text: str) -> None:
-    """Too short, too long and no base64 are one clear line that does not show the text."""
+    """A text that does not hold 32 bytes is a ConfigError that says how to make a key, not what was given."""
     with pytest.raises(ConfigError, match="openssl rand -base64 32") as caught:
         parse_seal_key(text)
     assert not text or text not in str(caught.value)
@@ -329,7 +329,7 @@ def test_what_is_no_key_is_refused_unrepeated(text: str) -> None:
 @given(content=st.binary(max_size=200), name=st.text(max_size=20), other=st.text(max_size=20))
 @settings(max_examples=100, deadline=None)
 def test_what_is_closed_opens_in_its_place_alone(content: bytes, name: str, other: str) -> None:
-    """Any content and any name come back; the same row under another name or key does not open."""
+    """A sealed row opens to what it was, but not under another id, with another key, or changed."""
     seal = Seal(KEY)
     row = (name, "open", "run_1", content, content + b"1", b"", T0)
     closed = seal.close(RESPONSES, row)
@@ -349,7 +349,7 @@ def test_what_is_closed_opens_in_its_place_alone(content: bytes, name: str, othe
 @given(text=st.text(max_size=50), turn=st.integers(0, 9), seq=st.integers(0, 99))
 @settings(max_examples=50, deadline=None)
 def test_sealed_text_is_text(text: str, turn: int, seq: int) -> None:
-    """Sealed text columns hold ASCII, what is not there stays that way, and the rest is untouched."""
+    """A sealed text column holds ASCII; empty columns and those that are not sealed stay as they were."""
     seal = Seal(KEY)
     row = ("run_1", turn, seq, "tool", text, None, None, None, "c1", None)
     closed = seal.close(MESSAGES, row)
@@ -359,7 +359,7 @@ def test_sealed_text_is_text(text: str, turn: int, seq: int) -> None:
 
 
 def test_the_name_of_a_key_says_nothing_of_it() -> None:
-    """Two keys have two ids, which are no part of them, and a seal does not show its key."""
+    """Each seal key has its own id, and neither the id nor the repr of a seal shows the key."""
     ids = {Seal(os.urandom(32)).id for _ in range(20)}
     assert len(ids) == 20
     assert KEY.hex()[:16] != Seal(KEY).id
@@ -369,7 +369,7 @@ def test_the_name_of_a_key_says_nothing_of_it() -> None:
 
 
 async def test_a_sealed_turn_waits_unsealed_in_memory_only(make_sqlite: Make) -> None:
-    """Between put and commit a read sees the content, and what lies in the queue is sealed already."""
+    """Before the commit a read returns the content, but the queued write holds it sealed."""
     store = make_sqlite(seal=Seal(KEY))
     await store.start()
     store.put_run(run())

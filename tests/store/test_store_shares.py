@@ -1,4 +1,4 @@
-"""What is in memory alone is shared out: nobody's goes for what others keep (rule R3)."""
+"""Records that only memory holds: no caller's records make room for those of another (rule R3)."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from proxy.store.sqlite.store import SqliteStore
 
 
 def test_a_caller_pushes_out_its_own() -> None:
-    """Two thousand turns of one caller leave another's where they are, and the newest of its own."""
+    """A caller with two thousand turns loses its own oldest ones; another caller keeps all of its turns."""
     shelf = suspended_shelf(lambda: 0.0)
     for number in range(3):
         shelf.put(suspended(f"ada{number}", caller="ada"))
@@ -25,7 +25,7 @@ def test_a_caller_pushes_out_its_own() -> None:
 
 
 def test_a_caller_pushes_out_its_own_by_bytes() -> None:
-    """The same where bytes are what is short."""
+    """A caller that uses up the bytes loses its own oldest turns; another caller keeps its turn."""
     shelf = suspended_shelf(lambda: 0.0, max_bytes=100_000)
     shelf.put(suspended("ada", caller="ada", payload=b"x" * 20_000))
     for number in range(50):
@@ -35,7 +35,7 @@ def test_a_caller_pushes_out_its_own_by_bytes() -> None:
 
 
 def test_end_users_made_up_by_one_key_push_out_that_keys() -> None:
-    """A key that names a new person each time has the share of one key."""
+    """All end users that one key names share the room of that key, and push out nobody else's turns."""
     shelf = suspended_shelf(lambda: 0.0)
     shelf.put(suspended("ada", caller="ada"))
     shelf.put(suspended("cleo", caller="team/cleo"))
@@ -56,7 +56,7 @@ def test_what_is_too_large_by_itself_pushes_out_nothing() -> None:
 
 @pytest.mark.parametrize("where", ["memory", "file"])
 async def test_waiting_turns_of_a_store_are_shared_out(where: str, tmp_path: Path) -> None:
-    """With ``content = "none"`` one caller's flood leaves another's turn waiting, wherever the record is."""
+    """With ``content = "none"`` the flood of one caller does not push out another caller's waiting turn."""
     options = StoreOptions(content="none", clock=lambda: T0)
     made = MemoryStore(options) if where == "memory" else SqliteStore(tmp_path / "r.db", options)
     await made.start()

@@ -1,4 +1,4 @@
-"""What is known of threads that upstreams keep, in every store."""
+"""Threads that upstreams keep, as every kind of store knows them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from proxy.store.base import Store
 
 
 async def test_threads_are_known_by_their_caller(store: Any) -> None:
-    """Each caller's threads are its own; what was never noted is left out."""
+    """The store finds a thread only for the caller that put it, and leaves out unknown ids."""
     store.put_threads(["conv_1", "resp_1"], "ann", "")
     store.put_threads(["conv_1"], "bob", "web__fetch_page")
     assert await store.find_threads(["conv_1", "resp_1", "conv_2"], "ann") == {"conv_1": "", "resp_1": ""}
@@ -17,14 +17,14 @@ async def test_threads_are_known_by_their_caller(store: Any) -> None:
 
 
 async def test_what_was_read_stays_read(store: Any) -> None:
-    """A later word does not make a thread clean, whoever says it."""
+    """A thread keeps the first tool that brought untrusted content, whatever is put later."""
     for untrusted in ("", "web__fetch_page", "", "other__tool"):
         store.put_threads(["conv_1"], "ann", untrusted)
     assert await store.find_threads(["conv_1"], "ann") == {"conv_1": "web__fetch_page"}
 
 
 async def test_odd_ids_stay_unknown_or_are_kept(store: Any) -> None:
-    """An id is a client's word: none of them fails, and none is taken for another."""
+    """Clients choose the ids of threads: an odd id causes no error and is never taken for another one."""
     odd = ["", "\0", "\ud800", "x" * 300, "'; DROP TABLE threads; --"]
     store.put_threads(odd, "ann", "t__t")
     found = await store.find_threads([*odd, "x" * 200], "ann")
@@ -35,7 +35,7 @@ async def test_odd_ids_stay_unknown_or_are_kept(store: Any) -> None:
 
 
 async def test_threads_go_with_their_days(make: Any) -> None:
-    """They are known for ``store.keep_days`` after they were seen last."""
+    """The store forgets a thread ``store.keep_days`` after it was put last."""
     now = [T0]
     store: Store = make(clock=lambda: now[0], keep_days=1)
     await store.start()

@@ -1,4 +1,4 @@
-"""Tokens of connections in the record: sealed, shared by processes, refreshed by one at a time."""
+"""OAuth tokens in the store: sealed, shared by processes, and refreshed by one process at a time."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 class Provider:
-    """A token endpoint that takes each refresh token once, and shuts the account when one comes again."""
+    """A token endpoint that takes each refresh token once, and rejects all of them once a spent one comes."""
 
     def __init__(self, expires_in: float) -> None:
         self.expires_in = expires_in
@@ -75,7 +75,7 @@ class Provider:
         form = await request.post()
         self.asked.set()
         await self.release.wait()
-        if request.transport is None:  # Whoever asked has died meanwhile.
+        if request.transport is None:  # The process that asked has died.
             return web.Response(status=500)
         if form["refresh_token"] != self.newest:
             self.newest = ""
@@ -91,7 +91,7 @@ class Provider:
 
 @contextlib.asynccontextmanager
 async def providing(expires_in: float) -> AsyncIterator[Provider]:
-    """A provider that serves."""
+    """A running provider."""
     provider = Provider(expires_in)
     app = web.Application()
     app.router.add_post("/token", provider.token)
@@ -103,7 +103,7 @@ async def providing(expires_in: float) -> AsyncIterator[Provider]:
 
 
 async def begin(url: str, provider: Provider, rounds: int = 1) -> asyncio.subprocess.Process:
-    """A process of its own with a store and a broker, which waits for a word to begin."""
+    """Start a process with a store and a broker, which waits for a line on its input before it begins."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _PROCESS, url, provider.url, KEY.hex(), str(rounds),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -114,7 +114,7 @@ async def begin(url: str, provider: Provider, rounds: int = 1) -> asyncio.subpro
 
 
 async def finish(process: asyncio.subprocess.Process) -> list[str]:
-    """What the services said to a process that is told to begin."""
+    """Let a process begin, and return the answers that it got from the service."""
     said, _ = await process.communicate(b"go\n")
     assert process.returncode == 0
     answers: list[str] = json.loads(said.splitlines()[-1])  # What comes before is the log.
@@ -123,7 +123,7 @@ async def finish(process: asyncio.subprocess.Process) -> list[str]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where processes keep one record."""
+    """The URL of a store that several processes share."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/r.db"
     found: str = request.getfixturevalue("postgres_url")
@@ -131,7 +131,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def test_two_processes_spend_each_refresh_token_once(url: str) -> None:
-    """Rule T6: while tokens expire at once, processes take turns, and a rotated token is never used again."""
+    """Rule T6: two processes whose tokens expire at once take turns, and send each refresh token once."""
     async with providing(expires_in=0.001) as provider:
         both = [await begin(url, provider, 8) for _ in range(2)]
         answers = await asyncio.gather(*map(finish, both))
@@ -143,7 +143,7 @@ async def test_two_processes_spend_each_refresh_token_once(url: str) -> None:
 
 
 async def test_two_processes_share_one_refresh(url: str) -> None:
-    """Rule T6: one process refreshes, the other uses what it brought; a later start does, too."""
+    """Rule T6: one process refreshes the token, and another process and a later start use the result."""
     async with providing(expires_in=3600) as provider:
         both = [await begin(url, provider) for _ in range(2)]
         assert await asyncio.gather(*map(finish, both)) == [["Bearer access-1"]] * 2
@@ -152,7 +152,7 @@ async def test_two_processes_share_one_refresh(url: str) -> None:
 
 
 async def test_a_process_that_dies_frees_the_lock(url: str) -> None:
-    """A process that is killed while it asks keeps nobody from asking."""
+    """If a process is killed while it refreshes a token, another process can refresh it."""
     async with providing(expires_in=3600) as provider:
         provider.release.clear()
         first = await begin(url, provider)
@@ -168,7 +168,7 @@ async def test_a_process_that_dies_frees_the_lock(url: str) -> None:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def make_sql(request: pytest.FixtureRequest) -> Make:
-    """Makes stores in SQL."""
+    """A function that makes stores, for SQLite and PostgreSQL in turn."""
     made: Make = request.getfixturevalue(f"make_{request.param}")
     return made
 
@@ -180,7 +180,7 @@ def vault_of(store: SqlStore) -> SealedTokens:
 
 
 async def test_tokens_come_back_after_a_restart(make_sql: Make) -> None:
-    """The last tokens of each name are kept, whatever else is purged or expires."""
+    """The store keeps the last tokens of each name through a restart, a purge and more than a year."""
     now = [T0]
     store = make_sql(seal=Seal(KEY), content="none", clock=lambda: now[0])
     await store.start()
@@ -203,7 +203,7 @@ async def test_tokens_come_back_after_a_restart(make_sql: Make) -> None:
 
 
 async def test_no_file_has_a_token(make_sqlite: Make, tmp_path: Path) -> None:
-    """Rule R3: tokens are in no file in the clear, and a row that was moved does not open."""
+    """Rule R3: no file holds a token in plain text, and a token copied to another row does not open."""
     store = make_sqlite(seal=Seal(KEY))
     await store.start()
     await vault_of(store).save("a", SECRET)
@@ -216,13 +216,13 @@ async def test_no_file_has_a_token(make_sqlite: Make, tmp_path: Path) -> None:
 
 
 def query_write(path: Path, sql: str) -> None:
-    """Change a database behind the store's back."""
+    """Change the database without the store."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(sql)
 
 
 async def test_no_column_has_a_token(make_postgres: Make, postgres_url: str) -> None:
-    """Rule R3: the same in PostgreSQL."""
+    """Rule R3: no column in PostgreSQL holds a token in plain text."""
     store = make_postgres(seal=Seal(KEY))
     await store.start()
     await vault_of(store).save("a", SECRET)
@@ -231,7 +231,7 @@ async def test_no_column_has_a_token(make_postgres: Make, postgres_url: str) -> 
 
 
 async def test_without_a_key_there_is_no_vault(make_sql: Make) -> None:
-    """Rule R3: what cannot be sealed is not written at all."""
+    """Rule R3: a store without a seal key, or in memory, keeps no tokens at all."""
     store = make_sql()
     await store.start()
     assert store.vault is None
@@ -239,7 +239,7 @@ async def test_without_a_key_there_is_no_vault(make_sql: Make) -> None:
 
 
 async def test_another_key_is_refused_at_start(make_sql: Make) -> None:
-    """A record that has nothing sealed but tokens asks for its key like any other."""
+    """A store that holds only sealed tokens does not start with another seal key."""
     first = make_sql(seal=Seal(KEY))
     await first.start()
     await vault_of(first).save("a", SECRET)
@@ -249,7 +249,7 @@ async def test_another_key_is_refused_at_start(make_sql: Make) -> None:
 
 
 async def test_one_at_a_time(make_sql: Make) -> None:
-    """Of two that want the same name one waits; another name waits for nobody."""
+    """``exclusive`` lets in one store at a time for a name, and does not wait for other names."""
     store, other = make_sql(seal=Seal(KEY)), make_sql(seal=Seal(KEY))
     await store.start()
     await other.start()
@@ -271,7 +271,7 @@ async def test_one_at_a_time(make_sql: Make) -> None:
 async def test_a_lock_that_does_not_come_is_an_error(
     make_sqlite: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for ever."""
+    """``exclusive`` raises StoreUnavailable if it waits too long for the lock."""
     monkeypatch.setattr("proxy.store.tokens._MAX_WAIT_S", 0.0)
     store = make_sqlite(seal=Seal(KEY))
     await store.start()
@@ -282,7 +282,7 @@ async def test_a_lock_that_does_not_come_is_an_error(
 
 
 async def test_a_closed_record_says_so(make_sql: Make) -> None:
-    """Outside its life a vault neither reads nor writes, and says which error that is."""
+    """After the store is closed, its vault raises StoreUnavailable for every read and write."""
     store = make_sql(seal=Seal(KEY))
     await store.start()
     store.put_messages([message()])
@@ -296,7 +296,7 @@ async def test_a_closed_record_says_so(make_sql: Make) -> None:
 
 
 async def test_migration_keeps_what_there_is(make_sqlite: Make, tmp_path: Path) -> None:
-    """A record from before the table takes it, empty."""
+    """A start migrates a database from before the table of tokens, which can then hold tokens."""
     number = next(each.number for each in load_migrations() if each.name.endswith("_connection_tokens"))
     migrate_sqlite(tmp_path / "r.db", migrations=load_migrations()[: number - 1])
     store = make_sqlite(seal=Seal(KEY))

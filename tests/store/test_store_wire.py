@@ -1,4 +1,4 @@
-"""The bytes of runs: what is kept of them, until when, and where they are not written at all."""
+"""The raw bytes of runs: what the store keeps of them, for how long, and when it keeps none."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ Make = Callable[..., SqlStore]
 
 
 async def test_the_bytes_of_a_run_are_found_by_its_whole_id(make: Make) -> None:
-    """They come back as they were put, the last ones of a run; their size is told without them."""
+    """The store returns the last bytes put for a run, and tells their size, only for the whole run id."""
     store = make(seal=Seal(KEY))
     await store.start()
     store.put_wire(wire(payload=b"first"))
@@ -31,7 +31,7 @@ async def test_the_bytes_of_a_run_are_found_by_its_whole_id(make: Make) -> None:
 
 
 async def test_bytes_go_with_their_days_and_with_their_run(make: Make) -> None:
-    """Rule R3: past ``keep_days`` nobody is given them, and a purge of the run deletes them."""
+    """Rule R3: the store returns no bytes after ``keep_days``, and a purge of the run deletes them."""
     now = [T0]
     store = make(seal=Seal(KEY), keep_days=1, clock=lambda: now[0])
     await store.start()
@@ -42,7 +42,7 @@ async def test_bytes_go_with_their_days_and_with_their_run(make: Make) -> None:
     assert await store.purge(PurgeFilter(run_id="run_1")) == 1
     assert await store.find_wire("run_1") is None
     assert await store.find_wire("run_2") == wire("run_2")
-    # Content whose run was never written goes with the batch after the last.
+    # The purge deletes content without a run in the batch after the last runs.
     now[0] = T0 + 60
     while await store.purge(PurgeFilter(before=T0 + 30)):
         pass
@@ -58,7 +58,7 @@ async def test_bytes_go_with_their_days_and_with_their_run(make: Make) -> None:
     "options", [{"seal": None}, {"content": "none", "seal": Seal(KEY)}], ids=["open", "none"]
 )
 async def test_bytes_that_nobody_may_keep_are_not_written(make_sql: Make, options: dict[str, object]) -> None:
-    """Nothing in them can be masked: where they would not be sealed, or content is not kept, nothing is."""
+    """The store cannot mask bytes, so it writes none without a seal key or with ``content = "none"``."""
     store = make_sql(**options)
     await store.start()
     store.put_run(run())
@@ -69,7 +69,7 @@ async def test_bytes_that_nobody_may_keep_are_not_written(make_sql: Make, option
 
 
 async def test_what_one_caller_keeps_is_bounded(make_sqlite: Callable[..., SqliteStore]) -> None:
-    """The oldest of a caller goes first, and nothing of others does."""
+    """A caller above ``max_per_caller`` loses the bytes of its oldest runs; others lose nothing."""
     store = make_sqlite(seal=Seal(KEY), max_per_caller=3, reap=True, tidy_every_s=3600.0)
     await store.start()
     for number in range(6):

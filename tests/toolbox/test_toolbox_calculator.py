@@ -1,4 +1,4 @@
-"""``core__calculate``: what it computes, what it refuses, and that nothing breaks it."""
+"""``core__calculate``: the values it computes, the expressions it refuses, and its limits."""
 
 import contextlib
 import operator
@@ -19,7 +19,7 @@ from proxy.tools.contract.spec import ToolEffect
 
 
 async def test_the_tool_as_it_is_loaded() -> None:
-    """Rules T3 and T4: the tool takes one bounded text, changes nothing, and shows its result."""
+    """Rules T3 and T4: the tool takes one text of limited length, is read-only, and records its result."""
     provider = core_provider(FixedClock(datetime(2026, 11, 21, tzinfo=UTC)), NoHttp().client)
     spec = {spec.name: spec for spec in await provider.list_tools()}["core__calculate"]
     assert spec.effect is ToolEffect.READ_ONLY
@@ -75,7 +75,7 @@ async def test_the_tool_as_it_is_loaded() -> None:
     ],
 )
 def test_exact_values(expression: str, value: str) -> None:
-    """Precedence, associativity and functions; every digit is right and it says so."""
+    """Operators and functions follow the usual precedence, and a result without rounding is marked exact."""
     assert evaluate(expression) == (value, True)
 
 
@@ -94,7 +94,7 @@ def test_exact_values(expression: str, value: str) -> None:
     ],
 )
 def test_rounded_values(expression: str, value: str) -> None:
-    """Where a step had to round, the answer has 50 digits and says that it is not exact."""
+    """If a step had to round, the result has at most 50 digits and is marked as not exact."""
     assert evaluate(expression) == (value, False)
 
 
@@ -117,7 +117,7 @@ def test_rounded_values(expression: str, value: str) -> None:
     ],
 )
 def test_values_that_are_none(expression: str, said: str) -> None:
-    """A division by zero, an undefined value or one past the bounds is a failure that says so."""
+    """A division by zero, an undefined value or one beyond the limits is a failure that names the cause."""
     with pytest.raises(ToolFailure, match=said) as caught:
         evaluate(expression)
     assert caught.value.code == "execution_failed"
@@ -160,7 +160,7 @@ def test_values_that_are_none(expression: str, said: str) -> None:
     ],
 )
 def test_what_is_no_expression(expression: str, said: str) -> None:
-    """Rule T3: text that is no expression is refused by its position, with none of it repeated."""
+    """Rule T3: an invalid expression fails with a message that names the problem and quotes nothing."""
     with pytest.raises(ToolFailure, match=said) as caught:
         evaluate(expression)
     assert caught.value.code == "invalid_arguments"
@@ -169,7 +169,7 @@ def test_what_is_no_expression(expression: str, said: str) -> None:
 
 
 def outcome(expression: str) -> tuple[str, str]:
-    """Whether an expression has a value or a failure's code, and the value or the words."""
+    """Return "value" and the value of an expression, or the code and the message of its failure."""
     try:
         return "value", evaluate(expression)[0]
     except ToolFailure as failure:
@@ -178,7 +178,7 @@ def outcome(expression: str) -> tuple[str, str]:
 
 @given(st.text(alphabet="0123456789.eE+-*/%(), sqrtminroundfloor_'", max_size=60) | st.text(max_size=80))
 def test_any_text(expression: str) -> None:
-    """Any text is a bounded value or a ToolFailure, never another exception."""
+    """Any text gives a value or a ToolFailure of limited length, never another exception."""
     kind, text = outcome(expression)
     assert kind in ("value", "invalid_arguments", "execution_failed")
     assert 0 < len(text) <= 300
@@ -216,14 +216,14 @@ ODD_EXPRESSIONS = st.recursive(
 
 @given(ODD_EXPRESSIONS)
 def test_at_the_ends_of_the_numbers(expression: str) -> None:
-    """Whatever is too small, too large or undefined, also in writing the result, is a failure in words."""
+    """An expression of very small or very large numbers raises no exception other than ToolFailure."""
     with contextlib.suppress(ToolFailure):
         evaluate(expression)
 
 
 @given(EXPRESSIONS)
 def test_sums_and_products_are_those_of_fractions(pair: tuple[str, Fraction]) -> None:
-    """Sums, differences and products are exactly those of rational arithmetic."""
+    """Sums, differences and products of decimals are exact."""
     expression, wanted = pair
     text, exact = evaluate(expression)
     assert (Fraction(text), exact) == (wanted, True)
@@ -240,7 +240,7 @@ def test_sums_and_products_are_those_of_fractions(pair: tuple[str, Fraction]) ->
     ],
 )
 def test_the_longest_expressions(unit: str, kind: str) -> None:
-    """At its bounds an expression is a few hundred steps on numbers of 200 digits: it comes back."""
+    """An expression of nearly the maximum length terminates, even with roots, powers and divisions."""
     assert outcome(unit * (MAX_LENGTH // len(unit) - 1) + "1")[0] == kind
 
 

@@ -1,4 +1,4 @@
-"""``calendar__list_events`` against a server that answers as Google documents."""
+"""``calendar__list_events`` against a local server that answers as Google documents."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -50,7 +50,7 @@ def event(number: int = 1, **changed: Any) -> dict[str, Any]:
 
 
 def page(*items: Any, token: str | None = None) -> dict[str, Any]:
-    """A page of events."""
+    """A page of events, with a token if another page follows."""
     body: dict[str, Any] = {
         "kind": "calendar#events",
         "etag": '"p33g9nqh"',
@@ -68,24 +68,24 @@ def page(*items: Any, token: str | None = None) -> dict[str, Any]:
 
 
 def error(code: int, reason: str, domain: str = "global") -> dict[str, Any]:
-    """An error, whose words the tool may not repeat."""
+    """An error body of Google with messages that the tool must not repeat."""
     one = {"domain": domain, "reason": reason, "message": "s3cret message"}
     return {"error": {"errors": [one], "code": code, "message": "s3cret message"}}
 
 
 def calendar(service: Service) -> FunctionProvider:
-    """The provider, with the service's address."""
+    """The provider of the tool with the local server's URL."""
     return calendar_provider(service.capabilities(CLOCK), base_url=f"{service.url}/calendar/v3")
 
 
 async def list_events(*answers: Any, **arguments: Any) -> Any:
-    """The result of one call."""
+    """Call the tool once against a server with these answers and return the result."""
     async with local_service(*answers) as service:
         return await use(calendar(service), {**DAY, **arguments})
 
 
 async def test_the_tool_as_it_is_loaded() -> None:
-    """Rules T4 and T8: arguments, effect, cache and trust are those that were promised."""
+    """Rules T4 and T8: the tool has the expected arguments, effect and cache time, and untrusted output."""
     (spec,) = await calendar_provider(Capabilities(clock=CLOCK)).list_tools()
     assert spec.name == "calendar__list_events"
     assert spec.effect is ToolEffect.READ_ONLY
@@ -102,7 +102,7 @@ async def test_the_tool_as_it_is_loaded() -> None:
 
 
 async def test_one_page() -> None:
-    """One request as Google documents it; each event with the fields of the contract and no other."""
+    """The tool sends one request as Google documents it and returns only the fields of its contract."""
     async with local_service(Answer(page(event()))) as service:
         result = await use(calendar(service), DAY)
     (asked,) = service.asked
@@ -138,7 +138,7 @@ async def test_one_page() -> None:
 
 
 async def test_bare_and_whole_day_events() -> None:
-    """What an event does not have is null; one that lasts all day has dates."""
+    """Fields that an event lacks are null, and an all-day event has dates instead of times."""
     bare = {
         "id": "x",
         "status": "tentative",
@@ -161,7 +161,7 @@ async def test_bare_and_whole_day_events() -> None:
 
 
 async def test_pages_are_followed() -> None:
-    """The same request with the page's token, until there is none; an empty page is no end."""
+    """The tool follows page tokens until a page has none, and goes on after an empty page."""
     answers = [
         Answer(page(event(1), token="a/b=")),
         Answer(page(token="c")),
@@ -178,7 +178,7 @@ async def test_pages_are_followed() -> None:
 
 
 async def test_no_more_than_asked_for() -> None:
-    """The limit ends the reading, also in the middle of a page."""
+    """The tool stops at ``max_results`` events, even in the middle of a page."""
     answers = [Answer(page(event(1), event(2), token="more")), Answer(page(event(3), event(4), token="more"))]
     async with local_service(*answers) as service:
         result = await use(calendar(service), {**DAY, "max_results": 3})
@@ -187,20 +187,20 @@ async def test_no_more_than_asked_for() -> None:
 
 
 async def test_cancelled_events_are_dropped() -> None:
-    """They count for nothing, and the next page is asked for instead."""
+    """The tool skips cancelled events, does not count them, and reads the next page instead."""
     gone = {"kind": "calendar#event", "id": "gone", "status": "cancelled", "recurringEventId": "r"}
     answers = [Answer(page(gone, event(1), token="more")), Answer(page(gone, event(2)))]
     assert [one["id"] for one in await list_events(*answers, max_results=2)] == ["event1", "event2"]
 
 
 async def test_no_events() -> None:
-    """A calendar with nothing in it gives an empty list."""
+    """A calendar without events gives an empty list."""
     assert await list_events(Answer(page())) == []
 
 
 @pytest.mark.parametrize("first", [[], [event(1), event(2)]], ids=["nothing yet", "some events"])
 async def test_pages_without_end(first: list[dict[str, Any]]) -> None:
-    """A service that has always one more page is not followed for ever, and no part passes for the whole."""
+    """If the pages never end, the tool stops after 50 and fails instead of returning a partial list."""
     answers = [Answer(page(*first, token="again")), Answer(page(token="again"))]
     async with local_service(*answers) as service:
         with pytest.raises(ToolFailure, match="ask for a shorter time") as caught:
@@ -211,7 +211,7 @@ async def test_pages_without_end(first: list[dict[str, Any]]) -> None:
 
 
 async def test_as_many_pages_as_are_read() -> None:
-    """What ends on the last page that is read is whole, and so is what is full there."""
+    """The tool returns a list that ends, or reaches ``max_results``, on the 50th page."""
     before = [Answer(page(event(n), token="more")) for n in range(49)]
     for last, most in ((page(event(49)), 2500), (page(event(49), token="more"), 50)):
         result = await list_events(*before, Answer(last), max_results=most)
@@ -223,7 +223,7 @@ async def test_as_many_pages_as_are_read() -> None:
     ["ada@example.com", "en.german#holiday@group.v.calendar.google.com", "%2e%2e", "a?b&c=d", "a b", "ü"],
 )
 async def test_calendar_ids_stay_one_part_of_the_path(calendar_id: str) -> None:
-    """Whatever the model sends names a calendar and leads nowhere else."""
+    """The tool encodes the calendar id as one path segment, so the id cannot change the rest of the URL."""
     async with local_service(Answer(page())) as service:
         await use(calendar(service), {**DAY, "calendar_id": calendar_id})
     (asked,) = service.asked
@@ -234,7 +234,7 @@ async def test_calendar_ids_stay_one_part_of_the_path(calendar_id: str) -> None:
 
 @pytest.mark.parametrize("calendar_id", [".", "..", "...", "../x", "a/b", "a\\b"])
 async def test_steps_are_no_calendar(calendar_id: str) -> None:
-    """An id that an address would read as a step is refused, and nothing is asked."""
+    """The tool refuses an id of dots or with a slash or backslash, and sends no request."""
     async with local_service(Answer(page())) as service:
         with pytest.raises(ToolFailure, match="calendar_id"):
             await use(calendar(service), {**DAY, "calendar_id": calendar_id})
@@ -259,7 +259,7 @@ async def test_steps_are_no_calendar(calendar_id: str) -> None:
     ],
 )
 async def test_errors(status: int, reason: str, said: str, code: str, transient: bool) -> None:
-    """Each documented error has clear words of ours; Google's own are never repeated."""
+    """The tool has its own message for each documented error and never repeats Google's message."""
     with pytest.raises(ToolFailure, match=said) as caught:
         await list_events(Answer(error(status, reason), status))
     assert (caught.value.code, caught.value.transient) == (code, transient)
@@ -270,20 +270,20 @@ async def test_errors(status: int, reason: str, said: str, code: str, transient:
     "body", [b"<html>s3cret</html>", b"", {"error": "s3cret"}, [1], {"error": {"errors": [1]}}]
 )
 async def test_errors_of_another_form(body: bytes | dict[str, Any] | list[int]) -> None:
-    """The status alone is enough for clear words."""
+    """If an error body has another form, the tool chooses its message by the HTTP status alone."""
     with pytest.raises(ToolFailure, match="no calendar of this id") as caught:
         await list_events(Answer(body, 404))
     assert "s3cret" not in caught.value.message
 
 
 async def test_an_error_on_a_later_page() -> None:
-    """Half of the events are not given out as all of them."""
+    """If a later page fails, the call fails; the tool does not return a partial list."""
     with pytest.raises(ToolFailure, match="not available"):
         await list_events(Answer(page(event(), token="more")), Answer(error(500, "backendError"), 500))
 
 
 async def test_401_leads_to_one_refresh() -> None:
-    """A refused token is renewed once, and the page is asked for again; a second refusal ends it."""
+    """After a 401 the tool renews the token once and repeats the request; a second 401 is a failure."""
     refused = Answer(error(401, "authError"), 401)
     connection = Connection("old", "new")
     async with local_service(refused, Answer(page(event())), connection=connection) as service:
@@ -314,7 +314,7 @@ async def test_401_leads_to_one_refresh() -> None:
     ],
 )
 async def test_an_answer_that_makes_no_sense(body: object) -> None:
-    """A body of another form is a failure, never an empty calendar."""
+    """A response body of another form is a failure, not an empty list."""
     with pytest.raises(ToolFailure, match=r"unexpected form|not JSON") as caught:
         await list_events(Answer(body))
     assert "s3cret" not in caught.value.message
@@ -334,21 +334,21 @@ async def test_an_answer_that_makes_no_sense(body: object) -> None:
     ],
 )
 async def test_arguments_are_strict(changed: dict[str, Any], said: str) -> None:
-    """Rule T3: times need a zone, numbers their bounds, and nothing else is taken."""
+    """Rule T3: times without an offset, numbers out of range and unknown fields are refused."""
     with pytest.raises(ArgumentsInvalid, match=said):
         await use(calendar_provider(Capabilities(clock=CLOCK)), {**DAY, **changed})
 
 
 @pytest.mark.parametrize("time_min", [DAY["time_max"], "2026-11-22T00:00:00Z"])
 async def test_the_span_is_not_empty(time_min: str) -> None:
-    """time_min is before time_max, and nobody is asked otherwise."""
+    """A time_min that is not before time_max is refused."""
     with pytest.raises(ToolFailure, match="before time_max") as caught:
         await use(calendar_provider(Capabilities(clock=CLOCK)), {**DAY, "time_min": time_min})
     assert caught.value.code == "invalid_arguments"
 
 
 async def test_the_record_shows_ids_and_times() -> None:
-    """Rule T4: neither words nor people of an event are on record, nor whose calendar it is."""
+    """Rule T4: the record has ids and times of events, but no texts, attendees or calendar id."""
     async with local_service(Answer(page(event()))) as service:
         provider = calendar(service)
         result = await use(provider, DAY)

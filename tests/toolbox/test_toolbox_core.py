@@ -1,4 +1,4 @@
-"""The curated tools of provider ``core``: their wire schemas and what they answer."""
+"""The tools ``get_current_time`` and ``get_weather`` of the provider ``core``: schemas and results."""
 
 import json
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ async def use(name: str, arguments: dict[str, Any], http: Any = None, clock: Any
 
 
 async def test_wire_schemas() -> None:
-    """Rule T8: both tools' definitions are exactly those that the recorded requests have."""
+    """Rule T8: both tools send exactly this description and this schema to the model."""
     provider = core_provider(AT, Answers().client)
     tools = {spec.name: spec for spec in await provider.list_tools() if spec.name != "core__calculate"}
     assert {name: (spec.description, spec.parameters) for name, spec in tools.items()} == {
@@ -82,7 +82,7 @@ async def test_wire_schemas() -> None:
 
 
 async def test_current_time() -> None:
-    """Rule T6: the time comes from the clock that was handed over, to the second, in the zone asked for."""
+    """Rule T6: the tool takes the time from its clock and returns it to the second, in the zone asked for."""
     assert await use("get_current_time", {"timezone": "Europe/Berlin"}) == {
         "timezone": "Europe/Berlin",
         "iso": "2026-11-21T14:05:00+01:00",
@@ -106,7 +106,7 @@ async def test_current_time() -> None:
     ],
 )
 async def test_unknown_time_zone(zone: str) -> None:
-    """Rule T3: a zone that does not exist is a failure that helps and quotes nothing."""
+    """Rule T3: an unknown zone fails with a message that gives an example and does not repeat the zone."""
     with pytest.raises(ToolFailure, match="Europe/Berlin") as caught:
         await use("get_current_time", {"timezone": zone})
     assert caught.value.code == "invalid_arguments"
@@ -115,7 +115,7 @@ async def test_unknown_time_zone(zone: str) -> None:
 
 @given(st.text(max_size=80))
 async def test_any_time_zone_text(zone: str) -> None:
-    """Any text is a zone or a ToolFailure, never another exception."""
+    """Any text as the zone gives a time or a ToolFailure, never another exception."""
     try:
         result = await use("get_current_time", {"timezone": zone})
     except ToolFailure as failure:
@@ -124,7 +124,7 @@ async def test_any_time_zone_text(zone: str) -> None:
 
 
 def test_clocks() -> None:
-    """The system's clock is aware and moves on; a fixed one needs a zone and stands still."""
+    """The system clock tells the current time; a fixed clock tells the time it was given, with a zone."""
     assert abs((SystemClock().now(UTC) - datetime.now(UTC)).total_seconds()) < 60
     assert AT.now(ZoneInfo("Europe/Berlin")).isoformat() == "2026-11-21T14:05:00.123456+01:00"
     with pytest.raises(ValueError, match="zone"):
@@ -135,7 +135,7 @@ PLACE = {"results": [{"name": "Rome", "latitude": 41.9, "longitude": 12.5, "coun
 
 
 def forecast(temperature: Any = 19.0, code: Any = 2) -> dict[str, Any]:
-    """A forecast body."""
+    """A body of the forecast API with the current weather."""
     return {
         "current_units": {"temperature_2m": "°C"},
         "current": {"temperature_2m": temperature, "weather_code": code},
@@ -143,7 +143,7 @@ def forecast(temperature: Any = 19.0, code: Any = 2) -> dict[str, Any]:
 
 
 async def test_weather_asks_twice() -> None:
-    """The place is looked up first, then its weather, with the documented parameters."""
+    """The tool asks for the place first and then for its weather, with the documented parameters."""
     http = Answers(PLACE, forecast())
     result = await use("get_weather", {"location": " Rome "}, http.client)
     assert result == {"location": "Rome", "temperature_c": 19.0, "conditions": "partly cloudy"}
@@ -160,7 +160,7 @@ async def test_weather_asks_twice() -> None:
 
 
 def daily(**changed: Any) -> dict[str, Any]:
-    """A forecast body with two days."""
+    """A body of the forecast API with the current weather and two days."""
     lists = {
         "time": ["2026-11-21", "2026-11-22"],
         "weather_code": [61, None],
@@ -172,7 +172,7 @@ def daily(**changed: Any) -> dict[str, Any]:
 
 
 async def test_forecast() -> None:
-    """Days are asked for in the place's own zone and come with the current weather, gaps as null."""
+    """The tool asks for days in the place's zone and adds them to the current weather, gaps as null."""
     http = Answers(PLACE, daily())
     result = await use("get_weather", {"location": "Rome", "days": 2}, http.client)
     assert result == {
@@ -207,7 +207,7 @@ async def test_forecast() -> None:
 
 
 async def test_imperial_units() -> None:
-    """Fahrenheit is asked of the service, and every temperature is named by its unit."""
+    """For imperial units the tool asks the service for Fahrenheit and names the result's fields after it."""
     http = Answers(PLACE, {**daily(), **forecast(66.2)})
     result = await use("get_weather", {"location": "Rome", "days": 1, "units": "imperial"}, http.client)
     assert http.asked[1][1]["temperature_unit"] == "fahrenheit"
@@ -228,21 +228,21 @@ async def test_imperial_units() -> None:
     ],
 )
 async def test_forecast_is_untrusted(changed: dict[str, Any]) -> None:
-    """Lists of unequal length, wrong types and numbers out of range are unexpected form."""
+    """Lists of unequal length, wrong types and numbers out of range fail the call and are not quoted."""
     with pytest.raises(ToolFailure, match="unexpected form") as caught:
         await use("get_weather", {"location": "Rome", "days": 2}, Answers(PLACE, daily(**changed)).client)
     assert "s3cret" not in caught.value.message
 
 
 async def test_forecast_that_is_missing() -> None:
-    """Days that were asked for and did not come are a failure, not an empty forecast."""
+    """If the service leaves out the days asked for, the call fails instead of giving an empty forecast."""
     with pytest.raises(ToolFailure, match="unexpected form"):
         await use("get_weather", {"location": "Rome", "days": 2}, Answers(PLACE, forecast()).client)
 
 
 @pytest.mark.parametrize("body", [{"generationtime_ms": 0.4}, {"results": []}])
 async def test_unknown_place_is_a_result(body: dict[str, Any]) -> None:
-    """A place that nobody knows is a result that says so, and no forecast is asked."""
+    """An unknown place is a result that says so, and the tool asks for no forecast."""
     http = Answers(body)
     result = await use("get_weather", {"location": "Nowhereville"}, http.client)
     assert result["found"] is False
@@ -266,7 +266,7 @@ async def test_unknown_place_is_a_result(body: dict[str, Any]) -> None:
     ],
 )
 async def test_upstream_body_is_untrusted(bodies: tuple[Any, ...]) -> None:
-    """An answer that is not of the documented form is a failure that quotes none of it."""
+    """A response that is not of the documented form fails the call, and the message does not quote it."""
     with pytest.raises(ToolFailure, match="unexpected form") as caught:
         await use("get_weather", {"location": "Rome"}, Answers(*bodies).client)
     assert "s3cret" not in caught.value.message
@@ -274,7 +274,7 @@ async def test_upstream_body_is_untrusted(bodies: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("location", ["", "   ", "x" * 201])
 async def test_location_must_be_a_name(location: str) -> None:
-    """Nothing is asked for a location that can be no name."""
+    """The tool refuses an empty or overlong location and sends no request."""
     http = Answers()
     with pytest.raises(ToolFailure):
         await use("get_weather", {"location": location}, http.client)
@@ -282,7 +282,7 @@ async def test_location_must_be_a_name(location: str) -> None:
 
 
 async def test_arguments_are_strict() -> None:
-    """Rule T3: extra fields and wrong types are refused."""
+    """Rule T3: missing and unknown fields, wrong types and values out of range are refused."""
     wrong: list[dict[str, Any]] = [{}, {"location": 1}, {"location": "Rome", "unit": "metric"}]
     wrong += [
         {"location": "Rome", **one} for one in ({"units": "f"}, {"days": 8}, {"days": -1}, {"days": "2"})
@@ -293,14 +293,14 @@ async def test_arguments_are_strict() -> None:
 
 
 async def test_every_documented_code_has_words() -> None:
-    """Each WMO code that Open-Meteo documents has words of its own, and another one is said to be unknown."""
+    """Each WMO code that Open-Meteo documents has its own words; other codes are "unknown conditions"."""
     assert len(set(WEATHER_WORDS.values())) == len(WEATHER_WORDS) == 28
     result = await use("get_weather", {"location": "Rome"}, Answers(PLACE, forecast(code=42)).client)
     assert result["conditions"] == "unknown conditions"
 
 
 async def test_recorded_answers() -> None:
-    """The demo's recorded bodies give the very result that the recorded conversation has."""
+    """The demo's recorded responses give the same result as in the demo's recorded conversation."""
     recorded = RecordedHttpClient(FIXTURES)
     for name in ("Berlin", "berlin"):
         assert await use("get_weather", {"location": name}, recorded.client) == {
@@ -311,7 +311,7 @@ async def test_recorded_answers() -> None:
 
 
 async def test_recorded_miss_names_the_url() -> None:
-    """What was not recorded is a failure that names the URL and not the arguments."""
+    """A request without a recording fails with a message that names the URL but not the arguments."""
     with pytest.raises(ToolFailure, match=r"https://geocoding-api\.open-meteo\.com/v1/search") as caught:
         await use("get_weather", {"location": "Zqville"}, RecordedHttpClient(FIXTURES).client)
     assert "Zqville" not in caught.value.message
@@ -319,7 +319,7 @@ async def test_recorded_miss_names_the_url() -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"url": 1, "params": [], "body": 1}'])
 def test_recorded_folder_is_checked(tmp_path: Path, text: str) -> None:
-    """A folder without exchanges, or with a broken one, stops the start."""
+    """A folder without recorded exchanges, or with an invalid one, is a configuration error."""
     with pytest.raises(ConfigError, match="holds no recorded"):
         RecordedHttpClient(tmp_path)
     (tmp_path / "a.json").write_text(text)
@@ -328,7 +328,7 @@ def test_recorded_folder_is_checked(tmp_path: Path, text: str) -> None:
 
 
 async def test_weather_over_real_http() -> None:
-    """The same bodies over a real socket, through the guarded client, with the addresses as a setting."""
+    """The tool works through the real HTTP client of the egress pool, with configured URLs."""
     hits: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:

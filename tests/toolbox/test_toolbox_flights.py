@@ -1,4 +1,4 @@
-"""``flights__search_flights`` against a server that answers as Duffel documents."""
+"""``flights__search_flights`` against a local server that answers as Duffel documents."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -22,18 +22,18 @@ TRIP = {"origin": "LHR", "destination": "JFK", "departure_date": "2027-03-01"}
 
 
 def flights(service: Service, **settings: Any) -> FunctionProvider:
-    """The provider, with the service's address."""
+    """The provider of the tool with the local server's URL."""
     return flights_provider(service.capabilities(CLOCK), base_url=service.url, **settings)
 
 
 async def search(*answers: Any, **arguments: Any) -> Any:
-    """The result of one search."""
+    """Run one search against a server with these answers and return the result."""
     async with local_service(*answers) as service:
         return await use(flights(service), {**TRIP, **arguments})
 
 
 async def test_the_tool_as_it_is_loaded() -> None:
-    """Rules T4 and T8: arguments, effect and cache are those that were promised; it loads unconnected."""
+    """Rules T4 and T8: the tool has the expected arguments and effect, and loads without a connection."""
     (spec,) = await flights_provider(Capabilities(clock=CLOCK)).list_tools()
     assert spec.name == "flights__search_flights"
     assert spec.effect is ToolEffect.READ_ONLY
@@ -59,13 +59,13 @@ async def test_the_tool_as_it_is_loaded() -> None:
 
 
 async def test_unconnected() -> None:
-    """Rule T6: without the connection the tool says which one is missing."""
+    """Rule T6: if the connection is not set up, the call fails with a message that names it."""
     with pytest.raises(ToolFailure, match='"duffel" is not set up'):
         await use(flights_provider(Capabilities(clock=CLOCK)), TRIP)
 
 
 async def test_one_way() -> None:
-    """One request as Duffel documents it; one offer with every field of the contract."""
+    """The tool sends one request as Duffel documents it and returns every field of its contract."""
     async with local_service(Answer(offers(offer()), 201)) as service:
         result = await use(flights(service), {**TRIP, "origin": "lhr"})
     assert service.asked == [
@@ -110,7 +110,7 @@ async def test_one_way() -> None:
 
 
 async def test_return_trip() -> None:
-    """Both directions are asked for and shown, the outward one on top, changes counted."""
+    """A return trip asks for both directions; the top level shows the outward one with its stops."""
     there = trip_slice(
         segment("LHR", "DUB", "2027-03-01T06:00:00", "2027-03-01T07:20:00"),
         segment("DUB", "JFK", "2027-03-01T09:00:00", "2027-03-01T11:40:00", stops=[{"id": "sto_1"}]),
@@ -145,7 +145,7 @@ async def test_return_trip() -> None:
 
 
 async def test_no_offers() -> None:
-    """No offers is an empty list; of offers that have all expired there is only a note."""
+    """A search without offers gives an empty list; if all offers have expired, the list has only a note."""
     assert await search(Answer(offers(), 201)) == []
     assert await search(Answer(offers(offer(expires_at="2026-11-21T13:05:59Z")), 201)) == [
         {"note": "1 of 1 offers are left out: 1 expired"}
@@ -153,7 +153,7 @@ async def test_no_offers() -> None:
 
 
 async def test_what_duffel_leaves_open() -> None:
-    """An airline without a code, no tax, no duration: what is not known is null or worked out."""
+    """Values that Duffel leaves out are null; a missing duration is computed if the zones are known."""
     there = trip_slice(
         segment("LHR", "JFK", "2027-03-01T09:25:00", "2027-03-01T12:20:00"),
         duration=None,
@@ -177,7 +177,7 @@ async def test_what_duffel_leaves_open() -> None:
 
 
 async def test_cheapest_first_and_bounded() -> None:
-    """Offers come cheapest first, by number and not by text, and never more than 50."""
+    """The tool sorts offers by price as a number and shows the 50 cheapest."""
     many = [offer(id=f"off_{price}", total_amount=f"{price}.00") for price in range(130, 70, -1)]
     async with local_service(Answer(offers(*many), 201)) as service:
         context = CallContext("run", "inv", "caller", "call", max_result_bytes=1 << 20)
@@ -188,7 +188,7 @@ async def test_cheapest_first_and_bounded() -> None:
 
 @pytest.mark.parametrize("max_bytes", [256, 3000, 20000])
 async def test_what_does_not_fit_is_told(max_bytes: int) -> None:
-    """Rule T7: a result is as large as it may be, its JSON whole, and a note counts what it leaves out."""
+    """Rule T7: the tool shows as many offers as fit in the result, and a note counts those left out."""
     prices = range(130, 70, -1)
     many: list[object] = [offer(id=f"off_{price}", total_amount=f"{price}.00") for price in prices]
     many += [offer(expires_at="2026-11-21T13:05:59Z"), offer(total_amount="s3cret"), None]
@@ -213,7 +213,7 @@ async def test_what_does_not_fit_is_told(max_bytes: int) -> None:
 
 
 async def test_never_cached_past_an_offer() -> None:
-    """A result's life in the cache ends with the first offer that it shows."""
+    """The cache keeps a result only until the first of its offers expires."""
     first = offer(expires_at="2026-11-21T13:10:00Z")
     async with local_service(Answer(offers(offer(), first, offer()), 201)) as service:
         context = CallContext("run", "inv", "caller", "call")
@@ -235,7 +235,7 @@ async def test_never_cached_past_an_offer() -> None:
     ],
 )
 async def test_an_offer_that_makes_no_sense(broken: dict[str, Any]) -> None:
-    """It is left out; where no offer makes sense the search has failed, with none of it quoted."""
+    """The tool leaves out an invalid offer; if all offers are invalid, the search fails and quotes none."""
     found, note = await search(Answer(offers(offer(**broken), offer()), 201))
     assert found["id"] == offer()["id"]
     assert note == {"note": "1 of 2 offers are left out: 1 in an unexpected form"}
@@ -246,7 +246,7 @@ async def test_an_offer_that_makes_no_sense(broken: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("body", [None, [], {}, {"data": None}, {"data": {"offers": {}}}, b"", b"<html>"])
 async def test_an_answer_that_makes_no_sense(body: object) -> None:
-    """A body of another form is a failure, never an empty list."""
+    """A response body of another form is a failure, not an empty list."""
     with pytest.raises(ToolFailure, match=r"unexpected form|not JSON"):
         await search(Answer(body, 201))
 
@@ -290,7 +290,7 @@ async def test_an_answer_that_makes_no_sense(body: object) -> None:
 async def test_errors(
     status: int, kind: str, code: str, source: dict[str, Any] | str | None, said: str, as_code: str
 ) -> None:
-    """Each of Duffel's kinds of error has words of ours; its own are never repeated."""
+    """The tool has its own message for each kind of error and never repeats Duffel's message."""
     with pytest.raises(ToolFailure, match=said) as caught:
         await search(Answer(error(status, kind, code, source), status))
     assert caught.value.code == as_code
@@ -298,7 +298,7 @@ async def test_errors(
 
 
 async def test_errors_without_a_body() -> None:
-    """A gateway's page or a list is no error of Duffel's; the status is all that is said."""
+    """If an error body is not in Duffel's form, the tool chooses its message by the HTTP status."""
     for body in (b"<html>s3cret</html>", b""):
         with pytest.raises(ToolFailure, match="status 504") as caught:
             await search(Answer(body, 504))
@@ -308,7 +308,7 @@ async def test_errors_without_a_body() -> None:
 
 
 async def test_rate_limit_is_tried_once_more() -> None:
-    """A 429 is asked again after a wait, with nothing lost."""
+    """The tool repeats a search once after a 429 and returns the offers."""
     refused = Answer(
         error(429, "rate_limit_error", "rate_limit_exceeded"),
         429,
@@ -325,7 +325,7 @@ async def test_rate_limit_is_tried_once_more() -> None:
 
 
 async def test_a_long_rate_limit_is_not_waited_for() -> None:
-    """A limit that begins anew in a while is the model's to hear of: nothing is asked before that."""
+    """If the rate limit resets only much later, the call fails at once and the tool does not retry."""
     refused = Answer(
         error(429, "rate_limit_error", "rate_limit_exceeded"),
         429,
@@ -338,7 +338,7 @@ async def test_a_long_rate_limit_is_not_waited_for() -> None:
 
 
 async def test_a_search_is_asked_again_after_503() -> None:
-    """A search takes no effect, so that its POST is repeated though the service says not when to come."""
+    """A search has no side effect, so the tool retries its POST after a 503 without a Retry-After, too."""
     async with local_service(Answer([], 503), Answer(offers(offer()), 201)) as service:
         assert len(await use(flights(service), TRIP)) == 1
     assert [asked.method for asked in service.asked] == ["POST", "POST"]
@@ -346,7 +346,7 @@ async def test_a_search_is_asked_again_after_503() -> None:
 
 
 async def test_expired_token_is_renewed_once() -> None:
-    """A 401 leads to one other token and not to a third."""
+    """After a 401 the tool renews the token once and repeats the search; a second 401 is a failure."""
     refused = Answer(error(401, "authentication_error", "expired_access_token"), 401)
     async with local_service(
         refused, Answer(offers(offer()), 201), connection=Connection("old", "new")
@@ -369,7 +369,7 @@ async def test_expired_token_is_renewed_once() -> None:
     ],
 )
 async def test_trips_that_nobody_sells(changed: dict[str, Any], said: str) -> None:
-    """They are refused before anybody is asked."""
+    """The tool refuses an impossible trip and sends no request."""
     async with local_service(Answer(offers())) as service:
         with pytest.raises(ToolFailure, match=said) as caught:
             await use(flights(service), {**TRIP, **changed})
@@ -392,21 +392,21 @@ async def test_trips_that_nobody_sells(changed: dict[str, Any], said: str) -> No
     ],
 )
 async def test_arguments_are_strict(changed: dict[str, Any]) -> None:
-    """Rule T3: what the contract does not know is refused."""
+    """Rule T3: values out of range, wrong types and unknown fields are refused."""
     with pytest.raises(ArgumentsInvalid):
         await use(flights_provider(Capabilities(clock=CLOCK)), {**TRIP, **changed})
 
 
 @pytest.mark.parametrize(("timeout_s", "wait"), [(1, "2000"), (30, "18000"), (600, "60000")])
 async def test_airlines_get_the_time_that_a_call_has(timeout_s: int, wait: str) -> None:
-    """The time for airlines leaves room for the way there, within what Duffel takes."""
+    """The supplier timeout sent to Duffel is a share of the tool's timeout, within Duffel's limits."""
     async with local_service(Answer(offers(), 201)) as service:
         await use(flights(service, timeout_s=timeout_s), TRIP)
     assert service.asked[0].query["supplier_timeout"] == wait
 
 
 async def test_redaction_shows_flights_and_prices() -> None:
-    """Rule T4: the record has flights, times and prices, all of the tool's own making."""
+    """Rule T4: the record has the whole result: flights, times and prices are not private."""
     async with local_service(Answer(offers(offer()), 201)) as service:
         provider = flights(service)
         result = await use(provider, TRIP)

@@ -1,4 +1,4 @@
-"""The demo's tool that changes something: it leaves notes in a file."""
+"""The demo's tool with a side effect: it leaves notes in a file."""
 
 import json
 import os
@@ -25,7 +25,7 @@ async def leave(folder: Path, **arguments: Any) -> Any:
 
 
 async def test_a_note_is_a_line_of_the_file(tmp_path: Path) -> None:
-    """Behind those that are there, on one line whatever it says."""
+    """The tool appends each note as one line, even if the text has line breaks."""
     assert await leave(tmp_path, text="one\ntwo") == {"left_for": "Ada", "notes": 1}
     assert await leave(tmp_path, recipient="Grace", text="drei: ü") == {"left_for": "Grace", "notes": 2}
     assert (tmp_path / NOTES_FILE).read_text("utf-8") == "Ada: one two\nGrace: drei: ü\n"
@@ -33,7 +33,7 @@ async def test_a_note_is_a_line_of_the_file(tmp_path: Path) -> None:
 
 
 async def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
-    """A full file stays as it is, and the model is told."""
+    """If the file is full, the tool leaves it unchanged and the call fails with a clear message."""
     (tmp_path / NOTES_FILE).write_text("x" * 65_530)
     with pytest.raises(ToolFailure, match=r"no room.*notes\.txt"):
         await leave(tmp_path)
@@ -42,14 +42,14 @@ async def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"text": ""}, {"recipient": "x" * 81}, {"place": "/etc"}])
 async def test_arguments_have_bounds(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    """Nothing is written."""
+    """The tool refuses arguments out of bounds and writes no file."""
     with pytest.raises(ArgumentsInvalid):
         await leave(tmp_path, **wrong)
     assert os.listdir(tmp_path) == []
 
 
 async def test_it_is_the_tool_of_the_recordings(tmp_path: Path) -> None:
-    """The recorded requests declare it, and call it with arguments that it takes."""
+    """The tool's definition and result are those in the demo's recorded requests."""
     (tmp_path / MODULE_FILE).write_text(MODULE, "utf-8")
     provider = load_module(str(tmp_path / MODULE_FILE), base=Path.cwd(), capabilities=Capabilities())
     (spec,) = await provider.list_tools()

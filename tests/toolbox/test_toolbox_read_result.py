@@ -1,4 +1,4 @@
-"""Reading on in results that were too large, through the runner and its policy."""
+"""``core__read_result``, called through the runner: reading the rest of results that were too large."""
 
 import json
 from collections.abc import Callable
@@ -26,42 +26,42 @@ class Clock:
     """A clock that stands still."""
 
     def now(self, tz: tzinfo) -> datetime:
-        """One moment."""
+        """Return always the same time."""
         return datetime(2026, 11, 21, tzinfo=UTC).astimezone(tz)
 
 
 class Rows:
-    """A log that keeps closed rows."""
+    """An invocation log that keeps the closed rows only."""
 
     def __init__(self) -> None:
         self.closed: list[ToolInvocationRecord] = []
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
         """Keep a row."""
         self.closed.append(record)
 
     def put_native_call(self, record: NativeCall) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
 
 @tool(effect="read_only", redaction=Redaction())
 async def long_text() -> str:
-    """Tell a lot."""
+    """Return a text that is too large for one result."""
     return LONG
 
 
 @tool(effect="read_only", redaction=Redaction(), untrusted_output=True)
 async def long_page() -> str:
-    """Read a page."""
+    """Return the same text as untrusted output."""
     return LONG
 
 
 @tool(effect="state_change", redaction=Redaction())
 async def act() -> str:
-    """Act."""
+    """Change something."""
     return "done"
 
 
@@ -70,13 +70,13 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def rows() -> Rows:
-    """An empty record."""
+    """An empty invocation log."""
     return Rows()
 
 
 @pytest.fixture
 def make_runner(rows: Rows) -> Make:
-    """Makes a runner whose results may have 1000 bytes."""
+    """A function that makes a runner with a limit of 1000 bytes per result."""
 
     async def make(*allow: str) -> Runner:
         paged_results = PagedResults()
@@ -93,23 +93,23 @@ def make_runner(rows: Rows) -> Make:
 
 
 def run_of(caller: str = "ada") -> RunContext:
-    """A fresh run."""
+    """The context of a new run."""
     return RunContext("run_1", 1, caller, ledger=RunLedger())
 
 
 def handle_in(result: ToolResult) -> tuple[str, int]:
-    """The handle and the offset that the note of a cut result names."""
+    """The handle and the offset in the note of a truncated result."""
     note = result.content.partition("[toolrelay: ")[2].partition("]")[0]
     return note.partition('handle "')[2].partition('"')[0], int(note.rpartition("offset ")[2])
 
 
 def page_call(handle: str, offset: int, seq: int = 1) -> ToolCall:
-    """A call for a page."""
+    """A call of ``core__read_result`` for the page at ``offset``."""
     return ToolCall(f"call_{seq}", READ_RESULT, json.dumps({"handle": handle, "offset": offset}), seq)
 
 
 async def test_the_pages_make_up_the_result(make_runner: Make, rows: Rows) -> None:
-    """The note names handle and offset; page after page, each within the bound, is the whole text."""
+    """The pages after a truncated result, each within the size limit, make up the rest of the text."""
     runner = await make_runner()
     context = run_of()
     result = await runner.run(ToolCall("call_0", "t__long_text", "{}", 0), context)
@@ -135,7 +135,7 @@ async def test_the_pages_make_up_the_result(make_runner: Make, rows: Rows) -> No
 
 
 async def test_another_callers_handle_is_unknown(make_runner: Make) -> None:
-    """Rule R3: a handle is good for the caller it was made for; to others it is as one made up."""
+    """Rule R3: only the caller that got a handle can use it; for others it is like an invented one."""
     runner = await make_runner()
     handle, offset = handle_in(await runner.run(ToolCall("c", "t__long_text", "{}", 0), run_of("ada")))
     foreign = await runner.run(page_call(handle, offset), run_of("bob"))
@@ -145,7 +145,7 @@ async def test_another_callers_handle_is_unknown(make_runner: Make) -> None:
 
 
 async def test_no_handle_where_no_page_can_be_read(make_runner: Make) -> None:
-    """Rule T2: where core__read_result is not allowed a result is cut and nothing is kept."""
+    """Rule T2: if core__read_result is not allowed, a truncated result names no handle."""
     runner = await make_runner("t__*")
     result = await runner.run(ToolCall("c", "t__long_text", "{}", 0), run_of())
     assert result.truncated
@@ -154,7 +154,7 @@ async def test_no_handle_where_no_page_can_be_read(make_runner: Make) -> None:
 
 
 async def test_a_page_of_a_strangers_text_is_one(make_runner: Make) -> None:
-    """Rule T2: reading on in an untrusted result guards a later run as reading it did."""
+    """Rule T2: a page of an untrusted result counts as untrusted; later state changes need an approval."""
     runner = await make_runner()
     handle, offset = handle_in(await runner.run(ToolCall("c", "t__long_page", "{}", 0), run_of()))
     trusted, offset_2 = handle_in(await runner.run(ToolCall("c", "t__long_text", "{}", 0), run_of()))
@@ -167,7 +167,7 @@ async def test_a_page_of_a_strangers_text_is_one(make_runner: Make) -> None:
 
 @pytest.mark.parametrize("offset", [4999, 5000, 10**9])
 async def test_past_the_end_is_the_end(make_runner: Make, offset: int) -> None:
-    """An offset at or past the end gives an empty or short page that says so."""
+    """A page at or beyond the end of the text says that this is the end."""
     runner = await make_runner()
     handle, _ = handle_in(await runner.run(ToolCall("c", "t__long_text", "{}", 0), run_of()))
     page = await runner.run(page_call(handle, offset), run_of())

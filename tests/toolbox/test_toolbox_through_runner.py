@@ -1,4 +1,4 @@
-"""The tools that call a service, through the runner: cache, record and trust as a run has them."""
+"""The tools that call a service, run by the runner: caching, redaction in the record, and policy."""
 
 import json
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -25,35 +25,35 @@ DAY = {"time_min": "2026-11-21T00:00:00Z", "time_max": "2026-11-22T00:00:00Z"}
 
 
 class MovingClock:
-    """A clock that is moved by hand."""
+    """A clock whose time the test sets."""
 
     def __init__(self) -> None:
         self.at = datetime(2026, 11, 21, 13, 6, tzinfo=UTC)
 
     def now(self, tz: tzinfo) -> datetime:
-        """The time that it was moved to."""
+        """Return the time that the test has set."""
         return self.at.astimezone(tz)
 
 
 class Log:
-    """Keeps the closed rows."""
+    """An invocation log that keeps the closed rows only."""
 
     def __init__(self) -> None:
         self.rows: list[ToolInvocationRecord] = []
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
         """Keep the row."""
         self.rows.append(record)
 
     def put_native_call(self, record: NativeCall) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
 
 class Bench:
-    """A runner with one provider, and calls of it, each in a run of its own."""
+    """A runner with one provider; it makes each call in a new run."""
 
     def __init__(self, runner: Runner, log: Log) -> None:
         self._runner = runner
@@ -63,7 +63,7 @@ class Bench:
     async def call(
         self, name: str, arguments: dict[str, Any], caller: str = "ada", policy: Policy | None = None
     ) -> ToolResult:
-        """One call."""
+        """Call a tool in a new run."""
         self._runs += 1
         context = RunContext(f"run_{self._runs}", 1, caller, f"req_{self._runs}")
         called = ToolCall("call_1", name, json.dumps(arguments), 0)
@@ -71,7 +71,7 @@ class Bench:
 
 
 async def bench(provider: Any, clock: MovingClock, **policy_of: Any) -> Bench:
-    """A runner that allows all of one provider."""
+    """Make a runner with one provider whose tools are all allowed."""
     log = Log()
     registry, policy = await Registry.load([provider]), Policy(allow=("*",), **policy_of)
     runner = Runner(registry, policy, log, None, clock, default_timeout_s=LATE_S)
@@ -79,12 +79,12 @@ async def bench(provider: Any, clock: MovingClock, **policy_of: Any) -> Bench:
 
 
 def flights(service: Service, clock: MovingClock) -> Any:
-    """The flight tool at the service's address."""
+    """The provider of the flight tool with the local server's URL."""
     return flights_provider(service.capabilities(clock), base_url=service.url)
 
 
 async def test_equal_searches_are_one_and_die_with_an_offer() -> None:
-    """Flights are kept for equal arguments and one caller, and not past the first offer's end."""
+    """The cache serves equal searches of one caller, but not after the first offer has expired."""
     clock = MovingClock()
     async with local_service(Answer(offers(offer()), 201)) as service:
         runner = await bench(flights(service, clock), clock)
@@ -114,7 +114,7 @@ async def test_equal_searches_are_one_and_die_with_an_offer() -> None:
 
 
 async def test_failures_are_not_kept() -> None:
-    """A failed search is asked again, and the row has the tool's own words for nothing of Duffel's."""
+    """The cache does not keep a failed search, and neither result nor record repeats Duffel's message."""
     clock = MovingClock()
     failed = Answer(error(500, "api_error", "internal_server_error"), 500)
     async with local_service(failed, Answer(offers(offer()), 201)) as service:
@@ -127,7 +127,7 @@ async def test_failures_are_not_kept() -> None:
 
 
 async def test_a_calendar_on_record() -> None:
-    """Rule T4: the model reads an event whole, the row has its id and times, and no token is anywhere."""
+    """Rule T4: the model gets the whole event; the record has only its id and times; neither has a token."""
     clock = MovingClock()
     event = {
         "id": "e1",
@@ -157,7 +157,7 @@ async def test_a_calendar_on_record() -> None:
 
 @pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "text/plain"])
 async def test_a_page_on_record(kind: str) -> None:
-    """Rule T4: the model reads the page, the row says where it was and nothing of what it says."""
+    """Rule T4: the model gets the page's text; the record has only its URL and content type."""
     clock = MovingClock()
     async with local_service(Answer(b"<p>s3cret words", 200, {"Content-Type": kind})) as service:
         host, reader = service.url.removeprefix("http://"), PageReader(timeout_s=LATE_S)
@@ -185,7 +185,7 @@ async def test_a_page_on_record(kind: str) -> None:
     ],
 )
 async def test_a_bound_on_an_address_holds_for_redirects(location: str, reached: bool) -> None:
-    """Rule T2: what a redirect leads to is held to ``policy.arguments`` like the address that was given."""
+    """Rule T2: ``policy.arguments`` restricts the target of a redirect like the URL in the arguments."""
     away, page = (
         Answer(b"", 302, {"Location": location}),
         Answer(b"s3cret", 200, {"Content-Type": "text/plain"}),
@@ -210,7 +210,7 @@ async def test_a_bound_on_an_address_holds_for_redirects(location: str, reached:
 
 
 async def test_a_kept_page_is_not_given_past_another_bound() -> None:
-    """A page that a redirect led to is not given, out of the cache, to a call that may not be led there."""
+    """The cache does not serve a redirected page to a call whose policy forbids the redirect's target."""
     away, page = (
         Answer(b"", 302, {"Location": "/admin"}),
         Answer(b"s3cret", 200, {"Content-Type": "text/plain"}),

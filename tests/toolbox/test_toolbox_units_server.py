@@ -1,4 +1,4 @@
-"""The MCP server of the demo: what it converts, and that it is what the demo has pinned."""
+"""The MCP server of the demo: its conversions, and its definition, which the demo has pinned."""
 
 import sys
 
@@ -29,19 +29,19 @@ from proxy.tools.mcp.servers import Server
     ],
 )
 def test_conversions(value: float, source: str, target: str, found: float) -> None:
-    """To twelve digits."""
+    """The server converts a value to about twelve correct digits."""
     assert convert(value, source, target) == pytest.approx(found, rel=1e-11)
 
 
 @pytest.mark.parametrize(("source", "target"), [("kg", "km"), ("parsec", "km"), ("km", "Parsec")])
 def test_what_cannot_be_converted(source: str, target: str) -> None:
-    """The fault names the units."""
+    """A conversion between unlike or unknown units fails with a message that names a unit."""
     with pytest.raises(ValueError, match=f"{source}|{target}"):
         convert(1, source, target)
 
 
 async def test_the_server_is_as_it_is_pinned() -> None:
-    """It lists what the demo has allowed, to the digest, and calls run."""
+    """The running server lists the tool with the pinned digest, and calls give results or clear failures."""
     server = Server("units", command=sys.executable, args=("-P", "-m", "proxy.toolbox.units_server"))
     async with hosted(server) as host:
         found = await host.definitions("units")

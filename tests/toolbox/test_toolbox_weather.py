@@ -1,4 +1,4 @@
-"""``core__get_weather`` against a server that refuses as Open-Meteo documents, over real HTTP."""
+"""``core__get_weather`` over real HTTP against a server with the errors that Open-Meteo documents."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +26,7 @@ def refusal(status: int, reason: str = "s3cret", **headers: str) -> Answer:
 
 
 async def weather(service: Service, location: str = "Rome") -> Any:
-    """The weather in a place, as that service tells it."""
+    """Call the tool for a location against that server and return the result."""
     provider = core_provider(
         CLOCK,
         service.pool.client,
@@ -58,7 +58,7 @@ REFUSALS = [
 async def test_refusals(
     before: tuple[Answer, ...], refused: Answer, said: str, code: str, transient: bool
 ) -> None:
-    """Rule T3: each kind of refusal of either API has words of ours; its own are never repeated."""
+    """Rule T3: the tool has its own message for each error of either API and never repeats the API's."""
     async with local_service(*before, refused) as service:
         with pytest.raises(ToolFailure, match=f"the weather service .*{said}") as caught:
             await weather(service)
@@ -72,7 +72,7 @@ async def test_refusals(
     ("headers", "waits"), [({}, [0.25]), ({"Retry_After": "1"}, [1.0]), ({"Retry_After": "0"}, [0.0])]
 )
 async def test_too_many_requests_are_asked_again(headers: dict[str, Any], waits: list[float]) -> None:
-    """After a 429 the same question is put again, when the service says or after a moment."""
+    """After a 429 the tool repeats the request, after the Retry-After or else after 0.25 seconds."""
     async with local_service(PLACE, refusal(429, BUSY, **headers), NOW) as service:
         assert await weather(service) == WEATHER
     assert service.waits == waits
@@ -81,7 +81,7 @@ async def test_too_many_requests_are_asked_again(headers: dict[str, Any], waits:
 
 
 async def test_a_long_limit_is_not_waited_for() -> None:
-    """A limit that begins anew in a while is the model's to hear of: nothing is asked before that."""
+    """If the rate limit ends only much later, the call fails at once and the tool does not retry."""
     async with local_service(refusal(429, BUSY, Retry_After="60")) as service:
         with pytest.raises(ToolFailure, match="too many requests"):
             await weather(service)
@@ -120,7 +120,7 @@ SPRINGFIELDS = [
     ],
 )
 async def test_a_city_with_where_it_is(location: str, where: str) -> None:
-    """Open-Meteo knows no "Paris, France": the name is looked for alone, and of its hits the one meant."""
+    """For "Paris, France" the tool searches for "Paris" alone and chooses the hit in France."""
     async with local_service(Answer({"results": SPRINGFIELDS}), NOW) as service:
         assert (await weather(service, location))["location"] == where
     asked = service.asked[0].query
@@ -132,7 +132,7 @@ async def test_a_city_with_where_it_is(location: str, where: str) -> None:
 
 @pytest.mark.parametrize("location", ["Springfield, Atlantis", "Springfield, XY", "Springfield, nois"])
 async def test_a_city_that_is_not_there(location: str) -> None:
-    """No weather of another city of the name: a result says so, and how to ask again."""
+    """If no hit lies in the place named, the result says so and how to ask again, without any weather."""
     async with local_service(Answer({"results": SPRINGFIELDS})) as service:
         result = await weather(service, location)
     assert result == {
@@ -143,7 +143,7 @@ async def test_a_city_that_is_not_there(location: str) -> None:
 
 @pytest.mark.parametrize("location", [", France", "x" * 201, "Rome" + ", x" * 100])
 async def test_what_can_be_no_city_is_not_asked_for(location: str) -> None:
-    """A place without a name, or with too much of one, costs no request."""
+    """The tool refuses a location without a name, or one that is too long, and sends no request."""
     async with local_service() as service:
         with pytest.raises(ToolFailure, match="give the name of a city"):
             await weather(service, location)

@@ -1,4 +1,4 @@
-"""``web__fetch_page`` against a server with pages of all kinds, over real HTTP."""
+"""``web__fetch_page`` over real HTTP against a server with all kinds of pages."""
 
 import asyncio
 import importlib.util
@@ -37,7 +37,7 @@ ARTICLE = (
 
 
 def web(service: Service, *hosts: str, reader: PageReader | None = None) -> FunctionProvider:
-    """The provider for the service's own host and others."""
+    """The provider of the tool; it allows the local server's host and ``hosts``."""
     own = service.url.removeprefix("http://")
     return web_provider(
         service.capabilities(CLOCK), hosts=(own, *hosts), reader=reader or PageReader(timeout_s=LATE_S)
@@ -45,13 +45,13 @@ def web(service: Service, *hosts: str, reader: PageReader | None = None) -> Func
 
 
 async def fetch(answer: Answer, path: str = "/page", reader: PageReader | None = None) -> Any:
-    """The result of fetching one page."""
+    """Fetch one page from a server with this answer and return the result."""
     async with local_service(answer) as service:
         return await use(web(service, reader=reader), {"url": service.url + path})
 
 
 async def test_the_tool_as_it_is_loaded() -> None:
-    """Rule T4: it reads only, what it brings is not to be trusted, and it can carry words out."""
+    """Rule T4: the tool is read-only, its output is untrusted, and it counts as egress."""
     async with local_service(Answer()) as service:
         (spec,) = await web_provider(service.capabilities(CLOCK), hosts=("docs.example.com",)).list_tools()
     assert spec.name == "web__fetch_page"
@@ -66,7 +66,7 @@ async def test_the_tool_as_it_is_loaded() -> None:
 
 
 async def test_hosts_in_the_description() -> None:
-    """A model reads where it may go; a long list is cut, and * is said in words."""
+    """The description names at most ten allowed hosts, and says "any public host" for ``*``."""
     capabilities = Capabilities(clock=CLOCK, http=lambda hosts: Unused())
     many = tuple(f"h{number}.example.com" for number in range(12))
     (spec,) = await web_provider(capabilities, hosts=many).list_tools()
@@ -76,23 +76,23 @@ async def test_hosts_in_the_description() -> None:
 
 
 class Unused:
-    """An HTTP client that nobody calls."""
+    """An HTTP client that must not be called."""
 
     async def get_json(self, url: str, params: Any = None) -> Any:
-        """Never called."""
+        """Fail the test."""
         raise AssertionError(url)
 
     async def post_json(self, url: str, body: Any, params: Any = None, headers: Any = None) -> Any:
-        """Never called."""
+        """Fail the test."""
         raise AssertionError(url)
 
     async def get_text(self, url: str) -> Any:
-        """Never called."""
+        """Fail the test."""
         raise AssertionError(url)
 
 
 async def test_an_article() -> None:
-    """What is worth reading is kept, with headings and tables; menus, scripts and footers are not."""
+    """The tool keeps an article's text, headings and tables, and drops menus, scripts and footers."""
     page = await fetch(Answer(ARTICLE.encode(), 200, HTML), "/page?a=1")
     assert page["title"] == "Rivers of Europe"
     assert page["content_type"] == "text/html"
@@ -129,7 +129,7 @@ async def test_an_article() -> None:
     ids=["short", "bare", "list", "empty", "no body", "declaration", "deep", "garbage"],
 )
 async def test_pages_that_are_no_articles(html: str, title: str | None, text: str) -> None:
-    """Little, broken or hostile HTML gives the text that there is, or none."""
+    """Short, broken or hostile HTML gives the text that there is, or none."""
     page = await fetch(Answer(html.encode(), 200, HTML))
     assert page["title"] == title
     assert text in page["text"]
@@ -137,7 +137,7 @@ async def test_pages_that_are_no_articles(html: str, title: str | None, text: st
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/json", "text/markdown", "application/rss+xml"])
 async def test_other_text_is_given_as_it_is(kind: str) -> None:
-    """Text that is no HTML needs no reading."""
+    """The tool returns text that is not HTML unchanged."""
     page = await fetch(
         Answer("# <b>Gr\u00fc\u00dfe</b>".encode(), 200, {"Content-Type": f"{kind}; charset=utf-8"})
     )
@@ -146,7 +146,7 @@ async def test_other_text_is_given_as_it_is(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["application/pdf", "image/png", "application/octet-stream"])
 async def test_what_is_no_text(kind: str) -> None:
-    """A file of another kind is refused."""
+    """The tool refuses a file that is not text."""
     with pytest.raises(ToolFailure, match="not a page of text"):
         await fetch(Answer(b"%PDF-1.7 s3cret", 200, {"Content-Type": kind}))
 
@@ -156,14 +156,14 @@ async def test_what_is_no_text(kind: str) -> None:
     [(401, "not public"), (403, "not public"), (404, "no page"), (410, "gone"), (500, "500")],
 )
 async def test_errors(status: int, said: str) -> None:
-    """A status is said in words, and nothing of the error's page."""
+    """The tool has its own message for each error status and does not quote the error page."""
     with pytest.raises(ToolFailure, match=said) as caught:
         await fetch(Answer(b"s3cret", status, HTML))
     assert "s3cret" not in caught.value.message
 
 
 async def test_only_allowed_hosts() -> None:
-    """No other host is reached, be it named or hidden in the address, nor another kind of address."""
+    """The tool refuses other hosts, even disguised ones, and other schemes, and sends no request."""
     async with local_service(Answer(b"s3cret", 200, HTML)) as service:
         port = service.url.rpartition(":")[2]
         provider = web(service, "docs.example.com")
@@ -184,7 +184,7 @@ async def test_only_allowed_hosts() -> None:
 
 
 async def test_redirects_stay_within_the_allowed_hosts() -> None:
-    """A redirect to another path is followed, one to a host that is not allowed is not."""
+    """The tool follows a redirect to another path, but not one to a host that is not allowed."""
     away = Answer(b"", 302, {"Location": "/other"})
     async with local_service(away, Answer(b"there", 200, {"Content-Type": "text/plain"})) as service:
         page = await use(web(service), {"url": service.url + "/page"})
@@ -195,20 +195,20 @@ async def test_redirects_stay_within_the_allowed_hosts() -> None:
 
 
 async def test_large_pages() -> None:
-    """A page past its bound is refused before it is read."""
+    """The tool refuses a page that is larger than its limit."""
     with pytest.raises(ToolFailure, match="too large"):
         await fetch(Answer(b"x" * ((1 << 20) + 1), 200, HTML))
 
 
 def program(folder: Path, code: str) -> Path:
-    """A program in the place of the one that reads pages."""
+    """Write a program that replaces the one that extracts text from pages."""
     path = folder / "program.py"
     path.write_text(code, encoding="utf-8")
     return path
 
 
 def wait_for(file: Path) -> None:
-    """Return when a file has something in it."""
+    """Wait until the file has content."""
     for _ in range(3000):
         if file.exists() and file.read_text():
             return
@@ -217,7 +217,7 @@ def wait_for(file: Path) -> None:
 
 
 async def test_a_page_that_is_never_done(tmp_path: Path) -> None:
-    """The process that reads it is killed when its time is up."""
+    """The proxy kills the process that extracts the text when its time is up."""
     pid = tmp_path / "pid"
     code = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
     with pytest.raises(ToolFailure, match="too long"):
@@ -245,13 +245,13 @@ async def test_a_reader_whose_caller_leaves(tmp_path: Path) -> None:
     "code", ["raise SystemExit(1)", "print('{')", "print('[]')", "print('{\"title\": 1}')"]
 )
 async def test_a_reader_that_breaks(tmp_path: Path, code: str) -> None:
-    """A crash of the parser is a failed call and nothing more."""
+    """If the extracting process crashes or prints invalid output, only the call fails."""
     with pytest.raises(ToolFailure, match="cannot be read"):
         await PageReader(program=program(tmp_path, code)).read("<p>")
 
 
 async def test_the_reader_gets_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule T6: the process that parses a stranger's page has no environment."""
+    """Rule T6: the process that parses an untrusted page does not get the proxy's environment."""
     monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
     code = "import json, os\nprint(json.dumps({'title': None, 'text': ' '.join(os.environ.values())}))"
     _, text = await PageReader(program=program(tmp_path, code)).read("<p>")
@@ -259,7 +259,7 @@ async def test_the_reader_gets_no_secrets(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_reader_is_confined() -> None:
-    """The process that parses has a bound on its memory and its time, and can write no file."""
+    """The extracting process limits its memory and its CPU time, and cannot write files."""
     code = (
         "import resource, runpy, sys\n"
         "page_text = runpy.run_path(sys.argv[1])\n"
@@ -275,7 +275,7 @@ def test_the_reader_is_confined() -> None:
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the extractor is not installed, one line says what to do."""
+    """If the extraction library is not installed, the error message says what to install."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"tools\.web_hosts: needs trafilatura.*\.\[web\]"):
         web_provider(Capabilities(clock=CLOCK), hosts=("example.com",))

@@ -1,4 +1,4 @@
-"""What the tests of the runner share, and a quick way to a runner."""
+"""Fixtures that the tests of the tools share: a log, a stopped time, runners and calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,13 +17,13 @@ from proxy.tools.running.runner import Runner
 
 @pytest.fixture
 def log() -> MemoryLog:
-    """An empty log."""
+    """An empty invocation log."""
     return MemoryLog()
 
 
 @pytest.fixture
 def still_time(monkeypatch: pytest.MonkeyPatch) -> StillTime:
-    """No time passes for the runner; to be asked for before one is made."""
+    """Stop the runner's time; a test must request this fixture before it makes a runner."""
     still = StillTime()
     for module in ("runner", "execution", "invocation"):
         monkeypatch.setattr(f"proxy.tools.running.{module}.time", still)
@@ -32,7 +32,7 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> StillTime:
 
 @pytest.fixture
 def make_runner(log: MemoryLog) -> MakeRunner:
-    """Makes a runner over functions, in a provider named ``t``, all allowed unless told otherwise."""
+    """A function that makes a runner for functions of a provider ``t``; by default all are allowed."""
 
     async def make(
         functions: Sequence[Any], *, policy: Policy | None = None, limiter: Any = None, **options: Any
@@ -46,13 +46,13 @@ def make_runner(log: MemoryLog) -> MakeRunner:
 
 @pytest.fixture
 def context() -> RunContext:
-    """A fresh run's first turn."""
+    """The context of the first turn of a new run."""
     return RunContext("run_1", 1, "open", request_id="req_1")
 
 
 @pytest.fixture
 def call() -> MakeCall:
-    """Makes a call of a tool of provider ``t``."""
+    """A function that makes a call of a tool of the provider ``t``."""
 
     def make(name: str, arguments: str = "{}", seq: int = 0) -> ToolCall:
         return ToolCall(f"call_{seq}", f"t__{name}", arguments, seq)

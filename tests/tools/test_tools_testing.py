@@ -1,4 +1,4 @@
-"""The helper for authors of tools: what it shows is what the proxy does."""
+"""``ToolTester``, with which authors test their tools: it behaves like the proxy."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -51,7 +51,7 @@ async def order(number: str, pin: str, http: HttpClient, clock: Clock) -> Any:
 
 @pytest.fixture
 def tester() -> ToolTester:
-    """A tester with the shop's answers."""
+    """A tester with answers of the shop."""
     one = ToolTester(order)
     one.http.answer(URL, {"total": 42.5, "internal": "x"}, params={"number": "A-17"})
     one.http.answer(URL, {"error": "closed"}, params={"number": "B-1"}, status=503)
@@ -60,7 +60,7 @@ def tester() -> ToolTester:
 
 
 def test_a_call(tester: ToolTester) -> None:
-    """Result, redaction, schema, requests and connection can be looked at."""
+    """A test can inspect the result, the redacted views, the schema, the requests and the connections."""
     tester.clock.set("2026-11-21T14:05:00+01:00")
     result = tester.call(number="A-17", pin="4711-secret")
     assert (result.ok, result.json) == (True, {"total": 42.5})
@@ -75,14 +75,14 @@ def test_a_call(tester: ToolTester) -> None:
 
 
 def test_what_is_shown_is_found(tester: ToolTester) -> None:
-    """assert_hidden fails where something can be seen, in whatever spelling."""
+    """``assert_hidden`` fails if the value appears in the log."""
     result = tester.call(number="A-17", pin="x")
     with pytest.raises(AssertionError, match="appears in the log"):
         result.assert_hidden("A-17")
 
 
 def test_errors(tester: ToolTester) -> None:
-    """A service's error, a tool's own words, bad arguments and a crash are what the model reads of them."""
+    """For errors of all kinds the tester gives the message and the code that the model gets."""
     assert tester.call(number="B-1", pin="x").message == "the shop says: closed"
     assert tester.call(number="leak", pin="x").message == "no such order"
     bad = tester.call(number=1, pin="x")
@@ -94,14 +94,14 @@ def test_errors(tester: ToolTester) -> None:
 
 
 def test_a_request_nobody_answers_fails_the_test(tester: ToolTester) -> None:
-    """A request without an answer is the test's failure, not the tool's."""
+    """A request without a prepared answer fails the test; it is not a failure of the tool."""
     with pytest.raises(UnexpectedRequest, match="no answer for GET"):
         tester.call(number="C-1", pin="x")
     assert tester.call(number="A-17", pin="x").ok, "and the next call is as new"
 
 
 def test_hosts_are_held_as_the_real_client_holds_them() -> None:
-    """A tool that calls a host which it does not name fails in its test, and not at its first user's."""
+    """The tester refuses a call to a host or port that the tool does not declare, like the real client."""
 
     @tool(effect="read_only", redaction=Redaction(), hosts=("API.shop.example", "*.cdn.example"))
     async def fetch(url: str, http: HttpClient) -> Any:
@@ -119,7 +119,7 @@ def test_hosts_are_held_as_the_real_client_holds_them() -> None:
 
 
 def test_headers_are_held_as_the_real_client_holds_them() -> None:
-    """Rule T6: a header of the client's own is refused in the test, too."""
+    """Rule T6: the tester refuses headers that a tool may not set, like the real client."""
 
     @tool(redaction=Redaction(), hosts=("a.example",))
     async def send(http: HttpClient) -> Any:
@@ -133,7 +133,7 @@ def test_headers_are_held_as_the_real_client_holds_them() -> None:
 
 
 def test_clock_takes_a_moment_in_either_form(tester: ToolTester) -> None:
-    """Text or ``datetime``, a moment has its zone."""
+    """The clock accepts text or a ``datetime``, but only with a zone."""
     tester.clock.set(datetime(2030, 1, 2, 3, tzinfo=UTC))
     assert tester.clock.now(UTC) == datetime(2030, 1, 2, 3, tzinfo=UTC)
     with pytest.raises(ValueError, match="with its zone"):
@@ -141,12 +141,12 @@ def test_clock_takes_a_moment_in_either_form(tester: ToolTester) -> None:
 
 
 async def test_in_a_coroutine(tester: ToolTester) -> None:
-    """acall is call for tests that are coroutines."""
+    """``acall`` does the same as ``call``, for tests that are coroutines."""
     assert (await tester.acall(number="A-17", pin="x")).ok
 
 
 def test_answers_are_not_shared() -> None:
-    """What a tool does to an answer does not change the next one, and the newest answer goes first."""
+    """Each request gets its own copy of an answer, and the newest matching answer is used."""
 
     @tool(effect="read_only", redaction=Redaction(), hosts=("a.example",))
     async def change(http: HttpClient) -> int:
@@ -162,7 +162,7 @@ def test_answers_are_not_shared() -> None:
 
 
 def test_pages_and_the_clock() -> None:
-    """get_text gives a page; the clock moves by hand."""
+    """``get_text`` gives a prepared page, and the test moves the clock."""
 
     @tool(effect="read_only", redaction=Redaction(), hosts=("a.example",))
     async def read(http: HttpClient, clock: Clock) -> list[str]:
@@ -180,7 +180,7 @@ def test_pages_and_the_clock() -> None:
 
 @pytest.mark.parametrize(("keep", "runs"), [(False, 2), (True, 1)])
 def test_cache(keep: bool, runs: int) -> None:
-    """Results are kept between calls only where the test asks for it."""
+    """The tester caches results between calls only with ``keep_cache``, and until they expire."""
     times = 0
 
     @tool(effect="read_only", redaction=Redaction(), cache_ttl_s=60)
@@ -199,7 +199,7 @@ def test_cache(keep: bool, runs: int) -> None:
 
 
 def test_a_tool_that_cannot_load() -> None:
-    """What would stop the start fails the test with the same line."""
+    """A tool that would stop the start fails in the tester with the same error."""
 
     @tool
     async def bare() -> None:
@@ -210,7 +210,7 @@ def test_a_tool_that_cannot_load() -> None:
 
 
 def test_a_failed_assertion_in_a_tool_is_the_tests() -> None:
-    """An assertion of the tool's own is not hidden behind "the tool failed"."""
+    """An ``AssertionError`` in a tool fails the test instead of becoming "the tool failed"."""
 
     @tool(effect="read_only", redaction=Redaction())
     async def check() -> None:

@@ -1,4 +1,4 @@
-"""Server tools that the elements of ``tools`` choose: what they say, and what they may not say."""
+"""Server tools that a client chooses in ``tools`` of its request: valid elements, refusals, approvals."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ FILES = {"type": "mcp", "server_label": "docs", "server_url": "toolrelay/files",
 
 
 def fault(*tools: Any) -> RequestError:
-    """The refusal of these tools."""
+    """Return the error with which the proxy refuses these tools."""
     with pytest.raises(RequestError) as caught:
         read_chosen(tools)
     assert caught.value.status == 400
@@ -31,7 +31,7 @@ def fault(*tools: Any) -> RequestError:
 
 
 def test_a_server_and_a_tool() -> None:
-    """Each has its place, by which the element is taken out of the body."""
+    """The proxy knows the position of each element that chooses server tools, so that it can remove it."""
     chosen = read_chosen([{"type": "function", "name": "mine"}, FILES, {"type": "toolrelay:core__time"}])
     (server,) = chosen.servers
     assert (server.label, server.name, server.url_at) == ("docs", "files", "tools[1].server_url")
@@ -56,7 +56,7 @@ def test_a_server_and_a_tool() -> None:
     ],
 )
 def test_what_is_not_ours_is_left_alone(element: Any) -> None:
-    """It is the client's, or its vendor's."""
+    """The proxy ignores an element that does not name it: it belongs to the client or its vendor."""
     assert read_chosen([element]) is NOTHING_CHOSEN
 
 
@@ -65,7 +65,7 @@ def test_what_is_not_ours_is_left_alone(element: Any) -> None:
     [("toolrelay", ""), ("toolrelay/", ""), ("toolrelay/files", "files"), ("toolrelay/a/", "a")],
 )
 def test_addresses(url: str, name: str) -> None:
-    """One without a name means all server tools."""
+    """An address without a server's name chooses all server tools, with the label ``toolrelay``."""
     (server,) = read_chosen([{"type": "mcp", "server_url": url}]).servers
     assert server.name == name
     assert server.label == (name or "toolrelay")
@@ -92,32 +92,32 @@ def test_addresses(url: str, name: str) -> None:
     ],
 )
 def test_a_field_that_is_wrong_is_named(more: dict[str, Any], param: str) -> None:
-    """Rule E1: with its place."""
+    """Rule E1: the error names the invalid field together with the position of its element."""
     assert fault({**FILES, **more}).param == f"tools[0].{param}"
 
 
 def test_a_secret_is_not_repeated() -> None:
-    """The refusal of credentials names their field alone."""
+    """The error for an element with credentials does not repeat their value."""
     assert "s3cret" not in str(fault({**FILES, "authorization": "s3cret"}))
 
 
 def test_empty_credentials_are_none() -> None:
-    """Libraries send the fields that nobody set."""
+    """The proxy accepts empty credentials, because client libraries also send fields that nobody set."""
     assert read_chosen([{**FILES, "headers": None, "authorization": ""}])
 
 
 def test_two_servers_of_one_label() -> None:
-    """Nobody could tell whose a call is."""
+    """The proxy refuses two servers with one label, because a call could not be assigned to one of them."""
     assert fault(FILES, {**FILES, "server_url": "toolrelay/other"}).param == "tools[1]"
 
 
 def test_many_elements_are_refused() -> None:
-    """What is read of them is bounded."""
+    """The proxy refuses a request with more than 64 elements that choose server tools."""
     assert fault(*({"type": f"toolrelay:core__{n}"} for n in range(65))).param == "tools"
 
 
 def test_filters() -> None:
-    """Names, those that only read, or both at once."""
+    """A filter selects tools by their names, only read-only tools, or read-only tools with these names."""
     assert ToolFilter().fits("a", False)
     assert ToolFilter(frozenset({"a"})).fits("a", False)
     assert not ToolFilter(frozenset({"a"})).fits("b", True)
@@ -139,13 +139,13 @@ def test_filters() -> None:
     ],
 )
 def test_approvals(said: Any, asks_a: bool, asks_b: bool) -> None:
-    """In doubt somebody is asked.  ``a`` only reads, ``b`` does not."""
+    """Every call needs an approval unless ``never`` selects its tool; ``a`` is read-only, ``b`` is not."""
     (server,) = read_chosen([{**FILES, "require_approval": said}]).servers
     assert (server.approval.asks("a", True), server.approval.asks("b", False)) == (asks_a, asks_b)
 
 
 def test_calls_of_a_server() -> None:
-    """A name of the wire leads to label and name, and back."""
+    """The proxy maps a tool's name for models to the server's label and its own name, and back."""
     tool = ServedTool("mcp__files__read", "read", "", {}, True)
     shown = ShownTools((ShownServer("docs", (tool,)),), reports_calls=True)
     assert shown.called("mcp__files__read") == ("docs", "read")
@@ -161,7 +161,7 @@ def test_calls_of_a_server() -> None:
     [(None, True), ("execution_failed", True), ("timeout", True), ("policy_denied", False)],
 )
 def test_what_ran_is_counted(code: Any, counts: bool) -> None:
-    """A call that was refused did not run; a client that chose nothing is told nothing."""
+    """Usage counts calls that ran, not refused ones, and counts nothing if the client chose no tools."""
     result = ToolResult("c", code is None, "", code)
     told = usage_of_call(ShownTools(reports_calls=True), result)
     assert told == ({"server_tool_use_details": {"tool_calls_executed": 1}} if counts else {})

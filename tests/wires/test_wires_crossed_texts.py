@@ -1,4 +1,4 @@
-"""Texts that cross unread: the same bytes, events and memory as those that are read one by one."""
+"""Texts that the fast path translates unread: same bytes, events and message as when each is read."""
 
 import json
 import random
@@ -27,7 +27,7 @@ CHANGING = re.compile(
 
 
 def same_names(data: bytes) -> bytes:
-    """Bytes whose times are gone and whose ids, which each encoder makes anew, are numbers."""
+    """Remove the times, and number the ids, which each encoder makes anew."""
     names: dict[bytes, bytes] = {}
 
     def name(found: re.Match[bytes]) -> bytes:
@@ -37,7 +37,7 @@ def same_names(data: bytes) -> bytes:
 
 
 class Heard:
-    """What becomes of a stream: the client's bytes, what the run is told, what is remembered of it."""
+    """The result of a stream: the client's bytes, the events for the run, and what is remembered."""
 
     def __init__(self, wire: str, client: str, pieces: Sequence[bytes], *, unread: bool) -> None:
         port, upstream = WIRES[client], WIRES[wire]
@@ -83,7 +83,7 @@ class Heard:
 
 
 def events_in(recording: Recording) -> list[bytes]:
-    """The events of a recorded stream, as a server writes them."""
+    """Return the events of a recorded stream, as a server writes them."""
     ends = rb"(?<=\n)" if recording.wire == "ollama" else rb"(?<=\n\n)|(?<=\r\n\r\n)"
     return [piece for piece in re.split(ends, recording.data) if piece]
 
@@ -93,20 +93,20 @@ STREAMS = [recording for recording in recordings() if recording.stream]
 
 @pytest.mark.parametrize("recording", STREAMS, ids=lambda recording: recording.name)
 def test_a_recorded_stream_crosses_alike(recording: Recording) -> None:
-    """Rule W6: event by event and in pieces of any size, the bytes are those of every event read."""
+    """Rule W6: the fast path gives the same bytes as reading every event, however the stream is cut."""
     events, data = events_in(recording), recording.data
     at = sorted(random.Random(recording.name).sample(range(len(data)), min(40, len(data))))
     cuts = [data[begin:end] for begin, end in zip([0, *at], [*at, len(data)], strict=True)]
     for client in WIRES:
         for pieces in (events, cuts) if client != recording.wire else ():
-            # Comments are joined where several come at once, so both have the same pieces.
+            # Several comments in one piece are joined, so both runs need the same pieces.
             read = Heard(recording.wire, client, pieces, unread=False)
             heard = Heard(recording.wire, client, pieces, unread=True)
             assert (heard.out, heard.meant) == (read.out, read.meant)
 
 
 def stream_of(upstream: str, texts: Sequence[str], *, escaped: bool) -> list[bytes]:
-    """A turn that says these texts, written as one of two serializers does."""
+    """Return a turn with these texts, as a serializer with or without ASCII escapes writes it."""
     spoken = DIALECTS[upstream]
     begun, *_, ended = spoken.events(1) if spoken.begins else (b"", b"", *spoken.events(0))
     said = [json.dumps(text, ensure_ascii=escaped)[1:-1].encode("utf-8", "surrogatepass") for text in texts]
@@ -128,7 +128,7 @@ words = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampl
 def test_any_text_crosses_alike(
     client: str, upstream: str, texts: list[str], escaped: bool, together: int
 ) -> None:
-    """However its characters are written, also where two pieces come in one read."""
+    """The fast path keeps every text, however it is escaped, also with several events in one read."""
     pieces = stream_of(upstream, texts, escaped=escaped)
     read = Heard(upstream, client, pieces, unread=False)
     joined = [b"".join(pieces[at : at + together]) for at in range(0, len(pieces), together)]
@@ -139,17 +139,17 @@ def test_any_text_crosses_alike(
 
 @pairs
 def test_most_pieces_are_not_read(client: str, upstream: str) -> None:
-    """What the fast path is for: only the first piece of a text is."""
+    """The fast path reads hardly any events of a long text except the first."""
     pieces = stream_of(upstream, ["so "] * 400, escaped=False)
     heard = Heard(upstream, client, pieces, unread=True)
-    # What was taken is told after so many, and the next one is read.
+    # After a number of unread events, the reader catches up and reads the next one.
     assert heard.unread >= 396
     assert heard.meant[0]["TextDelta"] == "so " * 400
 
 
 @pairs
 def test_what_was_taken_is_told_where_the_stream_breaks(client: str, upstream: str) -> None:
-    """The run and the writer know what the client has, and so the record."""
+    """If the stream breaks, the run still gets all text that the client got."""
     *pieces, _ = stream_of(upstream, ["so ", "it ", "is "], escaped=False)
     heard = Heard(upstream, client, pieces, unread=True)
     read = Heard(upstream, client, pieces, unread=False)

@@ -1,4 +1,4 @@
-"""Results with images on both wires: what goes upstream, what is kept, what is on record."""
+"""Images in tool results on Chat and Responses: what is sent, what is kept, what is recorded."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ MODEL_TURN = json.dumps(
 
 
 def body_of(body: Any = None, state: Any = "stateless") -> ResponsesBody:
-    """An editor of the Responses wire."""
+    """Make an editor of the Responses wire."""
     wire = ResponsesWire()
     asked = body or ASK
     editor = wire.editor(json.dumps(asked).encode(), wire.parse(asked), state)
@@ -38,21 +38,21 @@ def body_of(body: Any = None, state: Any = "stateless") -> ResponsesBody:
 
 
 def output_of(editor: ResponsesBody) -> Any:
-    """The one result in the next request."""
+    """Return the only tool result in the next request."""
     items = json.loads(editor.render())["input"]
     (found,) = [item["output"] for item in items if item.get("type") == "function_call_output"]
     return found
 
 
 def big(size: int) -> ResultImage:
-    """An image whose base64 has that many bytes."""
+    """Return an image whose base64 text has ``size`` bytes."""
     return ResultImage("data:image/png;base64," + "A" * size, "image/png", size, "big")
 
 
 @pytest.mark.parametrize("images", [(), (IMAGE,), (IMAGE, FAR)])
 @pytest.mark.parametrize("content", ["", "text"])
 def test_an_output_is_what_the_official_types_say(content: str, images: tuple[ResultImage, ...]) -> None:
-    """A string where there is no image, else a list of the official parts, each image behind its words."""
+    """An output is a string without images, else a list of official parts with a label before each image."""
     item = json.loads(output_item("call_1", content, images))
     TypeAdapter(FunctionCallOutput).validate_python(item)
     if not images:
@@ -64,7 +64,7 @@ def test_an_output_is_what_the_official_types_say(content: str, images: tuple[Re
 
 
 def test_chat_has_words_for_images() -> None:
-    """A tool message holds text alone, with a note for each image; an older function's result too."""
+    """On Chat, a note replaces each image in a tool result, also in a legacy function's result."""
     raw = b'{"model":"m","messages":[]}'
     wire = ChatWire()
     editor = wire.editor(raw, wire.parse({"model": "m", "messages": []}))
@@ -81,7 +81,7 @@ def test_chat_has_words_for_images() -> None:
 
 
 def test_images_can_be_taken_out_again() -> None:
-    """Words in their place, the rest of the item as it was; what is a client's stays byte for byte."""
+    """Notes can replace the images in the proxy's own output; the client's items stay unchanged."""
     ours = output_item("call_1", "text", (IMAGE,))
     item = json.loads(without_images(ours))
     assert item == {"type": "function_call_output", "call_id": "call_1", "output": f"text\n{LEFT_OUT}"}
@@ -100,7 +100,7 @@ def test_images_can_be_taken_out_again() -> None:
 
 
 def test_the_record_says_what_an_image_was() -> None:
-    """Rule R3: a row has type and size; it has an address, which is no image."""
+    """Rule R3: the record holds the image's type and size, or its URL, but never its data."""
     item = json.loads(output_item("call_1", "text", (IMAGE, FAR)))
     assert (
         recorded_output(item["output"]) == "text\n[image image/png 15 bytes]\n[image https://a.example/x.png]"
@@ -116,7 +116,7 @@ def test_the_record_says_what_an_image_was() -> None:
 
 @pytest.mark.parametrize("state", ["stateless", "chained"])
 def test_a_refusal_leaves_images_out_once(state: str) -> None:
-    """Whatever the words, where an image of ours was sent; then the upstream's word stands."""
+    """After a refusal the proxy replaces the images that it sent with notes; the next refusal is final."""
     editor = body_of(state=state)
     assert editor.recover("no", None) is False
     editor.append_turn(MODEL_TURN, [editor.result_message(CALL, "text", (IMAGE,))])
@@ -125,7 +125,7 @@ def test_a_refusal_leaves_images_out_once(state: str) -> None:
     assert editor.images_refused
     assert output_of(editor) == f"text\n{LEFT_OUT}"
     assert editor.recover("Input should be a valid string", None) is False
-    # From here on there are words alone.
+    # From here on, notes replace all images.
     assert json.loads(editor.result_message(CALL, "more", (IMAGE,)))["output"] == f"more\n{LEFT_OUT}"
 
 
@@ -147,7 +147,7 @@ def test_a_refusal_leaves_images_out_once(state: str) -> None:
 def test_a_refusal_of_one_image_says_nothing_about_others(
     message: str, code: str | None, refused: bool
 ) -> None:
-    """Only what sounds like a model or server without images is worth remembering."""
+    """The proxy remembers a refusal only if it says that the upstream takes no images at all."""
     editor = body_of()
     editor.append_turn(MODEL_TURN, [editor.result_message(CALL, "text", (IMAGE,))])
     assert editor.recover(message, code) is True
@@ -155,7 +155,7 @@ def test_a_refusal_of_one_image_says_nothing_about_others(
 
 
 def test_an_upstream_that_is_known_gets_words() -> None:
-    """Also for images of earlier requests, which are kept as they were."""
+    """An upstream that takes no images gets notes, also for images that were kept from earlier requests."""
     first = body_of()
     first.append_turn(MODEL_TURN, [first.result_message(CALL, "text", (IMAGE,))])
     done = json.dumps({"id": "resp_2", "store": False, "output": []}).encode()
@@ -169,7 +169,7 @@ def test_an_upstream_that_is_known_gets_words() -> None:
 
 
 def test_a_request_has_room_for_so_many_images() -> None:
-    """Rule T7: over all results of a run, whole images go or words do."""
+    """Rule T7: once the images of a run have used up the budget, notes replace further images."""
     editor = body_of()
     eight = 8 << 20
     for number in range(3):
@@ -182,7 +182,7 @@ def test_a_request_has_room_for_so_many_images() -> None:
 
 
 def test_the_calls_of_one_turn_share_the_room() -> None:
-    """Rule T7: results are bounded together before they are in the request, too."""
+    """Rule T7: the results of one turn share the budget, even before they are in the request."""
     editor = body_of()
     results = [editor.result_message(CALL, "text", (big(10 << 20),)) for _ in range(3)]
     assert [b"input_image" in one for one in results] == [True, True, False]
@@ -190,7 +190,7 @@ def test_the_calls_of_one_turn_share_the_room() -> None:
 
 @pytest.mark.parametrize("dropped", [True, False])
 def test_images_of_the_past_give_way_to_new_ones(dropped: bool) -> None:
-    """What the model is about to look at matters more; also after turns of the past were taken off."""
+    """A new image takes the budget of restored ones, also after restored turns were dropped."""
     editor = body_of({"model": "m", "input": [user("a"), _said("x"), user("b")]})
     items = [
         json.dumps(function_call("call_0", "core__x", "{}")),
@@ -204,7 +204,7 @@ def test_images_of_the_past_give_way_to_new_ones(dropped: bool) -> None:
 
 
 def test_too_many_images_of_the_past_are_said_in_words() -> None:
-    """The oldest first, when hidden turns come back."""
+    """Of restored images that exceed the budget, notes replace the oldest first."""
     ten = 10 << 20
     asked = {"model": "m", "input": [user("a"), _said("x"), user("b"), _said("y"), user("c"), _said("z")]}
     editor = body_of(asked)

@@ -54,7 +54,7 @@ def server() -> Iterator[OAuthServer]:
 def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A browser that follows redirects and does nothing else.
 
-    It opens the addresses in ``first`` of this folder before; ``first.said`` has the statuses of all.
+    It first opens the addresses in the file ``first``; it writes all statuses into ``first.said``.
     """
     folder = tmp_path / "browser"
     folder.mkdir()
@@ -62,14 +62,14 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "first").write_text("[]")
     command = [sys.executable, str(folder / "browser.py"), str(folder / "first"), "%s"]
     monkeypatch.setenv("BROWSER", " ".join(command))
-    # What it found before is kept for the life of a process.
+    # The module keeps the browsers that it found for the life of the process.
     monkeypatch.setattr(webbrowser, "_tryorder", None)
     monkeypatch.setattr(webbrowser, "_browsers", {})
     return folder
 
 
 def configure(folder: Path, server: OAuthServer, more: str = "", mcp: str = "") -> None:
-    """A configuration with one MCP server and its connection."""
+    """Write a configuration with one MCP server and its connection."""
     (folder / "toolrelay.toml").write_text(
         f"""
 [upstreams.default]
@@ -92,12 +92,12 @@ grant = "authorization_code"
 
 
 def tokens_in(folder: Path) -> bool:
-    """Whether any token stands in a file of the folder in the clear."""
+    """Say whether any file of the folder contains a token in plain text."""
     return any(b"s3cret" in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 def listed(here: Here) -> dict[str, Any]:
-    """What ``list`` says of the one connection."""
+    """Return what ``credentials --json`` says of the one connection."""
     done = here("credentials", "--json")
     found: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode == 0) is (found["missing"] is None)
@@ -106,7 +106,7 @@ def listed(here: Here) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("browser")
 def test_a_login_is_kept_sealed(here: Here, tmp_path: Path, server: OAuthServer) -> None:
-    """Discovery, registration, PKCE and resource as specified; no token is printed or readable."""
+    """A login registers a client, names the resource and keeps its token sealed; no output has the token."""
     configure(tmp_path, server)
     assert "nobody has logged in; run: toolrelay credentials login issues" in listed(here)["missing"]
     done = here("credentials", "login", "issues")
@@ -132,7 +132,7 @@ def test_a_login_is_kept_sealed(here: Here, tmp_path: Path, server: OAuthServer)
 
 @pytest.mark.usefixtures("browser")
 def test_check_names_what_nobody_has_logged_in_to(here: Here, tmp_path: Path, server: OAuthServer) -> None:
-    """With the command to run, until somebody has; it asks no server for that."""
+    """Before a login, ``check`` names the login command without asking a server; after it, it does not."""
     configure(tmp_path, server)
     line = "credentials.issues: nobody has logged in; run: toolrelay credentials login issues"
     assert line in here("check").stderr
@@ -143,7 +143,7 @@ def test_check_names_what_nobody_has_logged_in_to(here: Here, tmp_path: Path, se
 
 @pytest.mark.usefixtures("browser")
 def test_a_logout_ends_it_at_both_ends(here: Here, tmp_path: Path, server: OAuthServer) -> None:
-    """The record forgets the login, and the server revokes it (RFC 7009)."""
+    """A logout deletes the login from the record and revokes it at the server (RFC 7009)."""
     configure(tmp_path, server)
     assert here("credentials", "logout", "issues").returncode == 1
     assert here("credentials", "login", "issues").returncode == 0
@@ -158,7 +158,7 @@ def test_a_logout_ends_it_at_both_ends(here: Here, tmp_path: Path, server: OAuth
 
 @pytest.mark.usefixtures("browser")
 def test_a_logout_says_what_it_cannot_do(here: Here, tmp_path: Path, server: OAuthServer) -> None:
-    """The login is deleted all the same, also one that the configuration knows no more."""
+    """A logout works for a connection that is configured no more, and says if tokens cannot be revoked."""
     configure(tmp_path, server)
     server.documents[AS] = METADATA
     server.sends_iss = False
@@ -174,7 +174,7 @@ def test_a_logout_says_what_it_cannot_do(here: Here, tmp_path: Path, server: OAu
 
 @pytest.mark.usefixtures("browser")
 def test_a_scope_that_a_server_asks_for_is_named(here: Here, tmp_path: Path, server: OAuthServer) -> None:
-    """``mcp list`` and ``mcp test`` say which scope is missing, and how to get it; with it all is well."""
+    """``mcp list`` and ``mcp test`` name a missing scope and the login for it; then ``mcp list`` works."""
     server.list_scope = "catalog"
     configure(tmp_path, server)
     assert here("credentials", "login", "issues").returncode == 0
@@ -185,7 +185,7 @@ def test_a_scope_that_a_server_asks_for_is_named(here: Here, tmp_path: Path, ser
         assert "the server asks for the scope catalog" in done.stderr
         assert command in done.stderr
         assert "s3cret" not in done.stdout + done.stderr
-    # Its output is JSON alone: what the log says of this goes elsewhere.
+    # With --json, standard output is JSON alone; log lines go elsewhere.
     (shown,) = [json.loads(line) for line in here("mcp", "list", "--json").stdout.splitlines()]
     assert shown["state"] == "unauthorized"
     assert here(*command.split()[1:]).returncode == 0
@@ -195,7 +195,7 @@ def test_a_scope_that_a_server_asks_for_is_named(here: Here, tmp_path: Path, ser
 
 
 def test_the_address_can_be_pasted(tmp_path: Path, server: OAuthServer) -> None:
-    """Over SSH: nothing listens here; what is no answer is refused, and asked for again."""
+    """With --paste, the user pastes the redirect's address; the command refuses other text and asks again."""
     configure(tmp_path, server)
     command = [sys.executable, "-m", "proxy", "credentials", "login", "issues", "--paste"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -215,7 +215,7 @@ def test_the_address_can_be_pasted(tmp_path: Path, server: OAuthServer) -> None:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirect as it is."""
+    """A handler that follows no redirect."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Follow nothing."""
@@ -224,7 +224,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def test_without_an_answer_nothing_is_kept(
     here: Here, tmp_path: Path, server: OAuthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no terminal: the end of the input is the end."""
+    """If the input ends before an answer is pasted, the login fails and asks for no token."""
     configure(tmp_path, server)
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     done = here("credentials", "login", "issues", "--paste")
@@ -236,7 +236,7 @@ def test_without_an_answer_nothing_is_kept(
 def test_an_answer_of_somebody_else_changes_nothing(
     here: Here, tmp_path: Path, server: OAuthServer, browser: Path
 ) -> None:
-    """Another state, another path and another method are refused; the login goes on."""
+    """The listener refuses a wrong path and a wrong, missing or repeated state; the login goes on."""
     with reserved_port() as port:
         configure(tmp_path, server, f'redirect_uri = "http://127.0.0.1:{port}/back"')
         at = f"http://127.0.0.1:{port}"
@@ -254,7 +254,7 @@ def test_an_answer_of_somebody_else_changes_nothing(
 
 
 def _said(browser: Path) -> list[int]:
-    """What the browser was answered; it may end after the command."""
+    """Return the statuses that the browser got; it may end after the command."""
     until = time.monotonic() + PATIENCE_S
     while not (browser / "first.said").exists() and time.monotonic() < until:
         time.sleep(0.01)
@@ -266,7 +266,7 @@ def _said(browser: Path) -> list[int]:
 def test_a_client_is_registered_once_for_a_fixed_port(
     here: Here, tmp_path: Path, server: OAuthServer
 ) -> None:
-    """The next login uses it again; one at another issuer does not."""
+    """A second login reuses the registered client; a login at another issuer registers a new one."""
     with reserved_port() as port:
         configure(tmp_path, server, f'redirect_uri = "http://localhost:{port}/callback"')
         for _ in range(2):
@@ -284,7 +284,7 @@ def test_a_client_is_registered_once_for_a_fixed_port(
 
 @pytest.mark.usefixtures("browser")
 def test_a_client_of_ones_own(here: Here, tmp_path: Path, server: OAuthServer) -> None:
-    """Its id and secret go to the issuer that the operator named, and no other is registered."""
+    """A configured client's id and secret go to the configured issuer, and no client is registered."""
     secret = "s3cret-of-mine"
     (tmp_path / "client.secret").write_text(secret)
     own = f'issuer = "{server.url}"\nclient_id = "mine"\nclient_secret = "file:client.secret"'
@@ -301,7 +301,7 @@ def test_a_client_of_ones_own(here: Here, tmp_path: Path, server: OAuthServer) -
 
 @pytest.mark.usefixtures("browser")
 def test_a_client_that_is_a_document(here: Here, tmp_path: Path, server: OAuthServer) -> None:
-    """Its address is the client id where the server takes one."""
+    """If the server supports it, the address of a client metadata document is the client id."""
     configure(tmp_path, server, 'client_metadata_url = "https://example.com/client.json"')
     server.documents[AS] = {**METADATA, "client_id_metadata_document_supported": True}
     server.sends_iss = False
@@ -315,7 +315,7 @@ def test_a_client_that_is_a_document(here: Here, tmp_path: Path, server: OAuthSe
 def test_scopes_are_asked_for_beside_those_that_are_there(
     here: Here, tmp_path: Path, server: OAuthServer
 ) -> None:
-    """``--scope`` asks for one more; what was not granted is said."""
+    """``--scope`` adds a scope to the configured ones; the command names scopes that were not granted."""
     configure(tmp_path, server, 'scopes = ["read", "list"]')
     server.documents[AS] = {**METADATA, "scopes_supported": ["read", "list", "write", "offline_access"]}
     server.sends_iss = False
@@ -335,7 +335,7 @@ def test_scopes_are_asked_for_beside_those_that_are_there(
 
 @pytest.mark.usefixtures("browser")
 def test_a_login_without_a_refresh_token_says_so(here: Here, tmp_path: Path, server: OAuthServer) -> None:
-    """And what some providers want for one."""
+    """If the server gives no refresh token, the login succeeds and says so."""
     configure(tmp_path, server)
     server.gives_refresh = False
     done = here("credentials", "login", "issues")
@@ -376,7 +376,7 @@ def test_a_login_without_a_refresh_token_says_so(here: Here, tmp_path: Path, ser
 def test_a_login_that_fails_keeps_nothing(
     here: Here, tmp_path: Path, server: OAuthServer, change: dict[str, Any], words: str
 ) -> None:
-    """One line that names the connection, without a token; the browser is sent to no odd address."""
+    """A failed login prints one line with the connection and no token, and stores nothing."""
     configure(tmp_path, server)
     for name, value in change.items():
         setattr(server, name, value)
@@ -390,7 +390,7 @@ def test_a_login_that_fails_keeps_nothing(
 
 
 def test_an_account_of_a_tool(here: Here, tmp_path: Path, server: OAuthServer, browser: Path) -> None:
-    """As with Google: a configured issuer and client, further parameters, no resource; the tool uses it."""
+    """A login as Google needs it sends extra parameters and no resource; the tool can use its token."""
     (tmp_path / "client.secret").write_text("s3cret-of-mine")
     (tmp_path / "seal.key").write_text(SEAL)
     (tmp_path / "toolrelay.toml").write_text(
@@ -450,7 +450,7 @@ TIMES = {"time_min": "2027-01-01T00:00:00Z", "time_max": "2027-01-08T00:00:00Z"}
 def test_what_nobody_logs_in_to(
     here: Here, tmp_path: Path, server: OAuthServer, settings: str, name: str, words: str
 ) -> None:
-    """One line that names the key."""
+    """A login to an unknown connection, or to one that needs no login, fails and names the setting."""
     (tmp_path / "token").write_text("x")
     plain = '[credentials.plain]\ntoken = "file:token"\n'
     machine = (
@@ -464,7 +464,7 @@ def test_what_nobody_logs_in_to(
 
 
 def test_a_port_that_is_taken_is_named(here: Here, tmp_path: Path, server: OAuthServer) -> None:
-    """Before anybody is sent anywhere."""
+    """If the port of the redirect is in use, the login fails before it asks a server."""
     port = urlsplit(server.url).port
     configure(tmp_path, server, f'redirect_uri = "http://127.0.0.1:{port}/callback"')
     done = here("credentials", "login", "issues")
@@ -478,7 +478,7 @@ def test_a_port_that_is_taken_is_named(here: Here, tmp_path: Path, server: OAuth
 def test_no_browser_is_opened_where_there_is_none(
     here: Here, tmp_path: Path, server: OAuthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A browser in the terminal would take it over: the address is printed, and that is all."""
+    """Without a graphical browser, the login prints the address and an ssh command, and opens nothing."""
     for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     opened: list[str] = []

@@ -1,4 +1,4 @@
-"""``toolrelay doctor`` as somebody types it: it asks first, writes what was meant, and stops when told to."""
+"""``toolrelay doctor`` asks before it sends, changes only its own settings, and stops at an interrupt."""
 
 import asyncio
 import io
@@ -26,10 +26,10 @@ enabled = true
 
 
 class Typed(io.StringIO):
-    """A terminal at which this was typed."""
+    """Standard input of a terminal at which somebody typed a text."""
 
     def isatty(self) -> bool:
-        """It is one."""
+        """Say that this is a terminal."""
         return True
 
 
@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 def test_somebody_at_a_terminal_is_asked(
     here: Here, file: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
 ) -> None:
-    """Only a yes sends anything."""
+    """At a terminal, doctor sends requests only after the answer yes."""
     monkeypatch.setattr(sys, "stdin", Typed(answer))
     done = here("doctor", "--upstream", "default")
     assert done.returncode == status, done.stderr
@@ -55,7 +55,7 @@ def test_somebody_at_a_terminal_is_asked(
 def test_what_is_written_leaves_all_else_as_it_was(
     here: Here, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Comments, order and other tables stay; the file still loads; no run is on record."""
+    """--write changes one line and keeps all others; the file still loads, and no record is created."""
 
     async def found(*asked: object) -> Diagnosis:
         return Diagnosis("m", (), settings={"wires": ["chat", "responses"]})
@@ -76,7 +76,7 @@ def test_what_is_written_leaves_all_else_as_it_was(
 
 
 async def test_ctrl_c_stops_it_cleanly(file: Path) -> None:
-    """One line, the status of an interrupt, and a file that nobody has touched."""
+    """At SIGINT, doctor exits with status 130 and leaves the configuration as it was."""
     async with RawUpstream([HANG]) as upstream:
         before = f'[upstreams.default]\nbase_url = "{upstream.url}"\napi_key = ""\n'
         await asyncio.to_thread(file.write_text, before)

@@ -1,4 +1,4 @@
-"""What ``check --probe`` says of an address that lacks its ``/v1``, as the start does, and of ``wires``."""
+"""``serve`` and ``check --probe`` find an address without ``/v1``; the probe also corrects ``wires``."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from waiting import PATIENCE_S
 
 @asynccontextmanager
 async def model_server() -> AsyncIterator[tuple[str, list[str]]]:
-    """A server whose API is below /v1, as Ollama's is: its address, and what it was asked."""
+    """Yield the address of a server whose API is below /v1, like Ollama's, and the paths of its requests."""
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -40,7 +40,7 @@ async def model_server() -> AsyncIterator[tuple[str, list[str]]]:
 
 
 async def test_the_start_says_what_to_write(tmp_path: Path) -> None:
-    """One warning that names the setting and its right value; the server serves all the same."""
+    """If the address lacks ``/v1``, the start prints one warning with the right value, and serves."""
     async with model_server() as (url, asked):
         write_config(tmp_path, url)
         async with serving(tmp_path) as proxy:
@@ -53,7 +53,7 @@ async def test_the_start_says_what_to_write(tmp_path: Path) -> None:
 
 
 async def test_probing_names_a_refused_key_once(tmp_path: Path) -> None:
-    """One line with the setting and its variable; what a server would log stands nowhere beside it."""
+    """If the upstream refuses the key, check --probe prints one line with the setting, and no log line."""
 
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response({"error": {"message": "no"}}, status=401)
@@ -88,7 +88,7 @@ async def test_probing_names_a_refused_key_once(tmp_path: Path) -> None:
 
 
 async def test_an_address_with_a_version_is_asked_nothing(tmp_path: Path) -> None:
-    """A start costs the upstream no request."""
+    """If the address contains its version, the start sends no request to the upstream."""
     async with model_server() as (url, asked):
         write_config(tmp_path, f"{url}/v1")
         async with serving(tmp_path) as proxy:
@@ -98,7 +98,7 @@ async def test_an_address_with_a_version_is_asked_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("models", ["", 'models = ["small-1"]\n'])
 async def test_probing_says_it_too(tmp_path: Path, models: str) -> None:
-    """check --probe names setting and value, also where a model is configured, and asks for no answer."""
+    """check --probe names setting and value, even with a configured model, and sends no chat request."""
     async with model_server() as (url, asked):
         text = f'[upstreams.mine]\nbase_url = "{url}"\napi_key = ""\n{models}'
         (tmp_path / "toolrelay.toml").write_text(text)
@@ -118,7 +118,7 @@ async def test_probing_says_it_too(tmp_path: Path, models: str) -> None:
 
 @asynccontextmanager
 async def ollama_server(*, chat: bool) -> AsyncIterator[str]:
-    """A server with Ollama's own API, and with Chat below ``/v1`` if that is asked for."""
+    """A server with Ollama's own API, and with Chat below ``/v1`` if ``chat`` is true."""
     answers = {"/api/tags": b'{"models":[{"name":"small-1"}]}', "/api/chat": done(content="ok")}
     if chat:
         answers["/v1/models"] = b'{"object":"list","data":[{"id":"small-1"}]}'
@@ -157,7 +157,7 @@ async def ollama_server(*, chat: bool) -> AsyncIterator[str]:
 async def test_probing_prints_the_wires_to_write(
     tmp_path: Path, chat: bool, path: str, wires: str, status: int, words: str
 ) -> None:
-    """Where an upstream speaks more or less than ``wires`` says; Ollama's own API is beside the ``/v1``."""
+    """If ``wires`` does not fit, check --probe prints the right value; Ollama's API is beside ``/v1``."""
     async with ollama_server(chat=chat) as url:
         (tmp_path / "toolrelay.toml").write_text(
             f'[upstreams.mine]\nbase_url = "{url}{path}"\napi_key = ""\nwires = {wires}\n'

@@ -1,4 +1,4 @@
-"""``check`` tells every fault at once: none of them hides another."""
+"""``check`` reports every fault at once; no fault hides another."""
 
 import socket
 from pathlib import Path
@@ -34,7 +34,7 @@ def sound(name: str) -> str:
 
 
 def faults_of(done: CompletedProcess[str]) -> list[str]:
-    """The lines of a check, each a setting and what is wrong with it, less the one that says who explains."""
+    """Return the faults that a failed command printed, without the hint to ``explain``."""
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     lines = done.stderr.splitlines()
@@ -43,7 +43,7 @@ def faults_of(done: CompletedProcess[str]) -> list[str]:
 
 
 def test_every_phase_is_told(tmp_path: Path, here: Here) -> None:
-    """A missing key hides no broken tool, and neither of them an upstream that is not there."""
+    """Faults of keys, tools, policy, store and upstreams are all reported, each in one line."""
     (tmp_path / "broken.py").write_text(MODULE)
     (tmp_path / "faulty.py").write_text(TWO_FAULTY)
     with closed_port() as port:
@@ -84,14 +84,14 @@ def test_every_phase_is_told(tmp_path: Path, here: Here) -> None:
     ):
         assert len([fault for fault in faults if all(word in fault for word in words)]) == 1, (words, faults)
     assert len(faults) == 11, faults
-    # What did not load is not called unknown, and what did is listed.
+    # A tool whose module did not load is not called unknown; a tool that did load is listed.
     assert "broken__lookup" not in done.stderr
     assert "faulty__sound" in done.stdout
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.is_file()) == [".py", ".py", ".toml"]
 
 
 def test_a_setting_that_is_wrong_hides_no_tool(tmp_path: Path, here: Here) -> None:
-    """What is left of the configuration is looked at; a default in a setting's place accuses nobody."""
+    """With a faulty setting, check still examines the rest; the setting's default causes no further fault."""
     (tmp_path / "broken.py").write_text(MODULE)
     (tmp_path / "toolrelay.toml").write_text(
         "[server]\nport = 'x'\nprot = 1\n"
@@ -108,7 +108,7 @@ def test_a_setting_that_is_wrong_hides_no_tool(tmp_path: Path, here: Here) -> No
 
 
 def test_a_default_upstream_is_not_accused(tmp_path: Path, here: Here) -> None:
-    """Where no upstream can be read, the one that a server has without any is not looked for."""
+    """If no upstream can be read, check does not examine the default upstream instead."""
     for text in ("upstreams = 3\n", "[upstreams.a]\nbase_url = 3\n"):
         (tmp_path / "toolrelay.toml").write_text(text)
         (fault,) = faults_of(here("check", "--probe"))
@@ -117,7 +117,7 @@ def test_a_default_upstream_is_not_accused(tmp_path: Path, here: Here) -> None:
 
 
 def test_each_variable_is_told(tmp_path: Path, here: Here) -> None:
-    """A fault of the environment hides neither the next one nor what is wrong in the file."""
+    """A faulty environment variable hides neither another one nor a fault of the file."""
     (tmp_path / "broken.py").write_text(MODULE)
     (tmp_path / "toolrelay.toml").write_text(
         f"[upstreams.a]\nbase_url = 'replay:{packaged_fixtures()}'\n"
@@ -140,12 +140,12 @@ def test_each_variable_is_told(tmp_path: Path, here: Here) -> None:
     ):
         assert len([fault for fault in faults if all(word in fault for word in words)]) == 1, (words, faults)
     assert len(faults) == 6, faults
-    # What serves tells all but the last, for it loads no tool before these are repaired.
+    # ``serve`` reports all but the last: it loads no tool before the settings are right.
     assert faults_of(here("serve", env=env)) == [fault for fault in faults if "tools.modules" not in fault]
 
 
 def test_probing_leaves_out_what_lacks_its_key(tmp_path: Path, here: Here) -> None:
-    """It would only be told a second time, by the provider; the others are probed."""
+    """An upstream without its key is reported once and not probed; the others are probed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.1)
         (tmp_path / "toolrelay.toml").write_text(
@@ -160,7 +160,7 @@ def test_probing_leaves_out_what_lacks_its_key(tmp_path: Path, here: Here) -> No
 def test_a_section_that_nothing_needs_is_done_without(
     tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counters that cannot be opened do not keep a broken tool from being told, nor is one told twice."""
+    """If the storage of limits cannot be opened, check still reports a broken tool, and only once."""
 
     def missing(url: str) -> NoReturn:
         raise ConfigError("limits.storage", "redis:// needs the redis library, which is not installed")
@@ -180,7 +180,7 @@ def test_a_section_that_nothing_needs_is_done_without(
 
 
 def test_every_command_tells_all_faults_of_a_configuration(tmp_path: Path, here: Here) -> None:
-    """Who starts a server, or asks for its record, repairs the file once and not fault by fault."""
+    """``serve`` and ``runs`` report all faults of a configuration at once."""
     (tmp_path / "toolrelay.toml").write_text(
         """
         [server]

@@ -1,4 +1,4 @@
-"""Which dialects an upstream speaks: every answer, good or bad, becomes a verdict and never an exception."""
+"""``find_dialects`` turns each answer of an upstream into a verdict and never into an exception."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,7 +34,7 @@ async def found_by(answer: Callable[[Asked], Given]) -> dict[str, SpokenDialect]
 
 @pytest.mark.parametrize("path", REPLIES)
 async def test_the_one_dialect_that_is_spoken_is_found(path: str) -> None:
-    """A server of one dialect, which has none of the other paths."""
+    """If an upstream answers in one dialect and with 404 elsewhere, only this dialect is found."""
     said = await found_by(
         lambda asked: (
             Given(REPLIES[path])
@@ -47,7 +47,7 @@ async def test_the_one_dialect_that_is_spoken_is_found(path: str) -> None:
 
 
 async def test_all_are_found_and_asked_for_little() -> None:
-    """Each is asked in its own words, for one word, and not streamed."""
+    """Each dialect is asked with one unstreamed request for at most 16 tokens."""
     bodies: dict[str, Mapping[str, Any]] = {}
 
     def answer(asked: Asked) -> Given:
@@ -64,7 +64,7 @@ async def test_all_are_found_and_asked_for_little() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"{}", b"[]", b'{"ok":true}', b""])
 async def test_a_page_at_every_path_is_no_dialect(body: bytes) -> None:
-    """A status of 200 alone proves nothing."""
+    """An answer with status 200 that does not fit the dialect does not count as the dialect."""
     said = await found_by(lambda asked: Given(body))
     assert {one.spoken for one in said.values()} == {False}
 
@@ -81,7 +81,7 @@ async def test_a_page_at_every_path_is_no_dialect(body: bytes) -> None:
     ids=["model", "key", "busy", "hostile", "gone"],
 )
 async def test_what_says_nothing_of_the_dialect_is_left_open(answer: Given | Exception, words: str) -> None:
-    """A refusal that is about something else is told, in one line, and not taken for a verdict."""
+    """A refusal for another reason leaves the dialect open and is reported in one short line."""
 
     def give(asked: Asked) -> Given:
         if isinstance(answer, Exception):

@@ -1,4 +1,4 @@
-"""``doctor`` against an upstream with one habit at a time: each is found, and nothing is invented."""
+"""``toolrelay doctor`` finds each quirk of an upstream, and reports no other."""
 
 import json
 from pathlib import Path
@@ -65,12 +65,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def odd(diagnosis: Diagnosis) -> set[str]:
-    """The checks that found something that is not as it should be."""
+    """Return the checks whose outcome is ``no`` or ``quirk``."""
     return {check.key for check, one in diagnosis.found if one.outcome in ("no", "quirk")}
 
 
 async def test_a_healthy_upstream_has_no_quirk() -> None:
-    """Nothing is invented, everything is found out, and it costs some twenty requests."""
+    """For a correct upstream, doctor finds no quirk, leaves no check open and sends at most 20 requests."""
     upstream = model_with()
     diagnosis = await diagnose(upstream, "m-1", ["m-1"])
     assert odd(diagnosis) == set()
@@ -81,20 +81,20 @@ async def test_a_healthy_upstream_has_no_quirk() -> None:
 
 @pytest.mark.parametrize("habit", HABITS)
 async def test_each_habit_is_found_and_no_other(habit: str) -> None:
-    """One habit, and the checks that are about it."""
+    """The doctor finds a quirk by exactly the checks that are about it."""
     found = odd(await diagnose(model_with(habit), "m-1", ["m-1"]))
     assert found - {"result_images"} == HABITS[habit] - {"result_images"}
 
 
 @pytest.mark.parametrize("habit", SETTINGS)
 async def test_a_habit_has_its_setting(habit: str) -> None:
-    """What is to be written for it."""
+    """For each quirk, doctor recommends the settings that fit it."""
     settings = (await diagnose(model_with(habit), "m-1", ["m-1"])).settings
     assert {**settings, **SETTINGS[habit]} == settings
 
 
 def test_each_quirk_is_explained() -> None:
-    """What can be wrong has a sentence on what comes of it; keys stand once."""
+    """Each check has a unique key, and all but the informational ones say what a fault means."""
     assert len({check.key for check in CHECKS}) == len(CHECKS)
     unexplained = {check.key for check in CHECKS if not check.meaning}
     assert unexplained == {
@@ -116,7 +116,7 @@ CONFIG = Config.model_validate({"upstreams": {"u": {"base_url": "http://127.0.0.
     ids=["down", "key", "path", "models"],
 )
 async def test_what_keeps_it_from_asking_is_told_apart(answer: Given | Exception, words: str) -> None:
-    """A server that is down, a wrong key, a wrong path, no model to ask."""
+    """The error says whether the server is down, the key or path is wrong, or there is no model."""
 
     def give(asked: object) -> Given:
         if isinstance(answer, Exception):
@@ -128,14 +128,14 @@ async def test_what_keeps_it_from_asking_is_told_apart(answer: Given | Exception
 
 
 async def test_an_upstream_of_ollamas_own_api_lists_its_models_there() -> None:
-    """One that speaks nothing else has no list below ``/v1``, and lacks no ``/v1`` either."""
+    """If an upstream speaks only Ollama's own API, doctor reads its models there and misses no ``/v1``."""
     table = CONFIG.upstreams["u"].model_copy(update={"base_url": "http://h:1", "wires": ("ollama",)})
     config = CONFIG.model_copy(update={"upstreams": {"u": table}})
     assert await find_model(config, "u", model_with("ollama only"), None) == ("m-1", ("m-1",))
 
 
 async def test_a_path_without_its_version_is_told() -> None:
-    """The API is one level below."""
+    """If the API answers only below ``/v1``, the error names the address with ``/v1``."""
     listed = Given(b'{"data":[{"id":"m"}]}')
     upstream = Scripted(lambda asked: listed if asked.path == "/v1/models" else Given(b"", 404))
     config = CONFIG.model_copy(
@@ -146,7 +146,7 @@ async def test_a_path_without_its_version_is_told() -> None:
 
 
 async def test_a_path_with_its_version_twice_is_told() -> None:
-    """The second one is too many."""
+    """If the address contains ``/v1`` twice, the error says so."""
     table = CONFIG.upstreams["u"].model_copy(update={"base_url": "http://h:1/v1/v1"})
     config = CONFIG.model_copy(update={"upstreams": {"u": table}})
     with pytest.raises(ConfigError, match="contains /v1 twice"):
@@ -154,7 +154,7 @@ async def test_a_path_with_its_version_twice_is_told() -> None:
 
 
 async def test_an_unknown_model_is_told_with_those_that_exist() -> None:
-    """A 404 of a model is none of a path."""
+    """If the upstream does not know the model, the error lists the models that it has."""
     missing = Given(b'{"error":{"message":"The model does not exist","code":"model_not_found"}}', 404)
     with pytest.raises(ConfigError, match="m-1, m-2"):
         await diagnose(Scripted(lambda asked: missing), "m-3", ["m-1", "m-2"])
@@ -175,7 +175,7 @@ base_url = "http://127.0.0.1:8/v1"
 
 
 def test_settings_are_written_into_their_table() -> None:
-    """Order and comments stay, a value is replaced where it stands, a new one comes behind the last."""
+    """Writing settings keeps order and comments, replaces values in place and appends new ones."""
     after = with_settings(TOML, "u", {"repair": "always", "wires": ["chat"]})
     wanted = TOML.replace(
         'repair = "auto"  # keep this\n', 'repair = "always"  # keep this\nwires = ["chat"]\n'
@@ -184,7 +184,7 @@ def test_settings_are_written_into_their_table() -> None:
 
 
 def test_a_table_that_is_not_there_is_added() -> None:
-    """At the end of the file."""
+    """If the upstream has no table, the settings get a new table at the end of the file."""
     assert with_settings("", "u", {"repair": "off"}) == '[upstreams.u]\nrepair = "off"\n'
     assert (with_settings(TOML, "w", {"repair": "off"}) or "").startswith(TOML)
 
@@ -201,7 +201,7 @@ def test_a_table_that_is_not_there_is_added() -> None:
     ],
 )
 def test_another_form_is_left_alone(text: str) -> None:
-    """What would change anything else is not written."""
+    """If settings cannot be written without a change of anything else, they are not written."""
     assert with_settings(text, "u", {"wires": ["chat"]}) is None
 
 
@@ -209,7 +209,7 @@ KEY = "sk-provider-0123456789abcdef"
 
 
 def test_a_server_that_is_down_is_told(here: Here) -> None:
-    """Before anything is asked, with the address and what to do."""
+    """If the server is down, the command fails, says what to do and prints no results."""
     with closed_port() as port:
         done = here("doctor", "--upstream", f"http://127.0.0.1:{port}/v1", "--model", "m", "--yes")
     assert done.returncode == 1
@@ -218,14 +218,14 @@ def test_a_server_that_is_down_is_told(here: Here) -> None:
 
 
 def test_the_names_of_upstreams_are_told(here: Here) -> None:
-    """For a name that none has."""
+    """If no upstream has the given name, the command fails and says so."""
     done = here("doctor", "--upstream", "nobody", env={"OPENAI_API_KEY": KEY})
     assert done.returncode == 1
     assert "the configuration has no upstream named 'nobody'" in done.stderr
 
 
 def test_nothing_is_sent_where_nobody_can_be_asked(here: Here) -> None:
-    """Without a terminal it says what it would send, and that --yes sends it."""
+    """Without a terminal and --yes, doctor prints what it would send and names --yes, but sends nothing."""
     done = here("doctor", "--upstream", f"replay:{FIXTURES}")
     assert done.returncode == 1
     assert "small requests" in done.stderr
@@ -234,7 +234,7 @@ def test_nothing_is_sent_where_nobody_can_be_asked(here: Here) -> None:
 
 
 def test_the_replay_upstream_is_examined(here: Here) -> None:
-    """Recordings answer none of the questions: everything stays open, and nothing is recommended."""
+    """If the upstream is a folder of recordings, every check stays unknown and no setting is recommended."""
     done = here("doctor", "--upstream", f"replay:{FIXTURES}", "--yes", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -244,7 +244,7 @@ def test_the_replay_upstream_is_examined(here: Here) -> None:
 
 
 def test_what_is_piped_is_not_padded(here: Here) -> None:
-    """One line for each check, with tabs."""
+    """In a pipe, the output has one line per check, with tabs and without trailing spaces."""
     done = here("doctor", "--upstream", f"replay:{FIXTURES}", "--yes")
     rows = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
     assert [row[0] for row in rows] == [check.title for check in CHECKS]
@@ -252,7 +252,7 @@ def test_what_is_piped_is_not_padded(here: Here) -> None:
 
 
 def test_a_file_is_needed_to_write(here: Here) -> None:
-    """There is no table for an address."""
+    """If the upstream is given by its address, --write is refused, as there is no table to write into."""
     done = here("doctor", "--upstream", "http://127.0.0.1:9/v1", "--write")
     assert done.returncode == 1
     assert "--write" in done.stderr
@@ -261,7 +261,7 @@ def test_a_file_is_needed_to_write(here: Here) -> None:
 async def test_what_was_found_is_kept_for_the_web_ui(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the record of the same configuration, the newest only; where there is none, none is made."""
+    """The newest findings are kept in the record; if there is no record, doctor creates none."""
     config = Config.model_validate(
         {
             "upstreams": {"local": {"base_url": "http://127.0.0.1:9/v1"}},
@@ -291,20 +291,20 @@ async def test_what_was_found_is_kept_for_the_web_ui(
 
 
 async def test_a_record_in_memory_keeps_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
-    """Which is said, and is no failure."""
+    """If the store is in memory, doctor says that it keeps no findings, and does not fail."""
     await keep_diagnosis(Config.model_validate({"store": {"url": "memory:"}}), "default", "m", [])
     assert "memory:" in capsys.readouterr().err
 
 
 def test_no_secret_is_printed() -> None:
-    """An upstream may quote the key that it refuses."""
+    """If an upstream quotes the key in its error, doctor prints the error without the key."""
     table = {"base_url": "http://h/v1", "api_key": Secret("env:K", KEY)}
     config = Config.model_validate({"upstreams": {"u": table}})
     assert KEY not in hiding(config)(f"Incorrect API key provided: {KEY}")
 
 
 def test_only_what_is_not_set_yet_is_recommended() -> None:
-    """Defaults and present settings need no line."""
+    """The doctor recommends no line for a default or for a setting that the file already has."""
     settings = {"wires": ["chat", "responses"], "repair": "always", "tools": "prompt"}
     assert new_lines(CONFIG, "u", settings) == {
         "repair": 'repair = "always"',

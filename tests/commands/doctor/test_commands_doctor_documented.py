@@ -1,4 +1,4 @@
-"""What the documentation shows of ``check`` is what it prints."""
+"""The documentation shows lines of ``check`` as the command prints them."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from proxy.upstreams.recorded.replay import packaged_fixtures
 
 
 def test_troubleshooting_shows_the_lines_of_check(tmp_path: Path, here: Here) -> None:
-    """Each line about a tool that did not run stands in the output, but for the width of the columns."""
+    """``check`` prints each line that the page on troubleshooting shows, apart from column widths."""
     page = (DOCS / "troubleshooting.md").read_text("utf-8")
     block = page.partition("```text\n")[2].partition("```")[0]
     shown = [" ".join(line.split()) for line in block.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The real command's complaints: one line, the setting, the remedy, status 1, never a traceback."""
+"""The real command reports each fault in one line with setting and remedy, and exits with status 1."""
 
 import os
 import socket
@@ -31,7 +31,7 @@ def toolrelay(
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line of a command that stopped, and behind it at most the command that explains it."""
+    """Return the one line of a failed command; at most the hint to ``explain`` follows it."""
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     lines = done.stderr.splitlines()
@@ -85,7 +85,7 @@ def test_a_missing_secret_names_the_ways_out(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, here: Here) -> None:
-    """--config of a missing file names the file and how to make one."""
+    """If the file of --config is missing, the error names the file and how to make one."""
     line = complaint(here("serve", "--port", "0", "--config", "none.toml"))
     assert "none.toml" in line
     assert "toolrelay init" in line
@@ -102,7 +102,7 @@ def test_a_variable_that_is_no_setting(tmp_path: Path, here: Here) -> None:
 
 @pytest.mark.parametrize("command", ["serve", "demo"])
 def test_a_port_in_use(tmp_path: Path, command: str) -> None:
-    """A taken port is named, with how to choose another, and nothing is left behind."""
+    """If the port is in use, the error names it and the option for another; no file is left behind."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -115,7 +115,7 @@ def test_a_port_in_use(tmp_path: Path, command: str) -> None:
 
 
 def test_a_host_that_is_not_ours(tmp_path: Path, here: Here) -> None:
-    """A host that this machine does not have is named."""
+    """If the host is no address of this machine, the error names ``server.host``."""
     env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_AUTH__MODE": "open"}
     line = complaint(here("serve", "--port", "0", "--host", "192.0.2.77", env=env))
     assert "server.host" in line
@@ -123,7 +123,7 @@ def test_a_host_that_is_not_ours(tmp_path: Path, here: Here) -> None:
 
 
 def test_a_store_that_cannot_be(tmp_path: Path, here: Here) -> None:
-    """A record in a folder that is not there stops the start by name."""
+    """If the folder of the store does not exist, the start fails and names ``store.url``."""
     env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_STORE__URL": "sqlite:///no/such/r.db"}
     line = complaint(here("serve", "--port", "0", env=env))
     assert "store.url" in line
@@ -131,7 +131,7 @@ def test_a_store_that_cannot_be(tmp_path: Path, here: Here) -> None:
 
 
 def test_fixtures_that_are_not_there(tmp_path: Path) -> None:
-    """A replay: address without its folder names the upstream's setting, and ends the command."""
+    """If the folder of a replay: address does not exist, the error names the upstream's setting."""
     for command in (["check"], ["serve", "--port", "0"]):
         env = {"TOOLRELAY_UPSTREAMS__REC__BASE_URL": "replay:nowhere"}
         line = complaint(toolrelay(tmp_path, *command, env=env))
@@ -140,7 +140,7 @@ def test_fixtures_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_another_distribution_of_the_same_package_is_named(tmp_path: Path) -> None:
-    """An installed proxy.py, whose package is also named proxy, is named with the remedy."""
+    """If proxy.py is installed, whose package is also named proxy, the error says how to remove it."""
     info = tmp_path / "site" / "proxy.py-2.4.8.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: proxy.py\nVersion: 2.4.8\n")
@@ -150,7 +150,7 @@ def test_another_distribution_of_the_same_package_is_named(tmp_path: Path) -> No
 
 
 def test_a_package_that_only_answers_to_the_name_is_named(tmp_path: Path) -> None:
-    """Another package named proxy, imported in our place, is found out by where it lies."""
+    """If another package named proxy is imported in place of toolrelay, its path gives it away."""
     other = tmp_path / "proxy"
     other.mkdir()
     (other / "__init__.py").write_text("")
@@ -167,7 +167,7 @@ def test_a_package_that_only_answers_to_the_name_is_named(tmp_path: Path) -> Non
 
 
 def test_version_and_help(tmp_path: Path, here: Here) -> None:
-    """The version is printed alone; help lists what there is and nothing of later versions."""
+    """--version prints the version alone, and --help lists the commands."""
     assert here("--version").stdout == f"toolrelay {__version__}\n"
     shown = here("--help")
     assert shown.returncode == 0
@@ -176,7 +176,7 @@ def test_version_and_help(tmp_path: Path, here: Here) -> None:
 
 
 def test_init_writes_once(tmp_path: Path, here: Here) -> None:
-    """init writes a file that check accepts, and never writes over one."""
+    """init writes a configuration that serve can read, and never overwrites a file."""
     done = here("init")
     assert done.returncode == 0
     written = (tmp_path / "toolrelay.toml").read_text()
@@ -189,7 +189,7 @@ def test_init_writes_once(tmp_path: Path, here: Here) -> None:
 
 
 def test_the_record_before_there_is_one(tmp_path: Path, here: Here) -> None:
-    """runs needs no provider key, and a missing or empty record is said, not raised."""
+    """Without a provider key, ``runs`` and ``migrate`` work and report a missing or empty record plainly."""
     assert "no record at" in complaint(here("runs"))
     assert not (tmp_path / "toolrelay.db").exists()
     env = {"TOOLRELAY_STORE__URL": "memory:"}
@@ -206,6 +206,6 @@ def test_the_record_before_there_is_one(tmp_path: Path, here: Here) -> None:
 
 
 def test_a_record_that_is_none(tmp_path: Path, here: Here) -> None:
-    """A file that is no database is one line too."""
+    """If the file of the record is no database, ``runs`` reports it in one line."""
     (tmp_path / "toolrelay.db").write_bytes(b"this is no database, whatever its name" * 50)
     complaint(here("runs"))

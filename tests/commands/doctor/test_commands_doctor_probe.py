@@ -1,4 +1,4 @@
-"""Probing an upstream: every answer, good or bad, becomes a row and never an exception."""
+"""``probe`` turns each answer of an upstream into a result and never into an exception."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Answer(PulledResponse):
-    """One prepared response; ``breaks`` ends its stream as a lost connection does."""
+    """One prepared response; with ``breaks``, its stream ends like a lost connection."""
 
     def __init__(
         self, *chunks: bytes, status: int = 200, kind: str = "text/event-stream", breaks: bool = False
@@ -76,7 +76,7 @@ def upstream(*chat: Answer, models: Answer = LISTED, below: Answer = NOT_FOUND) 
 
 
 async def test_a_good_upstream() -> None:
-    """Reachable, streaming, taking tools, sending usage and the end mark: all yes, no problem."""
+    """For a correct upstream, the probe reports every ability and no problem."""
     asked = upstream(Answer(DELTA, USAGE, DONE))
     result = await probe(asked)
     assert result == ProbeResult(
@@ -100,14 +100,14 @@ async def test_a_good_upstream() -> None:
 
 
 async def test_a_named_model_is_asked() -> None:
-    """The configuration's model wins over the listed ones."""
+    """The probe asks the model that the configuration names, not a listed one."""
     asked = upstream(Answer(DONE))
     assert (await probe(asked, "mine")).model == "mine"
     assert orjson.loads(asked.body(1))["model"] == "mine"
 
 
 async def test_an_upstream_without_tools_is_asked_again_without() -> None:
-    """A refusal of the tool is a no for tools, not for the upstream."""
+    """If the upstream refuses a request with a tool, the probe reports no tools and asks again without."""
     asked = upstream(Answer(b"{}", status=400, kind="application/json"), Answer(DELTA, DONE))
     result = await probe(asked)
     assert (result.tools, result.streams, result.usage, result.end_mark, result.problem) == (
@@ -122,7 +122,7 @@ async def test_an_upstream_without_tools_is_asked_again_without() -> None:
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
 async def test_marks_are_found_however_the_stream_is_cut(cut: int) -> None:
-    """Usage and end mark do not depend on where the bytes were cut."""
+    """The probe finds usage and the end mark however the stream is cut into chunks."""
     body = DELTA + USAGE + DONE
     pieces = [body[at : at + cut] for at in range(0, len(body), cut)]
     result = await probe(upstream(Answer(*pieces)))
@@ -144,7 +144,7 @@ async def test_marks_are_found_however_the_stream_is_cut(cut: int) -> None:
     ],
 )
 async def test_each_fault_is_one_line(chat: list[Answer], models: Answer, words: str) -> None:
-    """What is wrong with an upstream that can be reached is said in one line."""
+    """Each fault of an upstream that can be reached is reported in one line."""
     result = await probe(upstream(*chat, models=models))
     assert result.reachable
     assert words in result.problem
@@ -164,7 +164,7 @@ async def test_each_fault_is_one_line(chat: list[Answer], models: Answer, words:
     ],
 )
 async def test_an_address_without_v1(models: Answer, below: Answer, lacks: bool) -> None:
-    """It is said only where an API answers below /v1 and none at the address; and no model is asked then."""
+    """``lacks_v1`` holds only if an API answers below /v1 and none at the address; no model is asked then."""
     assert await lacks_v1(upstream(models=models, below=below), timeout_s=10) is lacks
     asked = upstream(Answer(DONE), Answer(DONE), models=models, below=below)
     assert (await probe(asked, "mine")).lacks_v1 is lacks
@@ -173,14 +173,14 @@ async def test_an_address_without_v1(models: Answer, below: Answer, lacks: bool)
 
 
 def test_what_to_write_for_v1() -> None:
-    """The setting, and the value to write."""
+    """The message names the setting and the value to write."""
     line = v1_fault("x", "http://127.0.0.1:11434/")
     assert line.startswith("upstreams.x.base_url: ")
     assert 'Set upstreams.x.base_url = "http://127.0.0.1:11434/v1"' in line
 
 
 async def test_an_upstream_that_is_not_there() -> None:
-    """No connection is a row, not an exception."""
+    """If no connection can be made, the probe returns a result and raises nothing."""
 
     def refuse(request: UpstreamRequest) -> Answer:
         raise UpstreamUnreachable("connection refused")
@@ -190,7 +190,7 @@ async def test_an_upstream_that_is_not_there() -> None:
 
 
 async def test_an_upstream_that_never_answers_is_given_up() -> None:
-    """A silent upstream ends the probe within its time."""
+    """If the upstream stays silent, the probe ends at its timeout."""
 
     class Silent(Scripted):
         async def open(self, request: UpstreamRequest) -> Answer:

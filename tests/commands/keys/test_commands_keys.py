@@ -1,4 +1,4 @@
-"""``toolrelay keys`` as people use it: made once, listed without secrets, revoked; and what check says."""
+"""``toolrelay keys`` creates, lists and revokes keys; ``check`` reports on them."""
 
 import asyncio
 import base64
@@ -34,14 +34,14 @@ Check = Callable[..., CompletedProcess[str]]
 
 
 def listed(here: Here, env: Mapping[str, str] = ENV) -> dict[str, Any]:
-    """The keys by their names, as keys list tells machines."""
+    """Return what ``keys list --json`` prints, by name."""
     done = here("keys", "list", "--json", env=env)
     assert done.returncode == 0, done.stderr
     return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
 
 
 def test_a_key_is_shown_once(tmp_path: Path, here: Here) -> None:
-    """create prints the secret alone on standard output; nothing else that is printed or kept has it."""
+    """create prints the secret alone to standard output; no other output and no file contains it."""
     done = here("keys", "create", "webui", env=ENV)
     assert done.returncode == 0, done.stderr
     assert SECRET.fullmatch(done.stdout.strip())
@@ -61,7 +61,7 @@ def test_a_key_is_shown_once(tmp_path: Path, here: Here) -> None:
 
 
 def test_every_grant_is_kept(tmp_path: Path, here: Here) -> None:
-    """Options with commas or several times, limits as pairs or JSON, ages and dates are all kept."""
+    """create keeps every option: lists with commas or repeated, limits as pairs or JSON, ages and dates."""
     (tmp_path / "toolrelay.toml").write_text(
         "[upstreams.a]\nbase_url='http://a/v1'\n[upstreams.b]\nbase_url='http://b/v1'\n"
     )
@@ -133,7 +133,7 @@ def test_every_grant_is_kept(tmp_path: Path, here: Here) -> None:
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, here: Here, words: list[str], told: str) -> None:
-    """Each mistake is one line that names the option, and makes nothing."""
+    """Each mistake is reported in one line, and no key is made."""
     done = here("keys", "create", *words, env=ENV)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -143,7 +143,7 @@ def test_mistakes_are_named(tmp_path: Path, here: Here, words: list[str], told: 
 
 
 def test_a_key_is_revoked(here: Here) -> None:
-    """By name or id, once; its name is free again, and the list remembers it."""
+    """A key is revoked once, by name or id; its name is free again, and the list still shows it."""
     for name in ("a", "b"):
         assert here("keys", "create", name, env=ENV).returncode == 0
     taken = here("keys", "create", "a", env=ENV)
@@ -162,7 +162,7 @@ def test_a_key_is_revoked(here: Here) -> None:
 
 
 def test_keys_of_the_configuration(tmp_path: Path, here: Here) -> None:
-    """Declared keys are listed, their names are taken, and they are not revoked from here."""
+    """``keys`` lists the keys of the configuration, but cannot revoke them or create one of the same name."""
     (tmp_path / "toolrelay.toml").write_text(DECLARED)
     env = {**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"}
     taken = here("keys", "create", "webui", env=env)
@@ -178,7 +178,7 @@ def test_keys_of_the_configuration(tmp_path: Path, here: Here) -> None:
 
 
 def test_memory_keeps_no_key(here: Here) -> None:
-    """A store in memory would forget the key with the command, and says what to do instead."""
+    """With a store in memory, create and revoke fail and name ``[keys.NAME]``; list works."""
     env = {**ENV, "TOOLRELAY_STORE__URL": "memory:"}
     for words in (("create", "a"), ("revoke", "a")):
         done = here("keys", *words, env=env)
@@ -187,7 +187,7 @@ def test_memory_keeps_no_key(here: Here) -> None:
 
 
 def test_keys_are_made_and_listed_while_a_seal_key_changes(tmp_path: Path, here: Here) -> None:
-    """Where the record has content that an old seal key opens, create, list and check go on as before."""
+    """If old content is sealed with an old seal key, create, list and check work as before."""
     env = {**ENV, **{f"K{n}": base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2)}}
 
     async def fill() -> None:
@@ -212,7 +212,7 @@ def test_keys_are_made_and_listed_while_a_seal_key_changes(tmp_path: Path, here:
 
 
 def test_listing_makes_no_record(tmp_path: Path, here: Here) -> None:
-    """list and revoke say that there is no record, and leave none behind."""
+    """Without a record, list and revoke fail, say so and create none."""
     for words in (("list",), ("revoke", "a")):
         done = here("keys", *words, env=ENV)
         assert (done.returncode, "there is no record" in done.stderr) == (1, True)
@@ -220,7 +220,7 @@ def test_listing_makes_no_record(tmp_path: Path, here: Here) -> None:
 
 
 def test_declared_keys_are_listed_before_there_is_a_record(tmp_path: Path, here: Here) -> None:
-    """A container's keys stand in its configuration: they are listed before its first start."""
+    """Without a record, list shows the keys of the configuration and creates no record."""
     (tmp_path / "toolrelay.toml").write_text(DECLARED)
     done = here("keys", "list", "--json", env={**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"})
     assert done.returncode == 0, done.stderr
@@ -231,7 +231,7 @@ def test_declared_keys_are_listed_before_there_is_a_record(tmp_path: Path, here:
 
 @pytest.fixture
 def quiet(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> Check:
-    """``check`` of a file, without looking for the upstream."""
+    """Run ``check`` on a configuration without connecting to its upstream."""
     monkeypatch.setattr("proxy.commands.doctor.check.find_unreachable", _nothing)
 
     def check(text: str = "", env: Mapping[str, str] = ENV) -> CompletedProcess[str]:
@@ -246,7 +246,7 @@ async def _nothing(addresses: object) -> list[str]:
 
 
 def test_check_says_who_comes_in(tmp_path: Path, here: Here, quiet: Check) -> None:
-    """check names the mode and counts the valid keys, of the configuration and of the record."""
+    """check names the authentication mode and counts the valid keys of configuration and record."""
     said = quiet().stdout
     assert "auth: start token; serve prints it when it starts" in said
     assert "tr_" not in said, "one that no server asks for"
@@ -271,7 +271,7 @@ def test_check_says_who_comes_in(tmp_path: Path, here: Here, quiet: Check) -> No
 
 
 def test_lists_of_tools_that_fit_none_are_told(tmp_path: Path, here: Here, quiet: Check) -> None:
-    """A typing error in the tools of a key, declared or made, or of an upstream: check names it."""
+    """If a tool list of a key or an upstream matches no tool, check names it and suggests a similar name."""
     env = {**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"}
     declared = DECLARED.replace("core__calculate", "core__calculat")
     declared += f"[upstreams.a]\nbase_url = 'replay:{packaged_fixtures()}'\ntools = ['core__*', 'file__x']\n"
@@ -291,7 +291,7 @@ def test_lists_of_tools_that_fit_none_are_told(tmp_path: Path, here: Here, quiet
 
 
 def test_bounds_of_keys_are_told(tmp_path: Path, here: Here, quiet: Check) -> None:
-    """check shows each key's own bounds; one that bounds nothing is a fault, or a warning for a made key."""
+    """check prints each key's argument limits; one without effect is a fault if declared, else a warning."""
     env = {**ENV, "WEBUI": "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"}
     words = ("--arguments", "core__get_weather.days = {max = 2}\ncore__get_wether.days = {max = 1}")
     assert here("keys", "create", "ann", *words, env=ENV).returncode == 0
@@ -319,7 +319,7 @@ def test_bounds_of_keys_are_told(tmp_path: Path, here: Here, quiet: Check) -> No
 
 @pytest.mark.parametrize(("key_id", "warned"), [("key_1", True), ("config:web", False)])
 def test_a_start_warns_of_bounds_that_bound_nothing(key_id: str, warned: bool) -> None:
-    """A made key's typing error is told at each start; one of the configuration has stopped it before."""
+    """The start warns of an argument limit without effect if the key is on record, not if it is declared."""
     own = CallerBound("the argument limits of key web", "core__get_wether", "days", ArgumentBound(max=1))
     key = SimpleNamespace(
         name="web", caller=Caller(name=key_id, rights=Rights(arguments=(own,), isolated=True))
@@ -331,7 +331,7 @@ def test_a_start_warns_of_bounds_that_bound_nothing(key_id: str, warned: bool) -
 
 
 def test_limits_that_cannot_hold_are_told(tmp_path: Path, here: Here, quiet: Check) -> None:
-    """A limit of cost without prices, or one that each worker has for itself: create and check say so."""
+    """create and check warn of a cost limit without prices and of limits that each worker counts alone."""
     more = "[server]\nworkers = 2\n[limits]\nrequests = []\ntool_calls = []\n"
     words = ("cost limit but there are no prices", "each of 2 workers (server.workers)")
     (tmp_path / "toolrelay.toml").write_text(more)
@@ -346,7 +346,7 @@ def test_limits_that_cannot_hold_are_told(tmp_path: Path, here: Here, quiet: Che
 
 
 def test_check_leaves_an_older_record_alone(tmp_path: Path, here: Here, quiet: Check) -> None:
-    """A record of an earlier schema is not brought up to date by a look, and its keys go unsaid."""
+    """check does not migrate a record of an older schema, and does not report its keys."""
     assert here("keys", "create", "ann", env=ENV).returncode == 0
     with sqlite3.connect(tmp_path / "toolrelay.db") as db:
         db.execute("PRAGMA user_version = 1")

@@ -1,4 +1,4 @@
-"""``toolrelay mcp import``: the files of other programs as lines for our own, without their secrets."""
+"""``toolrelay mcp import`` turns files of other programs into a configuration, without their secrets."""
 
 import json
 import tomllib
@@ -15,7 +15,7 @@ SECRET = "ghp_0123456789abcdefghijklmnop"
 
 
 def imported(here: Here, folder: Path, said: Any, name: str = "mcp.json") -> str:
-    """What the command prints, which has to load as it is."""
+    """Return what the command prints, after a check that it loads as a configuration."""
     (folder / name).write_text(said if isinstance(said, str) else json.dumps(said))
     done = here("mcp", "import", name)
     assert done.returncode == 0, done.stderr
@@ -29,7 +29,7 @@ def imported(here: Here, folder: Path, said: Any, name: str = "mcp.json") -> str
 
 
 def test_claude_desktop(here: Here, tmp_path: Path) -> None:
-    """A secret becomes a variable, and its name is said; a switch stays."""
+    """A secret becomes an environment variable; other values stay as they are."""
     servers = {
         "My GitHub!": {"command": "npx", "args": ["-y", "gh"], "env": {"GH_TOKEN": SECRET, "DEBUG": "1"}}
     }
@@ -40,7 +40,7 @@ def test_claude_desktop(here: Here, tmp_path: Path) -> None:
 
 
 def test_claude_code_and_cursor(here: Here, tmp_path: Path) -> None:
-    """Addresses with headers; ``${NAME}`` is a variable already."""
+    """Addresses and headers are imported, and ``${NAME}`` becomes ``env:NAME``."""
     servers = {"issues": {"type": "http", "url": "https://x.example/mcp", "headers": {"X-Team": "${TOKEN}"}}}
     text = imported(here, tmp_path, {"mcpServers": servers})
     assert 'url = "https://x.example/mcp"' in text
@@ -48,7 +48,7 @@ def test_claude_code_and_cursor(here: Here, tmp_path: Path) -> None:
 
 
 def test_vs_code(here: Here, tmp_path: Path) -> None:
-    """What it would ask for becomes a variable."""
+    """A value that VS Code would ask for becomes an environment variable."""
     said = {
         "inputs": [{"type": "promptString", "id": "key", "password": True}],
         "servers": {"db": {"command": "db-mcp", "env": {"KEY": "${input:key}"}}},
@@ -59,7 +59,7 @@ def test_vs_code(here: Here, tmp_path: Path) -> None:
 
 
 def test_codex_and_gemini(here: Here, tmp_path: Path) -> None:
-    """TOML, and the other names for an address."""
+    """Codex's TOML and Gemini's ``httpUrl`` are imported; a field without a counterpart is named."""
     codex = (
         '[mcp_servers.docs]\nurl = "https://x.example/mcp"\nbearer_token_env_var = "TOKEN"\n'
         'enabled_tools = ["a"]\ntool_timeout_sec = 5\n'
@@ -75,7 +75,7 @@ def test_codex_and_gemini(here: Here, tmp_path: Path) -> None:
 
 
 def test_what_is_disabled_stays_off(here: Here, tmp_path: Path) -> None:
-    """Nothing is started that the file does not start."""
+    """A disabled server is imported as a comment."""
     servers = {"a": {"command": "x", "disabled": True}, "b": {"command": "y"}}
     text = imported(here, tmp_path, {"mcpServers": servers})
     assert "# [mcp.servers.a]\n# command" in text
@@ -83,7 +83,7 @@ def test_what_is_disabled_stays_off(here: Here, tmp_path: Path) -> None:
 
 
 def test_comments_and_odd_characters(here: Here, tmp_path: Path) -> None:
-    """VS Code and Gemini write comments; a text keeps its line breaks and quotes."""
+    """Comments and trailing commas are accepted; strings keep comment marks, line breaks and quotes."""
     text = """{
       // The servers.
       "servers": {"a": {"command": "x", "args": ["// no comment, ]", "a\\nb", "\\"q\\""], /* the last */ }, },
@@ -108,7 +108,7 @@ def test_comments_and_odd_characters(here: Here, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_imported_is_told(here: Here, tmp_path: Path, said: str, words: str) -> None:
-    """With the file and the server."""
+    """If a file cannot be imported, the error says why."""
     (tmp_path / "mcp.json").write_text(said)
     done = here("mcp", "import", "mcp.json")
     assert done.returncode == 1

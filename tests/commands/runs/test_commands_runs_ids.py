@@ -1,4 +1,4 @@
-"""A run is named by any part of its id that begins it, in every command that takes one."""
+"""Every command that takes a run id accepts a beginning of it that fits only one run."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def record(tmp_path: Path, here: Here) -> Here:
     "command", [["show"], ["replay"], ["purge", "--run"]], ids=["show", "replay", "purge"]
 )
 def test_a_beginning_that_fits_one(record: Here, command: list[str], name: str) -> None:
-    """With its run_ and without."""
+    """A beginning that matches one run names it, with and without ``run_``."""
     done = record("runs", *command, name)
     assert "no run has the id" not in done.stderr
     assert "several" not in done.stderr
@@ -37,7 +37,7 @@ def test_a_beginning_that_fits_one(record: Here, command: list[str], name: str) 
     "command", [["show"], ["replay"], ["purge", "--run"]], ids=["show", "replay", "purge"]
 )
 def test_a_beginning_that_fits_several(record: Here, command: list[str], name: str) -> None:
-    """All of them are named, with when they started, and nothing is done."""
+    """If several runs match, the error names them with their start times, and nothing is done."""
     done = record("runs", *command, name)
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if "several runs begin with" in line]
@@ -49,14 +49,14 @@ def test_a_beginning_that_fits_several(record: Here, command: list[str], name: s
 
 @pytest.mark.parametrize("name", ["x", "", "run_ab12x", "%", "12"])
 def test_what_begins_none(record: Here, name: str) -> None:
-    """No pattern, and no middle of one."""
+    """A pattern, the middle of an id or other text matches no run."""
     done = record("runs", "show", name)
     assert done.returncode == 1
     assert "no run has the id" in done.stderr
 
 
 def test_many_that_fit(tmp_path: Path, here: Here) -> None:
-    """A few are named, and that there are more."""
+    """If many runs match, the error names eight and says that there are more."""
     fill(tmp_path / "toolrelay.db", [run(f"run_a{number:02}") for number in range(20)])
     line = here("runs", "show", "a").stderr
     assert line.count("run_a") == 8

@@ -53,7 +53,7 @@ def recorded(
     retries: int | None = None,
     approve: Sequence[str] = (),
 ) -> str:
-    """Serve one request over a record in ``folder``; the run's id."""
+    """Serve one request with a record in ``folder``; return the run's id."""
 
     async def serve() -> str:
         store = {"url": f"sqlite:///{folder / 'toolrelay.db'}", "content": content, "seal": seal}
@@ -74,7 +74,7 @@ def recorded(
 
 
 def replayed(here: Any, run_id: str, *options: str, env: Any = None, status: int = 0) -> dict[str, Any]:
-    """The JSON of a replay that exits with ``status``."""
+    """Replay a run, which must exit with ``status``, and return its JSON."""
     done = here("runs", "replay", run_id, "--json", *options, env=env)
     assert done.returncode == status, done.stderr + done.stdout
     said: dict[str, Any] = json.loads(done.stdout)
@@ -83,7 +83,7 @@ def replayed(here: Any, run_id: str, *options: str, env: Any = None, status: int
 
 @contextmanager
 def upstream(*scripts: Sequence[Step]) -> Iterator[tuple[str, Callable[[], list[RawRequest]]]]:
-    """A scripted upstream in a thread of its own: its address, and what it was asked."""
+    """Run a scripted upstream in a thread; yield its address and a function that returns its requests."""
     ready, stop = threading.Event(), threading.Event()
     found: list[Any] = []
 
@@ -104,7 +104,7 @@ def upstream(*scripts: Sequence[Step]) -> Iterator[tuple[str, Callable[[], list[
 
 
 def test_offline_a_run_comes_out_the_same(tmp_path: Path, here: Any) -> None:
-    """Model and tools answer from the record: nothing runs, nothing is asked, no difference."""
+    """Offline, model and tools answer from the record: no tool runs, and there is no difference."""
     run_id = recorded(tmp_path, TURN, ANSWER, content="tools")
     said = replayed(here, run_id)
     assert said["same"], said
@@ -124,7 +124,7 @@ def test_offline_a_run_comes_out_the_same(tmp_path: Path, here: Any) -> None:
 
 
 def test_offline_shows_what_this_configuration_would_do_otherwise(tmp_path: Path, here: Any) -> None:
-    """A tool that policy no longer allows is named with the rule, and its call is refused."""
+    """With another configuration, the replay names tools that it no longer offers and refuses their calls."""
     run_id = recorded(tmp_path, TURN, ANSWER, content="tools")
     env = {"TOOLRELAY_POLICY__ALLOW": '["core__*"]'}
     said = replayed(here, run_id, env=env)
@@ -141,14 +141,14 @@ def test_offline_shows_what_this_configuration_would_do_otherwise(tmp_path: Path
 
 
 def test_offline_with_no_tool_left_there_is_no_run(tmp_path: Path, here: Any) -> None:
-    """Where nothing can be offered any more the request would pass through, which is a difference too."""
+    """If no tool is left to offer, the request would pass through; that counts as a difference."""
     run_id = recorded(tmp_path, TURN, ANSWER)
     said = replayed(here, run_id, env={"TOOLRELAY_POLICY__ALLOW": "[]"}, status=1)
     assert (said["recorded"]["status"], said["replayed"]["status"]) == ("completed", "no run")
 
 
 def test_effects_do_not_happen_again(tmp_path: Path, here: Any) -> None:
-    """A tool with a side effect is answered from the record, as often as it was called, and never run."""
+    """Calls of a tool with a side effect are answered from the record, and the tool does not run."""
     turn = called(("call_1", BUY, '{"what":"a"}'), ("call_2", BUY, '{"what":"b"}'))
     run_id = recorded(tmp_path, turn, ANSWER)
     said = replayed(here, run_id)
@@ -158,7 +158,7 @@ def test_effects_do_not_happen_again(tmp_path: Path, here: Any) -> None:
 
 
 def test_failures_are_frozen_too(tmp_path: Path, here: Any) -> None:
-    """A call that failed fails again in the same way, one that the schema refused is refused again."""
+    """A call that failed, or that the schema refused, ends in the same way in the replay."""
     turn = called(
         ("call_1", "probe_tools__fail", "{}"),
         ("call_2", ECHO, '{"wrong":1}'),
@@ -183,14 +183,14 @@ ERROR = b'{"error":{"message":"no","type":"x","param":null,"code":"bad"}}'
     ],
 )
 def test_an_upstreams_error_is_replayed(tmp_path: Path, here: Any, scripts: Any, error: str) -> None:
-    """A run that ended in an error of the upstream ends in the same one again."""
+    """A run that ended in an error of the upstream ends in the same error again."""
     said = replayed(here, recorded(tmp_path, *scripts))
     assert said["same"], said
     assert (said["replayed"]["status"], said["replayed"]["error"]) == ("failed", error)
 
 
 def test_a_run_of_the_responses_wire_is_replayed(tmp_path: Path, here: Any) -> None:
-    """Items of the Responses API are put together again as the turns that they were."""
+    """A run over the Responses API is replayed the same, offline and against another upstream."""
     item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": TIME,
             "arguments": '{"timezone":"UTC"}', "status": "completed"}  # fmt: skip
     text = {"type": "output_text", "text": "Noon.", "annotations": []}
@@ -210,7 +210,7 @@ def test_a_run_of_the_responses_wire_is_replayed(tmp_path: Path, here: Any) -> N
 
 @pytest.mark.parametrize("keep", ["tools", "none"])
 def test_what_is_missing_is_said(tmp_path: Path, here: Any, keep: str) -> None:
-    """Where content was not kept, the command says what is missing and what would keep it."""
+    """If content was not kept, the command says what is missing and which setting keeps it."""
     run_id = recorded(tmp_path, TURN, ANSWER, content=keep)
     done = here("runs", "replay", run_id, "--upstream", "http://127.0.0.1:9/v1")
     assert done.returncode == 1
@@ -224,7 +224,7 @@ def test_what_is_missing_is_said(tmp_path: Path, here: Any, keep: str) -> None:
 
 
 def test_against_another_upstream(tmp_path: Path, here: Any) -> None:
-    """The client's request goes there with the same tools offered; results come from the record."""
+    """Another upstream gets the client's request and the same tools; tool results come from the record."""
     ask = {**ASK, "temperature": 0.5}
     run_id = recorded(tmp_path, TURN, ANSWER, ask=ask)
     other = called(("call_9", ECHO, '{"text": "word"}'))
@@ -245,7 +245,7 @@ def test_against_another_upstream(tmp_path: Path, here: Any) -> None:
 
 
 def test_a_call_that_was_not_made_then_has_no_result(tmp_path: Path, here: Any) -> None:
-    """Another model may ask something else: the record cannot answer that, and nothing runs."""
+    """If another model makes a call that is not on record, it gets an error and no tool runs."""
     run_id = recorded(tmp_path, TURN, ANSWER)
     other = called(("call_9", ECHO, '{"text":"another word"}'))
     with upstream(other, ANSWER) as (url, asked):
@@ -257,7 +257,7 @@ def test_a_call_that_was_not_made_then_has_no_result(tmp_path: Path, here: Any) 
 
 
 def test_a_key_goes_to_no_other_upstream(tmp_path: Path, here: Any) -> None:
-    """The configured key belongs to its own address; a replay elsewhere does not take it along."""
+    """A replay does not send the configured key to another upstream."""
     run_id = recorded(tmp_path, TURN, ANSWER)
     env = {"OPENAI_API_KEY": "sk-never-sent-0123456789"}
     with upstream(reply("Noon.")) as (url, asked):
@@ -266,14 +266,14 @@ def test_a_key_goes_to_no_other_upstream(tmp_path: Path, here: Any) -> None:
 
 
 def test_an_upstream_that_is_not_there(tmp_path: Path, here: Any) -> None:
-    """What came instead of an answer is the difference, and the exit status tells a script."""
+    """If the other upstream cannot be reached, the replay fails with that error and exit status 1."""
     run_id = recorded(tmp_path, TURN, ANSWER)
     said = replayed(here, run_id, "--upstream", "http://127.0.0.1:9/v1", status=1)
     assert (said["replayed"]["status"], said["replayed"]["error"]) == ("failed", "upstream_unreachable")
 
 
 def test_the_record_is_what_serve_left(tmp_path: Path, here: Any) -> None:
-    """The run's own record is not touched by its replay."""
+    """A replay does not change the record of the run."""
     run_id = recorded(tmp_path, TURN, ANSWER)
     before = here("runs", "export", "--content").stdout
     replayed(here, run_id)
@@ -281,8 +281,7 @@ def test_the_record_is_what_serve_left(tmp_path: Path, here: Any) -> None:
 
 
 def test_private_arguments_are_the_same_by_what_is_not_private(tmp_path: Path, here: Any) -> None:
-    """A record that is not sealed masks them, so calls fit by the rest; that the mask is not the value is
-    said."""
+    """A record without a seal masks private arguments; the replay matches the rest, and says so."""
     turn = called(("call_1", "probe_tools__unlock", '{"pin":"pin-4711"}'))
     run_id = recorded(tmp_path, turn, ANSWER, seal=False)
     assert b"pin-4711" not in (tmp_path / "toolrelay.db").read_bytes()
@@ -296,7 +295,7 @@ def test_private_arguments_are_the_same_by_what_is_not_private(tmp_path: Path, h
 
 
 def test_calls_inside_a_wrapper_have_results_of_their_own(tmp_path: Path, here: Any) -> None:
-    """What some models put into one call is answered part by part."""
+    """Calls inside one wrapper call are replayed each with its own result."""
     uses = [
         {"recipient_name": f"functions.{ECHO}", "parameters": {"text": text}} for text in ("one", "two")
     ]  # fmt: skip
@@ -308,7 +307,7 @@ def test_calls_inside_a_wrapper_have_results_of_their_own(tmp_path: Path, here: 
 
 
 def test_a_function_call_of_the_older_kind_is_replayed(tmp_path: Path, here: Any) -> None:
-    """A run in terms of functions, which have no ids, comes out the same in terms of tools."""
+    """A run with function calls of the older kind, which have no ids, is replayed the same."""
     ask = {**ASK, "stream": False, "functions": [{"name": "mine", "parameters": {"type": "object"}}]}
     legacy = reply(None, reason="function_call", function_call={"name": ECHO, "arguments": '{"text":"x"}'})
     said = replayed(here, recorded(tmp_path, legacy, reply("It is noon."), ask=ask))
@@ -327,7 +326,7 @@ async def order(http: HttpClient) -> str:
 
 
 def test_a_replay_spends_no_credentials(tmp_path: Path, here: Any) -> None:
-    """Rule T6: a tool that only repeats what it gave needs no token, and none is asked for."""
+    """Rule T6: a replay does not run the tool, so it requests no token."""
     module = tmp_path / "desk.py"
     module.write_text(CONNECTED)
     asked: list[Any] = []
@@ -364,7 +363,7 @@ MIXED_ASK = {**ASK, "tools": [CLIENT_TOOL]}
 
 @pytest.mark.parametrize("kept", ["tools", "all"])
 def test_offline_a_suspended_run_comes_out_the_same(tmp_path: Path, here: Any, kept: str) -> None:
-    """The client's call goes to the client again, beside the recorded result of the hidden one."""
+    """Offline, the client gets its own call again, and the server tool's result comes from the record."""
     run_id = recorded(tmp_path, MIXED, ask=MIXED_ASK, content=kept)
     said = replayed(here, run_id)
     assert said["same"], said
@@ -374,7 +373,7 @@ def test_offline_a_suspended_run_comes_out_the_same(tmp_path: Path, here: Any, k
 
 
 def test_offline_a_run_that_ends_in_the_clients_calls_comes_out_the_same(tmp_path: Path, here: Any) -> None:
-    """A turn of client calls alone is on record with its calls, too."""
+    """A run that ends in calls of the client's tools only is replayed the same."""
     run_id = recorded(tmp_path, called(("call_2", "mine", '{"a":1}')), ask=MIXED_ASK)
     said = replayed(here, run_id)
     assert said["same"], said
@@ -382,7 +381,7 @@ def test_offline_a_run_that_ends_in_the_clients_calls_comes_out_the_same(tmp_pat
 
 
 def test_offline_a_run_that_spent_its_budget_comes_out_the_same(tmp_path: Path, here: Any) -> None:
-    """The call that came too late is on record, refused, and is refused again for the same budget."""
+    """A call that was refused for a budget is refused again; a larger budget makes a difference."""
     late = called(("call_3", ECHO, '{"text":"again"}'))
     run_id = recorded(tmp_path, TURN, late, tools={"max_turns": 2})
     said = replayed(here, run_id, env={"TOOLRELAY_TOOLS__MAX_TURNS": "2"})
@@ -397,7 +396,7 @@ def test_offline_a_run_that_spent_its_budget_comes_out_the_same(tmp_path: Path, 
 def test_offline_a_suspended_run_of_another_dialect_comes_out_the_same(
     tmp_path: Path, here: Any, path: str
 ) -> None:
-    """The upstream speaks Chat; what the client speaks does not matter for the record."""
+    """A suspended run is replayed the same if the client speaks another dialect than the upstream."""
     function = {"name": "mine", "parameters": {"type": "object"}}
     asks: dict[str, dict[str, Any]] = {
         "/v1/responses": {
@@ -432,7 +431,7 @@ ASKS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("path", list(ASKS))
 def test_the_client_would_get_the_same_bytes(tmp_path: Path, here: Any, path: str, stream: bool) -> None:
-    """In each dialect, with ids, times and durations of the proxy's own making among what the client sees."""
+    """In each dialect, client and upstream get the same bytes, including ids and times of the proxy."""
     scripts = (SERVER_TOOLS, ANSWER)
     if not stream:
         calls = [
@@ -462,7 +461,7 @@ def test_the_client_would_get_the_same_bytes(tmp_path: Path, here: Any, path: st
 
 
 def test_the_first_byte_that_differs_is_shown(tmp_path: Path, here: Any) -> None:
-    """Another configuration: where the client would get something else, and the exit status says so."""
+    """If the client's bytes differ, the replay shows the first different byte and exits with status 1."""
     traced = {"x-toolrelay-trace": "events"}
     run_id = recorded(tmp_path, TURN, ANSWER, headers=traced, tools={"trace_max": "events"})
     assert replayed(here, run_id)["bytes"]["same"] is True
@@ -479,7 +478,7 @@ def test_the_first_byte_that_differs_is_shown(tmp_path: Path, here: Any) -> None
 
 
 def test_bytes_that_were_not_kept_are_not_compared(tmp_path: Path, here: Any) -> None:
-    """The command says so, and which setting keeps those of later runs."""
+    """If a run's bytes were not kept, the command says so and names the setting that keeps them."""
     run_id = recorded(tmp_path, TURN, ANSWER, content="tools")
     said = replayed(here, run_id)
     assert said["bytes"]["same"] is None
@@ -491,7 +490,7 @@ def test_bytes_that_were_not_kept_are_not_compared(tmp_path: Path, here: Any) ->
 
 @pytest.mark.parametrize("wire_bytes", [True, False], ids=["bytes", "messages"])
 def test_a_request_s_own_budget_holds_again(tmp_path: Path, here: Any, wire_bytes: bool) -> None:
-    """``max_tool_calls`` of a request is known from its bytes, or from the request on record."""
+    """A request's ``max_tool_calls`` holds again, whether its bytes or only its messages were kept."""
     ask = {**ASKS["/v1/responses"], "max_tool_calls": 1}
     run_id = recorded(
         tmp_path, TURN, ANSWER, ask=ask, path="/v1/responses", wires=("chat",), wire_bytes=wire_bytes
@@ -504,7 +503,7 @@ def test_a_request_s_own_budget_holds_again(tmp_path: Path, here: Any, wire_byte
 
 @pytest.mark.parametrize("scripts", [(TURN, whole(ERROR, status="500 Server Error")), (TURN, TURN[:3])])
 def test_a_broken_upstream_breaks_again_byte_for_byte(tmp_path: Path, here: Any, scripts: Any) -> None:
-    """The client reads the same error, which names the run that was recorded."""
+    """If the upstream failed, the replay gives the client the same error, byte for byte."""
     run_id = recorded(tmp_path, *scripts, wires=("chat",), retries=0)
     said = replayed(here, run_id, env={"TOOLRELAY_UPSTREAMS__DEFAULT__RETRIES": "0"})
     assert said["recorded"]["status"] == "failed"
@@ -512,7 +511,7 @@ def test_a_broken_upstream_breaks_again_byte_for_byte(tmp_path: Path, here: Any,
 
 
 def test_a_response_in_the_background_has_the_same_bytes(tmp_path: Path, here: Any) -> None:
-    """What its client would read comes out of the same stream, which the replay makes again."""
+    """A response in the background is replayed with the same bytes."""
     ask = {**ASKS["/v1/responses"], "stream": False, "background": True}
 
     async def serve() -> str:
@@ -536,7 +535,7 @@ def test_a_response_in_the_background_has_the_same_bytes(tmp_path: Path, here: A
 
 
 def test_tools_that_need_an_approval_are_offered_again(tmp_path: Path, here: Any) -> None:
-    """A tool that was offered because somebody can be asked about its calls is no difference."""
+    """A tool that needs an approval is offered again, so there is no difference."""
     approve = {"TOOLRELAY_POLICY__APPROVE": f'["{BUY}"]'}
     run_id = recorded(tmp_path, TURN, ANSWER, approve=(BUY,))
     said = replayed(here, run_id, env=approve)

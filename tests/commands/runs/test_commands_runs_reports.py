@@ -23,7 +23,7 @@ DAY = 86400.0
 
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
-    """A record of six runs with one thing each that sets it apart."""
+    """A record of six runs, each of which differs from the others in one thing."""
     fill(
         tmp_path / "toolrelay.db",
         [
@@ -37,7 +37,7 @@ def record(tmp_path: Path) -> Path:
         tools=["core__f", "core__f", "core__f", "core__f", "core__g", "core__f"],
     )
     with closing(sqlite3.connect(tmp_path / "toolrelay.db")) as connection, connection:
-        # As a process leaves it that is still at it.
+        # A process that still runs leaves its record like this.
         connection.execute("UPDATE owners SET ended_at = NULL")
         connection.execute("UPDATE runs SET status = 'running', ended_at = NULL WHERE id = 'run_open'")
     return tmp_path / "toolrelay.db"
@@ -66,7 +66,7 @@ def ids(text: str) -> list[str]:
     ],
 )
 def test_runs_are_filtered(record: Path, here: Any, options: list[str], found: list[str] | None) -> None:
-    """By time, status, model, tool, caller and errors, alone and together; what makes no sense is said."""
+    """``runs list`` filters by time, status, model, tool, key and errors; a bad time is an error."""
     done = here("runs", "list", "--json", *options)
     if found is None:
         assert done.returncode == 1
@@ -77,7 +77,7 @@ def test_runs_are_filtered(record: Path, here: Any, options: list[str], found: l
 
 
 def test_the_word_list_may_be_left_out(record: Path, here: Any) -> None:
-    """runs and tools list by themselves, with every option of list."""
+    """``runs`` and ``tools`` list without the word ``list``, with its options."""
     assert ids(here("runs", "--json", "--status", "failed").stdout) == ["run_failed"]
     assert here("runs", "--errors").stdout == here("runs", "list", "--errors").stdout
     names = [json.loads(line)["name"] for line in here("tools", "--json").stdout.splitlines()]
@@ -105,7 +105,7 @@ def test_the_word_list_may_be_left_out(record: Path, here: Any) -> None:
 def test_what_makes_no_sense_is_one_line(
     record: Path, here: Any, arguments: list[str], words: list[str]
 ) -> None:
-    """A mistake names the option and what it takes, and changes nothing."""
+    """A mistake is reported in one line with the option and what it takes, and changes nothing."""
     done = here(*arguments)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
@@ -118,19 +118,19 @@ def test_what_makes_no_sense_is_one_line(
     ("text", "ago"), [("90s", 90), ("30m ago", 1800), ("2h", 7200), ("3d", 3 * DAY), ("1w", 7 * DAY)]
 )
 def test_an_age_is_a_time(text: str, ago: float) -> None:
-    """Ages count back from now."""
+    """An age stands for the time that lies so far in the past."""
     assert parse_moment("--since", text, now=lambda: NOW) == NOW - ago
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1y", "-3d", "12", "2026-13-01", "9" * 12 + "d"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """A word that is no time names its option."""
+    """If a text is no time, the error names the option."""
     with pytest.raises(ConfigError, match="--since"):
         parse_moment("--since", text)
 
 
 def test_a_run_is_shown_whole(record: Path, here: Any) -> None:
-    """The time line, tools by rule, the shape, and what the client did not get and why."""
+    """``runs show`` prints timeline, withheld tools, shape and what the client did not get; no content."""
     done = here("runs", "show", "run_pl")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert 'withheld core__g policy.allow lacks "core__g"' in lines
@@ -148,7 +148,7 @@ def test_a_run_is_shown_whole(record: Path, here: Any) -> None:
 def test_content_is_shown_where_asked_for_and_that_is_logged(
     record: Path, here: Any, as_json: list[str]
 ) -> None:
-    """Rule R3: who looks at content leaves a line in the log, with the run and no word of the content."""
+    """Rule R3: --content prints the content and logs who read which run, without the content."""
     done = here("runs", "show", "run_plain", "--content", *as_json)
     assert WORDS in done.stdout
     (line,) = done.stderr.splitlines()
@@ -159,7 +159,7 @@ def test_content_is_shown_where_asked_for_and_that_is_logged(
 
 
 def test_an_export_is_lines_of_whole_runs(record: Path, here: Any) -> None:
-    """Every run that fits with turns and calls, one a line, and no content unless it is asked for."""
+    """``runs export`` prints each matching run with turns and calls on a line, without content."""
     done = here("runs", "export", "--model", "m", "--limit", "3")
     exported = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["run"]["id"] for each in exported] == ["run_open", "run_later", "run_failed"]
@@ -171,7 +171,7 @@ def test_an_export_is_lines_of_whole_runs(record: Path, here: Any) -> None:
 
 
 def test_an_export_with_content_is_logged_and_private(record: Path, here: Any, tmp_path: Path) -> None:
-    """Rule R3: the log has it before the file is written; the file is its owner's alone and a new one."""
+    """Rule R3: an export with content is logged; its file is private and never replaces another."""
     done = here("runs", "export", "--content", "--errors", "--out", "out.jsonl")
     assert done.stdout == "wrote 1 run to out.jsonl\n"
     event = json.loads(done.stderr)
@@ -190,7 +190,7 @@ def test_an_export_with_content_is_logged_and_private(record: Path, here: Any, t
 
 
 def test_a_long_list_is_read_in_pages(tmp_path: Path, here: Any) -> None:
-    """More runs than one page come all and each once, also those of one moment."""
+    """A list of several pages has every run once, even if several started at the same time."""
     runs = [run(f"run_{number:04d}", started_at=NOW + number // 7) for number in range(450)]
     fill(tmp_path / "toolrelay.db", runs)
     expected = [record.id for record in reversed(runs)]
@@ -201,7 +201,7 @@ def test_a_long_list_is_read_in_pages(tmp_path: Path, here: Any) -> None:
 
 
 def test_runs_are_purged(record: Path, here: Any) -> None:
-    """One by its beginning, old ones by date, all with a word; what still goes on stays and is named."""
+    """Runs are purged by id, by age or all at once; a run that has not ended stays and is reported."""
     assert here("runs", "purge", "--run", "run_fa").stdout == "deleted 1 run\n"
     assert ids(here("runs", "--json").stdout) == [
         "run_open", "run_later", "run_caller", "run_model", "run_plain"
@@ -216,7 +216,7 @@ def test_runs_are_purged(record: Path, here: Any) -> None:
 
 
 def test_more_runs_than_a_batch_are_purged(tmp_path: Path, here: Any) -> None:
-    """A purge goes on until nothing is left, and its words are gone from the file."""
+    """A purge deletes more runs than one batch, and their content is gone from the file."""
     fill(tmp_path / "toolrelay.db", [run(f"run_{number:04d}") for number in range(450)])
     assert here("runs", "purge", "--older-than", "1s").stdout == "deleted 450 runs\n"
     assert here("runs").stdout == "No runs.\n"
@@ -224,7 +224,7 @@ def test_more_runs_than_a_batch_are_purged(tmp_path: Path, here: Any) -> None:
 
 
 def test_a_purge_names_the_copies_that_it_does_not_reach(record: Path, here: Any) -> None:
-    """A copy from before a migration has what the record had then."""
+    """A purge names the copies from before a migration, which it does not delete."""
     copy = record.parent / f"{record.name}.before-0002-20250101T000000Z"
     copy.write_bytes(b"")
     said = here("runs", "purge", "--run", "run_fa").stdout
@@ -233,7 +233,7 @@ def test_a_purge_names_the_copies_that_it_does_not_reach(record: Path, here: Any
 
 
 def test_usage_is_counted(record: Path, here: Any) -> None:
-    """By model unless asked otherwise, with tokens; by tool with calls and seconds; within a time."""
+    """``usage`` counts by model, or by tool, day or key if asked, and within a time."""
 
     def counted(*options: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in here("usage", "--json", *options).stdout.splitlines()]
@@ -262,7 +262,7 @@ def test_usage_is_counted(record: Path, here: Any) -> None:
 
 
 def keep_keys(path: Path, *named: tuple[str, str]) -> None:
-    """Client keys in a record, by id and name, all but the last of a name revoked."""
+    """Store client keys by id and name; of several with one name, all but the last are revoked."""
 
     async def write() -> None:
         store = SqliteStore(path)
@@ -276,7 +276,7 @@ def keep_keys(path: Path, *named: tuple[str, str]) -> None:
 
 
 def test_a_key_is_named_by_its_name(tmp_path: Path, here: Any) -> None:
-    """Runs are asked for by a key's name, with its end users or one of them, and shown by it."""
+    """``runs`` filters by a key's name, with or without an end user, and tables show that name."""
     path, alice = tmp_path / "toolrelay.db", end_user_name("alice")
     callers = ("key_1", f"key_1/{alice}", "config:app", "key_0", "open")
     fill(path, [run(f"run_{at}", caller=caller) for at, caller in enumerate(callers)])
@@ -292,7 +292,7 @@ def test_a_key_is_named_by_its_name(tmp_path: Path, here: Any) -> None:
     assert found("web/alice") == found(f"key_1/{alice}") == ["run_1"]
     assert found("web/bob") == []
     assert found("app") == found("config:app") == ["run_2"]
-    assert found("old") == []  # the last of that name
+    assert found("old") == []  # the name means its last key, key_2
     assert found("key_0") == ["run_3"]
     assert found("open") == ["run_4"]
     exported = here("runs", "export", "--key", "web").stdout.splitlines()
@@ -300,7 +300,7 @@ def test_a_key_is_named_by_its_name(tmp_path: Path, here: Any) -> None:
     table = here("runs").stdout
     assert f"web/{alice}" in table
     assert "key_1" not in table
-    assert "key_0" in table  # its name is that of two
+    assert "key_0" in table  # two keys have its name
     usage = here("usage", "--by", "key").stdout.splitlines()
     assert [line.split()[:2] for line in usage[1:]] == [
         ["config:app", "1"],
@@ -311,7 +311,7 @@ def test_a_key_is_named_by_its_name(tmp_path: Path, here: Any) -> None:
 
 
 def test_content_is_read_for_as_long_as_it_is_kept(tmp_path: Path, here: Any) -> None:
-    """The commands go by store.keep_days, not by a number of their own."""
+    """``runs show`` reads content only for as long as ``store.keep_days`` keeps it."""
     fill(tmp_path / "toolrelay.db", [run("run_1", started_at=time.time())])
     counts = {}
     for days in (10_000, 0.000000001):
@@ -321,7 +321,7 @@ def test_content_is_read_for_as_long_as_it_is_kept(tmp_path: Path, here: Any) ->
 
 
 def test_hostile_names_reach_no_terminal(tmp_path: Path, here: Any) -> None:
-    """A model or caller that holds escape sequences is written out, in tables and in JSON."""
+    """Escape sequences in a model or caller are printed escaped, in tables and in JSON."""
     evil = "\x1b]0;owned\x07[bold]"
     fill(tmp_path / "toolrelay.db", [run("run_1", model=evil, caller=evil)])
     for arguments in (["runs"], ["usage", "--by", "model,key"], ["usage", "--json"], ["runs", "export"]):
@@ -332,7 +332,7 @@ def test_hostile_names_reach_no_terminal(tmp_path: Path, here: Any) -> None:
 
 
 def test_cost_is_reported(tmp_path: Path, here: Any) -> None:
-    """Cost is a number in JSON and in full for people, of those runs whose model has a price."""
+    """Cost is a number in JSON and in tables; for a model without a price, it is null or ``-``."""
     runs = [run("run_1", cost=1_500_000_001), run("run_2", cost=1), run("run_3", model="other")]
     fill(tmp_path / "toolrelay.db", runs)
     rows = [json.loads(line) for line in here("usage", "--json").stdout.splitlines()]
@@ -344,7 +344,7 @@ def test_cost_is_reported(tmp_path: Path, here: Any) -> None:
 
 
 def test_usage_that_was_not_reported_is_no_zero(tmp_path: Path, here: Any) -> None:
-    """``-`` and null where nothing was reported, ``+`` and the number of turns where something is missing."""
+    """Tokens that were not reported are ``-`` or null; a sum that lacks some turns has a ``+``."""
     nothing = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
     fill(
         tmp_path / "toolrelay.db",

@@ -1,4 +1,4 @@
-"""Runs as tables, time lines and JSON."""
+"""Runs are printed as tables, timelines and JSON."""
 
 import io
 import json
@@ -77,7 +77,7 @@ def _text(console: Console) -> str:
 
 
 def test_a_list_has_a_line_for_each_run() -> None:
-    """Which run, how long ago, how it ended and what it used are on one line each, in the order given."""
+    """The list has one line per run, in the given order, with id, age, status and use."""
     console = _console()
     failed = replace(RUN, id="run_2", status="failed", error_code="upstream_error", started_at=T0 - 7200)
     render_list(console, [RUN, failed], now=T0 + 5)
@@ -110,7 +110,7 @@ LISTED = [
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_a_list_fits_the_terminal(width: int) -> None:
-    """Golden: no status, number or time is cut; what matters least is left out first."""
+    """Golden: the list fits each width; the least important columns are left out first."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     render_list(console, LISTED, {"key_1": "webui"}, now=T0 + 5)
     lines = _text(console).splitlines()
@@ -120,7 +120,7 @@ def test_a_list_fits_the_terminal(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_a_detail_fits_the_terminal(width: int) -> None:
-    """Golden: what a turn used stands below its bar where there is no room beside it."""
+    """Golden: the detail fits each width; if there is no room beside a bar, the turn's use is below it."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     render_detail(console, DETAIL)
     lines = [line.rstrip() for line in _text(console).splitlines()]
@@ -129,7 +129,7 @@ def test_a_detail_fits_the_terminal(width: int) -> None:
 
 
 def test_what_is_piped_is_whole_and_not_padded() -> None:
-    """Whole ids and times, separated by tabs, whatever the width."""
+    """In a pipe, the list has full ids and times, separated by tabs, at any width."""
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
     render_list(console, LISTED, {"key_1": "webui"}, now=T0 + 5)
     head, first, _ = _text(console).splitlines()
@@ -144,7 +144,7 @@ def test_what_is_piped_is_whole_and_not_padded() -> None:
 
 
 def test_an_empty_list_says_so() -> None:
-    """No runs is a sentence, not an empty table."""
+    """A list without runs is a sentence and not an empty table."""
     console = _console()
     render_list(console, [])
     assert _text(console) == "No runs.\n"
@@ -170,7 +170,7 @@ def test_a_detail_draws_turns_and_tools_in_time() -> None:
 
 
 def test_a_detail_names_tools_offered_and_withheld_by_which_rule() -> None:
-    """The tools a model saw, and the rule that withheld another, are told apart."""
+    """The detail lists the tools offered, and each withheld tool with its rule."""
     console = _console()
     render_detail(console, DETAIL)
     lines = [line.split() for line in _text(console).splitlines()]
@@ -179,14 +179,14 @@ def test_a_detail_names_tools_offered_and_withheld_by_which_rule() -> None:
 
 
 def test_a_detail_names_what_the_upstream_was_not_sent() -> None:
-    """Fields of a client's request that the upstream's dialect cannot say."""
+    """The detail lists the request's fields that the upstream's dialect cannot express."""
     console = _console()
     render_detail(console, replace(DETAIL, run=replace(RUN, left_out=("seed", "input[].phase"))))
     assert "left out seed, input[].phase" in [" ".join(line.split()) for line in _text(console).splitlines()]
 
 
 def test_a_detail_says_from_which_turn_on_a_tool_was_withheld() -> None:
-    """A tool that a turn in the middle was no longer shown is named once, with its turn and the rule."""
+    """A tool that is withheld from a later turn on is named once, with that turn and the rule."""
     rule = {"core__get_weather": "policy.after_untrusted"}
     later = [*TURNS, replace(TURNS[1], number=3, withheld={**rule, EVIL: EVIL})]
     detail = replace(DETAIL, turns=[later[0], replace(later[1], withheld=MappingProxyType(rule)), later[2]])
@@ -201,7 +201,7 @@ def test_a_detail_says_from_which_turn_on_a_tool_was_withheld() -> None:
 
 
 def test_a_detail_says_what_the_client_did_not_get_and_why() -> None:
-    """Calls, ends of turns and results that wait are named with their reason; for a plain run, nothing."""
+    """The detail names the calls, turn ends and results that the client did not get, with the reason."""
 
     def withheld(detail: RunDetail) -> str:
         console = _console()
@@ -224,7 +224,7 @@ def test_a_detail_says_what_the_client_did_not_get_and_why() -> None:
 
 
 def test_content_is_shown_only_where_asked_for() -> None:
-    """Rule R3: record and content are two things, in print and in JSON."""
+    """Rule R3: text and JSON contain a run's content only if it is asked for."""
     for content in (False, True):
         console = _console()
         render_detail(console, DETAIL, content=content)
@@ -235,7 +235,7 @@ def test_content_is_shown_only_where_asked_for() -> None:
 
 
 def test_what_never_ended_or_has_an_odd_clock_is_drawn_too() -> None:
-    """An interrupted tool runs on as dots; times that go backwards or are absurd break nothing."""
+    """An interrupted tool is drawn with dots; times that go backwards or are absurd cause no error."""
     console = _console()
     broken = replace(CALL, status="interrupted", ended_at=None, error_code="timeout", turn=7)
     odd = replace(
@@ -253,7 +253,7 @@ def test_what_never_ended_or_has_an_odd_clock_is_drawn_too() -> None:
 
 
 def test_calls_as_they_came_are_shown_with_content_alone() -> None:
-    """Rule R3: what the upstream sent is shown beside its tool where content is asked for, else nowhere."""
+    """Rule R3: a call in the upstream's own form is shown only if content is asked for."""
     native = NativeCall(CALL.id, "r", '{"extra_content":"AbC=="}')
     detail = replace(DETAIL, native_calls=[native])
     for content in (False, True):
@@ -267,7 +267,7 @@ def test_calls_as_they_came_are_shown_with_content_alone() -> None:
 
 
 def test_hostile_names_reach_neither_terminal_nor_markup() -> None:
-    """Whatever clients, models and upstreams chose is printed with everything active written out."""
+    """Control characters and markup in values of clients, models and upstreams are printed escaped."""
     run = replace(
         RUN, id=EVIL, request_id=EVIL, caller=EVIL, model=EVIL, upstream=EVIL, finish_reason=EVIL,
         offered=(EVIL,), withheld={EVIL: EVIL},
@@ -286,7 +286,7 @@ def test_hostile_names_reach_neither_terminal_nor_markup() -> None:
 
 
 def test_the_json_is_plain_and_complete() -> None:
-    """Every field of the records comes back as JSON values under its own name."""
+    """The JSON has the fields of the records as plain values under their own names."""
     said = json.loads(json.dumps(detail_to_json(DETAIL, content=True)))
     assert said["run"] == json.loads(json.dumps(run_to_json(RUN)))
     assert said["run"]["withheld"] == {"core__erase": "policy.allow"}
@@ -305,7 +305,7 @@ def test_the_json_is_plain_and_complete() -> None:
 
 
 def test_cost_is_shown_where_there_is_a_price() -> None:
-    """People read the cost in full or that there is no price; machines get a number or null."""
+    """Text shows the cost, or that there is no price; JSON has a number or null."""
     console = _console()
     render_detail(console, DETAIL)
     render_detail(console, replace(DETAIL, run=replace(RUN, cost=None)))
@@ -320,7 +320,7 @@ def test_cost_is_shown_where_there_is_a_price() -> None:
 
 
 def test_use_that_was_not_reported_is_shown_as_that() -> None:
-    """``-`` and null where an upstream reported nothing, ``+`` behind a sum that lacks some."""
+    """Use that the upstream did not report is ``-`` or null; a sum that lacks some turns has a ``+``."""
     none = replace(RUN, unreported=2, input_tokens=0, output_tokens=0, total_tokens=0)
     some = replace(RUN, unreported=1)
     zero = replace(RUN, input_tokens=0, output_tokens=0, total_tokens=0)
@@ -345,7 +345,7 @@ def test_use_that_was_not_reported_is_shown_as_that() -> None:
 
 
 def test_a_cost_that_nobody_knows_is_no_cost_of_nothing() -> None:
-    """A model with a price whose upstream reported nothing cost something: ``-`` and null, never 0."""
+    """If the upstream reported no use, a run's cost is ``-`` and null, never 0."""
     none = replace(RUN, unreported=2, input_tokens=0, output_tokens=0, total_tokens=0, cost=0)
     some = replace(RUN, unreported=1, cost=123_000)
     free = replace(RUN, cost=0)
@@ -361,7 +361,7 @@ def test_a_cost_that_nobody_knows_is_no_cost_of_nothing() -> None:
 
 
 def test_the_budget_that_is_spent_is_named() -> None:
-    """People and machines read which setting a run has used up."""
+    """Text and JSON name the setting whose budget a run has used up."""
     console = _console()
     render_detail(console, replace(DETAIL, run=replace(RUN, spent="tools.max_calls")))
     assert "budget tools.max_calls is used up" in " ".join(_text(console).split())

@@ -27,7 +27,7 @@ async def linked() -> AsyncIterator[tuple[Channel, Channel]]:
 
 
 async def test_a_message_arrives_as_it_was_sent() -> None:
-    """A header and bytes of any kind, in order, also several at once and an empty one."""
+    """The receiver gets each header and body as they were sent, in order, even an empty body."""
     async with linked() as (one, other):
         bodies = [b"", b"\0\xff" * 10, b"x" * 100_000]
         for number, body in enumerate(bodies):
@@ -37,7 +37,7 @@ async def test_a_message_arrives_as_it_was_sent() -> None:
 
 
 async def test_the_end_of_the_other_is_seen() -> None:
-    """A peer that has gone is the end of the messages, also inside one, and sending to it says no."""
+    """A closed channel ends the messages, even in the middle of one; sending on it returns False."""
     async with linked() as (one, other):
         one.send("last")
         one.close()
@@ -63,7 +63,7 @@ async def test_the_end_of_the_other_is_seen() -> None:
     ],
 )
 async def test_what_is_no_message_breaks_the_channel(raw: bytes) -> None:
-    """Lengths past the bounds are not waited for, and nothing is guessed."""
+    """A length past the bounds and a header that is not valid break the channel."""
     ours, theirs = socket.socketpair()
     theirs.sendall(raw)
     channel = await Channel.over(ours)
@@ -74,7 +74,7 @@ async def test_what_is_no_message_breaks_the_channel(raw: bytes) -> None:
 
 
 async def test_a_peer_that_does_not_read_holds_nobody_up() -> None:
-    """Past a bound messages are dropped, and whoever sends is told at once."""
+    """If the peer does not read, messages past a bound are dropped, and ``send`` returns False at once."""
     async with linked() as (one, _):
         sent = [one.send("told", b"x" * MAX_BODY) for _ in range(8)]
         assert sent[0]
@@ -86,7 +86,7 @@ async def test_a_peer_that_does_not_read_holds_nobody_up() -> None:
 
 
 class Member:
-    """A worker as the questions see it, with what it tells."""
+    """A worker that asks and answers questions over its channel."""
 
     def __init__(self, questions: Broadcast, hub: Channel, channel: Channel) -> None:
         self.peers = Peers()
@@ -125,7 +125,7 @@ class Member:
                 self.done.set()
 
     async def ask(self, name: str, within_s: float = PATIENCE_S) -> Answers:
-        """What all others tell."""
+        """Ask all other workers and return their answers."""
         self.done.clear()
         self.answered.clear()
         self.answers = []
@@ -137,7 +137,7 @@ class Member:
 
 @asynccontextmanager
 async def members(count: int, questions: Broadcast | None = None) -> AsyncIterator[list[Member]]:
-    """So many workers of one supervisor."""
+    """Yield ``count`` workers of one supervisor."""
     questions, made, hubs = questions or Broadcast(), [], []
     for _ in range(count):
         ours, theirs = socket.socketpair()
@@ -157,7 +157,7 @@ def telling(body: bytes) -> Callable[[], bytes]:
 
 
 async def test_everybody_else_is_asked() -> None:
-    """Each gets what the others tell under the name, and not its own."""
+    """A worker that asks gets the answers of all other workers, but not its own."""
     async with members(4) as made:
         for number, member in enumerate(made):
             member.peers.publish("dummy", telling(b"%d" % number))
@@ -166,7 +166,7 @@ async def test_everybody_else_is_asked() -> None:
 
 
 async def test_who_does_not_know_is_missing() -> None:
-    """A name that nobody told, a fault while telling and too many bytes count as missing."""
+    """A worker counts as missing if it has no answer, fails to make one, or makes one that is too long."""
     async with members(4) as made:
         made[1].peers.publish("dummy", telling(b"x" * (MAX_ANSWER + 1)))
         made[2].peers.publish("dummy", lambda: bytes(1 // 0))
@@ -176,7 +176,7 @@ async def test_who_does_not_know_is_missing() -> None:
 
 
 async def test_who_says_nothing_is_waited_for_in_bounds() -> None:
-    """When time is up the asker gets what came, and how many are missing."""
+    """If a worker stays silent, the asker gets the other answers at the timeout, and the number missing."""
     async with members(3) as made:
         made[1].peers.publish("dummy", telling(b"1"))
         made[2].silent = True
@@ -184,7 +184,7 @@ async def test_who_says_nothing_is_waited_for_in_bounds() -> None:
 
 
 async def test_who_goes_is_not_waited_for() -> None:
-    """A worker that dies while it is asked is missing at once."""
+    """A worker that dies while it is asked counts as missing at once; later questions leave it out."""
     async with members(3) as made:
         made[1].peers.publish("dummy", telling(b"1"))
         made[2].silent = True
@@ -200,7 +200,7 @@ def summed(bodies: Sequence[bytes]) -> bytes:
 
 
 async def test_what_is_remembered_outlives_who_told_it() -> None:
-    """Where the name is one to be remembered the last answers of those that went are one, for everybody."""
+    """For a remembered name, the last answers of ended workers are combined into one for each asker."""
     async with members(4, Broadcast({"count": summed})) as made:
         for member, number in zip(made, (1, 20, 300, 4000), strict=True):
             member.peers.publish("count", telling(b"%d" % number))
@@ -219,7 +219,7 @@ async def test_what_is_remembered_outlives_who_told_it() -> None:
 
 
 async def test_the_last_answer_stands_for_who_says_nothing() -> None:
-    """Where the name is one to be remembered a busy worker is not missing; others that never told are."""
+    """For a remembered name, a silent worker's last answer is used; one that never answered is missing."""
     async with members(3, Broadcast({"count": summed})) as made:
         made[1].peers.publish("count", telling(b"20"))
         assert await made[0].ask("count") == Answers((b"20",), 1)
@@ -228,7 +228,7 @@ async def test_the_last_answer_stands_for_who_says_nothing() -> None:
 
 
 async def test_who_goes_while_asked_is_counted_once() -> None:
-    """One that has answered and goes, and one that goes unheard, are in the answer once each."""
+    """A worker that ends during a question is counted once, whether it has answered or not."""
     async with members(4, Broadcast({"count": summed})) as made:
         for member, number in zip(made, (1, 20, 300, 4000), strict=True):
             member.peers.publish("count", telling(b"%d" % number))
@@ -248,7 +248,7 @@ async def test_who_goes_while_asked_is_counted_once() -> None:
 
 
 async def test_an_asker_is_remembered_too() -> None:
-    """What an asker told with its question counts after its end; what cannot be read is left out."""
+    """The value that a worker sends with its question is remembered; one that cannot be read is left out."""
     async with members(3, Broadcast({"count": summed})) as made:
         for member, own in zip(made, (b"1", b"no number", b"300"), strict=True):
             member.channel.send("ask", own, id=7, name="count", within_s=0.05)
@@ -261,7 +261,7 @@ async def test_an_asker_is_remembered_too() -> None:
 
 
 async def test_a_worker_alone_has_its_own() -> None:
-    """Without others, and where one is alone among several, the answer is at once there."""
+    """If there are no other workers, a question is answered at once."""
     peers = Peers()
     peers.publish("dummy", telling(b"mine"))
     assert await peers.ask_all("dummy") == Answers((b"mine",), 0)
@@ -271,7 +271,7 @@ async def test_a_worker_alone_has_its_own() -> None:
 
 
 async def test_own_and_others_are_put_together() -> None:
-    """``ask_all`` is what this process tells, then what the others do."""
+    """``ask_all`` returns this process's own answer, then those of the other workers."""
     peers = Peers()
     peers.publish("dummy", telling(b"mine"))
 

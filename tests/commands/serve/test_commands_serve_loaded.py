@@ -1,4 +1,4 @@
-"""What a process that serves has loaded: memory that each of them holds for good."""
+"""A serving process loads few libraries, since each costs memory in every process."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ async def test_who_serves_loads_no_library_for_what_is_not_asked_of_it(tmp_path:
     # The playground of the web UI has limits, too.
     more = "[limits]\nrequests = []\ntool_calls = []\n[ui]\nenabled = false\n"
     write_config(tmp_path, "http://127.0.0.1:1/v1", more=more, workers=workers)
-    # Inherited by the workers: each process says on its standard error what it imports.
+    # The workers inherit this: each process reports its imports on standard error.
     async with serving(tmp_path, env={"PYTHONPROFILEIMPORTTIME": "1"}) as proxy:
         served = r"\| +proxy\.server\.serving\.connection$"
         await until(lambda: sum(bool(re.search(served, line)) for line in proxy.log) >= workers)

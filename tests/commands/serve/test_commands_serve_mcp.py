@@ -1,4 +1,4 @@
-"""``serve`` with MCP servers: a reload that adds, removes and changes them while runs are open."""
+"""A reload of ``serve`` adds, removes and changes MCP servers while runs are open."""
 
 import asyncio
 import json
@@ -29,15 +29,15 @@ def configure(folder: Path, upstream: str, *servers: Server, more: str = "") -> 
 
 
 async def pin(folder: Path, *servers: Server) -> None:
-    """Allow all that servers have."""
+    """Allow all tools of the servers."""
     async with hosted(*servers) as host:
         pins = [one for server in servers for one in await host.pins(server)]
     write_pin_file(folder / "pins.json", pins)
 
 
 async def test_a_reload_leaves_open_runs_their_servers(tmp_path: Path) -> None:
-    """Added, removed and changed: new requests have the new ones, an open call comes to its end at the old
-    one, and then nothing is left of that."""
+    """After a reload, new requests use the new MCP servers; an open call ends at its old server, which
+    then stops."""
     waits = {"until": str(tmp_path / "go"), **FINE}
     old = scripted(tmp_path, [tool_definition("a")], {"a": waits}, name="old")
     kept = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="kept")
@@ -55,20 +55,20 @@ async def test_a_reload_leaves_open_runs_their_servers(tmp_path: Path) -> None:
             proxy.signal(signal.SIGHUP)
             await proxy.says("restarted")
             assert said(await proxy.ask(ask("mcp__new__a"))) == "fine"
-            # Another command line may be another server: its tools are to be allowed again.
+            # Another command line may be another server: its tools must be allowed again.
             assert offered(upstream, -2) == ["mcp__new__a"]
             assert "unknown_tool" in said(await proxy.ask(ask("mcp__kept__a")))
             hosts = len(children(proxy.process.pid))
             (tmp_path / "go").touch()
             assert said(await asking) == "fine"
-            # A worker and a process for the servers go.
+            # One worker and one process for the MCP servers end.
             await until(lambda: len(children(proxy.process.pid)) == hosts - 2)
     assert calls_of(tmp_path, "old") == ["a"]
     assert calls_of(tmp_path, "kept") == ["a"]
 
 
 async def test_a_reload_that_changes_no_server_keeps_their_process(tmp_path: Path) -> None:
-    """A server that is a command runs once: none is started for the new workers."""
+    """If a reload changes no MCP server, the process for the servers stays and no other is started."""
     server = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="kept")
     await pin(tmp_path, server)
     async with RawUpstream(obedient) as upstream:
@@ -86,7 +86,7 @@ async def test_a_reload_that_changes_no_server_keeps_their_process(tmp_path: Pat
 
 @pytest.mark.parametrize("fault", ["in-the-configuration", "in-a-worker"])
 async def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path, fault: str) -> None:
-    """The fault is named by its key, and no process is left of what was begun."""
+    """If a reload fails, the log names the setting and all processes stay as they were."""
     server = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="kept")
     await pin(tmp_path, server)
     async with RawUpstream(obedient) as upstream:
@@ -106,7 +106,7 @@ async def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path, fault: s
 
 
 async def test_a_file_that_is_imported_is_read_again(tmp_path: Path) -> None:
-    """With ``--reload`` as soon as it changes: the server that it names then is there, the other is not."""
+    """With ``--reload``, a changed file of ``mcp.import`` is read again; its servers replace the old ones."""
     old = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="old")
     new = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="new")
     await pin(tmp_path, old, new)

@@ -1,4 +1,4 @@
-"""What a process that serves does before all else."""
+"""A serving process first makes its threads share one memory arena."""
 
 import platform
 import subprocess
@@ -41,21 +41,21 @@ libc.fflush(None)
     ],
 )
 def test_threads_share_an_arena_unless_the_operator_says_otherwise(env: dict[str, str], arenas: int) -> None:
-    """Memory of threads is not kept apart; who sets the number of arenas has it."""
+    """All threads share one arena unless the operator sets a number of arenas."""
     said = subprocess.run([sys.executable, "-c", ARENAS], env=env, capture_output=True, text=True, check=True)
     assert said.stdout.count("<heap nr=") == arenas
 
 
 @pytest.mark.parametrize("module", ["_ctypes", "ctypes"])
 def test_a_python_without_ctypes_starts_all_the_same(module: str) -> None:
-    """What only saves memory keeps nobody from serving."""
+    """If ctypes is missing, ``share_one_arena`` does nothing and raises nothing."""
     asked = f"import sys; sys.modules[{module!r}] = None\n"
     asked += "from proxy.commands.serve.memory import share_one_arena; share_one_arena()"
     subprocess.run([sys.executable, "-c", asked], env={}, check=True)
 
 
 def test_a_python_that_is_linked_statically_starts_all_the_same() -> None:
-    """There the C library cannot be asked for by name."""
+    """If the C library cannot be opened by name, ``share_one_arena`` raises nothing."""
     asked = """
 import ctypes
 from proxy.commands.serve.memory import share_one_arena

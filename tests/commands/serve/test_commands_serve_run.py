@@ -1,4 +1,4 @@
-"""Sockets, signals and the end of a server; and what is asked of an upstream at start."""
+"""How a server binds its sockets, ends at signals and tests the addresses of its upstreams."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def test_port_zero_takes_one_free_port() -> None:
 
 
 def test_a_port_is_taken_once() -> None:
-    """A second bind of the same port fails by name, also where the first is ours."""
+    """Binding a port a second time fails and names the port; after a close, it works again."""
     first = bind("127.0.0.1", 0)
     port = first[0].getsockname()[1]
     with pytest.raises(ConfigError, match=rf"server.port: port {port} on 127.0.0.1 is in use"):
@@ -40,14 +40,14 @@ def test_a_port_is_taken_once() -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.77", "no.such.host.invalid", "x" * 300, "a..b"])
 def test_a_host_that_is_not_ours(host: str) -> None:
-    """What this machine cannot listen on is named as server.host."""
+    """If this machine cannot listen on a host, the error names ``server.host``."""
     with pytest.raises(ConfigError) as caught:
         bind(host, 0)
     assert caught.value.setting == "server.host"
 
 
 def test_an_address_of_version_six_reads_as_a_url() -> None:
-    """An IPv6 address stands in brackets."""
+    """The URL of an IPv6 address has brackets."""
     try:
         sockets = bind("::1", 0)
     except ConfigError:
@@ -57,7 +57,7 @@ def test_an_address_of_version_six_reads_as_a_url() -> None:
 
 
 class Application:
-    """A server in this loop with one streaming handler, stopped by real signals."""
+    """A server in this event loop with one streaming handler; real signals stop it."""
 
     def __init__(self, drain_s: float = 30) -> None:
         self.sockets = bind("127.0.0.1", 0)
@@ -115,7 +115,7 @@ class Application:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_an_idle_server_stops_at_once(number: signal.Signals) -> None:
-    """A signal ends a server that has nothing to do, cleanly and with its clean-up."""
+    """A signal ends an idle server at once, with its clean-up, and closes its port."""
     served = Application()
     await served.ready.wait()
     served.signal(number)
@@ -126,7 +126,7 @@ async def test_an_idle_server_stops_at_once(number: signal.Signals) -> None:
 
 
 async def test_an_open_stream_runs_to_its_end() -> None:
-    """After SIGTERM no new connection is taken, and the open stream is whole."""
+    """After SIGTERM, the open stream runs to its end before the server ends."""
     served = Application()
     await served.ready.wait()
     answer = asyncio.create_task(served.ask())
@@ -144,7 +144,7 @@ async def test_an_open_stream_runs_to_its_end() -> None:
 
 
 async def test_the_drain_is_bounded() -> None:
-    """A stream that does not end is cut after drain_s."""
+    """A stream that does not end is cut after ``drain_s``."""
     served = Application(drain_s=0.05)
     await served.ready.wait()
     answer = asyncio.create_task(served.ask())
@@ -157,7 +157,7 @@ async def test_the_drain_is_bounded() -> None:
 
 
 async def test_a_second_signal_cuts_what_is_open() -> None:
-    """Whoever signals twice does not wait for the drain; the clean-up is done all the same."""
+    """A second signal cuts open streams without waiting for the drain; the clean-up still runs."""
     served = Application(drain_s=3600)
     await served.ready.wait()
     answer = asyncio.create_task(served.ask())
@@ -172,7 +172,7 @@ async def test_a_second_signal_cuts_what_is_open() -> None:
 
 
 async def test_a_client_that_leaves_cancels_its_handler() -> None:
-    """Rule E4: the handler of a client that went away is cancelled."""
+    """Rule E4: if a client leaves, its handler is cancelled."""
     served = Application()
     await served.ready.wait()
     _, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -185,7 +185,7 @@ async def test_a_client_that_leaves_cancels_its_handler() -> None:
 
 
 async def test_a_start_that_fails_is_cleaned_up() -> None:
-    """What cannot be served on its sockets is closed and the fault comes out."""
+    """If the server cannot listen on its sockets, the application is closed and the error is raised."""
     sockets = bind("127.0.0.1", 0)
     sockets[0].close()
     behind = Behind(unreachable)
@@ -195,12 +195,12 @@ async def test_a_start_that_fails_is_cleaned_up() -> None:
 
 
 async def unreachable(request: EdgeRequest) -> web.StreamResponse:
-    """A handler that no request comes to."""
+    """A handler that must not be called."""
     raise AssertionError("it was reached")
 
 
 async def test_reaching_upstreams_sends_nothing() -> None:
-    """What takes a connection is fine and gets no byte; what does not is one line by name."""
+    """The test of addresses sends no byte; each address that takes no connection gives one line."""
     got: list[bytes] = []
     done = asyncio.Event()
 

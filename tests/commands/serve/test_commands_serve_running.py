@@ -46,7 +46,7 @@ class Running:
         self.address = self.read_until(r"listens on (http://\S+)/v1")[1]
 
     def read_until(self, pattern: str) -> re.Match[str]:
-        """Read lines of standard output up to one that fits; the test's own time-out is the bound."""
+        """Read standard output up to a line that matches; only the test's own timeout limits this."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
@@ -60,7 +60,7 @@ class Running:
         return self.process.stderr.read()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
-        """Send a signal; status, the rest of the output, and the log."""
+        """Send a signal; return the status, the rest of the output and the log."""
         self.process.send_signal(number)
         out, errors = self.process.communicate(timeout=LATE_S)
         return self.process.returncode, out, errors
@@ -103,7 +103,7 @@ def replay_config(folder: Path, more: str = "") -> None:
 
 
 def test_the_demo_from_an_empty_folder(tmp_path: Path) -> None:
-    """What the demo prints works as pasted, every question it names is answered, and runs show."""
+    """The commands that the demo prints work as pasted, its questions are answered, and it shows the runs."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     with running(tmp_path, "demo", "--port", "0", env={"TMPDIR": str(temporary)}) as demo:
@@ -134,13 +134,13 @@ def test_the_demo_from_an_empty_folder(tmp_path: Path) -> None:
     assert sum("core__get_current_time" in line for line in shown) == 4
     assert sum(QUESTIONS[0][0] in line for line in shown) == 3
     assert sum("completed: 2 turns, 2 tool calls" in line for line in shown) == 3
-    # One folder is left, of its own, for who looks at a run now; the next demo takes it away.
+    # The demo leaves one private folder, so that its runs can be read; the next demo removes it.
     (kept,) = temporary.iterdir()
     assert kept.stat().st_mode & 0o777 == 0o700
 
 
 def shown_by(line: str, folder: Path) -> str:
-    """What a command that was printed shows, pasted into another terminal in another folder."""
+    """Run a printed command in another folder and return its output."""
     done = subprocess.run(
         ["sh", "-c", line.partition(" more: ")[2]],
         cwd=folder,
@@ -155,7 +155,7 @@ def shown_by(line: str, folder: Path) -> str:
 
 
 def test_the_demo_prints_how_to_look_at_a_run(tmp_path: Path) -> None:
-    """The command works elsewhere, while the demo runs and after it, until the next demo starts."""
+    """The printed command works in any folder, during and after the demo, until the next demo starts."""
     temporary, elsewhere = tmp_path / "a b", tmp_path / "elsewhere"
     for folder in (temporary, elsewhere):
         folder.mkdir()
@@ -177,7 +177,7 @@ def test_the_demo_prints_how_to_look_at_a_run(tmp_path: Path) -> None:
 
 
 def test_the_demo_listens_to_nobody_elses_settings(tmp_path: Path) -> None:
-    """A configuration and variables of the folder do not change the demo."""
+    """The demo ignores the folder's configuration and TOOLRELAY_ variables."""
     (tmp_path / "toolrelay.toml").write_text("[server]\nprot = 1\n")
     env = {"TOOLRELAY_SERVER__PROT": "1", "TMPDIR": str(tmp_path)}
     with running(tmp_path, "demo", "--port", "0", env=env) as demo:
@@ -186,7 +186,7 @@ def test_the_demo_listens_to_nobody_elses_settings(tmp_path: Path) -> None:
 
 
 def test_serve_says_what_it_serves(tmp_path: Path) -> None:
-    """serve prints address, upstream, tools, and for each withheld one the line to add; the line works."""
+    """serve prints its address, upstream and tools, and for a withheld tool a line that does allow it."""
     replay_config(tmp_path, "[policy]\nallow = ['core__get_c*']\n")
     with running(tmp_path, "serve", "--port", "0") as server:
         server.read_until("record: sqlite:////")
@@ -214,7 +214,7 @@ def _start(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) 
 
 
 def test_tools_that_are_off(tmp_path: Path, here: Here) -> None:
-    """ENABLE_TOOLS=false is said, and no tool is called withheld by policy."""
+    """With ENABLE_TOOLS=false, check says that requests pass through, and calls no tool withheld."""
     replay_config(tmp_path)
     done = here("check", env={"ENABLE_TOOLS": "false"})
     assert "passes every request through" in done.stdout
@@ -222,14 +222,14 @@ def test_tools_that_are_off(tmp_path: Path, here: Here) -> None:
 
 
 def test_serve_without_a_file(tmp_path: Path) -> None:
-    """A key in the environment is a whole configuration; the key is not shown."""
+    """serve needs only a key in the environment, and does not print it."""
     text = _start(tmp_path, env={"OPENAI_API_KEY": "sk-never-shown"})
     assert "upstream default: https://api.openai.com/v1 (with a key)" in text
     assert "sk-never-shown" not in text
 
 
 def test_serve_keeps_the_key_from_another_upstream(tmp_path: Path) -> None:
-    """With --upstream the key of the environment stays here, which is said with the remedy."""
+    """With --upstream, serve does not send the environment's key there, and prints how to send it."""
     with ExitStack() as stack:
         port = stack.enter_context(closed_port())
         url = f"http://127.0.0.1:{port}/v1"
@@ -250,7 +250,7 @@ def test_serve_keeps_the_key_from_another_upstream(tmp_path: Path) -> None:
 
 
 def test_check_lists_and_finds_nothing(tmp_path: Path, here: Here) -> None:
-    """check shows upstreams, tools, decisions and rules, and leaves no record behind."""
+    """check prints tools, decisions and rules, and creates no record."""
     replay_config(tmp_path, "[policy]\nallow = ['core__*']\napprove = ['core__get_weather']\n")
     done = here("check")
     assert done.returncode == 0, done.stderr
@@ -264,7 +264,7 @@ def test_check_lists_and_finds_nothing(tmp_path: Path, here: Here) -> None:
 
 
 def test_check_says_who_is_asked_first(tmp_path: Path, here: Here) -> None:
-    """check lists who serves a model that several serve, in their order, with its name there."""
+    """For a model of several upstreams, check lists them in order, with the model's name at each."""
     (tmp_path / "toolrelay.toml").write_text(
         '[upstreams.first]\nbase_url = "replay:"\nwires = ["chat"]\n'
         '[upstreams.second]\nbase_url = "replay:"\nmodels = {"fast" = "small-1"}\n'
@@ -275,7 +275,7 @@ def test_check_says_who_is_asked_first(tmp_path: Path, here: Here) -> None:
 
 
 def test_check_shows_bounds_and_tools_by_upstream(tmp_path: Path, here: Here) -> None:
-    """check shows each bound of an argument, and which tools an upstream's models go without."""
+    """check prints each argument limit, and the tools that an upstream's models are not offered."""
     (tmp_path / "toolrelay.toml").write_text(
         f"""
         [upstreams.narrow]
@@ -308,7 +308,7 @@ def test_check_shows_bounds_and_tools_by_upstream(tmp_path: Path, here: Here) ->
     ],
 )
 def test_a_bound_that_bounds_nothing_is_a_fault(tmp_path: Path, bound: str, words: str) -> None:
-    """Rule E1: a typing error in a bound would be a hole, so check names it and serve does not start."""
+    """Rule E1: if an argument limit matches nothing, check names it and serve does not start."""
     (tmp_path / "toolrelay.toml").write_text(f"[policy.arguments]\n{bound}\n")
     # Any free port: a proxy may be running beside the tests.
     env = {"OPENAI_API_KEY": "sk-test", "TOOLRELAY_SERVER__PORT": "0"}
@@ -327,7 +327,7 @@ def test_a_bound_that_bounds_nothing_is_a_fault(tmp_path: Path, bound: str, word
 
 
 def test_check_probes(tmp_path: Path, here: Here) -> None:
-    """--probe asks the upstream and says what it can; a fault is one line and status 1."""
+    """check --probe prints what the upstream can do; a fault is one line and exit status 1."""
     replay_config(tmp_path)
     done = here("check", "--probe")
     assert done.returncode == 1
@@ -337,7 +337,7 @@ def test_check_probes(tmp_path: Path, here: Here) -> None:
 
 
 def test_check_calls_an_unreachable_upstream_a_fault(tmp_path: Path, here: Here) -> None:
-    """What is a warning in serve is a fault in check."""
+    """For check, an upstream that cannot be reached is a fault; for serve, it is a warning."""
     with closed_port() as port:
         (tmp_path / "toolrelay.toml").write_text(f"[upstreams.a]\nbase_url='http://127.0.0.1:{port}/v1'\n")
         done = here("check")
@@ -348,7 +348,7 @@ def test_check_calls_an_unreachable_upstream_a_fault(tmp_path: Path, here: Here)
 
 
 def test_a_tool_of_ones_own(tmp_path: Path, here: Here) -> None:
-    """A tool file beside the configuration is listed, refused with a line, allowed, called, recorded."""
+    """A tool file of one's own is listed, refused until policy allows it, then called and recorded."""
     (tmp_path / "my_tools.py").write_text(TOOL)
     replay_config(tmp_path, "[tools]\nmodules = ['my_tools.py']\n")
     listed = [json.loads(line) for line in here("tools", "list", "--json").stdout.splitlines()]
@@ -384,7 +384,7 @@ def test_a_tool_of_ones_own(tmp_path: Path, here: Here) -> None:
 
 
 def test_an_author_sees_the_traceback(tmp_path: Path, here: Here) -> None:
-    """tools call shows what a tool raised, from the tool's own line on; the record and stdout do not."""
+    """tools call prints the tool's traceback to standard error only; the record does not contain it."""
     (tmp_path / "my_tools.py").write_text(
         TOOL.replace('return {"greeting"', 'raise KeyError(name) # {"greeting"')
     )
@@ -404,7 +404,7 @@ def test_an_author_sees_the_traceback(tmp_path: Path, here: Here) -> None:
 
 
 def test_serve_records_what_runs_shows(tmp_path: Path, here: Here) -> None:
-    """A conversation with a server tool is on record, and runs draws it."""
+    """A run with a server tool is recorded, and ``runs`` shows it."""
     replay_config(tmp_path, "[policy]\nallow = ['core__get_current_time']\n")
     with running(tmp_path, "serve", "--port", "0") as server:
         answers(server.address, QUESTIONS[1][0])
@@ -420,7 +420,7 @@ def test_serve_records_what_runs_shows(tmp_path: Path, here: Here) -> None:
 
 
 def test_record_makes_fixtures_that_replay(tmp_path: Path) -> None:
-    """record saves what passes through; a server on what it saved gives the same answer."""
+    """record saves an exchange; a server that replays it gives the same answer."""
     replay_config(tmp_path)
     question = QUESTIONS[3][0]
     with running(tmp_path, "demo", "--port", "0") as origin:
@@ -438,7 +438,7 @@ def test_record_makes_fixtures_that_replay(tmp_path: Path) -> None:
 
 
 def test_a_request_line_in_the_log_carries_no_key(tmp_path: Path) -> None:
-    """The log of a request names neither the client's key nor its words."""
+    """The log of requests contains no key of a header or a query."""
     replay_config(tmp_path)
     with running(tmp_path, "serve", "--port", "0") as server:
         request = urllib.request.Request(
@@ -492,5 +492,5 @@ def test_a_request_line_in_the_log_carries_no_key(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_demo_shows_of_a_run(kind: str, data: dict[str, Any], line: str) -> None:
-    """Each thing that happens is one line, with nothing in it that a terminal obeys."""
+    """The demo prints each known event of a run on one line, with control characters escaped."""
     assert show_event(kind, data) == line

@@ -1,4 +1,4 @@
-"""Workers of one server that count in one Redis."""
+"""The workers of one server count their limits together in one Redis."""
 
 import asyncio
 import json
@@ -19,12 +19,12 @@ from waiting import PATIENCE_S
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 SECRET = "alice-alice-0123456789-abcdefghij"
 PATIENT = f"\nfrom proxy.server.limits import redis\nredis.ANSWER_S = {PATIENCE_S}\n"
-"""A worker of a busy machine waits for its answer too: a Redis that looks away would not be asked."""
+"""On a busy machine, workers wait longer for Redis, so that they do not take a late answer for a failure."""
 
 
 @pytest.fixture
 async def name() -> AsyncIterator[str]:
-    """A key that no other test has; what was counted for it goes at the end."""
+    """Yield a key name of this test alone, and delete its counters at the end."""
     from redis.asyncio import Redis
 
     need_redis()
@@ -36,7 +36,7 @@ async def name() -> AsyncIterator[str]:
 
 
 async def one_of_each(proxy: ProxyProcess, stack: AsyncExitStack) -> list[Conversation]:
-    """A connection to each of two workers: whose one is says the log."""
+    """Return a connection to each of two workers; the log says which worker answers on which."""
     found: dict[int, Conversation] = {}
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < 2:
@@ -52,7 +52,7 @@ async def one_of_each(proxy: ProxyProcess, stack: AsyncExitStack) -> list[Conver
 
 
 async def test_two_workers_share_one_limit_exactly(tmp_path: Path, name: str) -> None:
-    """Of 80 requests that come to both workers at once, as many are let in as the limit says."""
+    """Of 80 requests to both workers, exactly as many are admitted as the shared limit allows."""
     more = (
         '[limits]\nstorage = "env:REDIS_URL"\non_error = "closed"\n'
         f'[keys.{name}]\nsecret = "env:ALICE"\nlimits = {{requests = ["50/hour"]}}\n'

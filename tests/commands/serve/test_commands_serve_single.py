@@ -1,4 +1,4 @@
-"""One worker under its supervisor, which is what ``serve`` is by default: it comes and goes like several."""
+"""By default, ``serve`` runs one worker under a supervisor; it is replaced and stopped like several."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def slow(going: asyncio.Event) -> list[Step]:
 async def single(
     folder: Path, *scripts: Sequence[Step], **server: Any
 ) -> AsyncIterator[tuple[ProxyProcess, RawUpstream]]:
-    """The command without any word of workers, before a scripted upstream."""
+    """Run ``serve`` with the default number of workers in front of a scripted upstream."""
     async with RawUpstream(*scripts) as upstream:
         write_config(folder, upstream.url, **server)
         async with serving(folder) as proxy:
@@ -45,7 +45,7 @@ async def single(
 
 
 def state(pid: int) -> str:
-    """A process's state as ``ps`` has it; empty where there is none."""
+    """Return a process's state as ``ps`` shows it; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -53,13 +53,13 @@ def state(pid: int) -> str:
 
 
 async def kill_supervisor(proxy: ProxyProcess) -> None:
-    """Kill it and see it gone; its worker still has the pipes that ``wait`` would wait for."""
+    """Kill it and poll until it is gone: ``wait`` would wait for pipes that its worker holds."""
     proxy.process.kill()
     await until(lambda: state(proxy.process.pid) in ("", "Z"))
 
 
 async def test_a_hang_up_cuts_no_stream_and_puts_a_new_worker_in_place(tmp_path: Path) -> None:
-    """SIGHUP: the stream that is open is whole, a new process serves, and what it listens on is said once."""
+    """At SIGHUP, a new worker serves, the open stream ends whole, and the address is printed only once."""
     going = asyncio.Event()
     async with single(tmp_path, slow(going), HELLO) as (proxy, upstream):
         async with proxy.sent(ASK) as streaming:
@@ -80,7 +80,7 @@ async def test_a_hang_up_cuts_no_stream_and_puts_a_new_worker_in_place(tmp_path:
 
 
 async def test_a_worker_that_is_killed_is_started_again_on_the_same_port(tmp_path: Path) -> None:
-    """Who connects while nobody serves waits, and is answered by the next worker."""
+    """After the only worker is killed, a request waits until the next worker answers it."""
     async with single(tmp_path, HELLO) as (proxy, _):
         os.kill(children(proxy.process.pid)[0], signal.SIGKILL)
         await proxy.says('"event":"worker_died"')
@@ -92,7 +92,7 @@ async def test_a_worker_that_is_killed_is_started_again_on_the_same_port(tmp_pat
 
 @pytest.fixture
 def place() -> Iterator[tuple[str, str]]:
-    """Options that put one server after the other on a port that nobody else gets in between."""
+    """Yield options with a reserved port, which two servers can use one after the other."""
     with reserved_port() as port:
         yield "--port", str(port)
 
@@ -101,7 +101,7 @@ def place() -> Iterator[tuple[str, str]]:
 async def test_the_workers_of_a_killed_supervisor_close_the_port_first(
     tmp_path: Path, workers: int, place: tuple[str, str]
 ) -> None:
-    """After ``kill -9`` of the supervisor another server has the port while the open stream runs on."""
+    """After ``kill -9`` of the supervisor, another server gets the port while the open stream runs on."""
     going = asyncio.Event()
     more = "[limits]\nrequests = []\ntool_calls = []\n"
     async with RawUpstream(slow(going), HELLO) as upstream:
@@ -142,7 +142,7 @@ else:
 
 @pytest.mark.parametrize("workers", [2, 3])
 async def test_a_worker_that_dies_in_the_first_start_is_started_again(tmp_path: Path, workers: int) -> None:
-    """The service comes up with those that serve, and the other takes its place when it is ready."""
+    """If a worker dies during the start, the others serve, and another worker replaces it."""
     more = "[limits]\nrequests = []\ntool_calls = []\n"
     async with RawUpstream(HELLO) as upstream:
         write_config(tmp_path, upstream.url, more=more, workers=workers)
@@ -158,7 +158,7 @@ async def test_a_worker_that_dies_in_the_first_start_is_started_again(tmp_path: 
 
 
 async def test_a_port_that_is_taken_says_by_whom(tmp_path: Path) -> None:
-    """A second server names the process of the first, one whose supervisor has gone, and a stranger's."""
+    """If the port is in use, the error names the other server's supervisor, or its worker if that is left."""
     async with single(tmp_path, HELLO) as (proxy, _):
 
         async def complaint() -> str:
@@ -174,7 +174,7 @@ async def test_a_port_that_is_taken_says_by_whom(tmp_path: Path) -> None:
         said = await complaint()
         assert f"is in use by another toolrelay (process {pid}). Stop it (kill {pid})" in said
         (worker,) = children(pid)
-        # One that is too busy to notice: it keeps the port for now.
+        # A stopped worker does not notice that its supervisor is gone, and keeps the port.
         os.kill(worker, signal.SIGSTOP)
         await kill_supervisor(proxy)
         try:
@@ -187,8 +187,7 @@ async def test_a_port_that_is_taken_says_by_whom(tmp_path: Path) -> None:
 
 
 async def test_closing_the_terminal_ends_the_server(tmp_path: Path) -> None:
-    """A server that was started from a terminal does not stay behind when that closes, as if it was told
-    to read its configuration again."""
+    """When its terminal closes, the server ends; it does not take that SIGHUP for a reload."""
     ours, theirs = pty.openpty()
 
     def take_terminal() -> None:
@@ -233,7 +232,7 @@ subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process take in orphans")
 async def test_what_becomes_a_child_of_the_supervisor_is_waited_for(tmp_path: Path) -> None:
-    """As process 1 of a container it inherits processes whose parent has gone, and leaves no zombie."""
+    """The supervisor reaps orphans that it inherits, as process 1 of a container, and leaves no zombie."""
     write_config(tmp_path, "http://127.0.0.1:9/v1")
     effect = tmp_path / "effect.py"
     effect.write_text(ORPHAN + effect.read_text())

@@ -1,4 +1,4 @@
-"""The start token of a running command: printed once, one for all its processes, for as long as it runs."""
+"""``serve`` prints its start token once; all its processes accept it for as long as it runs."""
 
 import os
 import re
@@ -24,7 +24,7 @@ LINE = r"auth: start token; clients send: Authorization: Bearer (tr_\S{43})$"
 async def closed(
     folder: Path, *arguments: str, more: str = AUTO, **server: Any
 ) -> AsyncIterator[tuple[ProxyProcess, str]]:
-    """A command that says nothing of who comes in, before a scripted upstream; and its token."""
+    """Run a command without configured keys in front of a scripted upstream; yield it and its token."""
     async with RawUpstream(HELLO) as upstream:
         write_config(folder, upstream.url, more=more, **server)
         async with serving(folder, *arguments) as proxy:
@@ -32,7 +32,7 @@ async def closed(
 
 
 async def statuses(proxy: ProxyProcess, token: str, times: int = 8) -> set[tuple[int, int]]:
-    """What is said with the token and without, whichever worker takes the connection."""
+    """Return the statuses of requests with and without the token, over several connections."""
     shown = {"Authorization": f"Bearer {token}"}
     return {((await proxy.ask(ASK, shown)).status, (await proxy.ask(ASK)).status) for _ in range(times)}
 
@@ -46,8 +46,7 @@ async def restart(proxy: ProxyProcess, times: int) -> None:
 
 
 async def test_one_token_for_every_worker_and_every_restart(tmp_path: Path) -> None:
-    """Two workers, a killed one's successor, and those of a SIGHUP take the token that was printed at first;
-    it is printed once, and the log is without it."""
+    """The token works at all workers, even after a crash or SIGHUP; it is printed once and never logged."""
     async with closed(tmp_path, "--workers", "2", more=AUTO + "[limits]\nrequests=[]\ntool_calls=[]\n") as (
         proxy,
         token,
@@ -66,7 +65,7 @@ async def test_one_token_for_every_worker_and_every_restart(tmp_path: Path) -> N
 
 
 async def test_reload_keeps_the_token_and_a_new_door_is_said(tmp_path: Path) -> None:
-    """A changed file leaves the token as it was; where a token is asked for anew it is printed again."""
+    """A reload keeps the token; it is printed again if a changed file asks for a token again."""
     async with closed(tmp_path, "--reload") as (proxy, token):
         file = tmp_path / "toolrelay.toml"
         closed_text = file.read_text()
@@ -94,7 +93,7 @@ async def test_each_start_has_a_token_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_open_is_one_word(tmp_path: Path) -> None:
-    """``serve --open`` asks for nothing, and says so."""
+    """``serve --open`` asks for no token, and says so."""
     async with RawUpstream(HELLO) as upstream:
         write_config(tmp_path, upstream.url, more=AUTO)
         async with serving(tmp_path, "--open") as proxy:
@@ -104,7 +103,7 @@ async def test_open_is_one_word(tmp_path: Path) -> None:
 
 
 async def test_record_asks_for_a_token_too(tmp_path: Path) -> None:
-    """What ``record`` saves is without the token, which clients show there as well."""
+    """``record`` asks for the start token, too, and neither logs nor saves it."""
     async with RawUpstream(HELLO) as upstream:
         write_config(tmp_path, upstream.url, more=AUTO)
         arguments = ("--upstream", upstream.url, "--out", "saved")

@@ -1,4 +1,4 @@
-"""The end of a serving process, by real signals: nothing is lost, and what is cut says so."""
+"""At a signal, a serving process finishes its open work and marks what it has to cut."""
 
 import asyncio
 import signal
@@ -42,7 +42,7 @@ with_tools_or_not = pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["n
 async def before(
     folder: Path, *scripts: Sequence[Step], allow: tuple[str, ...] = (), **server: Any
 ) -> AsyncIterator[tuple[ProxyProcess, RawUpstream]]:
-    """A serving process before a scripted upstream."""
+    """Run a serving process in front of a scripted upstream."""
     async with RawUpstream(*scripts) as upstream:
         write_config(folder, upstream.url, allow=allow, **server)
         async with serving(folder) as proxy:
@@ -50,7 +50,7 @@ async def before(
 
 
 async def part_of(conversation: Conversation, end: bytes) -> bytes:
-    """What a streamed response gives up to some bytes."""
+    """Read a streamed response until it ends in the given bytes."""
     answer = await conversation.head()
     assert answer.status == 200
     got = b""
@@ -66,8 +66,7 @@ async def part_of(conversation: Conversation, end: bytes) -> bytes:
 async def test_a_stream_runs_to_its_end_while_others_are_refused(
     tmp_path: Path, wire: str, allow: tuple[str, ...]
 ) -> None:
-    """After SIGTERM ``/readyz`` says no and new requests get 503, on open and on new connections; the
-    open stream is whole to the byte, and then the process ends."""
+    """After SIGTERM, new requests get 503 and the open stream ends whole; then the process ends."""
     path, ask, first, rest = WIRES[wire]
     going = asyncio.Event()
     script: list[Step] = [BEGUN, chunk(first), going, chunk(rest), LAST_CHUNK, KEEP]
@@ -108,7 +107,7 @@ async def test_a_stream_runs_to_its_end_while_others_are_refused(
 async def test_what_does_not_end_in_time_is_cut_and_says_so(
     tmp_path: Path, wire: str, allow: tuple[str, ...]
 ) -> None:
-    """After ``drain_s`` a stream gets an error event and one end mark, and its framing is complete."""
+    """After ``drain_s``, an open stream gets an error event and one end mark, and its framing is complete."""
     path, ask, first, _ = WIRES[wire]
     script: list[Step] = [BEGUN, chunk(first), HANG]
     async with before(tmp_path, script, allow=allow, drain_s=0.2) as (proxy, upstream):
@@ -137,7 +136,7 @@ async def test_what_does_not_end_in_time_is_cut_and_says_so(
 async def test_what_has_not_begun_is_cut_with_a_status(
     tmp_path: Path, wire: str, allow: tuple[str, ...], streaming: bool
 ) -> None:
-    """A request whose answer has not begun by then gets the 503 that a new one gets."""
+    """After ``drain_s``, a request whose answer has not begun gets 503 with the code ``draining``."""
     path, ask, _, _ = WIRES[wire]
     async with before(tmp_path, [HANG], allow=allow, drain_s=0.2) as (proxy, upstream):
         async with proxy.sent({**ask, "stream": streaming}, path=path) as conversation:
@@ -150,7 +149,7 @@ async def test_what_has_not_begun_is_cut_with_a_status(
 
 @both_wires
 async def test_an_effect_under_way_is_finished_and_recorded(tmp_path: Path, wire: str) -> None:
-    """A tool with an effect runs to its end in the drain, and the run goes on to its answer."""
+    """During the drain, a tool with a side effect runs to its end, and the run goes on to its answer."""
     path, ask, _, _ = WIRES[wire]
     turns = {
         "chat": [CALLED, stream(role(), content("Done."), finish())],
@@ -171,7 +170,7 @@ async def test_an_effect_under_way_is_finished_and_recorded(tmp_path: Path, wire
 
 
 async def test_an_effect_outlives_a_client_that_leaves_in_the_drain(tmp_path: Path) -> None:
-    """Rule E4: the client is gone, nothing else is open, and the effect is still waited for."""
+    """Rule E4: if the client leaves during the drain, the proxy still waits for the running side effect."""
     path, ask, _, _ = WIRES["chat"]
     async with before(tmp_path, CALLED, allow=("effect__*",)) as (proxy, _):
         async with proxy.sent(ask, path=path) as conversation:
@@ -187,8 +186,8 @@ async def test_an_effect_outlives_a_client_that_leaves_in_the_drain(tmp_path: Pa
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_stops_now(tmp_path: Path, number: signal.Signals) -> None:
-    """Whoever signals twice waits neither for streams, which are marked, nor for tools, which the record
-    calls interrupted."""
+    """After a second signal, the process ends at once: it marks open streams with an error, and the record
+    calls running tools interrupted."""
     path, ask, first, _ = WIRES["chat"]
     scripts: list[Sequence[Step]] = [CALLED, [BEGUN, chunk(first), HANG]]
     async with before(tmp_path, *scripts, allow=("effect__*",), drain_s=600) as (proxy, _):
@@ -208,7 +207,7 @@ async def test_a_second_signal_stops_now(tmp_path: Path, number: signal.Signals)
 
 
 async def test_notice_is_given_before_anything_is_refused(tmp_path: Path) -> None:
-    """With ``notice_s`` a load balancer can take note: only ``/readyz`` says no until a further signal."""
+    """During ``notice_s``, only ``/readyz`` fails and requests are served, until a second signal."""
     path, ask, _, _ = WIRES["chat"]
     answer = stream(role(), content("Hello."), finish())
     async with before(tmp_path, answer, notice_s=600) as (proxy, _):

@@ -1,4 +1,4 @@
-"""Several workers as processes: what a client notices of their coming and going, which is nothing."""
+"""Worker processes start, end and are replaced without a client's notice."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ async def workers(
     more: str = NO_LIMITS,
     **server: Any,
 ) -> AsyncIterator[tuple[ProxyProcess, RawUpstream]]:
-    """Two workers before a scripted upstream."""
+    """Run two workers in front of a scripted upstream."""
     async with RawUpstream(*scripts) as upstream:
         write_config(folder, upstream.url, more=more, **{"workers": 2, **server})
         async with serving(folder, *arguments) as proxy:
@@ -39,7 +39,7 @@ async def workers(
 
 
 def pids(proxy: ProxyProcess) -> set[int]:
-    """The processes that the supervisor has started and that still run."""
+    """Return the processes that the supervisor has started and that still run."""
     pid = proxy.process.pid
     found = set()
     for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -48,7 +48,7 @@ def pids(proxy: ProxyProcess) -> set[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs, and is not only waited for."""
+    """Say whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def alive(pid: int) -> bool:
 
 
 class Client:
-    """Asks over and over, on one connection for as long as it is kept, or on a new one each time."""
+    """A client that sends request after request, on a kept connection or on a new one each time."""
 
     def __init__(self, proxy: ProxyAddress, *, keeps: bool) -> None:
         self.proxy = proxy
@@ -79,7 +79,7 @@ class Client:
                     kept = self.keeps and answer.header("connection") != "close"
 
     async def more(self, requests: int = 5) -> None:
-        """Wait until it was answered so many times more, and fail with what it met."""
+        """Wait for so many more answers; raise the client's error if it failed."""
         goal = self.answered + requests
         await until(lambda: self.answered >= goal or self.task.done())
         if self.task.done():
@@ -91,8 +91,7 @@ class Client:
 
 
 async def test_a_restart_loses_no_connection(tmp_path: Path) -> None:
-    """SIGHUP under load, twice: every request on kept and on new connections is answered in full, a
-    stream that is open all the while is whole, and new processes have taken over."""
+    """SIGHUP under load replaces all workers; every request and the open stream are answered in full."""
     going = asyncio.Event()
     slow: list[Step] = [BEGUN, chunk(role()), going, chunk(content("x") + finish() + DONE), LAST_CHUNK, KEEP]
     async with (
@@ -114,14 +113,14 @@ async def test_a_restart_loses_no_connection(tmp_path: Path) -> None:
             for client in clients:
                 await client.more()
             assert len(pids(proxy) - before) == 2
-        # The process behind a kept connection is on its way out; the port is not.
+        # The worker behind this kept connection is ending, but the server is ready.
         checking.writer.write(proxy.request(method="GET", path="/readyz"))
         ready = await checking.answer()
         assert (ready.status, ready.header("connection")) == (200, "close")
         going.set()
         answer = await streaming.answer()
         assert (answer.clean, answer.body) == (True, role() + content("x") + finish() + DONE)
-        streaming.leave()  # a worker on its way out would wait for that connection, up to drain_s
+        streaming.leave()  # an ending worker would wait for that connection, up to drain_s
         for client in clients:
             await client.leave()
         await until(lambda: not first & pids(proxy))
@@ -131,7 +130,7 @@ async def test_a_restart_loses_no_connection(tmp_path: Path) -> None:
 
 
 async def test_a_dead_worker_is_replaced(tmp_path: Path) -> None:
-    """A worker that is killed is said and started again; the other serves meanwhile."""
+    """If a worker is killed, the log says so, the other serves meanwhile, and a new one starts."""
     async with workers(tmp_path, HELLO) as (proxy, _):
         first = pids(proxy)
         victim = min(first)
@@ -149,7 +148,7 @@ async def test_a_dead_worker_is_replaced(tmp_path: Path) -> None:
 
 
 async def answered(proxy: ProxyProcess) -> float:
-    """The completions that /metrics counts."""
+    """Return the number of chat requests that /metrics counts."""
     answer = await proxy.ask(method="GET", path="/metrics")
     assert answer.status == 200
     lines = [line.rpartition(" ") for line in answer.body.decode().splitlines()]
@@ -158,7 +157,7 @@ async def answered(proxy: ProxyProcess) -> float:
 
 
 async def test_figures_are_those_of_all_workers_whoever_has_gone(tmp_path: Path) -> None:
-    """/metrics is a sum that never falls: not where a worker is killed, nor where all are replaced."""
+    """/metrics sums over all workers and never falls, even if a worker is killed or all are replaced."""
     async with workers(tmp_path, HELLO) as (proxy, _):
 
         async def ask(times: int) -> None:
@@ -166,7 +165,7 @@ async def test_figures_are_those_of_all_workers_whoever_has_gone(tmp_path: Path)
                 assert (await proxy.ask(ASK)).status == 200
 
         async def comes_to(total: float) -> None:
-            """A request is counted after its last byte, and a worker that is too busy to tell tells later."""
+            """Wait for the total: a request is counted after its last byte, a busy worker reports late."""
 
             async def reached() -> bool:
                 found = await answered(proxy)
@@ -181,7 +180,7 @@ async def test_figures_are_those_of_all_workers_whoever_has_gone(tmp_path: Path)
         await proxy.says('"event":"worker_started"')
         assert await answered(proxy) == 12
         await ask(6)
-        # Nobody has asked for the last ones: they come with the workers' last words.
+        # Nobody has asked for the last counts: the workers report them when they end.
         first = pids(proxy)
         proxy.signal(signal.SIGHUP)
         await proxy.says("restarted: 2 new workers serve")
@@ -193,7 +192,7 @@ async def test_figures_are_those_of_all_workers_whoever_has_gone(tmp_path: Path)
 
 
 async def test_a_worker_that_cannot_come_up_again(tmp_path: Path) -> None:
-    """It is tried again, later each time, and a restart with a repaired file does not wait for that."""
+    """The supervisor retries a worker that cannot start; SIGHUP after a repair does not wait for that."""
     async with workers(tmp_path, HELLO) as (proxy, _):
         tool = tmp_path / "effect.py"
         good = tool.read_text()
@@ -210,7 +209,7 @@ async def test_a_worker_that_cannot_come_up_again(tmp_path: Path) -> None:
 
 
 async def test_one_worker_that_is_told_to_end_hands_over(tmp_path: Path) -> None:
-    """SIGTERM for one worker alone: its stream runs on, nothing is refused, another takes its place."""
+    """If only workers get SIGTERM, a stream runs on, no request is refused, and new workers start."""
     going = asyncio.Event()
     slow: list[Step] = [BEGUN, chunk(role()), going, chunk(content("x") + finish() + DONE), LAST_CHUNK, KEEP]
     async with workers(tmp_path, slow, HELLO) as (proxy, upstream):
@@ -225,7 +224,7 @@ async def test_one_worker_that_is_told_to_end_hands_over(tmp_path: Path) -> None
             going.set()
             answer = await streaming.answer()
             assert (answer.clean, answer.body) == (True, role() + content("x") + finish() + DONE)
-        # Only now is its connection closed: a worker that is on its way out waits for that, up to drain_s.
+        # Its connection is closed only now; an ending worker waits for that, up to drain_s.
         await proxy.says('"event":"worker_started"', 2)
         await client.more()
         await client.leave()
@@ -233,8 +232,8 @@ async def test_one_worker_that_is_told_to_end_hands_over(tmp_path: Path) -> None
 
 
 async def test_a_stop_drains_every_worker(tmp_path: Path) -> None:
-    """SIGTERM, also where each process gets it as services send it: streams of all workers run to their
-    end, new requests get 503, and the command ends when the last is through."""
+    """If all processes get SIGTERM, open streams end whole and new requests get 503; then the command
+    ends."""
     going = asyncio.Event()
     slow: list[Step] = [BEGUN, chunk(role()), going, chunk(content("x") + finish() + DONE), LAST_CHUNK, KEEP]
     async with workers(tmp_path, slow) as (proxy, upstream), asyncio.TaskGroup() as tasks:
@@ -252,9 +251,9 @@ async def test_a_stop_drains_every_worker(tmp_path: Path) -> None:
 
 
 async def _asked(proxy: ProxyProcess) -> Answer | None:
-    """The answer to no request at all; ``None`` from a worker that ends as it takes the connection.
+    """Send a body that is no request; return ``None`` if the worker ends as it takes the connection.
 
-    One without an open stream does so at once, and cannot know that somebody is about to ask.
+    A worker without an open stream ends at once and cannot know that a request is coming.
     """
     try:
         return await proxy.ask(b"{")
@@ -263,7 +262,7 @@ async def _asked(proxy: ProxyProcess) -> Answer | None:
 
 
 async def until_refused(proxy: ProxyProcess) -> None:
-    """Ask until the answer is 503: the order is on its way to the workers.  No upstream sees this body."""
+    """Ask until the answer is 503: the signal takes time to reach the workers. No upstream is asked."""
     async with asyncio.timeout(PATIENCE_S):
         while (answer := await _asked(proxy)) is None or answer.status != 503:
             assert answer is None or answer.status == 400
@@ -273,7 +272,7 @@ async def until_refused(proxy: ProxyProcess) -> None:
 
 
 async def test_a_second_signal_reaches_every_worker(tmp_path: Path) -> None:
-    """Streams of all workers are cut in a marked way, and the command ends."""
+    """After a second signal, all workers end their streams with a marked error, and the command ends."""
     script: list[Step] = [BEGUN, chunk(role()), HANG]
     async with workers(tmp_path, script, drain_s=600) as (proxy, upstream), asyncio.TaskGroup() as tasks:
         streams = [tasks.create_task(proxy.ask(ASK)) for _ in range(8)]
@@ -290,7 +289,7 @@ async def test_a_second_signal_reaches_every_worker(tmp_path: Path) -> None:
 
 
 async def test_a_supervisor_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
-    """Nobody would start them again or tell them to stop: they end by themselves, streams first."""
+    """If the supervisor is killed, its workers finish their streams and end by themselves."""
     going = asyncio.Event()
     slow: list[Step] = [BEGUN, chunk(role()), going, chunk(content("x") + finish() + DONE), LAST_CHUNK, KEEP]
     async with workers(tmp_path, slow) as (proxy, upstream), proxy.sent(ASK) as streaming:
@@ -304,7 +303,7 @@ async def test_a_supervisor_that_is_killed_takes_its_workers_along(tmp_path: Pat
 
 
 async def test_a_start_that_fails_says_so_once(tmp_path: Path) -> None:
-    """What no worker can load is one line, and no process stays behind."""
+    """If no worker can load a tool module, the start fails with one line and without a traceback."""
     write_config(tmp_path, "http://127.0.0.1:9/v1", more=NO_LIMITS, workers=3)
     (tmp_path / "effect.py").write_text("import no_such_thing\n")
     with pytest.raises(AssertionError, match="listens on") as caught:
@@ -317,7 +316,7 @@ async def test_a_start_that_fails_says_so_once(tmp_path: Path) -> None:
 
 
 async def test_a_restart_that_fails_leaves_everything_as_it_is(tmp_path: Path) -> None:
-    """A faulty file, a tool that does not load, another port: the workers serve on, and the line says why."""
+    """If a restart fails for a faulty file, tool or port, the old workers serve on and the log says why."""
     async with workers(tmp_path, HELLO) as (proxy, _):
         first = pids(proxy)
         good = (tmp_path / "toolrelay.toml").read_text()
@@ -339,8 +338,8 @@ async def test_a_restart_that_fails_leaves_everything_as_it_is(tmp_path: Path) -
 
 
 async def test_reload_follows_the_files(tmp_path: Path) -> None:
-    """With ``--reload`` a changed tool or configuration is there at once, one worker is enough and a
-    record in memory too; a fault is said and the old worker serves on."""
+    """With ``--reload``, a changed tool or configuration takes effect, even with one worker and a store in
+    memory; after a fault, the old worker serves on."""
     arguments = ("--reload", "--workers", "1")
     more = '[store]\nurl = "memory:"\n'
     async with workers(tmp_path, HELLO, arguments=arguments, more=more) as (proxy, _):

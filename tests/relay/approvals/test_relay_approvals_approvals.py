@@ -1,6 +1,6 @@
 """Approvals under every order of events: decisions, expiry, returning clients, workers that stop.
 
-Two workers are two stores over one database, each with a runner of its own, as two processes have them.
+The two workers share one database. Each has its own store and its own runner, like a process.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def identity(run_id: str) -> Identity:
 
 @asynccontextmanager
 async def database(kind: str) -> AsyncIterator[OpenStore]:
-    """A new database; what it gives opens a store on it."""
+    """Make a new database and yield a function that opens a store on it."""
     if kind == "postgres":
         async with new_schema() as url:
             yield lambda clock: PostgresStore(url, StoreOptions(clock=clock))
@@ -73,7 +73,7 @@ class World:
         return self.now
 
     async def worker(self) -> "Worker":
-        """One more process."""
+        """Start one more worker, which stands for a process."""
         store = self.open_store(self.clock)
         await store.start()
 
@@ -92,7 +92,7 @@ class World:
 
 
 class Worker:
-    """One process; ``stop`` ends it in the middle of what it does."""
+    """One process; ``stop`` ends it in the middle of its work."""
 
     def __init__(
         self, world: World, store: SqlStore, runner: Runner, registry: Registry, approvals: Approvals
@@ -114,12 +114,12 @@ class Worker:
             return None
 
     async def go_on(self, approval_id: str) -> str | None:
-        """What the model is told of the call; ``None`` while nobody has decided."""
+        """What the model is told about the call; ``None`` while nobody has decided."""
         resuming = Resuming(identity("run_2"), POLICY, self.registry.current)
         return (await self.approvals.settle([approval_id], resuming)).results.get(approval_id)
 
     async def stop(self) -> None:
-        """End, whatever is under way; the rest of its work is lost."""
+        """Stop, whatever is under way; the rest of the work is lost."""
         for task in self.tasks:
             task.cancel()
         await self.runner.drain(0.0)
@@ -146,7 +146,7 @@ STEPS: Final = st.lists(st.one_of(st.just("expire"), st.lists(OPS, min_size=1, m
 
 
 class Story:
-    """One order of events, and what came of it."""
+    """One order of events, and its results."""
 
     def __init__(self, world: World, workers: list[Worker], approval: Approval) -> None:
         self.world = world
@@ -174,7 +174,7 @@ class Story:
             return
         task = asyncio.create_task(self._do(name, worker))
         worker.tasks.add(task)
-        # A worker that stops answers nobody.
+        # A worker that stops answers no one.
         with suppress(asyncio.CancelledError, StoreError):
             await task
         worker.tasks.discard(task)
@@ -198,7 +198,7 @@ class Story:
             self.approved |= decided.status in (ApprovalStatus.APPROVED, ApprovalStatus.USED)
 
     async def check(self) -> None:
-        """At most once, with these bytes, in time, and never after a refusal."""
+        """Assert that the call ran at most once, as approved, in time, and never after a refusal."""
         ran = self.world.ran
         (row,) = await self.workers[0].approvals.read([self.approval.id])
         assert len(ran) <= 1, ran
@@ -226,7 +226,7 @@ async def _tell(kind: str, steps: list[Any]) -> None:
             story = Story(world, workers, approval)
             for step in steps:
                 await story.step(step)
-            # Whatever happened, the client comes back in the end, twice and at both.
+            # In the end the client always comes back, several times and to both workers.
             await story.step([("repeat", 0, 0), ("repeat", 1, 0)])
             await story.check()
         finally:
@@ -270,7 +270,7 @@ async def _within(kind: str, act: Callable[[World, list[Worker]], Awaitable[None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_more_wait_than_may(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many turns of a caller ask at the same moment and at how many workers: 100 wait, no more."""
+    """At most 100 calls of a caller wait, however many turns ask at once, at however many workers."""
     if kind == "postgres":
         need_postgres()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -292,7 +292,7 @@ def test_no_more_wait_than_may(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_equal_calls_of_a_turn_share_one_approval() -> None:
-    """Two of the same call wait for one decision; a ninth different call does not wait."""
+    """Equal calls of a turn wait for one decision; the ninth different call of a turn does not wait."""
 
     async def act(world: World, workers: list[Worker]) -> None:
         waiting = await asked(workers[0], "milk", *"abcdefgh", "milk")

@@ -1,4 +1,4 @@
-"""What a grant covers, and everything that it does not."""
+"""Which calls a grant covers, and which it does not."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -51,7 +51,7 @@ class Shop:
         self.runs = 0
 
     async def open(self, *, note: str = "") -> None:
-        """Load the tools; with another ``note`` their definitions are others."""
+        """Load the tools; another ``note`` changes the definition of ``buy``."""
 
         @tool(effect="external_side_effect", redaction=Redaction(output=("done",)), description=f"Buy.{note}")
         async def buy(what: str, amount: int = 1) -> dict[str, str]:
@@ -81,7 +81,7 @@ class Shop:
         policy: Policy = POLICY,
         runs: bool = True,
     ) -> tuple[Asked, ToolResult | None]:
-        """A model calls a tool in a run of its own; what comes of a call that a grant covers."""
+        """Let a model call a tool in a new run; return also the result if a grant covers the call."""
         self.runs += 1
         run_id = f"run_{self.runs}"
         ledger = RunLedger()
@@ -97,12 +97,12 @@ class Shop:
         return asked, result
 
     async def gives(self, terms: GrantTerms, arguments: Any = TEA, **more: Any) -> Approval:
-        """A call waits, and the boss approves it with a grant."""
+        """Let a call wait, and let the boss approve it with a grant."""
         asked, _ = await self.asks(arguments, **more)
         return await self.approvals.decide(asked.waiting[0].id, Verdict(True, grant=terms), BOSS, "api")
 
     async def is_covered(self, arguments: Any = TEA, **more: Any) -> bool:
-        """Whether the call runs without a question; if not, it waits."""
+        """Whether a grant lets the call run; otherwise the call waits."""
         asked, result = await self.asks(arguments, **more)
         assert bool(asked.waiting) is (result is None)
         return result is not None and result.ok
@@ -129,7 +129,7 @@ MakeShop = Callable[..., Any]
 
 
 async def test_a_granted_call_runs_and_says_by_whom(make_shop: MakeShop) -> None:
-    """Each later call runs, its row names the grant and who gave it, and each use is counted and told."""
+    """Each later call runs, its row names the grant and who gave it, and each use is counted and reported."""
     shop = await make_shop()
     approval = await shop.gives(HOUR)
     assert shop.bought == []
@@ -164,7 +164,7 @@ async def test_a_granted_call_runs_and_says_by_whom(make_shop: MakeShop) -> None
     ids=["caller", "end user", "tool", "nobody", "untrusted", "reason"],
 )
 async def test_a_grant_covers_nothing_else(make_shop: MakeShop, more: dict[str, Any]) -> None:
-    """Another caller, end user or tool, an unnamed person, and a reason that nobody was told of: all ask."""
+    """A grant covers no other caller, end user or tool, no unnamed person, and no other reason to ask."""
     shop = await make_shop()
     await shop.gives(HOUR)
     assert not await shop.is_covered(**more)
@@ -172,7 +172,7 @@ async def test_a_grant_covers_nothing_else(make_shop: MakeShop, more: dict[str, 
 
 
 async def test_who_was_told_of_untrusted_text_grants_for_it(make_shop: MakeShop) -> None:
-    """A grant given after an untrusted result covers calls after that one, and calls without any."""
+    """A grant given after an untrusted result covers calls after a result of that tool, and without one."""
     shop = await make_shop()
     approval = await shop.gives(HOUR, untrusted="web__fetch")
     assert approval.rule == (
@@ -185,7 +185,7 @@ async def test_who_was_told_of_untrusted_text_grants_for_it(make_shop: MakeShop)
 
 
 async def test_a_changed_definition_ends_a_grant(make_shop: MakeShop) -> None:
-    """Once the tool says something else, each call asks again."""
+    """A grant no longer covers calls of a tool whose definition has changed."""
     shop = await make_shop()
     await shop.gives(HOUR)
     await shop.open(note=" Now with a discount.")
@@ -193,7 +193,7 @@ async def test_a_changed_definition_ends_a_grant(make_shop: MakeShop) -> None:
 
 
 async def test_a_grant_expires(make_shop: MakeShop) -> None:
-    """From its last second on each call asks again."""
+    """A grant of an hour covers a call after 3,599 seconds and none after 3,600."""
     shop = await make_shop()
     await shop.gives(HOUR)
     shop.now += 3599
@@ -204,7 +204,7 @@ async def test_a_grant_expires(make_shop: MakeShop) -> None:
 
 @pytest.mark.parametrize("end", ["revoked", "expired", "gone"])
 async def test_a_grant_that_ends_between_lets_nothing_run(make_shop: MakeShop, end: str) -> None:
-    """A grant that covered the call and ended before it ran: the call is refused, and nothing happens."""
+    """If the grant ends after it covered a call and before the call runs, the call is refused."""
     shop = await make_shop()
     await shop.gives(HOUR)
     asked, _ = await shop.asks(runs=False)
@@ -227,7 +227,7 @@ async def _never() -> bool:
 
 
 async def test_a_record_that_does_not_answer_lets_nothing_run(make_shop: MakeShop) -> None:
-    """If nobody can say whether the grant still holds, the call is not made."""
+    """If the store cannot say whether the grant still holds, the call does not run."""
 
     async def broken() -> bool:
         raise StoreUnavailable("no disk")
@@ -243,7 +243,7 @@ async def test_a_record_that_does_not_answer_lets_nothing_run(make_shop: MakeSho
 
 
 async def test_revocation_and_uses_at_once(make_shop: MakeShop) -> None:
-    """However they interleave: as many calls run as uses are on record, and none after the revocation."""
+    """If calls and a revocation race, the record counts each call that ran, and no later call is covered."""
     shop = await make_shop()
     await shop.gives(HOUR)
     (grant,) = await shop.approvals.grants.list(GrantFilter())
@@ -269,7 +269,7 @@ BELOW_TEN: Final = ArgumentLimits({"amount": ArgumentBound(max=10), "what": Argu
 async def test_arguments_stay_within_the_limits(
     make_shop: MakeShop, arguments: dict[str, Any], covered: bool
 ) -> None:
-    """A call runs if all limits hold, also for what the tool takes where nothing is given."""
+    """A grant covers a call only if all its limits hold; an argument that is left out has its default."""
     shop = await make_shop()
     await shop.gives(GrantTerms(3600.0, limits=BELOW_TEN))
     assert await shop.is_covered(arguments) is covered
@@ -296,7 +296,7 @@ async def test_arguments_stay_within_the_limits(
 async def test_a_grant_that_cannot_be_given_decides_nothing(
     make_shop: MakeShop, terms: GrantTerms, words: str
 ) -> None:
-    """Too long, limits of an argument that there is not, and limits that the call itself is outside of."""
+    """A grant that is too long or whose limits do not fit the call is refused, and the call waits on."""
     shop = await make_shop()
     asked, _ = await shop.asks()
     id_ = asked.waiting[0].id
@@ -314,7 +314,7 @@ async def test_a_misspelt_prohibition_covers_nothing(make_shop: MakeShop) -> Non
 
 
 async def test_grants_can_be_switched_off(make_shop: MakeShop) -> None:
-    """With approvals.max_grant_s = 0 none is given, and those on record cover nothing."""
+    """With approvals.max_grant_s = 0 nobody can give a grant, and those on record cover nothing."""
     shop = await make_shop()
     await shop.gives(HOUR)
     shop.rules = ApprovalRules(max_grant_s=0)
@@ -325,7 +325,7 @@ async def test_grants_can_be_switched_off(make_shop: MakeShop) -> None:
 
 
 async def test_who_may_not_decide_gives_no_grant(make_shop: MakeShop) -> None:
-    """With approvals.by = "admin" the caller gets a 403 and the call waits on."""
+    """With approvals.by = "admin" a caller who tries to give a grant gets a 403, and none is stored."""
     shop = await make_shop(by="admin")
     asked, _ = await shop.asks()
     caller = Decider("alice", caller="alice", key="alice")
@@ -336,7 +336,7 @@ async def test_who_may_not_decide_gives_no_grant(make_shop: MakeShop) -> None:
 
 
 async def test_a_conversation_is_where_the_call_was_asked_for(make_shop: MakeShop) -> None:
-    """The grant covers requests that continue the run which asked, of the same caller, and no others."""
+    """A grant for a conversation covers only requests of the same caller that continue the run that asked."""
     shop = await make_shop()
     approval = await shop.gives(HERE)
     assert await shop.is_covered(asked_in=(approval.run_id,))
@@ -347,7 +347,7 @@ async def test_a_conversation_is_where_the_call_was_asked_for(make_shop: MakeSho
 
 
 async def test_the_same_decision_twice_gives_one_grant(make_shop: MakeShop) -> None:
-    """A repeated request is answered; another grant for a decided call is refused in words."""
+    """The same decision again adds no grant; another grant for a decided call is refused with a reason."""
     shop = await make_shop()
     approval = await shop.gives(HOUR)
     again = await shop.approvals.decide(approval.id, Verdict(True, grant=HOUR), BOSS, "api")
@@ -359,7 +359,7 @@ async def test_the_same_decision_twice_gives_one_grant(make_shop: MakeShop) -> N
 
 
 async def test_one_grant_more_than_may_be_decides_nothing(make_shop: MakeShop) -> None:
-    """The call waits on, and the error says what to do; it can be approved without a grant."""
+    """At the limit of grants, another one is refused, and the call can still be approved without a grant."""
     shop = await make_shop()
     for number in range(MOST_GRANTS):
         waits, _ = await shop.asks({"what": f"{number}"}, name="t__sell", is_person=False)
@@ -374,7 +374,7 @@ async def test_one_grant_more_than_may_be_decides_nothing(make_shop: MakeShop) -
 
 
 async def test_an_approver_sees_and_revokes_grants_of_their_tools(make_shop: MakeShop) -> None:
-    """Another tool's grant is as if it did not exist; a second revocation changes nothing."""
+    """An approver cannot see or revoke a grant of another tool; a second revocation changes nothing."""
     shop = await make_shop()
     await shop.gives(HOUR)
     (grant,) = await shop.approvals.grants.list(GrantFilter())

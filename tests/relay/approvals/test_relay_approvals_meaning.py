@@ -37,6 +37,6 @@ BOSS: dict[str, Any] = {"decided_by": "key boss", "decided_at": T0 + 1}
     ],
 )
 def test_each_state_is_one_sentence(status: str, changes: dict[str, Any], said: str) -> None:
-    """Who decided, whether the call has run or runs, and until when it waits."""
+    """The sentence says who decided, whether the call has run or will run, and until when it waits."""
     shown = meaning_of(approval(status=ApprovalStatus(status), **changes))
     assert re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "TIME", shown) == said

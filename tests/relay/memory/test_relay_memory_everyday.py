@@ -1,4 +1,4 @@
-"""Hidden turns in everyday conversations: how often they come back, and that nobody else's ever do.
+"""Hidden turns in everyday conversations: how often they are restored, and that no wrong one ever is.
 
 ``python -m pytest tests/relay/memory/test_relay_memory_everyday.py -s -k share`` prints the shares.
 """
@@ -21,7 +21,7 @@ ROUNDS = 12
 
 
 def plain(chat: Chat, question: str, number: int) -> Sent:
-    """The whole conversation as it was."""
+    """Send the whole conversation unchanged."""
     lines: list[Line] = [("system", chat.system)]
     for past in chat.exchanges:
         lines += [("user", past.question), ("assistant", past.answer)]
@@ -29,47 +29,47 @@ def plain(chat: Chat, question: str, number: int) -> Sent:
 
 
 def trimmed(chat: Chat, question: str, number: int) -> Sent:
-    """Texts without the blanks around them, which the model and its user wrote."""
+    """Send texts without the blanks around them."""
     sent = plain(chat, question, number)
     return Sent([*[(who, text.strip()) for who, text in sent.lines[:-1]], sent.lines[-1]], sent.exchanges)
 
 
 def clock(chat: Chat, question: str, number: int) -> Sent:
-    """A system prompt that says the time."""
+    """Send a system prompt with the current time."""
     sent = plain(chat, question, number)
     said = f"{chat.system}\nToday is Friday, November 27, 2026. It is 10:{number:02}:31 UTC.\nBe brief."
     return Sent([("system", said), *sent.lines[1:]], sent.exchanges)
 
 
 def developer(chat: Chat, question: str, number: int) -> Sent:
-    """Another name of the first message's role from the second request on."""
+    """Send the first message with another role from the second request on."""
     sent = plain(chat, question, number)
     role = "developer" if number else "system"
     return Sent([(role, chat.system), *sent.lines[1:]], sent.exchanges, beside=False)
 
 
 def retrieval(chat: Chat, question: str, number: int) -> Sent:
-    """What was looked up for the newest question stands before it, and before no other."""
+    """Put notes before the newest question, and before no other one."""
     sent = plain(chat, question, number)
     found = f"Use these notes.\n\nNote {number}: the shop opens at nine.\n\nQuestion: {question}"
     return Sent([*sent.lines[:-1], ("user", found)], sent.exchanges)
 
 
 def tagged(chat: Chat, question: str, number: int) -> Sent:
-    """The same with tags, and the question first."""
+    """Put notes after the newest question, and tags around both."""
     sent = plain(chat, question, number)
     found = f"<question>{question}</question>\n<context>\nNote {number}\n</context>"
     return Sent([*sent.lines[:-1], ("user", found)], sent.exchanges)
 
 
 def window(chat: Chat, question: str, number: int) -> Sent:
-    """The newest eight messages only."""
+    """Send the newest eight messages only."""
     sent = plain(chat, question, number)
     return Sent([sent.lines[0], *sent.lines[1:][-9:]], sent.exchanges[-4:])
 
 
 def summary(chat: Chat, question: str, number: int) -> Sent:
-    """A summary in place of what is older than six messages."""
+    """Send a summary in place of all but the newest six messages."""
     sent = plain(chat, question, number)
     if len(chat.exchanges) <= 3:
         return sent
@@ -80,7 +80,7 @@ def summary(chat: Chat, question: str, number: int) -> Sent:
 
 
 def window_and_retrieval(chat: Chat, question: str, number: int) -> Sent:
-    """Both, and a clock."""
+    """Send the newest messages only, with notes and with a clock."""
     sent = window(chat, question, number)
     found = retrieval(chat, question, number).lines[-1]
     return Sent([clock(chat, question, number).lines[0], *sent.lines[1:-1], found], sent.exchanges)
@@ -101,7 +101,7 @@ GOAL = 0.95
 
 
 def exchange(chooser: random.Random, number: int) -> Exchange:
-    """A question with an answer of its own; most are looked up."""
+    """A random question and answer; most have a hidden result."""
     result = f"result {chooser.randrange(10**9)}" if chooser.random() < 0.8 else None
     blank = chooser.choice(["", "\n", " ", "\n\n"])
     question = f"What is the price of article {chooser.randrange(10**6)}?{blank}"
@@ -111,7 +111,7 @@ def exchange(chooser: random.Random, number: int) -> Exchange:
 async def share(
     dialect: str, habit: str, system_rule: SystemRule = "clock", seed: int = 1
 ) -> tuple[float, int]:
-    """The share of hidden turns that came back over three conversations, and how many wrong ones did."""
+    """The share of hidden turns that were restored in three conversations, and how many wrong ones were."""
     chooser, store = random.Random(seed), MemoryStore()
     await store.start()
     memory = Memory(History(store, system_rule=system_rule), DIALECTS[dialect])
@@ -122,7 +122,7 @@ async def share(
             next_one = exchange(chooser, number)
             sent = HABITS[habit](chat, next_one.question, number)
             if habit == "regenerated":
-                memory.remember(sent, next_one)  # the answer that the user did not take
+                memory.remember(sent, next_one)  # an answer that the user discarded
             counts = await memory.asked(sent, next_one)
             had, right, wrong = had + counts[0], right + counts[1], wrong + counts[2]
             chat.exchanges.append(next_one)
@@ -133,7 +133,7 @@ async def share(
 @pytest.mark.parametrize("habit", HABITS)
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_the_share_of_turns_that_come_back_in_everyday_use(dialect: str, habit: str) -> None:
-    """Rule R4: at least 95 % come back in each everyday case of each dialect, and none that is wrong."""
+    """Rule R4: in each everyday case of each dialect 95 % are restored, and no wrong turn is."""
     if habit == "developer" and dialect == "anthropic":
         pytest.skip("Messages has one place for what the model is told, and no role for it")
     found, wrong = await share(dialect, habit)
@@ -144,7 +144,7 @@ async def test_the_share_of_turns_that_come_back_in_everyday_use(dialect: str, h
 
 @pytest.mark.parametrize("system_rule", ["exact", "clock", "ignore"])
 async def test_a_clock_is_left_out_by_default_only(system_rule: SystemRule) -> None:
-    """``store.history_system``: a clock in the system prompt matters with ``exact`` alone."""
+    """A clock in the system prompt prevents restoring only if ``store.history_system`` is ``exact``."""
     found, wrong = await share("chat", "clock", system_rule)
     assert (found >= GOAL, wrong) == (system_rule != "exact", 0)
 
@@ -152,8 +152,8 @@ async def test_a_clock_is_left_out_by_default_only(system_rule: SystemRule) -> N
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("system_rule", ["exact", "clock"])
 async def test_who_is_named_in_a_system_prompt_is_told_apart(dialect: str, system_rule: SystemRule) -> None:
-    """Rule R4: with one key for all, what was looked up for one customer never reaches another one, whose
-    conversation has the very same words."""
+    """Rule R4: if one key serves all customers, a turn is not restored where the system prompt names
+    another customer, even if both conversations have the same words."""
     store = MemoryStore()
     await store.start()
     memory = Memory(History(store, system_rule=system_rule), DIALECTS[dialect])
@@ -171,8 +171,8 @@ async def test_who_is_named_in_a_system_prompt_is_told_apart(dialect: str, syste
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("other", ["another result", None])
 async def test_pasts_that_differ_in_their_results_are_told_apart(dialect: str, other: str | None) -> None:
-    """Rule R4: the same answer to the same question that came about in two ways, or once with nothing hidden
-    behind it, is put back nowhere: either conversation may be the end of the other one."""
+    """Rule R4: if the same words once had another hidden result, or none, nothing is restored: the proxy
+    cannot know which of the two conversations this is."""
     store = MemoryStore()
     await store.start()
     memory = Memory(History(store), DIALECTS[dialect])
@@ -191,7 +191,7 @@ async def test_pasts_that_differ_in_their_results_are_told_apart(dialect: str, o
 
 
 async def test_ids_signatures_and_thoughts_tell_nothing_apart_but_arguments_do() -> None:
-    """Rule R4: pasts that differ in ids alone are one, in an id among arguments or in a result two."""
+    """Rule R4: call ids, thoughts and signatures do not distinguish pasts; arguments and results do."""
 
     def variant(**changed: Any) -> str:
         call_id = changed.get("id", "a")
@@ -216,17 +216,17 @@ SYSTEMS = ["You talk to Ann.", "You talk to Bob.\nToday is 2026-11-27."]
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), dialect=st.sampled_from(sorted(DIALECTS)))
 async def test_no_history_brings_back_what_was_not_behind_it(seed: int, dialect: str) -> None:
-    """Rule R4: many conversations of a few words, of one caller, side by side, sent again in every habit at
-    once: nothing is ever put back that is not what was behind these words in this conversation."""
+    """Rule R4: in random conversations of one caller with few different words, sent in every habit, no
+    turn is restored that was not behind these words in this conversation."""
     await check_histories(random.Random(seed), dialect)
 
 
 async def check_histories(chooser: random.Random, dialect: str) -> tuple[int, int]:
-    """One random history: asserts that no answer got a wrong turn; how many had one, and got it."""
+    """Check one random history for wrong turns; return how many answers had a turn, and how many got it."""
     store = MemoryStore()
     await store.start()
     memory = Memory(History(store), DIALECTS[dialect])
-    # A program has one habit; two of them share a key.
+    # Each program has one habit; the two programs share a key.
     habits = [
         habit for habit in [*HABITS.values(), summary] if habit is not developer or dialect != "anthropic"
     ]
@@ -235,13 +235,13 @@ async def check_histories(chooser: random.Random, dialect: str) -> tuple[int, in
     had = right = 0
     for number in range(chooser.randint(3, 20)):
         chat = chooser.choice(chats)
-        if chooser.random() < 0.1:  # taken up from an earlier place again
+        if chooser.random() < 0.1:  # the conversation goes on from an earlier place
             chat = Chat(chat.system, chat.exchanges[: chooser.randint(0, len(chat.exchanges))])
             chats.append(chat)
         asked, result = chooser.choice(WORDS), chooser.choice(RESULTS)
         next_one = Exchange(asked, result, chooser.choice(ANSWERS))
         sent = programs[chat.system](chat, asked, number)
-        if chooser.random() < 0.2:  # an answer that the user did not take
+        if chooser.random() < 0.2:  # an answer that the user discarded
             other = chooser.choice([next_one, Exchange(asked, chooser.choice(RESULTS), next_one.answer)])
             memory.remember(sent, other)
         counts = await memory.asked(sent, next_one)

@@ -1,4 +1,4 @@
-"""What a run's record says of the request: its shape, what the client was shown, and how much is kept."""
+"""What a run's record says of its request: its shape, its trace, and how much of it is stored."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ OTHER_TOOL = {"type": "function", "function": {"name": "other"}}
 
 
 async def asked(proxy: Proxy, body: Any, headers: Any = ()) -> RunDetail:
-    """The run that a request caused."""
+    """Ask, and return the run that the request caused."""
     answer = await proxy.ask(body, headers)
     assert answer.status == 200, answer.body
     detail = await proxy.services.store.get_run(answer.header("x-toolrelay-run") or "")
@@ -26,7 +26,7 @@ async def asked(proxy: Proxy, body: Any, headers: Any = ()) -> RunDetail:
 
 
 async def test_two_runs_with_one_shape_are_seen_to_be_the_same() -> None:
-    """Other words, another user and another way to stream leave the shape; a tool less changes it."""
+    """Other words and another user leave the shape; fewer tools or another temperature change it."""
     async with looping(*[TURN, ANSWER] * 2, ANSWER, TURN, ANSWER) as (proxy, _):
         first = (await asked(proxy, ASK)).run
         again = {"messages": [{"role": "user", "content": "ho"}], "model": "m", "stream": True, "user": "u"}
@@ -55,7 +55,7 @@ async def test_two_runs_with_one_shape_are_seen_to_be_the_same() -> None:
     ],
 )
 def test_the_shape_is_how_and_not_what(change: dict[str, Any], same: bool) -> None:
-    """Model, tools and parameters are the shape, in whatever order; the conversation is not."""
+    """The shape depends on model, tools and parameters in any order, and not on the conversation."""
     body = {"model": "m", "messages": [{"role": "user"}], "tools": [CLIENT_TOOL, OTHER_TOOL], **PARAMETERS}
     turned = dict(reversed([*(body | change).items()]))
     assert (prompt_fingerprint(turned, "offer") == prompt_fingerprint(body, "offer")) is same
@@ -63,7 +63,7 @@ def test_the_shape_is_how_and_not_what(change: dict[str, Any], same: bool) -> No
 
 
 async def test_what_the_client_was_shown_is_on_record() -> None:
-    """The trace that a request got stands on its run."""
+    """The record of a run names the trace that its client got."""
     async with looping(TURN, ANSWER, TURN, ANSWER) as (proxy, _):
         assert (await asked(proxy, ASK)).run.trace == "silent"
         assert (await asked(proxy, ASK, {"x-toolrelay-trace": "status"})).run.trace == "status"
@@ -71,7 +71,7 @@ async def test_what_the_client_was_shown_is_on_record() -> None:
 
 @pytest.mark.parametrize("content", ["all", "tools", "none"])
 async def test_the_request_is_kept_where_everything_is(content: str) -> None:
-    """Rule R3: "all" keeps the request and every answer, "tools" what tools brought, "none" nothing."""
+    """Rule R3: "all" stores the request and every answer, "tools" the turns with tools, "none" nothing."""
     async with looping(TURN, ANSWER, ANSWER, store={"content": content}) as (proxy, _):
         with_tools = await asked(proxy, ASK)
         without = await asked(proxy, ASK)
@@ -115,7 +115,7 @@ async def test_a_request_that_is_not_to_be_stored_is_not(content: str) -> None:
 
 
 async def test_a_request_past_the_bound_is_not_kept() -> None:
-    """One request does not fill the record; all else of its run is kept."""
+    """A request of 4 MiB is not stored, but the other messages of its run are."""
     long = {**ASK, "messages": [{"role": "user", "content": "x" * (4 * 2**20)}]}
     async with looping(TURN, ANSWER, store={"content": "all"}) as (proxy, _):
         detail = await asked(proxy, long)

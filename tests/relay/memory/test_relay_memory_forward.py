@@ -1,4 +1,4 @@
-"""Mode `forward`, for clients with the provider's own key: one caller, however they write it."""
+"""Mode `forward`, in which clients send the provider's own key: one key is one caller in every spelling."""
 
 import base64
 import itertools
@@ -21,7 +21,7 @@ def basic(pair: str) -> str:
 
 
 async def test_however_it_is_spelled_it_is_one_caller() -> None:
-    """192 spellings of one header are one caller on record; another key is another."""
+    """All spellings of one key are one caller on record, and another key is another caller."""
     assert len(SPELLINGS) == 192
     values = [*SPELLINGS[::10], SPELLINGS[-1], f"token {KEY}", f"Bearer {KEY}==", f"Bearer {KEY}x"]
     async with looping(*[ANSWER] * len(values), auth=FORWARD) as (proxy, _):
@@ -33,7 +33,7 @@ async def test_however_it_is_spelled_it_is_one_caller() -> None:
 
 
 async def test_spellings_do_not_multiply_a_limit_of_tool_calls(watch: Watch) -> None:
-    """Under a limit of two tool calls, eight ways of writing one key make two."""
+    """Eight spellings of one key share one limit of two tool calls."""
     call = called(("call_e", "probe_tools__echo", '{"text":"x"}'))
     limits = {"tool_calls": ["2/hour"]}
     async with looping(*[call, ANSWER] * 8, auth=FORWARD, limits=limits) as (proxy, _):
@@ -44,7 +44,7 @@ async def test_spellings_do_not_multiply_a_limit_of_tool_calls(watch: Watch) -> 
 
 @pytest.mark.parametrize("kind", ["requests", "tool_calls", "tokens"])
 async def test_made_up_keys_of_one_address_share_its_limits(kind: str, watch: Watch) -> None:
-    """Each limit that holds for a caller holds for an address as well, whatever keys come from there."""
+    """Each limit of a caller also holds for an address, whatever keys come from there."""
     call = called(("call_e", "probe_tools__echo", '{"text":"x"}'))
     limits = {kind: ["2/hour"]}
     async with looping(*[call, ANSWER] * 4, auth=FORWARD, limits=limits) as (proxy, _):
@@ -86,7 +86,7 @@ async def test_made_up_keys_of_one_address_share_its_limits(kind: str, watch: Wa
     ],
 )
 async def test_what_is_malformed_is_refused(value: str) -> None:
-    """What readers could take for different credentials goes nowhere."""
+    """The proxy refuses credentials that can be read in several ways, and sends nothing upstream."""
     async with RawUpstream(OK) as upstream:
         async with running(make_config(upstream.url, auth=FORWARD)) as proxy:
             answer = await proxy.ask(ASK, {"Authorization": value})
@@ -95,7 +95,7 @@ async def test_what_is_malformed_is_refused(value: str) -> None:
 
 
 async def test_two_headers_are_none() -> None:
-    """A header that stands twice, in whatever case, is malformed."""
+    """The proxy refuses a request with two Authorization headers, whatever their case."""
     async with RawUpstream(OK) as upstream:
         async with running(make_config(upstream.url, auth=FORWARD)) as proxy:
             twice = [("Authorization", f"Bearer {KEY}"), ("AUTHORIZATION", f"Bearer {KEY}")]
@@ -105,7 +105,7 @@ async def test_two_headers_are_none() -> None:
 
 @pytest.mark.parametrize("kind", ["declared", "stored", "revoked", "token"])
 async def test_a_key_of_ours_is_not_sent_up_within_another(kind: str) -> None:
-    """A client key is found in Basic, as user or password, and in whatever else it is wrapped."""
+    """The proxy finds its own keys within other credentials, refuses them, and sends nothing upstream."""
     keys = {"admin": declared(ALICE, admin=True)}
     async with RawUpstream(OK) as upstream:
         async with running(key_config(upstream.url, auth=FORWARD, keys=keys)) as proxy:
@@ -137,7 +137,7 @@ async def test_a_key_of_ours_is_not_sent_up_within_another(kind: str) -> None:
 
 
 async def test_addresses_are_counted_apart() -> None:
-    """One key from two addresses is one caller, and its limit is one; another key there has its own."""
+    """A key has one limit for all its addresses, and an address has one limit for all its keys."""
     server = {"trusted_proxies": ["127.0.0.1"]}
     limits = {"requests": ["2/hour"]}
     async with RawUpstream(OK) as upstream:

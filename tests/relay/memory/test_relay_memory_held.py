@@ -1,4 +1,4 @@
-"""A turn that waits for its client is on record before the client knows of it, or the client is told."""
+"""The proxy stores a turn that waits for its client before the client knows of it, or reports an error."""
 
 import asyncio
 import sqlite3
@@ -43,7 +43,7 @@ NOT_KEPT = "could not store the turn"
 
 @contextmanager
 def locked(path: Path) -> Iterator[sqlite3.Connection]:
-    """Nobody else can write to the record until the lock is given back."""
+    """Lock the record, so that nobody else can write until the lock is released."""
     with closing(sqlite3.connect(path, isolation_level=None, timeout=LATE_S)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         yield holder
@@ -51,15 +51,15 @@ def locked(path: Path) -> Iterator[sqlite3.Connection]:
 
 @asynccontextmanager
 async def one_worker(tmp_path: Path, *scripts: Any, **config: Any) -> AsyncIterator[tuple[Proxy, Path]]:
-    """A proxy that shares its record with nobody."""
+    """A proxy whose record no other process uses."""
     path = tmp_path / "r.db"
     async with looping(*scripts, store={"url": f"sqlite:///{path}"}, **config) as (proxy, _):
         yield proxy, path
 
 
 async def test_a_kill_after_the_call_loses_no_turn(tmp_path: Path) -> None:
-    """Rule R4: a client that has its call goes on after ``kill -9``, though the record was locked for
-    longer than an answer waits."""
+    """Rule R4: a client that has its call can go on after ``kill -9`` of the proxy, even if the record was
+    locked for longer than an answer waits."""
     more = '[store]\nurl = "sqlite:///r.db"\n'
     async with RawUpstream(MIXED, ANSWER) as upstream:
         write_config(tmp_path, upstream.url, allow=("core__*",), more=more)
@@ -80,7 +80,7 @@ async def test_a_kill_after_the_call_loses_no_turn(tmp_path: Path) -> None:
 
 
 async def test_the_stream_is_kept_alive_meanwhile(tmp_path: Path) -> None:
-    """A client hears comments while the turn that it is to answer waits for its commit."""
+    """The client gets keep-alive comments while the turn that waits for it is being committed."""
     async with one_worker(tmp_path, MIXED, tools={"keepalive_s": 0.02}) as (proxy, path):
         with locked(path) as holder:
             async with proxy.sent(MIXED_ASK) as client:
@@ -98,7 +98,7 @@ async def test_the_stream_is_kept_alive_meanwhile(tmp_path: Path) -> None:
 
 
 async def late(proxy: Proxy) -> float:
-    """What ``/metrics`` says of turns that were not held."""
+    """The number in ``/metrics`` of turns that could not be held."""
     answer = await proxy.ask(method="GET", path="/metrics")
     return sum(
         sample.value
@@ -112,7 +112,7 @@ async def late(proxy: Proxy) -> float:
 async def test_a_turn_that_cannot_be_held_is_said_on_chat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streaming: bool
 ) -> None:
-    """A client is told, in an error that its SDK raises, that nobody will understand its results."""
+    """If the proxy cannot store the turn, a client of Chat gets an error that its SDK raises."""
     monkeypatch.setattr("proxy.relay.memory.commit_waiter.SUSPEND_WAIT_S", 0.3)
     turn = MIXED if streaming else reply(None, ("call_s", TIME, UTC), ("call_c", "mine", "{}"))
     async with one_worker(tmp_path, turn) as (proxy, path):
@@ -139,7 +139,7 @@ async def test_a_turn_that_cannot_be_held_is_said_on_chat(
 async def test_a_turn_that_cannot_be_held_is_said_on_responses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streaming: bool
 ) -> None:
-    """The same where the client goes on by the id of the response."""
+    """If the proxy cannot store the turn, a client of Responses gets an error, too."""
     monkeypatch.setattr("proxy.relay.memory.commit_waiter.SUSPEND_WAIT_S", 0.3)
     made = response_stream if streaming else response_reply
     async with one_worker(tmp_path, made(*RESPONSES_MIXED)) as (proxy, path):
@@ -156,7 +156,7 @@ async def test_a_turn_that_cannot_be_held_is_said_on_responses(
 
 
 async def test_a_lost_turn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the queue had no room for will never be on record, and its client is told at once."""
+    """If the store's queue has no room for the turn, the client gets the error at once."""
     monkeypatch.setattr("proxy.relay.memory.commit_waiter.SUSPEND_WAIT_S", LATE_S)
     async with one_worker(tmp_path, MIXED) as (proxy, path):
         store = proxy.services.store
@@ -175,7 +175,7 @@ async def test_a_lost_turn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def test_a_record_that_comes_back_in_time_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A turn is held also where the record could not be read when it was to be."""
+    """The turn is held even if the proxy could not read the record at first."""
     async with one_worker(tmp_path, MIXED, ANSWER) as (proxy, _):
         store = proxy.services.store
         find, asked = store.find_suspended, 0

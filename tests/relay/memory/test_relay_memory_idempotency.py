@@ -1,4 +1,4 @@
-"""Requests that are sent again: their side effects are not caused again."""
+"""Repeated requests do not cause their side effects again."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ AGAIN = [("x-stainless-retry-count", "1")]
 async def twice(
     watch: Watch, first: Sequence[tuple[str, str]], second: Sequence[tuple[str, str]], *, body: object = None
 ) -> list[str]:
-    """Ask twice, the model buying each time; the results that the model was given."""
+    """Ask twice, and the model buys each time; return the results that the model got."""
     async with looping(BUY, ANSWER, BUY, ANSWER) as (proxy, upstream):
         for headers, asked in ((first, ASK), (second, body or ASK)):
             answer = await proxy.ask(asked, headers)
@@ -38,20 +38,20 @@ async def twice(
 
 
 async def test_a_repeat_of_an_sdk_buys_nothing_twice(watch: Watch) -> None:
-    """Rule R5: with ``x-stainless-retry-count`` the model reads what the first attempt came to."""
+    """Rule R5: a retry with ``x-stainless-retry-count`` buys nothing; the model gets the first result."""
     results = await twice(watch, [], AGAIN)
     assert watch.finished == ["buy"]
     assert results[0] == results[1] == '{"done":true,"what":"milk"}'
 
 
 async def test_one_line_that_says_repeat_is_enough(watch: Watch) -> None:
-    """Rule R5: of two counts the one that says that this is a repeat is believed."""
+    """Rule R5: of two retry counts in a request, the one that says that it is a repeat counts."""
     await twice(watch, [], [("x-stainless-retry-count", "0"), *AGAIN])
     assert watch.finished == ["buy"]
 
 
 async def test_the_same_idempotency_key_is_the_same_request(watch: Watch) -> None:
-    """Rule R5: an ``Idempotency-Key`` says so by itself, on the first attempt and on the second."""
+    """Rule R5: two requests with the same ``Idempotency-Key`` buy once, even without a retry count."""
     key = [("Idempotency-Key", "k-1")]
     await twice(watch, key, key)
     assert watch.finished == ["buy"]
@@ -71,13 +71,13 @@ async def test_the_same_idempotency_key_is_the_same_request(watch: Watch) -> Non
 async def test_another_request_buys_again(
     watch: Watch, first: Sequence[tuple[str, str]], second: Sequence[tuple[str, str]], body: object
 ) -> None:
-    """What is not a repeat is what the client wants once more."""
+    """A request that is not a repeat buys again."""
     await twice(watch, first, second, body=body)
     assert watch.finished == ["buy", "buy"]
 
 
 async def test_other_words_for_an_effect_do_not_cause_it_again(watch: Watch) -> None:
-    """Rule R5: a repeat whose model words the call differently reads what the first attempt bought."""
+    """Rule R5: a repeat with other arguments buys nothing; the model reads what the first attempt bought."""
     async with looping(BUY, ANSWER, buying("oat milk"), ANSWER) as (proxy, upstream):
         await proxy.ask(ASK)
         answer = await proxy.ask(ASK, AGAIN)
@@ -94,7 +94,7 @@ async def test_other_words_for_an_effect_do_not_cause_it_again(watch: Watch) -> 
 
 
 async def test_other_words_on_responses_do_not_cause_it_again(watch: Watch) -> None:
-    """Rule R5: the same on Responses, where what goes beyond the first attempt is bought too."""
+    """Rule R5: on Responses a repeat's different call buys nothing, but a second call in addition buys."""
 
     def buys(*things: str, number: int) -> list[Step]:
         calls = [function_call(f"call_{what}", "probe_tools__buy", f'{{"what":"{what}"}}') for what in things]
@@ -116,7 +116,7 @@ async def test_other_words_on_responses_do_not_cause_it_again(watch: Watch) -> N
 
 
 async def test_a_plan_that_broke_off_is_finished_by_its_repeat(watch: Watch) -> None:
-    """Rule R5: the first attempt bought one thing of two; the repeat, in another order, buys the other."""
+    """Rule R5: if the first attempt bought one of two things, the repeat buys the other, in any order."""
     async with looping(BUY, ANSWER, buying("eggs", "milk"), buying("eggs"), ANSWER) as (proxy, upstream):
         await proxy.ask(ASK)
         await proxy.ask(ASK, AGAIN)
@@ -131,14 +131,14 @@ async def test_a_plan_that_broke_off_is_finished_by_its_repeat(watch: Watch) -> 
 
 REFUSED = whole(b'{"error":{"message":"busy"}}', status="500 Oops")
 BROKEN = whole(b'{"error":{"message":"no"}}', status="400 Bad Request")
-"""Nothing that a later turn would be asked again for."""
+"""An error after which the proxy does not repeat the request of a later turn."""
 
 
 async def test_a_repeat_is_one_of_the_newest_request(watch: Watch) -> None:
-    """Rule R5: what was done for an answered request is not done for the same one asked anew."""
+    """Rule R5: a repeat belongs to the newest request, so effects of an older, answered one do not count."""
     async with looping(BUY, ANSWER, REFUSED, BUY, ANSWER, BUY, ANSWER) as (proxy, upstream):
         await proxy.ask(ASK)
-        assert (await proxy.ask(ASK)).status == 500  # Asked once more, and the upstream was not ready.
+        assert (await proxy.ask(ASK)).status == 500  # The client asks anew, and the upstream fails.
         await proxy.ask(ASK, AGAIN)
         assert watch.finished == ["buy", "buy"]
         await proxy.ask(ASK, AGAIN)
@@ -147,7 +147,7 @@ async def test_a_repeat_is_one_of_the_newest_request(watch: Watch) -> None:
 
 
 async def test_other_words_for_what_is_asked_anew_are_not_in_its_way(watch: Watch) -> None:
-    """Rule R5: the effects of an answered request are not counted for a repeat of the same asked anew."""
+    """Rule R5: effects of an answered request do not block a repeat of the same request asked anew."""
     async with looping(BUY, ANSWER, REFUSED, buying("eggs"), ANSWER) as (proxy, _):
         await proxy.ask(ASK)
         await proxy.ask(ASK)
@@ -156,7 +156,7 @@ async def test_other_words_for_what_is_asked_anew_are_not_in_its_way(watch: Watc
 
 
 async def test_an_effect_without_an_answer_waits_for_its_repeat(watch: Watch) -> None:
-    """Rule R5: while a client has no answer to an effect, the same asked anew takes no repeat from it."""
+    """Rule R5: effects of a request without an answer still count for a repeat after it was asked anew."""
     async with looping(BUY, BROKEN, REFUSED, BUY, ANSWER) as (proxy, upstream):
         await proxy.ask(ASK)
         assert (await proxy.ask(ASK)).status == 500
@@ -166,7 +166,7 @@ async def test_an_effect_without_an_answer_waits_for_its_repeat(watch: Watch) ->
 
 
 async def test_an_answered_repeat_answers_for_its_first_attempt(watch: Watch) -> None:
-    """Rule R5: once the repeat came to its end nobody waits for what the first attempt did."""
+    """Rule R5: once a repeat has its answer, effects of its first attempt do not count for later ones."""
     async with looping(BUY, BROKEN, ANSWER, REFUSED, BUY, ANSWER) as (proxy, upstream):
         for headers in ((), AGAIN, (), AGAIN):
             await proxy.ask(ASK, headers)
@@ -175,7 +175,7 @@ async def test_an_answered_repeat_answers_for_its_first_attempt(watch: Watch) ->
 
 
 def test_what_is_forgotten_is_what_was_answered() -> None:
-    """Rule R5: claims are given back once every attempt has its answer, and of too many attempts none are."""
+    """Rule R5: claims are released when every attempt has its answer, and never after too many attempts."""
     forgotten: list[str] = []
     repeats = Idempotency(forget=forgotten.append)
 
@@ -202,7 +202,7 @@ def test_what_is_forgotten_is_what_was_answered() -> None:
 
 
 def test_nobody_waits_for_an_answer_for_longer_than_effects_are_known() -> None:
-    """Rule R5: an attempt that never got its answer is in nobody's way past its hour."""
+    """Rule R5: after ``keep_s`` an attempt without an answer no longer delays the release of claims."""
     now = 0.0
     forgotten: list[str] = []
     repeats = Idempotency(forget=forgotten.append, keep_s=10, clock=lambda: now)
@@ -220,18 +220,18 @@ def test_nobody_waits_for_an_answer_for_longer_than_effects_are_known() -> None:
 
 
 def _nothing(_: str) -> None:
-    """For what has no record."""
+    """Forget nothing, because there is no record."""
 
 
 def _claim(content: str) -> Claim:
-    """An effect that has come to its end."""
+    """The claim of an effect that has ended."""
     result = asyncio.get_running_loop().create_future()
     result.set_result(ToolResult("call_1", ok=True, content=content, redacted={"all": content}))
     return Claim("inv_1", "f", result, begun=True)
 
 
 async def test_what_is_remembered_is_bounded_in_bytes() -> None:
-    """Rule R5: past its bytes the oldest results go, and it stays known that their calls were made."""
+    """Rule R5: above ``max_bytes`` the oldest results are dropped, but their calls still count as made."""
     repeats = Idempotency(forget=_nothing, max_bytes=1_000_000)
     for number in range(100):
         ledger = repeats.begin(f"k{number}", is_repeat=False)
@@ -250,7 +250,7 @@ async def test_what_is_remembered_is_bounded_in_bytes() -> None:
 
 
 async def test_a_failure_that_is_forgotten_stays_a_failure() -> None:
-    """What a call failed with may be long; that it failed, and how, is kept."""
+    """A failed call whose result is dropped still counts as failed, with its error code."""
     ledger = RunLedger()
     claim = _claim("")
     claim.keep(ToolResult("call_1", ok=False, content="x", error_code="timeout", safe_message="x" * 9000))
@@ -262,7 +262,7 @@ async def test_a_failure_that_is_forgotten_stays_a_failure() -> None:
 
 
 async def test_a_repeat_shares_effects_and_no_places() -> None:
-    """The ledger of a repeat knows what was caused, and has every place of its own run free."""
+    """The ledger of a repeat shares the effects of the first attempt, but not the places of its calls."""
     repeats = Idempotency(forget=_nothing)
     first = repeats.begin("k", is_repeat=False)
     repeats.caused("k", first)
@@ -275,7 +275,7 @@ async def test_a_repeat_shares_effects_and_no_places() -> None:
 
 
 async def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
-    """Old requests make room, and after their time a repeat is a request like any other."""
+    """Old requests are dropped above ``most`` and after ``keep_s``; a repeat then is a new request."""
     now = 0.0
     repeats = Idempotency(forget=_nothing, keep_s=10, most=2, clock=lambda: now)
     ledgers = {key: RunLedger() for key in "abc"}
@@ -289,7 +289,7 @@ async def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
 
 
 def test_keys_tell_callers_people_paths_and_bodies_apart() -> None:
-    """No two of these are the same request, however their parts are cut."""
+    """Requests that differ in caller, person, path, body, session or key get different keys."""
     body = ASK
     keys = [
         repeat_of("me", "", "/chat/completions", body),

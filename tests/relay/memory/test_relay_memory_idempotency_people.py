@@ -1,4 +1,4 @@
-"""Repeated requests where one key has several people behind it: nobody meets what was done for another."""
+"""Repeated requests with a key that several people use: nobody gets what was done for another person."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -25,7 +25,7 @@ ANN, BOB, NOBODY = {"user": "ann"}, {"user": "bob"}, {"user": ""}
 
 @pytest.fixture(params=["memory 1", "sqlite 1", "sqlite 2", "postgres 2"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[str, int]]:
-    """Where the record is, in each kind of store, and how many processes have it."""
+    """The URL of the record in each kind of store, and how many processes share it."""
     kind, processes = request.param.split()
     if kind == "postgres":
         need_postgres()
@@ -36,7 +36,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Shop:
-    """Proxies with one record, and the key ``alice`` before them; each asks the model what it is told to."""
+    """Proxies that share a record and the client key ``alice``, before one scripted model."""
 
     def __init__(self, url: str, *, shared: bool, end_user: str = "") -> None:
         keys = {"alice": declared(ALICE, shared=shared)}
@@ -52,12 +52,12 @@ class Shop:
         await self._stack.aclose()
 
     async def proxy(self) -> Proxy:
-        """One more process of the site, as far as the record goes."""
+        """Start one more process that shares the record."""
         config = make_config(self._upstream.url, modules=("probe_tools",), **self._sections)
         return await self._stack.enter_async_context(running(config))
 
     async def ask(self, proxy: Proxy, person: dict[str, Any], headers: dict[str, str]) -> str:
-        """Ask for one thing; the result that the model was given."""
+        """Ask for one thing; return the result that the model got."""
         answer = await proxy.ask({**ASK, **person}, {**bearer(ALICE), **headers})
         assert text_of(payloads_of(answer.body)) == "It is noon."
         return str(messages_of(self._upstream.requests[-1])[-1]["content"])
@@ -86,7 +86,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", sorted(CASES))
 async def test_an_idempotency_key_is_one_persons(case: str, place: tuple[str, int], watch: Watch) -> None:
-    """Rule R5: what was done under a key is told to the same person again, and to nobody else."""
+    """Rule R5: the result for an idempotency key goes to the same person again, and to nobody else."""
     shared, end_user, first, second, same = CASES[case]
     url, processes = place
     async with Shop(url, shared=shared, end_user=end_user) as shop:
@@ -106,7 +106,7 @@ async def test_an_idempotency_key_is_one_persons(case: str, place: tuple[str, in
 async def test_an_equal_body_is_nobodys_repeat_where_nobody_is_named(
     person: dict[str, Any], times: int, watch: Watch
 ) -> None:
-    """Rule R5: on a shared key an SDK's repeat, too, is one person's."""
+    """Rule R5: on a shared key, the retry of an SDK counts as a repeat only if the request names a person."""
     again = {"x-stainless-retry-count": "1"}
     async with RawUpstream(MILK, ANSWER, MILK, ANSWER) as upstream:
         keys = {"alice": declared(ALICE, shared=True)}
@@ -117,7 +117,7 @@ async def test_an_equal_body_is_nobodys_repeat_where_nobody_is_named(
 
 
 def test_what_nobody_can_repeat_is_not_remembered() -> None:
-    """Effects of requests without a key share no place with each other."""
+    """Effects of requests without a key are not shared."""
     repeats = Idempotency(forget=lambda _: None)
     ledger = RunLedger()
     repeats.caused("", ledger)

@@ -1,21 +1,21 @@
-"""What a connection remembers of responses that are not stored."""
+"""Responses that only their connection remembers, because they are not stored."""
 
 from proxy.records import ResponseRecord
 from proxy.relay.memory.local import LocalResponses
 
 
 def response(number: int, size: int = 10, caller: str = "open") -> ResponseRecord:
-    """One that takes so many bytes."""
+    """A response of this size in bytes."""
     return ResponseRecord(f"resp_{number}", "run", caller, b"x" * size, b"", b"", 0.0)
 
 
 def kept(local: LocalResponses, numbers: range) -> list[int]:
-    """Which of them are known."""
+    """The numbers of the responses that are known."""
     return [number for number in numbers if local.find(f"resp_{number}", "open") is not None]
 
 
 def test_the_newest_are_kept() -> None:
-    """So many responses, and so many bytes of them; the oldest go first."""
+    """Only the newest responses are kept, within bounds for their number and their bytes."""
     local = LocalResponses(most=3, max_bytes=100)
     for number in range(5):
         local.put(response(number))
@@ -27,7 +27,7 @@ def test_the_newest_are_kept() -> None:
 
 
 def test_what_is_forgotten_makes_room() -> None:
-    """A response that is put again, or forgotten, is counted no longer."""
+    """A response that is put again or forgotten no longer counts towards the bounds."""
     local = LocalResponses(most=3, max_bytes=100)
     for _ in range(3):
         local.put(response(1, size=90))
@@ -38,7 +38,7 @@ def test_what_is_forgotten_makes_room() -> None:
 
 
 def test_a_response_is_its_callers() -> None:
-    """A token of another person on the same connection finds nothing."""
+    """Another caller on the same connection does not find the response."""
     local = LocalResponses()
     local.put(response(1, caller="alice"))
     assert local.find("resp_1", "bob") is None

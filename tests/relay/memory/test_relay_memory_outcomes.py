@@ -1,4 +1,4 @@
-"""What a run's record says of its memory: what was put back from where, and why not more."""
+"""What a run's record says of memory: which turns were restored from which run, and why others were not."""
 
 from collections import Counter
 from pathlib import Path
@@ -34,7 +34,7 @@ def ask(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def back(call: dict[str, Any] = MINE) -> dict[str, Any]:
-    """The client's results, after the call that it was shown."""
+    """A request with the client's results, after the call that the client was shown."""
     return {
         **MIXED_ASK,
         "messages": [HI, {"role": "assistant", "content": None, "tool_calls": [call]}, RESULT],
@@ -51,7 +51,7 @@ def counts(run: RunRecord) -> dict[str, int]:
 
 
 async def counted(proxy: Proxy) -> dict[str, float]:
-    """What ``/metrics`` says of outcomes."""
+    """The outcomes that ``/metrics`` counts."""
     answer = await proxy.ask(method="GET", path="/metrics")
     return {
         sample.labels["outcome"]: sample.value
@@ -62,7 +62,7 @@ async def counted(proxy: Proxy) -> dict[str, float]:
 
 
 async def test_a_run_says_from_which_run_turns_came_back_and_how_many_bytes() -> None:
-    """The row of the later run names the earlier one, and each of both is found from the other."""
+    """The record of the later run names the earlier run and the bytes, and each run leads to the other."""
     async with looping(CALL, ANSWER, WELCOME) as (proxy, _):
         await proxy.ask(ask(HI))
         answer = await proxy.ask(ask(HI, SAID, THANKS))
@@ -81,7 +81,7 @@ async def test_a_run_says_from_which_run_turns_came_back_and_how_many_bytes() ->
 
 
 async def test_a_suspended_run_and_the_one_that_goes_on_know_each_other() -> None:
-    """A turn that waited for the client's results links both runs; a third one knows them, too."""
+    """A turn that waited for the client's results links both runs, and a third run names them, too."""
     async with looping(MIXED, ANSWER, WELCOME) as (proxy, _):
         await proxy.ask(MIXED_ASK)
         assert text_of(payloads_of((await proxy.ask(back())).body)) == "It is noon."
@@ -91,7 +91,7 @@ async def test_a_suspended_run_and_the_one_that_goes_on_know_each_other() -> Non
         assert second.memory is not None
         assert second.memory["put_back"][0]["kind"] == "calls"
         assert third.memory is not None
-        # The answer of the second run stands behind the turn of the first one.
+        # The answer of the second run follows the turn of the first one.
         assert {one["run"] for one in third.memory["put_back"]} <= {first.id, second.id}
         detail = await proxy.services.store.get_run(first.id)
         assert detail is not None
@@ -150,7 +150,7 @@ NOT: dict[str, tuple[list[Any], dict[str, Any], list[Any], list[tuple[str, str]]
 
 @pytest.mark.parametrize("case", NOT)
 async def test_a_run_says_why_nothing_was_put_back(case: str) -> None:
-    """The newest run has the one reason that fits, nothing put back, and no run before it."""
+    """The record of the newest run has the one reason that fits, no restored turn and no earlier run."""
     scripts, config, asked, headers, outcome = NOT[case]
     async with looping(*scripts, **config) as (proxy, _):
         for body in asked:
@@ -161,7 +161,7 @@ async def test_a_run_says_why_nothing_was_put_back(case: str) -> None:
 
 
 async def test_what_was_too_long_is_told_as_taken_out_again() -> None:
-    """Turns that the upstream found too long count as such, and the run goes on from none."""
+    """Turns that the upstream found too long count as ``too_long``, and the run names no earlier run."""
     said = b'{"error":{"message":"maximum context length","code":"context_length_exceeded"}}'
     long = whole(said, status="400 Bad Request")
     async with looping(CALL, ANSWER, long, WELCOME) as (proxy, _):
@@ -174,7 +174,7 @@ async def test_what_was_too_long_is_told_as_taken_out_again() -> None:
 
 
 async def test_a_record_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the look-up fails, the run says so."""
+    """If the look-up of hidden turns fails, the run counts it as ``unavailable``."""
     async with looping(CALL, ANSWER, WELCOME) as (proxy, _):
         await proxy.ask(ask(HI))
 
@@ -188,7 +188,7 @@ async def test_a_record_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_first_request_has_no_memory_to_tell_of(tmp_path: Path) -> None:
-    """Without an earlier answer nothing is said, in a database either."""
+    """A first request has no outcome, neither on record nor in the metrics, also with a database."""
     store = {"url": f"sqlite:///{tmp_path}/r.db"}
     async with looping(CALL, ANSWER, store=store) as (proxy, _):
         await proxy.ask(ask(HI))
@@ -198,7 +198,7 @@ async def test_a_first_request_has_no_memory_to_tell_of(tmp_path: Path) -> None:
 
 
 def test_every_outcome_has_a_sentence() -> None:
-    """The set is closed: each outcome is explained once, in one or two sentences."""
+    """Each outcome has exactly one explanation, in one or two sentences."""
     assert set(OUTCOMES) == set(MEANINGS) == set(get_args(MemoryOutcome))
     for meaning in MEANINGS.values():
         assert meaning.endswith(".")
@@ -217,7 +217,7 @@ PUT = st.builds(
 
 @given(st.lists(PUT, max_size=60), st.lists(st.sampled_from(OUTCOMES[2:]), max_size=20))
 def test_counts_stay_true_whatever_was_put_back(put: list[PutBack], missed: list[MemoryOutcome]) -> None:
-    """Each look-up is counted once, also after turns were taken out again, and few runs are named."""
+    """Each look-up is counted once, even after turns are taken out again, and at most 32 turns are listed."""
     recall = Recall()
     for one in put:
         recall.put(one)

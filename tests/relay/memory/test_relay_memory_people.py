@@ -1,4 +1,4 @@
-"""Whose hidden turns are whose, where one key or one address has several people behind it."""
+"""Whose hidden turns are restored, where several people share one key or one address."""
 
 import json
 import sqlite3
@@ -39,7 +39,7 @@ def ask(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 
 
 def tools_put_back(upstream: RawUpstream) -> int:
-    """How many results of tools the last request upstream had."""
+    """The number of tool results in the last request to the upstream."""
     return sum(message["role"] == "tool" for message in messages_of(upstream.requests[-1]))
 
 
@@ -60,7 +60,7 @@ PEOPLE: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
 async def test_people_named_in_the_body_are_told_apart_unasked(
     first: dict[str, Any], then: dict[str, Any], same: bool
 ) -> None:
-    """Rule R4: without auth.end_user, too, a run for one user is not put back for another."""
+    """Rule R4: also without auth.end_user, turns of one user in the body are not restored for another."""
     async with looping(CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask([HI], **first))
         answer = await proxy.ask(ask(BACK, **then))
@@ -72,7 +72,7 @@ async def test_people_named_in_the_body_are_told_apart_unasked(
 async def test_what_waits_for_one_person_is_nobody_elses(
     first: dict[str, Any], then: dict[str, Any], same: bool
 ) -> None:
-    """Rule R4: the same for a turn that was held, whose call ids an upstream uses again."""
+    """Rule R4: a held turn of one person is not restored for another, even if its call ids come again."""
     more = {"tools": [CLIENT_TOOL]}
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask([HI], **more, **first))
@@ -81,7 +81,7 @@ async def test_what_waits_for_one_person_is_nobody_elses(
 
 
 async def test_two_users_of_the_body() -> None:
-    """Rule R4: with ``body:user`` each has their own turns, and who is not named has none."""
+    """Rule R4: with ``body:user`` each user gets only their own turns, and an unnamed user gets none."""
     turns = [CALL, ANSWER, BERLIN, ANSWER, WELCOME, WELCOME, WELCOME, WELCOME]
     async with looping(*turns, auth={"end_user": "body:user"}) as (proxy, upstream):
         for user_named in ("ann", "bob"):
@@ -96,7 +96,7 @@ async def test_two_users_of_the_body() -> None:
 
 @pytest.mark.parametrize("unnamed", [{}, {"user": None}, {"user": ""}, {"user": 5}, {"user": ["ann"]}])
 async def test_a_shared_door_puts_nothing_back_for_nobody(unnamed: dict[str, Any]) -> None:
-    """Rule R4: where end users are to be named, two requests that name none are not one person's."""
+    """Rule R4: where requests have to name an end user, two that name none do not share turns."""
     auth = {"end_user": "body:user"}
     async with looping(CALL, ANSWER, WELCOME, auth=auth) as (proxy, upstream):
         await proxy.ask(ask([HI], **unnamed))
@@ -109,7 +109,7 @@ async def test_a_shared_door_puts_nothing_back_for_nobody(unnamed: dict[str, Any
 
 
 async def test_a_name_that_stands_twice_names_nobody() -> None:
-    """Rule R4: a client's own header beside the one that was added on the way leaves a doubt."""
+    """Rule R4: if a request has the header with the end user twice, no turn is restored."""
     auth = {"end_user": "header:x-user"}
     twice = [("x-user", "ann"), ("X-User", "bob")]
     async with looping(CALL, ANSWER, WELCOME, WELCOME, auth=auth) as (proxy, upstream):
@@ -129,7 +129,7 @@ SHARED = {"alice": declared(ALICE, shared=True), "bob": declared(BOB)}
     ids=["nobody", "user", "safety_identifier", "a key of one person"],
 )
 async def test_a_shared_key_with_nobody_named(secret: str, named: dict[str, Any], back: int) -> None:
-    """Rule R4: a key that several people use is nobody's, unless the request names one of them."""
+    """Rule R4: on a shared key, turns are restored only for a request that names a person."""
     async with looping(CALL, ANSWER, WELCOME, keys=SHARED) as (proxy, upstream):
         await proxy.ask(ask([HI], **named), bearer(secret))
         await proxy.ask(ask(BACK, **named), bearer(secret))
@@ -141,7 +141,7 @@ async def test_a_shared_key_with_nobody_named(secret: str, named: dict[str, Any]
 
 
 async def test_what_a_key_left_before_it_was_shared_is_nobodys(tmp_path: Path) -> None:
-    """Rule R4: a turn that was held for the one who had the key is not put back for all who have it now."""
+    """Rule R4: a turn held before its key became shared is not restored for the people who now share it."""
     store = {"url": f"sqlite:///{tmp_path}/record.db"}
     more = {"tools": [CLIENT_TOOL]}
     async with RawUpstream(MIXED, WELCOME, MIXED, WELCOME) as upstream:
@@ -154,7 +154,7 @@ async def test_what_a_key_left_before_it_was_shared_is_nobodys(tmp_path: Path) -
 
 
 async def test_nothing_is_held_for_nobody(tmp_path: Path) -> None:
-    """Rule R3: what could never be put back is not kept."""
+    """Rule R3: the proxy does not store turns that it could never restore."""
     file = tmp_path / "record.db"
     store = {"url": f"sqlite:///{file}"}
     async with looping(MIXED, CALL, ANSWER, keys=SHARED, store=store) as (proxy, _):
@@ -166,7 +166,7 @@ async def test_nothing_is_held_for_nobody(tmp_path: Path) -> None:
 
 
 async def test_two_keys_with_equal_words_have_their_own_turns() -> None:
-    """Rule R4: what was said under one key is never put back under another, word for word alike or not."""
+    """Rule R4: turns of one key are not restored under another key, even for an equal user and words."""
     async with looping(CALL, ANSWER, WELCOME, WELCOME, keys=SHARED) as (proxy, upstream):
         for_ann = {"user": "ann"}
         await proxy.ask(ask([HI], **for_ann), bearer(ALICE))
@@ -177,7 +177,7 @@ async def test_two_keys_with_equal_words_have_their_own_turns() -> None:
 
 
 async def test_whoever_has_the_id_of_a_response_goes_on_from_it() -> None:
-    """A response is named by its id alone: a shared key goes on from it whether it names a user or not."""
+    """A shared key can continue a response by its id alone, whether the request names a user or not."""
     now = function_call("call_s", TIME, '{"timezone":"UTC"}')
     turns = [response(now), response(message("It is noon."), id="resp_2"), response(message("Welcome."))]
     asked = {"model": "m", "stream": True, "input": [user("hi")]}

@@ -1,4 +1,4 @@
-"""Items of our own responses, named by their ids on an upstream of another dialect."""
+"""Items of the proxy's own responses that a request names by id, on an upstream of another dialect."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ CALLS: list[Step] = stream(
 
 
 async def first_items(proxy: Proxy, **more: Any) -> list[dict[str, Any]]:
-    """The items of the first response, those of a run with a server tool."""
+    """Ask with a server tool, and return the items of the response."""
     read = check_response_stream((await proxy.ask({**ASK, **more}, path=PATH)).body, hidden=(ECHO,))
     return list(read.response["output"])
 
@@ -36,7 +36,7 @@ def naming(items: list[dict[str, Any]], *, typed: bool = True) -> dict[str, Any]
 
 @pytest.mark.parametrize("typed", [True, False])
 async def test_hidden_turns_behind_named_items_are_restored(typed: bool) -> None:
-    """Rule R4: as if the client had sent the items themselves, those of each turn."""
+    """Rule R4: hidden turns behind referenced items are restored as if the client had sent the items."""
     async with looping(CALLS, ANSWER, ANSWER, **CHAT) as (proxy, upstream):
         items = await first_items(proxy)
         assert [item["type"] for item in items] == ["message", "message"]
@@ -50,7 +50,7 @@ async def test_hidden_turns_behind_named_items_are_restored(typed: bool) -> None
 
 
 async def test_items_of_one_response_share_its_id() -> None:
-    """So they are found without an index of items; the ids fit every provider's bound of 64."""
+    """An item's id contains that of its response, so no index is needed, and has at most 64 characters."""
     async with looping(CALLS, ANSWER, **CHAT) as (proxy, _):
         read = check_response_stream((await proxy.ask(ASK, path=PATH)).body, hidden=(ECHO,))
     items = read.response["output"]
@@ -60,7 +60,7 @@ async def test_items_of_one_response_share_its_id() -> None:
 
 
 async def test_an_untrusted_result_behind_a_named_item_counts() -> None:
-    """Rule T2: what the model had read by then guards the tools of the next request."""
+    """Rule T2: an untrusted result behind a referenced item withholds tools in the next request."""
     page = stream(role(), call("call_1", "probe_tools__page", "{}"), finish("tool_calls"))
     async with looping(page, ANSWER, ANSWER, **CHAT) as (proxy, upstream):
         items = await first_items(proxy)
@@ -71,7 +71,7 @@ async def test_an_untrusted_result_behind_a_named_item_counts() -> None:
 
 
 async def test_a_record_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can say what the item is, so nobody is asked without it."""
+    """If the store cannot say what an item is, the client gets a 503 and the upstream gets no request."""
     async with looping(CALLS, ANSWER, **CHAT) as (proxy, upstream):
         items = await first_items(proxy)
 
@@ -96,12 +96,12 @@ async def test_a_record_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_reference_may_have_no_type(item: dict[str, Any], is_one: bool) -> None:
-    """As the API reference says."""
+    """An object with an id and without a type is a reference, too, as the API reference says."""
     assert is_reference(item) is is_one
 
 
 def test_only_ids_of_ours_name_a_response() -> None:
-    """Those of other providers have no response in them."""
+    """Only item ids that the proxy made contain the id of a response."""
     response = mint_item_id("response")
     assert response_of(mint_item_id("function_call", response)) == response
     for other in (mint_item_id("message"), "msg_1", "", f"msg_{'G' * 56}", f"msg_{'a' * 57}"):

@@ -1,4 +1,4 @@
-"""Hidden turns given back to the model when the client sends an answer of ours among its messages."""
+"""Hidden turns that the proxy restores when a client sends back an answer that it got from the proxy."""
 
 import copy
 import itertools
@@ -44,7 +44,7 @@ def roles(request: RawRequest) -> list[str]:
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_an_answer_brings_its_hidden_turns_back(streaming: bool) -> None:
-    """Rule R4: the one message becomes the call, its result and the answer, and the header says so."""
+    """Rule R4: the answer is replaced by the call, its result and the answer, and a header reports it."""
     turns = (
         [CALL, ANSWER, WELCOME]
         if streaming
@@ -67,7 +67,7 @@ async def test_an_answer_brings_its_hidden_turns_back(streaming: bool) -> None:
 
 
 async def test_the_next_turn_begins_with_the_bytes_of_the_last() -> None:
-    """Rule R4: serialised tools and messages of one turn are a byte-equal prefix of the next one's."""
+    """Rule R4: all turns send equal bytes of tools, and messages that begin with those of the turn before."""
     async with looping(CALL, ANSWER, CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, SAID, {"role": "user", "content": "and now?"}))
@@ -92,7 +92,7 @@ EDITS: dict[str, Any] = {
 
 @pytest.mark.parametrize("edit", EDITS)
 async def test_what_was_changed_stays_the_clients_version(edit: str) -> None:
-    """Rule R4: an edit, a trim, a reorder or another model means the client's own messages."""
+    """Rule R4: if the client changed messages or the model, its own messages go upstream unchanged."""
     async with looping(CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         body = copy.deepcopy(ask(HI, SAID, THANKS))
@@ -103,7 +103,7 @@ async def test_what_was_changed_stays_the_clients_version(edit: str) -> None:
 
 
 async def test_two_ways_to_the_same_words_are_no_way_back() -> None:
-    """Rule R4: where the visible conversation came about twice and differently, neither goes back."""
+    """Rule R4: if two runs differ only in hidden turns, nothing is restored for their conversation."""
     other = called(("call_s", TIME, '{"timezone":"Europe/Berlin"}'))
     async with looping(CALL, ANSWER, other, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
@@ -114,7 +114,7 @@ async def test_two_ways_to_the_same_words_are_no_way_back() -> None:
 
 
 async def test_the_same_way_twice_is_one_way() -> None:
-    """A question asked again with the same outcome is remembered once."""
+    """If a question is asked twice with the same hidden turn, that turn counts once and is restored."""
     async with looping(CALL, ANSWER, CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI))
@@ -123,7 +123,7 @@ async def test_the_same_way_twice_is_one_way() -> None:
 
 
 async def test_two_users_with_equal_words_have_their_own_turns() -> None:
-    """Rule R4: a caller's end user is part of what must fit; one who is not named is nobody's."""
+    """Rule R4: each end user gets only their own turns, and a request that names none gets none."""
     berlin = called(("call_s", TIME, '{"timezone":"Europe/Berlin"}'))
     turns = [CALL, ANSWER, berlin, ANSWER, WELCOME, WELCOME, WELCOME]
     async with looping(*turns, auth={"end_user": "header:x-user"}) as (proxy, upstream):
@@ -143,7 +143,7 @@ async def test_two_users_with_equal_words_have_their_own_turns() -> None:
     ids=["header", "setting"],
 )
 async def test_it_can_be_turned_off(headers: list[tuple[str, str]], config: dict[str, Any]) -> None:
-    """``x-toolrelay-history: off`` and ``store.history = false`` keep to the client's messages."""
+    """``x-toolrelay-history: off`` and ``store.history = false`` send only the client's messages."""
     async with looping(CALL, ANSWER, WELCOME, **config) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, SAID, THANKS), headers)
@@ -152,7 +152,7 @@ async def test_it_can_be_turned_off(headers: list[tuple[str, str]], config: dict
 
 @pytest.mark.parametrize("allow", [("core__*",), ()], ids=["orchestrated", "passthrough"])
 async def test_another_wish_for_history_is_refused(allow: tuple[str, ...]) -> None:
-    """The header is on or off; anything else is a 400 that names it, whether tools are offered or not."""
+    """A value other than on and off gets a 400 that names the header, whether tools are offered or not."""
     async with looping(allow=allow) as (proxy, _):
         answer = await proxy.ask(ask(HI), [("x-toolrelay-history", "maybe")])
     assert answer.status == 400
@@ -160,7 +160,7 @@ async def test_another_wish_for_history_is_refused(allow: tuple[str, ...]) -> No
 
 
 async def test_other_tools_are_another_conversation() -> None:
-    """Rule R4: a request that offers other tools than the run did gets nothing put back."""
+    """Rule R4: if a request offers other tools than the run did, nothing is restored."""
     async with looping(CALL, ANSWER, WELCOME, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         for wish in ("none", TIME):
@@ -174,8 +174,8 @@ TOO_LONG = whole(json.dumps({"error": LONG}).encode(), status="400 Bad Request")
 
 
 async def test_a_conversation_that_grew_too_long_is_asked_again_without() -> None:
-    """A context that is too long with the turns put back is tried once with the client's messages alone,
-    and no header says that anything was put back."""
+    """If the upstream finds a request with restored turns too long, the proxy retries once with the client's
+    messages alone, and sends no header about restored turns."""
     async with looping(CALL, ANSWER, TOO_LONG, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         answer = await proxy.ask(ask(HI, SAID, THANKS))
@@ -186,8 +186,8 @@ async def test_a_conversation_that_grew_too_long_is_asked_again_without() -> Non
 
 
 async def test_what_the_conversation_cannot_do_without_stays_and_is_said() -> None:
-    """Where it is too long, only turns behind an answer are left out again; one that waited for this
-    client is sent, and the header counts that one."""
+    """If a request is too long, the proxy leaves out only the turns behind an answer; the turn that waited
+    for this client is sent, and the header counts it."""
     mixed = called(("call_s", TIME, UTC), ("call_c", "mine", "{}"))
     tools = [CLIENT_TOOL]
     async with looping(CALL, ANSWER, mixed, TOO_LONG, WELCOME) as (proxy, upstream):
@@ -206,7 +206,7 @@ async def test_what_the_conversation_cannot_do_without_stays_and_is_said() -> No
 
 
 async def test_on_responses_it_is_asked_again_without_too() -> None:
-    """The same on Responses for a client that sends all items itself."""
+    """On Responses, too, a request that is too long with restored turns is retried without them."""
     scripts = [
         response_stream(function_call("call_s", TIME, UTC)),
         response_stream(message("It is noon."), id="resp_2"),
@@ -237,7 +237,7 @@ IN_STREAM = {
 
 @pytest.mark.parametrize("path", sorted(IN_STREAM))
 async def test_a_refusal_inside_a_stream_is_the_clients_to_see(path: str) -> None:
-    """What is refused after its head was answered with 200 is asked once: the client reads the error."""
+    """If the upstream refuses inside its stream, the proxy does not retry, and the client reads the error."""
     chat = path.endswith("completions")
     first = [CALL, ANSWER] if chat else [
         response_stream(function_call("call_s", TIME, UTC)),
@@ -257,14 +257,14 @@ async def test_a_refusal_inside_a_stream_is_the_clients_to_see(path: str) -> Non
 
 
 async def test_too_long_without_anything_put_back_is_the_clients_to_see() -> None:
-    """A context that is too long by itself is the upstream's error, asked once."""
+    """If a request without restored turns is too long, the client gets the upstream's error at once."""
     async with looping(TOO_LONG) as (proxy, upstream):
         answer = await proxy.ask(ask(HI))
     assert (answer.status, answer.json, len(upstream.requests)) == (400, {"error": LONG}, 1)
 
 
 async def test_text_of_several_turns_is_one_answer() -> None:
-    """What the client saw of all turns is what it sends back: a text before the call is part of it."""
+    """An answer that the client sends back includes the text before a call, and the turn is restored."""
     looked = stream(role(), content("Let me look."), call("call_s", TIME, UTC), finish("tool_calls"))
     async with looping(looked, ANSWER, WELCOME) as (proxy, upstream):
         first = await proxy.ask(ask(HI))
@@ -275,7 +275,7 @@ async def test_text_of_several_turns_is_one_answer() -> None:
 
 
 async def test_a_hidden_turn_is_put_back_at_its_own_place_alone() -> None:
-    """Rule R4: the same words earlier in the conversation, of unknown origin, do not bring it back twice."""
+    """Rule R4: if the same words also stand earlier in the conversation, the turn is restored only once."""
     said = {"role": "assistant", "content": "It is noon."}
     async with looping(CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, said, HI))
@@ -300,7 +300,7 @@ MESSAGE = st.one_of(
 
 
 class OneAnswer(MemoryStore):
-    """A store that says which keys were looked up."""
+    """A store that notes which keys were looked up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ class OneAnswer(MemoryStore):
 async def test_only_the_very_same_conversation_is_put_back(
     before: list[dict[str, Any]], forged: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    """Rule R4: of all histories a client can send, only the one that was had brings anything back."""
+    """Rule R4: of random conversations, only the one that the caller really had gets its turn restored."""
     wire, store = ChatWire(), OneAnswer()
     await store.start()
     history = History(store)
@@ -344,21 +344,21 @@ async def test_only_the_very_same_conversation_is_put_back(
     assert await restored([*had, *forged]) == 1
     assert await restored([*had, *forged], caller="you") == 0
     assert await restored([*had, *forged], shape="t") == 0
-    # Cut off at its beginning, a conversation is still known by its last question and the answer.
+    # Without its beginning, a conversation is still known by its last question and the answer.
     for messages in (forged, had[1:], had[2:]):
         if not _asks_and_answers(messages, had):
             assert await restored(messages) == 0
 
 
 def _asks_and_answers(messages: list[dict[str, Any]], had: list[dict[str, Any]]) -> bool:
-    """Whether messages have the last answer of others, and before it what was asked for it last."""
+    """Whether the messages contain the last answer of ``had`` and the text before it."""
     texts = [(message["role"], message["content"].strip()) for message in had]
     sent = [(message["role"], message["content"].strip()) for message in messages]
     return texts[-1] in sent and (len(texts) == 1 or texts[-2] in sent)
 
 
 async def test_a_store_that_cannot_be_read_leaves_the_clients_version() -> None:
-    """Rule R4: in doubt, and a store that fails is one, the client's own messages go upstream."""
+    """Rule R4: if the store cannot be read, the client's own messages go upstream."""
 
     class Broken(MemoryStore):
         async def find_hidden(self, keys: Any) -> Any:
@@ -378,7 +378,7 @@ async def test_a_store_that_cannot_be_read_leaves_the_clients_version() -> None:
 
 @pytest.mark.parametrize("messages", [[], [HI], [{"role": "system", "content": "be brief"}, HI, HI]])
 async def test_a_first_message_asks_nothing_of_the_record(messages: list[dict[str, Any]]) -> None:
-    """A conversation without an answer or a call in it has nothing that could be put back."""
+    """For a conversation without an answer or a call, the proxy does not query the store."""
 
     class Silent(MemoryStore):
         def __getattribute__(self, name: str) -> Any:
@@ -392,7 +392,7 @@ async def test_a_first_message_asks_nothing_of_the_record(messages: list[dict[st
 
 
 async def test_a_strangers_word_stays_one_when_it_is_put_back(watch: Watch) -> None:
-    """Rule T2: what was read of a stranger in an earlier request still asks for an approval in this one."""
+    """Rule T2: an untrusted result of an earlier request, once restored, still asks for an approval."""
     page = called(("call_p", "probe_tools__page", "{}"))
     buy = called(("call_b", "probe_tools__buy", '{"what":"milk"}'))
     async with looping(page, ANSWER, buy, ANSWER) as (proxy, upstream):
@@ -401,7 +401,7 @@ async def test_a_strangers_word_stays_one_when_it_is_put_back(watch: Watch) -> N
         newest = (await proxy.runs())[0]
     assert watch.finished == []
     assert "approval_required" in messages_of(upstream.requests[3])[-1]["content"]
-    # Tools with effects are not even shown; those that read are, and the run says so.
+    # Tools with effects are not offered; tools that read are, and the run records both.
     shown = [{tool["function"]["name"] for tool in json.loads(r.body)["tools"]} for r in upstream.requests]
     assert shown[0] - shown[2] == {f"probe_tools__{name}" for name in ("buy", "slow_buy", "paint", "browse")}
     assert shown[1] == shown[2] == shown[3] == set(newest.offered)
@@ -409,7 +409,7 @@ async def test_a_strangers_word_stays_one_when_it_is_put_back(watch: Watch) -> N
 
 
 async def test_after_a_strangers_word_hidden_turns_are_still_found() -> None:
-    """Rule R4: a request with fewer tools leaves its turns where the next one looks for them."""
+    """Rule R4: turns of a request with withheld tools are restored in the next request."""
     page = called(("call_p", "probe_tools__page", "{}"))
     async with looping(page, ANSWER, CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
@@ -425,7 +425,7 @@ def written(folder: Path) -> bytes:
 
 
 async def test_private_arguments_do_not_stand_in_a_file_in_the_clear(tmp_path: Path) -> None:
-    """Rule R3: what is kept for later requests has private arguments masked where it is not sealed."""
+    """Rule R3: in a record that is not sealed, private arguments of stored turns are masked."""
     secret = called(("call_u", "probe_tools__unlock", '{"pin":"pin-4711"}'))
     url = f"sqlite:///{tmp_path}/record.db"
     async with looping(secret, ANSWER, WELCOME, store={"url": url, "seal": False}) as (proxy, upstream):
@@ -436,8 +436,8 @@ async def test_private_arguments_do_not_stand_in_a_file_in_the_clear(tmp_path: P
 
 
 async def test_private_arguments_come_back_whole_from_a_record_that_seals_itself(tmp_path: Path) -> None:
-    """Rules R3 and R4: without any setting the model gets its own call back, so that the provider's cache
-    holds, and no file has the argument in the clear."""
+    """Rules R3 and R4: a record that is sealed by default restores private arguments whole, so that the
+    provider's cache holds, and no file contains them unencrypted."""
     secret = called(("call_u", "probe_tools__unlock", '{"pin":"pin-4711"}'))
     url = f"sqlite:///{tmp_path}/record.db"
     async with looping(secret, ANSWER, WELCOME, store={"url": url}) as (proxy, upstream):
@@ -450,7 +450,7 @@ async def test_private_arguments_come_back_whole_from_a_record_that_seals_itself
 
 
 async def test_what_is_never_written_is_not_masked() -> None:
-    """Rule R3: a record in memory gives the model back its own words, private ones too."""
+    """Rule R3: a record in memory does not mask private arguments, because they are never written to disk."""
     secret = called(("call_u", "probe_tools__unlock", '{"pin":"pin-4711"}'))
     async with looping(secret, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))

@@ -1,4 +1,4 @@
-"""Sealed turns: what a client carries comes back to its caller, unchanged and in time, or not at all."""
+"""Sealed turns, which clients carry: the proxy accepts them unchanged, in time and from their caller only."""
 
 import base64
 import itertools
@@ -21,7 +21,7 @@ LASTS_S = 50.0
 
 @dataclass
 class Clock:
-    """A time of day that a test sets."""
+    """A clock that a test sets."""
 
     now: float = 100.0
 
@@ -30,25 +30,25 @@ class Clock:
 
 
 def sealing(clock: Clock | None = None, keys: Sequence[bytes] = (bytes(32),), **more: Any) -> SealedTurns:
-    """What seals at the time of a clock."""
+    """A sealer that uses this clock."""
     return SealedTurns(keys, lasts_s=LASTS_S, now=clock or Clock(), **more)
 
 
 async def written(made: SealedTurns, turn: SuspendedTurn = TURN) -> str:
-    """A turn as the client carries it."""
+    """A sealed turn as the client carries it."""
     sealed = await made.close(turn)
     assert sealed is not None
     return sealed
 
 
 async def opened(made: SealedTurns, *sealed: str, caller: str = "ann") -> Carried:
-    """What a request carries that sends these back, each as an item of its own."""
+    """The turns of a request that sends these back, each as an item of its own."""
     items = [{"type": "reasoning", "summary": [], "encrypted_content": MARK + one} for one in sealed]
     return await made.open(ResponsesWire().parse({"model": "m", "input": items}), caller)
 
 
 async def test_a_turn_comes_back_as_it_was() -> None:
-    """It is the very row that the record would have."""
+    """An opened turn equals the row that the record would have."""
     made = sealing()
     carried = await opened(made, await written(made))
     assert carried.turns == {"key": TURN}
@@ -57,7 +57,7 @@ async def test_a_turn_comes_back_as_it_was() -> None:
 
 
 async def test_another_process_with_the_key_opens_it() -> None:
-    """Also as an old key; another key does not."""
+    """Another process opens the turn if it has the key, also as an old key, and otherwise not."""
     sealed = await written(sealing())
     assert (await opened(sealing(keys=(b"1" * 32, bytes(32))), sealed)).turns == {"key": TURN}
     other = await opened(sealing(keys=(b"1" * 32,)), sealed)
@@ -66,7 +66,7 @@ async def test_another_process_with_the_key_opens_it() -> None:
 
 @given(caller=st.text(max_size=40))
 async def test_nobody_else_opens_it(caller: str) -> None:
-    """A caller's name is compared as a whole."""
+    """A turn opens only for the caller that it was made for; the whole name is compared."""
     made = sealing()
     carried = await opened(made, await written(made), caller=caller)
     assert bool(carried.turns) == (caller == "ann")
@@ -74,7 +74,7 @@ async def test_nobody_else_opens_it(caller: str) -> None:
 
 @given(flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=5))
 async def test_changed_bytes_open_nothing(flips: list[tuple[int, int]]) -> None:
-    """Wherever they are, however many."""
+    """A turn with a changed byte does not open, wherever the byte is."""
     made = sealing()
     whole = base64.b64decode(await written(made))
     changed = bytearray(whole)
@@ -85,7 +85,7 @@ async def test_changed_bytes_open_nothing(flips: list[tuple[int, int]]) -> None:
 
 
 async def test_a_turn_has_an_end() -> None:
-    """Up to the last moment it opens, and from then on it says why not."""
+    """A turn opens until its time is over; then the outcome is ``sealed_expired``."""
     clock = Clock()
     made = sealing(clock)
     sealed = await written(made)
@@ -97,7 +97,7 @@ async def test_a_turn_has_an_end() -> None:
 
 
 async def test_several_turns_of_one_key() -> None:
-    """Rule R4: the same one twice is one; of two that differ neither counts, in whatever order."""
+    """Rule R4: equal turns of one key count as one; if two differ, none of them counts, in any order."""
     made = sealing()
     same, other = await written(made), await written(made, replace(TURN, payload=b'{"items":[]}'))
     assert (await opened(made, same, await written(made))).turns == {"key": TURN}
@@ -110,7 +110,7 @@ async def test_several_turns_of_one_key() -> None:
 
 
 async def test_why_a_turn_is_not_put_back() -> None:
-    """A sealed turn belongs to the calls before it, and to none behind it."""
+    """The reason for a missing turn comes from the sealed items at the positions of its calls."""
     made = sealing()
     carried = await opened(made, await written(made), "AAAA")
     assert carried.why_not("other", 0, 1) == "sealed_elsewhere"
@@ -119,7 +119,7 @@ async def test_why_a_turn_is_not_put_back() -> None:
 
 
 async def test_a_turn_that_is_too_long() -> None:
-    """One byte more is not sealed."""
+    """A turn that is one byte over the limit is not sealed."""
     made = sealing()
     longest = replace(TURN, payload=b"x" * MAX_BYTES)
     assert (await opened(made, await written(made, longest))).turns == {"key": longest}
@@ -127,7 +127,7 @@ async def test_a_turn_that_is_too_long() -> None:
 
 
 async def test_the_newest_turns_are_opened() -> None:
-    """Of very many the oldest are not looked at."""
+    """Of very many sealed turns the proxy opens only the newest 256."""
     made = sealing()
     turns = [replace(TURN, key=f"key{number}") for number in range(300)]
     carried = await opened(made, *[await written(made, turn) for turn in turns])
@@ -135,7 +135,7 @@ async def test_the_newest_turns_are_opened() -> None:
 
 
 def test_who_is_given_a_turn() -> None:
-    """Who sends it back, and only if the record is not to have it."""
+    """A client gets a sealed turn only if it sends it back and the record does not store it."""
     parse = ResponsesWire().parse
     asks: dict[str, Any] = {"include": ["reasoning.encrypted_content"]}
     chat = ChatWire().parse({"model": "m", "messages": [], "store": False})

@@ -1,4 +1,4 @@
-"""Where several processes serve: what the next request goes on from is there before a client can send it."""
+"""With several processes, what the next request continues from is stored before a client can send it."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -36,8 +36,8 @@ CASES: dict[str, tuple[Sequence[list[Step]], dict[str, Any], str]] = {
 async def test_the_record_is_settled_before_the_end(
     case: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With several workers the end of a run with hidden turns waits for its record; alone it does not, but
-    for a turn that waits for its client, which nothing else could go on from after a crash."""
+    """With several workers the end of a run with hidden turns waits for the record. With one worker it
+    waits only if the turn waits for its client, because a crash would lose that turn."""
     scripts, ask, path = CASES[case]
     steps: list[str] = []
     finish = HttpClientStream.finish
@@ -70,7 +70,7 @@ NOTHING_TO_FIND: dict[str, tuple[Sequence[list[Step]], dict[str, Any], str, dict
 async def test_a_run_that_leaves_nothing_to_find_waits_for_nothing(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With several workers, too, no stream waits for the record where no other has to find anything."""
+    """Even with several workers, no stream waits for the record if no other worker has to find anything."""
     scripts, ask, path, settings = NOTHING_TO_FIND[case]
     steps: list[str] = []
     store = {"url": f"sqlite:///{tmp_path}/r.db", **settings}
@@ -81,7 +81,7 @@ async def test_a_run_that_leaves_nothing_to_find_waits_for_nothing(
 
 
 async def test_without_content_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
-    """What ``none`` leaves to go on from is in memory alone, so that a locked record holds up no stream."""
+    """With ``none`` the turns are in memory only, so a locked record delays no stream."""
     store = {"url": f"sqlite:///{tmp_path}/r.db", "content": "none"}
     async with looping(CALL, ANSWER, store=store, server={"workers": 2}) as (proxy, _):
         await proxy.ask(ASK)
@@ -95,7 +95,7 @@ async def test_without_content_there_is_nothing_to_wait_for(tmp_path: Path) -> N
 
 
 def watch_commits(proxy: Proxy, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Note each time when the record was waited for."""
+    """Add a step each time the record was waited for."""
     wait = proxy.services.store.wait_until_visible
 
     async def watched_wait(within_s: float) -> bool:

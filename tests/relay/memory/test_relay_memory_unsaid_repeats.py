@@ -1,4 +1,4 @@
-"""Requests that are sent again by clients which do not say so: after a faulty stream, without ``stream``."""
+"""Repeats by clients that do not mark them as such: after a faulty stream, without ``stream``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ TURNS: dict[str, tuple[Sequence[Step], Sequence[Step]]] = {
         [EVENTS, chunk(messages.start(id="msg_2")), FIN],
     ),
 }
-"""A streamed turn that buys, and one that is lost."""
+"""A streamed turn that buys, and one that breaks off."""
 
 REPLIES: dict[str, tuple[Sequence[Step], Sequence[Step]]] = {
     "chat": (
@@ -69,7 +69,7 @@ SESSION = {"x-claude-code-session-id": "s-1", "x-stainless-retry-count": "0"}
 async def test_the_same_body_without_stream_buys_nothing_twice(
     client: str, upstream: str, watch: Watch
 ) -> None:
-    """Rule R5: the first request did not get its end; the second says nothing of it, and is its repeat."""
+    """Rule R5: after a failed stream, the same body without ``stream`` is a repeat and buys nothing."""
     path, ask = ASKS[client]
     scripts = (*TURNS[upstream], *REPLIES[upstream])
     async with looping(*scripts, served={"wires": [upstream]}) as (proxy, server):
@@ -84,7 +84,7 @@ async def test_the_same_body_without_stream_buys_nothing_twice(
 
 @pytest.mark.parametrize("more", [{"temperature": 1}, {}], ids=["another body", "another session"])
 async def test_what_is_not_the_same_buys_again(more: Mapping[str, Any], watch: Watch) -> None:
-    """Another request is no repeat, nor is the same one in another session of the client."""
+    """A request with another body, or in another session of the client, is no repeat and buys again."""
     path, ask = ASKS["anthropic"]
     scripts = (*TURNS["anthropic"], *REPLIES["anthropic"])
     headers = SESSION if more else {**SESSION, "x-claude-code-session-id": "s-2"}
@@ -95,7 +95,7 @@ async def test_what_is_not_the_same_buys_again(more: Mapping[str, Any], watch: W
 
 
 def test_an_unsaid_repeat_comes_soon() -> None:
-    """Rule R5: who asks again after more than ten minutes wants it once more; one that says so does not."""
+    """Rule R5: an unmarked request counts as a repeat for ten minutes only, a marked one also later."""
     at = 0.0
     repeats = Idempotency(forget=lambda _: None, clock=lambda: at)
     first = repeats.begin("k", is_repeat=False)
@@ -103,7 +103,7 @@ def test_an_unsaid_repeat_comes_soon() -> None:
     first.answer_for("inv_1")
     running = repeats.begin("k", is_repeat=False)
     assert running.request is not None
-    assert not running.request.is_repeat  # The first has not ended: two may ask the same at once.
+    assert not running.request.is_repeat  # The first has not ended: a client may ask twice at once.
     repeats.ended("k", first)
     for later, repeated in ((599.0, True), (601.0, False)):
         at = later
@@ -115,7 +115,7 @@ def test_an_unsaid_repeat_comes_soon() -> None:
 
 
 def test_an_answered_request_is_asked_anew() -> None:
-    """Rule R5: once a repeat has brought the answer, the same request is a new one."""
+    """Rule R5: once a repeat got the answer, the same request counts as a new one."""
     repeats = Idempotency(forget=lambda _: None)
     first = repeats.begin("k", is_repeat=False)
     repeats.caused("k", first)
@@ -129,7 +129,7 @@ def test_an_answered_request_is_asked_anew() -> None:
 
 
 def test_how_an_answer_travels_is_no_part_of_a_request() -> None:
-    """Neither ``stream`` nor ``stream_options``, wherever they stand, nor the order of members."""
+    """Two bodies that differ only in ``stream``, ``stream_options`` or order have the same key."""
     bodies: list[dict[str, Any]] = [
         {"model": "m", "messages": []},
         {"model": "m", "messages": [], "stream": True},

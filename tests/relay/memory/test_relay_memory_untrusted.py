@@ -1,4 +1,4 @@
-"""A stranger's text within a run: what could carry it out is not shown to the turns that follow."""
+"""An untrusted result within a run: later turns are not offered the tools that could do harm with it."""
 
 import json
 from pathlib import Path
@@ -23,17 +23,17 @@ BROWSE = "probe_tools__browse"
 
 
 def names_of(request: RawRequest) -> set[str]:
-    """The functions that an upstream was told of, on either wire."""
+    """The functions that a request offers to an upstream, in either dialect."""
     return {tool.get("function", tool)["name"] for tool in json.loads(request.body).get("tools", ())}
 
 
 def part(request: RawRequest, key: str) -> bytes | None:
-    """A member of an upstream request as it went out."""
+    """The bytes of one member of a request to an upstream."""
     return members(request.body).get(key)
 
 
 async def test_later_turns_of_a_run_are_not_shown_what_a_page_could_use(watch: Watch) -> None:
-    """Rule T2: the next turn's tools lack it, the client's own stay, and a call of it is refused."""
+    """Rule T2: after an untrusted result the proxy withholds harmful tools and refuses calls of them."""
     async with looping(PAGE, BUY, ANSWER) as (proxy, upstream):
         await proxy.ask({**ASK, "tools": [CLIENT_TOOL]})
         detail = await proxy.only_run()
@@ -45,7 +45,7 @@ async def test_later_turns_of_a_run_are_not_shown_what_a_page_could_use(watch: W
     assert part(upstream.requests[2], "tools") == part(upstream.requests[1], "tools")
     assert watch.finished == []
     assert "approval_required" in messages_of(upstream.requests[2])[-1]["content"]
-    # The run began with them, and its record says from which turn on it went without, and why.
+    # The run began with these tools; its record says from which turn on they were withheld, and why.
     assert set(detail.run.offered) == first - {"mine"}
     assert not HARMFUL & set(detail.run.withheld)
     assert [set(turn.withheld) for turn in detail.turns] == [set(), HARMFUL, HARMFUL]
@@ -54,7 +54,7 @@ async def test_later_turns_of_a_run_are_not_shown_what_a_page_could_use(watch: W
 
 
 async def test_calls_beside_the_page_were_written_before_it_was_read(watch: Watch) -> None:
-    """Only what the model writes after it has read a stranger's text is held back."""
+    """A call in the same turn as the untrusted result runs, since the model wrote it before reading that."""
     both = called(("call_p", "probe_tools__page", "{}"), ("call_b", "probe_tools__buy", '{"what":"milk"}'))
     async with looping(both, ANSWER) as (proxy, upstream):
         await proxy.ask(ASK)
@@ -63,7 +63,7 @@ async def test_calls_beside_the_page_were_written_before_it_was_read(watch: Watc
 
 
 async def test_an_operator_may_allow_it(watch: Watch) -> None:
-    """With ``after_untrusted = "allow"`` the tools stay the same bytes from turn to turn, and run."""
+    """With ``after_untrusted = "allow"`` the tools are the same bytes in each turn, and their calls run."""
     async with looping(PAGE, BUY, ANSWER, policy={"after_untrusted": "allow"}) as (proxy, upstream):
         await proxy.ask(ASK)
         detail = await proxy.only_run()
@@ -73,7 +73,7 @@ async def test_an_operator_may_allow_it(watch: Watch) -> None:
 
 
 async def test_a_request_that_goes_on_has_the_tools_of_the_runs_last_turns() -> None:
-    """A prompt cache holds from the later turns of a run to the requests that put its turns back."""
+    """A request that restores a run has the tools of the run's last turns, so that the prompt cache holds."""
     hi, thanks = ASK["messages"][0], {"role": "user", "content": "thanks"}
     asked = {**ASK, "tools": [CLIENT_TOOL], "tool_choice": "required"}
     async with looping(PAGE, ANSWER, ANSWER) as (proxy, upstream):
@@ -90,7 +90,7 @@ async def test_a_request_that_goes_on_has_the_tools_of_the_runs_last_turns() -> 
 
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": BROWSE}}])
 async def test_without_a_tool_left_nothing_is_said_of_tools(choice: Any) -> None:
-    """Neither tools nor a choice go upstream where all tools are withheld, at a budget's end too."""
+    """If all tools are withheld, neither tools nor a choice go upstream, also at the end of a budget."""
     asked = {**ASK, "tool_choice": choice, "parallel_tool_calls": False}
     browse = called(("call_p", BROWSE, '{"url":"https://a.example/"}'))
     async with looping(browse, browse, ANSWER, allow=(BROWSE,), tools={"max_calls": 1}) as (proxy, upstream):
@@ -112,7 +112,7 @@ async def test_without_a_tool_left_nothing_is_said_of_tools(choice: Any) -> None
     ],
 )
 async def test_a_choice_of_what_is_withheld_is_no_choice(choice: Any, left: Any) -> None:
-    """A model that was told to call one tool and read a page instead is not told to call it again."""
+    """A choice that forces a withheld tool becomes ``auto``; other choices stay."""
     asked = ASK if choice is None else {**ASK, "tool_choice": choice}
     async with looping(PAGE, ANSWER) as (proxy, upstream):
         assert (await proxy.ask(asked)).status == 200
@@ -124,7 +124,7 @@ async def test_a_choice_of_what_is_withheld_is_no_choice(choice: Any, left: Any)
 
 @pytest.mark.parametrize("kept", [True, False], ids=["chained", "stateless"])
 async def test_later_turns_on_responses(kept: bool, watch: Watch) -> None:
-    """Rule T2: the same there, chained or not; what the client is told of its tools is what it sent."""
+    """Rule T2: on Responses harmful tools are withheld, too, and the client reads the tools that it sent."""
     page = function_call("call_p", "probe_tools__page")
     buy = function_call("call_b", "probe_tools__buy", '{"what":"milk"}')
     forced = {"type": "function", "name": "probe_tools__buy"}
@@ -146,7 +146,7 @@ async def test_later_turns_on_responses(kept: bool, watch: Watch) -> None:
         detail = await client.proxy.only_run()
         if kept:
             await client.ask({**asked, "input": "so?", "previous_response_id": read.id})
-            # What goes on from here has the tools that the run ended with.
+            # A request that continues the response has the tools with which the run ended.
             assert part(requests[3], "tools") == part(requests[2], "tools")
             assert client.asked(4)["tool_choice"] == "auto"
     assert first - second == HARMFUL
@@ -161,7 +161,7 @@ async def test_later_turns_on_responses(kept: bool, watch: Watch) -> None:
 
 
 async def test_a_stored_answer_goes_on_without_a_tool_left() -> None:
-    """On Responses, too, nothing is said of tools where none is left; a whole answer is no other."""
+    """On Responses, too, no tools and no choice go upstream if all tools are withheld, without streaming."""
     browse = function_call("call_p", BROWSE, '{"url":"https://a.example/"}')
     asked = {"model": "m", "input": "hi", "tool_choice": "required", "store": False}
     async with client_of(
@@ -174,7 +174,7 @@ async def test_a_stored_answer_goes_on_without_a_tool_left() -> None:
 
 
 async def test_a_reply_in_one_piece_goes_on_alike() -> None:
-    """A run that is not streamed is narrowed as one that is."""
+    """The proxy withholds the same tools in a run that is not streamed."""
     page = reply(None, ("call_p", "probe_tools__page", "{}"))
     async with looping(page, reply("Done.")) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "stream": False})
@@ -182,7 +182,7 @@ async def test_a_reply_in_one_piece_goes_on_alike() -> None:
     assert names_of(upstream.requests[0]) - names_of(upstream.requests[1]) == HARMFUL
 
 
-# What the upstream keeps, and nobody here sees again.
+# What only the upstream keeps.
 
 READ = function_call("call_p", "probe_tools__page")
 BOUGHT = function_call("call_b", "probe_tools__buy", '{"what":"milk"}')
@@ -191,19 +191,19 @@ TOLD = "a conversation that this proxy does not know"
 
 
 def said(item: dict[str, Any], number: int, **more: Any) -> Any:
-    """A whole response of one item."""
+    """A whole response with one item."""
     return responses_script.reply(item, id=f"resp_{number}", **more)
 
 
 async def withheld_of(client: Any) -> set[str]:
-    """What the newest run did not offer for what was read."""
+    """The tools that the newest run withheld because of an untrusted result."""
     runs = await client.proxy.services.store.list_runs(RunFilter(limit=1))
     return {name for name, rule in runs[0].withheld.items() if "after_untrusted" in rule}
 
 
 async def test_a_conversation_remembers_what_was_read_in_it(watch: Watch, tmp_path: Path) -> None:
-    """Rule T2: ``after_untrusted`` holds in later requests of a conversation, at another process too; a
-    call that the model makes all the same is refused."""
+    """Rule T2: ``after_untrusted`` also holds for later requests of a conversation, at another process, too;
+    a call that the model makes all the same is refused."""
     store = {"url": f"sqlite:///{tmp_path}/record.db"}
     asked = {**TALK, "conversation": "conv_1"}
     made = whole(b'{"id":"conv_1","object":"conversation"}')
@@ -232,7 +232,7 @@ async def test_a_conversation_remembers_what_was_read_in_it(watch: Watch, tmp_pa
     ],
 )
 async def test_what_is_not_known_counts_as_untrusted(unknown: dict[str, Any]) -> None:
-    """Rule T2: what only the upstream has may hold anything, and the record says why tools are withheld."""
+    """Rule T2: content that only the upstream has counts as untrusted, and the record says so."""
     async with client_of(said(message("Hi."), 1)) as client:
         await client.ask({**TALK, **unknown})
         assert await withheld_of(client) == HARMFUL
@@ -242,7 +242,7 @@ async def test_what_is_not_known_counts_as_untrusted(unknown: dict[str, Any]) ->
 
 
 async def test_what_was_made_here_is_known() -> None:
-    """A response of this caller's, and its items, hold what was read in them and nothing else."""
+    """If a request refers to the caller's own responses or items without untrusted results, tools stay."""
     scripts = [said(message("Hi.", "msg_1"), 1), said(message("Ho.", "msg_2"), 2), said(message("Hm."), 3)]
     async with client_of(*scripts) as client:
         await client.ask(TALK)
@@ -256,7 +256,7 @@ async def test_what_was_made_here_is_known() -> None:
 
 
 async def test_items_of_an_answer_that_read_a_page_are_untrusted() -> None:
-    """A reference to what came of a stranger's text brings that text back."""
+    """A reference to an item of an answer that used an untrusted result withholds the harmful tools."""
     async with client_of(
         said(READ, 1), said(message("Read.", "msg_2"), 2), said(message("Hm."), 3)
     ) as client:
@@ -267,7 +267,7 @@ async def test_items_of_an_answer_that_read_a_page_are_untrusted() -> None:
 
 
 async def test_nothing_is_noted_where_nothing_is_guarded() -> None:
-    """Where no tool could do harm, a conversation costs no look at the record and no row."""
+    """If no tool could do harm, the proxy stores nothing about a conversation."""
     async with client_of(said(message("Hi."), 1), allow=("core__get_current_time",)) as client:
         await client.ask({**TALK, "conversation": "conv_1"})
         assert await client.proxy.services.store.find_threads(["conv_1", "resp_1"], "open") == {}

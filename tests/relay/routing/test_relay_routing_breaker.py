@@ -1,10 +1,10 @@
-"""The circuit breaker, with a clock that the test turns."""
+"""The circuit breaker, with a clock that the test sets."""
 
 from proxy.relay.routing.breaker import Breaker
 
 
 class Time:
-    """A clock that stands still until it is told."""
+    """A clock that changes only when the test sets it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -14,7 +14,7 @@ class Time:
 
 
 def opened(failures: int = 3) -> tuple[Breaker, Time]:
-    """A breaker that has just opened."""
+    """A breaker that has just opened, and its clock."""
     clock = Time()
     breaker = Breaker(failures, 30.0, clock=clock)
     for _ in range(failures):
@@ -23,7 +23,7 @@ def opened(failures: int = 3) -> tuple[Breaker, Time]:
 
 
 def test_it_opens_after_failures_in_a_row_and_says_so_once() -> None:
-    """Three failures open it, the third says so, and a success before the third begins the count anew."""
+    """Three failures in a row open it, only the third one is reported, and a success resets the count."""
     breaker = Breaker(3, 30.0, clock=Time())
     assert [breaker.failed(), breaker.failed()] == [False, False]
     breaker.succeeded()
@@ -34,7 +34,7 @@ def test_it_opens_after_failures_in_a_row_and_says_so_once() -> None:
 
 
 def test_half_open_it_lets_one_probe_through() -> None:
-    """When its time is over one request goes out; the others wait for what becomes of it."""
+    """When its time is over, the breaker admits one request as a probe and no other request."""
     breaker, clock = opened()
     clock.now += 29.9
     assert not breaker.admit()
@@ -44,7 +44,7 @@ def test_half_open_it_lets_one_probe_through() -> None:
 
 
 def test_a_probe_that_is_answered_closes_it() -> None:
-    """After an answer everything goes through again, and it takes as many failures as at first."""
+    """After an answered probe the breaker admits every request, and one failure does not open it."""
     breaker, clock = opened()
     clock.now += 30
     assert breaker.admit()
@@ -56,7 +56,7 @@ def test_a_probe_that_is_answered_closes_it() -> None:
 
 
 def test_a_probe_that_fails_opens_it_anew() -> None:
-    """One failure is enough then, and the time begins where the probe failed."""
+    """One failed probe opens the breaker again, and its time starts at that failure."""
     breaker, clock = opened()
     clock.now += 30
     assert breaker.admit()
@@ -69,7 +69,7 @@ def test_a_probe_that_fails_opens_it_anew() -> None:
 
 
 def test_a_probe_that_never_ends_holds_nothing_up() -> None:
-    """A client may leave before its answer; the next probe goes out after the same time."""
+    """If a probe never ends, because its client left, the next one is admitted after the same time."""
     breaker, clock = opened()
     clock.now += 30
     assert breaker.admit()
@@ -78,7 +78,7 @@ def test_a_probe_that_never_ends_holds_nothing_up() -> None:
 
 
 def test_nought_failures_never_open_it() -> None:
-    """An operator can do without."""
+    """With 0 as the number of failures the breaker never opens."""
     breaker = Breaker(0, 30.0, clock=Time())
     assert not any(breaker.failed() for _ in range(100))
     assert breaker.admit()

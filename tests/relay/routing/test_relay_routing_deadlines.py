@@ -1,4 +1,4 @@
-"""Time-outs of one length over one timer."""
+"""Timeouts of one length that share one timer."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from proxy.relay.routing.deadlines import Deadlines
 
 
 async def waits(deadlines: Deadlines, over: asyncio.Event) -> str:
-    """What became of a wait: its event, or its time."""
+    """Wait for the event: ``over`` if it came in time, ``late`` if the wait timed out."""
     try:
         async with asyncio.timeout(None) as patience:
             deadlines.begin(patience)
@@ -25,7 +25,7 @@ async def waits(deadlines: Deadlines, over: asyncio.Event) -> str:
 
 
 async def test_each_of_many_waits_runs_out() -> None:
-    """Every wait that goes on for longer than it may ends with a time-out, whenever it began."""
+    """Every wait that takes too long times out, whenever it began."""
     deadlines = Deadlines(0.01)
     never = asyncio.Event()
     tasks = []
@@ -34,12 +34,12 @@ async def test_each_of_many_waits_runs_out() -> None:
         await asyncio.sleep(0.003)
     async with asyncio.timeout(PATIENCE_S):
         assert await asyncio.gather(*tasks) == ["late"] * 5
-        # With none left there is no timer either, and the next begins one anew.
+        # When no wait is left there is no timer, and the next wait starts one.
         assert await waits(deadlines, never) == "late"
 
 
 async def test_who_has_ended_is_left_alone() -> None:
-    """A wait that was over in time does not put off the end of those that began after it."""
+    """A wait that ended in time does not delay the timeout of a wait that began after it."""
     deadlines = Deadlines(0.05)
     soon, never = asyncio.Event(), asyncio.Event()
     first = asyncio.create_task(waits(deadlines, soon))
@@ -49,12 +49,12 @@ async def test_who_has_ended_is_left_alone() -> None:
     async with asyncio.timeout(PATIENCE_S):
         assert await first == "over"
         assert await second == "late"
-        # What the first goes on with has no time-out left over.
+        # No timeout of the first wait is left that could still end it.
         await asyncio.sleep(0.06)
 
 
 async def test_many_waits_have_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred waits cost the loop one timer."""
+    """A hundred waits need one timer of the event loop."""
     loop = asyncio.get_running_loop()
     timers = []
 
@@ -76,7 +76,7 @@ async def test_many_waits_have_one_timer(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_loop_that_is_gone_takes_its_timer_along() -> None:
-    """In another loop time runs as in the first, whatever was open there."""
+    """Deadlines still work in a new event loop if the old loop ended during a wait."""
     deadlines = Deadlines(0.01)
 
     async def left_open() -> None:
@@ -87,7 +87,7 @@ def test_a_loop_that_is_gone_takes_its_timer_along() -> None:
 
 
 async def test_who_runs_out_by_a_time_of_its_own_holds_up_nobody() -> None:
-    """A wait that has run out already, and takes its time to end, is no fault and keeps no other from it."""
+    """A wait that already timed out and ends slowly causes no error and delays no other timeout."""
     deadlines = Deadlines(0.02)
     never, both_due = asyncio.Event(), asyncio.Event()
 
@@ -116,7 +116,7 @@ async def test_who_runs_out_by_a_time_of_its_own_holds_up_nobody() -> None:
 
 
 async def test_without_a_bound_nothing_is_kept() -> None:
-    """No bound is no timer."""
+    """Without a bound no wait times out."""
     deadlines = Deadlines(None)
     over = asyncio.Event()
     task = asyncio.create_task(waits(deadlines, over))

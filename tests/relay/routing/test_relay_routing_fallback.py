@@ -1,4 +1,4 @@
-"""Two upstreams serve one model: when the second is asked, and when it must not be."""
+"""Two upstreams serve one model: when the proxy asks the second one, and when it must not."""
 
 import gc
 import json
@@ -38,7 +38,7 @@ with_tools_or_not = pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["n
 
 
 def refused(status: str, message: str = "no") -> list[Step]:
-    """An error of the provider's own."""
+    """An error response of the provider's own."""
     return whole(
         json.dumps({"error": {"message": message, "type": "t", "param": None, "code": None}}).encode(),
         status=status,
@@ -55,7 +55,7 @@ async def two(
 ) -> AsyncIterator[tuple[Proxy, RawUpstream, RawUpstream]]:
     """A proxy before two upstreams, ``a`` and ``b``, that serve the same models."""
     async with RawUpstream(*first) as a, RawUpstream(*second) as b:
-        # Only one that is to say nothing is not waited for.
+        # The proxy gives up early only on an upstream that is meant to stay silent.
         patience = [0.5 if [HANG] in scripts else LATE_S for scripts in (first, second)]
         tables = [
             {"name": n, "base_url": upstream.url, "retries": 0, "first_byte_timeout_s": wait, **habit}
@@ -79,7 +79,7 @@ WANTED = {"x-toolrelay-tools": "core__calculate"}
 async def test_an_upstream_without_the_tools_that_are_named_takes_no_place(
     wire: str, lacking: dict[str, Any]
 ) -> None:
-    """Rule E2: the failure of the one that could is the answer, and no 400 that no SDK would repeat."""
+    """Rule E2: if the second upstream lacks the tools that a client names, the first one's 503 passes."""
     path, ask, hello = WIRES[wire]
     failing = refused("503 Busy")
     async with two([failing], [hello], ("core__*",), ({}, lacking)) as (proxy, a, b):
@@ -94,7 +94,7 @@ async def test_an_upstream_without_the_tools_that_are_named_takes_no_place(
 
 @LACKING
 async def test_the_upstream_that_has_the_named_tools_is_asked(lacking: dict[str, Any]) -> None:
-    """A request that names a tool goes to whoever offers it; where nobody does, that is said."""
+    """The proxy asks the upstream that offers the named tool, and answers 400 if no upstream offers it."""
     async with two([HELLO], [HELLO], ("core__*",), (lacking, {})) as (proxy, a, b):
         assert (await proxy.ask(ASK, WANTED)).status == 200
         assert (len(a.requests), len(b.requests)) == (0, 1)
@@ -122,7 +122,7 @@ MOVING: dict[str, list[Step]] = {
 @with_tools_or_not
 @pytest.mark.parametrize("failure", sorted(MOVING))
 async def test_a_failure_that_moves_a_request(wire: str, allow: tuple[str, ...], failure: str) -> None:
-    """The second upstream's answer goes to the client as it came, and the record names its upstream."""
+    """The client gets the second upstream's answer, and the record and the log name that upstream."""
     path, ask, hello = WIRES[wire]
     async with two([MOVING[failure]], [hello], allow) as (proxy, a, b):
         with structlog.testing.capture_logs() as logs:
@@ -148,7 +148,7 @@ STAYING = {str(status): refused(f"{status} No") for status in (400, 401, 402, 40
 @with_tools_or_not
 @pytest.mark.parametrize("status", sorted(STAYING))
 async def test_an_answer_about_the_request_stays(wire: str, allow: tuple[str, ...], status: str) -> None:
-    """Rule E2: what is wrong with a request is said once, by the upstream that it was for."""
+    """Rule E2: if an upstream refuses the request itself, the client gets that error; no other is asked."""
     path, ask, hello = WIRES[wire]
     async with two([STAYING[status]], [hello], allow) as (proxy, _, b):
         answer = await proxy.ask(ask, path=path)
@@ -160,7 +160,7 @@ async def test_an_answer_about_the_request_stays(wire: str, allow: tuple[str, ..
 @both_wires
 @with_tools_or_not
 async def test_where_all_fail_the_last_ones_answer_passes(wire: str, allow: tuple[str, ...]) -> None:
-    """Rule E2: the client sees the own words of the upstream that was asked last."""
+    """Rule E2: if all upstreams fail, the client gets the error of the one that was asked last."""
     path, ask, _ = WIRES[wire]
     last = refused("503 Service Unavailable", "full")
     async with two([MOVING["500"]], [last], allow) as (proxy, a, b):
@@ -174,7 +174,7 @@ async def test_where_all_fail_the_last_ones_answer_passes(wire: str, allow: tupl
 @both_wires
 @with_tools_or_not
 async def test_nothing_is_asked_twice_once_an_answer_began(wire: str, allow: tuple[str, ...]) -> None:
-    """Never after a byte: a stream that breaks ends with an error, also while only its head is here."""
+    """If a stream breaks after its response head, the client gets an error and no other upstream is asked."""
     path, ask, hello = WIRES[wire]
     begun = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
     scripts: list[list[Step]] = [[begun, RESET], [begun, chunk(b"data: {}\n\n"), RESET]]
@@ -188,7 +188,7 @@ async def test_nothing_is_asked_twice_once_an_answer_began(wire: str, allow: tup
 
 @with_tools_or_not
 async def test_one_upstream_alone_is_as_before(allow: tuple[str, ...]) -> None:
-    """Rule E2: where nobody else serves the model, each failure is the client's to see."""
+    """Rule E2: if only one upstream serves the model, the client gets each of its failures."""
     for name, script in MOVING.items():
         async with RawUpstream(script) as only, RawUpstream(HELLO) as other:
             tables: list[dict[str, Any]] = [
@@ -204,7 +204,7 @@ async def test_one_upstream_alone_is_as_before(allow: tuple[str, ...]) -> None:
 
 @with_tools_or_not
 async def test_the_body_is_the_second_ones(allow: tuple[str, ...]) -> None:
-    """The model has the name that the second upstream has for it; nothing else differs."""
+    """The second upstream gets the same body with its own name for the model."""
     habits = ({"models": {"m": "first-m"}}, {"models": {"m": "second-m"}})
     async with two([MOVING["503"]], [HELLO], allow, habits) as (proxy, a, b):
         await proxy.ask(ASK)
@@ -214,7 +214,7 @@ async def test_the_body_is_the_second_ones(allow: tuple[str, ...]) -> None:
 
 
 async def test_the_habits_are_the_second_ones() -> None:
-    """An upstream that takes no tools gets none, one that has to be asked for usage is."""
+    """The settings of the second upstream decide whether it gets tools and is asked for usage."""
     habits = ({"force_usage": True}, {"tools": False})
     async with two([MOVING["503"]], [HELLO], ("core__*",), habits) as (proxy, a, b):
         await proxy.ask(ASK)
@@ -234,7 +234,7 @@ async def test_the_habits_are_the_second_ones() -> None:
 
 
 async def test_how_turns_are_joined_is_the_second_ones() -> None:
-    """``responses_state`` of the upstream that answers decides what its second turn is sent."""
+    """``responses_state`` of the upstream that answered the first turn decides how the second one is sent."""
     habits = ({"responses_state": "chained"}, {"responses_state": "stateless"})
     turns = [response_stream(function_call("call_s", TIME, UTC)), HELLO_RESPONSE]
     async with two([MOVING["503"]], turns, ("core__*",), habits) as (proxy, _, b):
@@ -246,7 +246,7 @@ async def test_how_turns_are_joined_is_the_second_ones() -> None:
 
 
 async def test_a_run_stays_with_the_upstream_that_began_it() -> None:
-    """Later turns go where the first was answered, and a failure there is the run's own."""
+    """Later turns go to the upstream that answered the first; if it fails then, the run fails."""
     async with two([MOVING["503"], HELLO], [called(("c", TIME, UTC)), ANSWER], ("core__*",)) as (proxy, a, b):
         answer = await proxy.ask(ASK)
         assert text_of(payloads_of(answer.body)) == "It is noon."
@@ -258,7 +258,7 @@ async def test_a_run_stays_with_the_upstream_that_began_it() -> None:
         assert (len(a.requests), len(b.requests)) == (2, 0)
 
 
-# What belongs to one of them.
+# Requests that belong to one upstream.
 
 
 @pytest.mark.parametrize(
@@ -282,13 +282,13 @@ async def test_a_run_stays_with_the_upstream_that_began_it() -> None:
     ],
 )
 def test_how_freely_a_request_moves(payload: dict[str, Any], rules: FallbackRules) -> None:
-    """A provider's own objects stay with it; its tools that may act are not run twice."""
+    """A request about objects of one provider stays there; one whose tools may act moves only if unsent."""
     assert fallback_rules_of(payload) == rules
 
 
 @pytest.mark.parametrize("failure", sorted(MOVING))
 async def test_what_a_provider_may_have_done_is_not_done_again(failure: str) -> None:
-    """With a remote MCP server in the request only a refusal before anything began moves it."""
+    """A request with a remote MCP server moves only after a 429 or a refused connection."""
     ask = {**ASK_RESPONSES, "tools": [{"type": "mcp", "server_label": "x", "server_url": "https://x"}]}
     async with two([MOVING[failure]], [HELLO_RESPONSE]) as (proxy, _, b):
         await proxy.ask(ask, path=RESPONSES)
@@ -324,7 +324,7 @@ MODEL_GONE = whole(
 
 @pytest.mark.parametrize("wording", sorted(UNKNOWN))
 async def test_providers_say_in_their_own_words_that_a_response_is_unknown(wording: str) -> None:
-    """Another upstream is asked for a response that is not there, and not for a model that is not."""
+    """The proxy asks the next upstream if one does not know the response, but not if it lacks the model."""
     ask = {**ASK_RESPONSES, "previous_response_id": "resp_b"}
     async with two([UNKNOWN[wording]], [HELLO_RESPONSE]) as (proxy, _, b):
         assert (await proxy.ask(ask, path=RESPONSES)).status == 200
@@ -335,7 +335,7 @@ async def test_providers_say_in_their_own_words_that_a_response_is_unknown(wordi
 
 @with_tools_or_not
 async def test_a_response_is_looked_for_where_it_may_be(allow: tuple[str, ...]) -> None:
-    """A ``previous_response_id`` that is not ours is tried with the next where the first does not know it."""
+    """The proxy tries the next upstream if the first does not know a foreign ``previous_response_id``."""
     ask = {**ASK_RESPONSES, "previous_response_id": "resp_b"}
     async with two([GONE], [HELLO_RESPONSE], allow) as (proxy, _, b):
         assert (await proxy.ask(ask, path=RESPONSES)).status == 200
@@ -354,7 +354,7 @@ async def test_a_response_is_looked_for_where_it_may_be(allow: tuple[str, ...]) 
 async def test_a_response_is_not_called_unknown_while_its_upstream_may_be_down(
     allow: tuple[str, ...],
 ) -> None:
-    """Only one of two could be asked, and does not know it: what the client sees is the other's failure."""
+    """If one upstream fails and the other does not know the response, the client gets the failure."""
     ask = {**ASK_RESPONSES, "previous_response_id": "resp_a"}
     async with two([MOVING["503"]], [GONE], allow) as (proxy, _, b):
         answer = await proxy.ask(ask, path=RESPONSES)
@@ -363,7 +363,7 @@ async def test_a_response_is_not_called_unknown_while_its_upstream_may_be_down(
 
 
 async def test_a_stored_response_is_asked_for_in_turn() -> None:
-    """A response that is not ours is fetched from whoever has it; a failure is no "not found"."""
+    """The proxy looks for a provider's response at one upstream after the other, and stops at a failure."""
     here = response_reply(message("Hello."), id="resp_b")
     async with two([refused("404 Not Found")], [here]) as (proxy, a, _):
         answer = await proxy.ask(method="GET", path=f"{RESPONSES}/resp_b")
@@ -379,7 +379,7 @@ async def test_a_stored_response_is_asked_for_in_turn() -> None:
 
 @pytest.mark.parametrize("state", ["chained", "stateless"])
 async def test_a_response_of_ours_goes_on_where_it_was_made(state: str) -> None:
-    """A run that the second upstream answered is gone on with there alone, also when the first is back."""
+    """A response that the second upstream made is continued only there, even when the first one is back."""
     made = response_stream(function_call("call_s", TIME, UTC), id="resp_1")
     welcome = response_stream(message("Welcome."), id="resp_3")
     habits = ({"responses_state": state}, {"responses_state": state})
@@ -395,7 +395,7 @@ async def test_a_response_of_ours_goes_on_where_it_was_made(state: str) -> None:
 
 
 async def test_hidden_turns_go_first_where_they_were_made() -> None:
-    """Signatures and caches are the upstream's: a conversation returns to it, and moves where it fails."""
+    """A conversation goes to the upstream that made its hidden turns, and to another one if that fails."""
     async with two(
         [MOVING["503"], HELLO], [called(("c", TIME, UTC)), ANSWER, HELLO, MOVING["503"]], ("core__*",)
     ) as (proxy, a, b):
@@ -413,7 +413,7 @@ async def test_hidden_turns_go_first_where_they_were_made() -> None:
 
 
 async def test_the_header_says_what_the_upstream_that_answered_got() -> None:
-    """Where another upstream offers other tools, nothing is put back for it, and nothing is claimed."""
+    """For an upstream that offers other tools, the proxy restores no turn and sends no header about it."""
     habits: tuple[dict[str, Any], dict[str, Any]] = ({}, {"tools": ("core__calculate",)})
     turns = [called(("c", TIME, UTC)), ANSWER, MOVING["503"]]
     async with two(turns, [HELLO], ("core__*",), habits) as (proxy, _, b):
@@ -426,7 +426,7 @@ async def test_the_header_says_what_the_upstream_that_answered_got() -> None:
 
 
 async def test_hidden_turns_do_not_wait_for_an_upstream_that_keeps_failing() -> None:
-    """Where the breaker of the one they came from is open, the conversation goes on with another."""
+    """While the breaker of the upstream with the hidden turns is open, the conversation goes to another."""
     habits: tuple[dict[str, Any], dict[str, Any]] = ({}, {"breaker_failures": 1, "breaker_open_s": 3600})
     turns = [called(("c", TIME, UTC)), ANSWER, MOVING["503"]]
     async with two([MOVING["503"], HELLO], turns, ("core__*",), habits) as (proxy, a, b):
@@ -440,7 +440,7 @@ async def test_hidden_turns_do_not_wait_for_an_upstream_that_keeps_failing() -> 
 
 
 async def test_vectors_never_come_from_another_model() -> None:
-    """Embeddings of two models cannot be compared, so only an upstream with the same one takes over."""
+    """Embeddings of two models cannot be compared, so only an upstream with the same model takes over."""
     ask = {"model": "m", "input": "x"}
     vectors = whole(b'{"data":[]}')
     async with two([MOVING["503"]], [vectors], habits=({}, {"models": {"m": "other"}})) as (proxy, _, b):
@@ -450,11 +450,11 @@ async def test_vectors_never_come_from_another_model() -> None:
         assert (await proxy.ask(ask, path="/v1/embeddings")).status == 200
 
 
-# The breaker.
+# The circuit breaker.
 
 
 async def test_an_upstream_that_keeps_failing_is_passed_over() -> None:
-    """After two failures in a row the first upstream is not asked, and the log says so once."""
+    """After two failures in a row the proxy does not ask the first upstream any more, and logs that once."""
     habits: tuple[dict[str, Any], dict[str, Any]] = ({"breaker_failures": 2, "breaker_open_s": 3600}, {})
     async with two([MOVING["503"]], [HELLO], habits=habits) as (proxy, a, b):
         with structlog.testing.capture_logs() as logs:
@@ -466,7 +466,7 @@ async def test_an_upstream_that_keeps_failing_is_passed_over() -> None:
 
 
 async def test_an_upstream_that_recovers_is_asked_first_again() -> None:
-    """Once the time of its breaker is over a request tries it, and when that goes well all do."""
+    """After its breaker's time one request tries the upstream; if that succeeds, it is asked first again."""
     habits: tuple[dict[str, Any], dict[str, Any]] = ({"breaker_failures": 1, "breaker_open_s": 0.01}, {})
     async with two([MOVING["503"], HELLO], [HELLO], habits=habits) as (proxy, a, b):
         while len(a.requests) < 2:
@@ -477,7 +477,7 @@ async def test_an_upstream_that_recovers_is_asked_first_again() -> None:
 
 
 async def test_where_all_breakers_are_open_all_are_asked() -> None:
-    """A breaker never turns a request away: with nobody else to ask it says nothing."""
+    """If the breakers of all upstreams are open, the proxy asks the upstreams all the same."""
     habits: tuple[dict[str, Any], dict[str, Any]] = ({"breaker_failures": 1}, {"breaker_failures": 1})
     async with two([MOVING["503"], MOVING["503"], HELLO], [MOVING["503"]], habits=habits) as (proxy, a, b):
         assert [(await proxy.ask(ASK)).status for _ in range(3)] == [503, 503, 200]
@@ -485,7 +485,7 @@ async def test_where_all_breakers_are_open_all_are_asked() -> None:
 
 
 async def test_a_limit_is_no_failure() -> None:
-    """An upstream that answers 429 is alive: it is asked first each time."""
+    """A 429 does not open the breaker: the proxy asks that upstream first each time."""
     habits: tuple[dict[str, Any], dict[str, Any]] = ({"breaker_failures": 1}, {})
     async with two([MOVING["429"]], [HELLO], habits=habits) as (proxy, a, b):
         for _ in range(3):
@@ -493,7 +493,7 @@ async def test_a_limit_is_no_failure() -> None:
         assert (len(a.requests), len(b.requests)) == (3, 3)
 
 
-# The order.
+# The order of the upstreams.
 
 
 class Silent:
@@ -510,7 +510,7 @@ class Silent:
 
 
 def test_the_order_is_that_of_the_configuration() -> None:
-    """Each model that several serve is listed with those that serve it, under the names it has there."""
+    """Each model that several upstreams serve is listed with them in order, under the name it has at each."""
     router = Router(
         [
             ServedUpstream(Silent("a"), frozenset({"chat"}), models=("gpt-*", "mini")),
@@ -529,7 +529,7 @@ def test_the_order_is_that_of_the_configuration() -> None:
 
 
 def test_routes_are_kept_for_few_models() -> None:
-    """Routes that were found are found again, and whoever asks for ever new models fills no memory."""
+    """The router caches the routes of a few models; many or long model names do not fill the memory."""
     router = Router([ServedUpstream(Silent("a"), frozenset({"chat"}), models=("gpt-*",))])
     found = router.routes("gpt-4o", "chat")
     assert router.routes("gpt-4o", "chat") is found

@@ -1,4 +1,4 @@
-"""What tokens cost."""
+"""The cost of tokens."""
 
 from decimal import Decimal
 
@@ -26,13 +26,13 @@ MINI = Price(to_nanos(0.15), to_nanos(0.075), to_nanos(0.6))
     ],
 )
 def test_a_turn_costs_its_tokens(usage: Usage, cost: int) -> None:
-    """Cached tokens have a price of their own, and tokens that only the total shows are output."""
+    """Cached tokens have their own price, and tokens that only the total counts are priced as output."""
     assert MINI.cost(usage) == cost
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**7), st.decimals(0, 1000, places=4))
 def test_cost_is_exact_to_a_billionth(received: int, sent: int, price: Decimal) -> None:
-    """The cost of a turn is that of decimal arithmetic, rounded once."""
+    """The cost of a turn equals exact decimal arithmetic, rounded once."""
     nanos = to_nanos(float(price))
     assert nanos == int(price * NANOS)
     exact = (Decimal(received + sent) * price * NANOS) / 1_000_000
@@ -42,12 +42,12 @@ def test_cost_is_exact_to_a_billionth(received: int, sent: int, price: Decimal) 
 
 
 def test_an_absurd_count_costs_no_absurd_sum() -> None:
-    """An upstream that claims more tokens than there are is believed up to a bound."""
+    """The cost is bounded, however many tokens an upstream claims."""
     assert MINI.cost(Usage(10**30, 10**30, 10**30)) < 10**18
 
 
 def test_names_before_patterns_and_the_clients_name_before_the_upstreams() -> None:
-    """A model goes by the client's name, then the upstream's; exact names come before patterns, in order."""
+    """The client's model name comes before the upstream's, an exact name before patterns in their order."""
     prices = {
         name: Price(number, number, number)
         for number, name in enumerate(["gpt-4o*", "gpt-*", "gpt-4o-mini", "fast"])
@@ -64,7 +64,7 @@ def test_names_before_patterns_and_the_clients_name_before_the_upstreams() -> No
 
 
 def test_cost_is_shown_in_full() -> None:
-    """People get every digit and two decimals at least, machines the nearest number."""
+    """The text for people has every digit and at least two decimals; machines get the nearest float."""
     assert [cost_text(nanos) for nanos in (None, 0, 5, 1_500_000_000, 12 * NANOS, 123_456_789_123)] == [
         "-",
         "0.00",
@@ -78,7 +78,7 @@ def test_cost_is_shown_in_full() -> None:
 
 
 def test_an_estimate_knows_of_text_and_events() -> None:
-    """Four bytes of a request are a token, an image in it is none, and each event brings one."""
+    """Four bytes of a request count as a token, an image in it as none, each event of the answer as one."""
     image = b'{"url":"data:image/png;base64,' + b"iVBORw0KGgo/+" * 1000 + b'"}'
     least = estimated_usage(b'{"content":"' + b"some words " * 40 + b'"}' + image, 7)
     assert (least.output_tokens, least.total_tokens) == (7, least.input_tokens + 7)

@@ -1,4 +1,4 @@
-"""Which upstreams a model goes to, and in which dialect each of them is asked."""
+"""Which upstreams a model's requests go to, and in which dialect the proxy asks each of them."""
 
 from messages_script import stream, text
 from raw_upstream import RawUpstream
@@ -8,7 +8,7 @@ CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "
 
 
 async def test_a_chat_that_is_translated_brings_no_other_request_to_its_upstream() -> None:
-    """An upstream of another dialect answers chats in its own; embeddings of the same model are a 404."""
+    """An upstream of another dialect answers chats; a request for embeddings of the same model gets a 404."""
     async with (
         RawUpstream(stream(text("Hello."))) as upstream,
         running(make_config({"base_url": upstream.url, "wires": ("anthropic",)})) as proxy,

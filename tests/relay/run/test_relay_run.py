@@ -1,8 +1,8 @@
-"""The loop as data: what a run commands for what it is told, read like the trace of a protocol.
+"""The state machine of a run: which command it returns for each event, written as traces.
 
-A trace is a list.  A ``CallModel``, ``AskApproval``, ``RunTools``, ``Suspend`` or ``Finish`` is what the
-run must command at that place; a :class:`Turn` is what the model then says, a set of indices which calls
-are approved, ``RAN`` that the tools have run, a number lets that many seconds pass.
+A trace is a list of steps.  A ``CallModel``, ``AskApproval``, ``RunTools``, ``Suspend`` or ``Finish`` is the
+command that the run must return there.  A :class:`Turn` is what the model then answers, a set holds the
+indices of approved calls, ``RAN`` says that the tools have run, and a number lets that many seconds pass.
 """
 
 from collections.abc import Sequence
@@ -36,14 +36,14 @@ CLIENTS = frozenset({"theirs", "also_theirs"})
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn's events and whether its stream brought an end mark."""
+    """The events of one turn, and whether its stream had an end mark."""
 
     events: Sequence[TurnEvent]
     ended: bool = True
 
 
 class FakeClock:
-    """Seconds that pass when a trace says so."""
+    """A clock whose time passes only when a trace says so."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -53,14 +53,14 @@ class FakeClock:
 
 
 def a(call_id: str, name: str = "core__x", arguments: str = "{}", index: int = 0) -> ToolCall:
-    """A call; names that do not begin with ``theirs`` are the server's."""
+    """Return a call; all names but those in ``CLIENTS`` are server tools."""
     return ToolCall(call_id, name, arguments, index)
 
 
 def said(
     *calls: ToolCall, reason: str | None = None, text: str = "", used: int = 0, ended: bool = True
 ) -> Turn:
-    """A turn that ends properly; its reason is ``tool_calls`` or ``stop`` unless given."""
+    """Return a complete turn; its reason is ``tool_calls`` or ``stop`` unless given."""
     events: list[TurnEvent] = [TurnStarted("chatcmpl-1", "m")]
     events += [TextDelta(text)] if text else []
     events += [ToolCallFinished(c.index, c) for c in calls]
@@ -69,7 +69,7 @@ def said(
 
 
 def trace(*steps: object, settings: RunSettings | None = None) -> Run:
-    """Play a trace and check every command of it; the run, for a look at its ledger."""
+    """Play a trace and check each of its commands; return the run, so that a test can look at its state."""
     clock = FakeClock()
     run = Run(
         settings or RunSettings(),
@@ -104,7 +104,7 @@ def trace(*steps: object, settings: RunSettings | None = None) -> Run:
 
 
 def spent(call_id: str, what: str) -> ToolResult:
-    """The result of a call for which a budget had nothing left."""
+    """Return the result of a call that a spent budget refuses."""
     return failed_result(call_id, "budget_exhausted", f"Not run: no more than {what} in one request.")
 
 
@@ -121,7 +121,7 @@ BROKEN = {
 
 
 def test_no_call_of_a_turn_runs_before_the_approval_is_decided() -> None:
-    """One call needs an approval: the calls beside it wait for the answer, too, and all run together."""
+    """If one call of a turn needs an approval, all its calls wait for the answer and then run together."""
     asked, other = a("1", "ask__buy"), a("2", index=1)
     trace(
         *(CallModel(1), said(asked, other), AskApproval((asked,))),
@@ -131,7 +131,7 @@ def test_no_call_of_a_turn_runs_before_the_approval_is_decided() -> None:
 
 
 def test_a_call_that_is_not_approved_goes_on_to_be_refused() -> None:
-    """A call without an approval still has its place among the calls, where policy refuses it."""
+    """A call without its approval still goes to the tool runner, where the policy refuses it."""
     asked = a("1", "ask__buy")
     trace(
         *(CallModel(1), said(asked), AskApproval((asked,)), frozenset(), RunTools((asked,))),
@@ -140,7 +140,7 @@ def test_a_call_that_is_not_approved_goes_on_to_be_refused() -> None:
 
 
 def test_nobody_is_asked_about_a_call_that_does_not_run_anyway() -> None:
-    """A spent budget refuses a call without asking anybody, and the client's own calls need no approval."""
+    """If a budget is spent, the run refuses a call without asking anybody for its approval."""
     asked = a("1", "ask__buy")
     none_left = spent("1", "0 tool calls")
     trace(
@@ -151,7 +151,7 @@ def test_nobody_is_asked_about_a_call_that_does_not_run_anyway() -> None:
 
 
 def test_undecided_calls_wait_and_refused_ones_do_not_run() -> None:
-    """The others run; once they have, the client is told what waits."""
+    """Approved calls run, refused calls get a result, and the client is told which calls still wait."""
     asking = [a(str(index), "ask__x", index=index) for index in range(4)]
     run = Run(
         RunSettings(), is_hidden=lambda name: True, needs_approval=lambda call, turn: True, clock=FakeClock()
@@ -167,7 +167,7 @@ def test_undecided_calls_wait_and_refused_ones_do_not_run() -> None:
 
 
 def test_an_approval_that_nobody_asked_for_is_a_fault() -> None:
-    """An answer to no question is refused: it would run calls of a turn that has none."""
+    """A run raises an error if it gets a decision about an approval that it did not ask for."""
     run = trace(CallModel(1), said(text="hello"), Finish())
     with pytest.raises(RuntimeError, match="no approval"):
         run.decided(frozenset({0}))
@@ -177,7 +177,7 @@ def test_an_approval_that_nobody_asked_for_is_a_fault() -> None:
 
 
 def test_an_answer_ends_the_run() -> None:
-    """A turn without calls is the answer, under the upstream's own reason."""
+    """A turn without calls ends the run with the upstream's own finish reason."""
     run = trace(CallModel(1), said(text="hello"), Finish())
     assert not run.turn.calls
     assert run.turn.upstream_id == "chatcmpl-1"
@@ -186,7 +186,7 @@ def test_an_answer_ends_the_run() -> None:
 
 
 def test_pieces_decide_nothing() -> None:
-    """Reasoning and deltas of a call that is never finished end a turn as an answer does."""
+    """Reasoning and an unfinished call do not count as calls: the turn ends the run like an answer."""
     run = trace(
         CallModel(1),
         Turn(
@@ -203,7 +203,7 @@ def test_pieces_decide_nothing() -> None:
 
 
 def test_client_calls_alone_are_the_upstreams_own_stream() -> None:
-    """Rule W2: a turn that calls only the client's tools is not the run's to end otherwise."""
+    """Rule W2: a turn that calls only client tools ends the run, and the upstream's stream stays as it is."""
     run = trace(CallModel(1), said(MINE, OTHER), Finish())
     assert run.client_calls == (MINE, OTHER)
     assert run.hidden_calls == ()
@@ -211,27 +211,27 @@ def test_client_calls_alone_are_the_upstreams_own_stream() -> None:
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 def test_a_cut_off_turn_runs_nothing(reason: str) -> None:
-    """Rule W7: calls of a turn that was cut off, or stopped by a filter, are not run."""
+    """Rule W7: the run does not run calls of a turn that was cut off or stopped by a filter."""
     trace(CallModel(1), said(ONE, reason=reason), Finish(reason))
 
 
 def test_a_stream_that_merely_ends_is_a_failure() -> None:
-    """Several clients would take it for a whole answer, also where no server tool was called."""
+    """Even without server calls, a stream without finish reason and end mark ends in an error."""
     trace(CallModel(1), Turn([TextDelta("a")], ended=False), Finish(error=BROKEN))
 
 
 def test_an_end_mark_is_an_end_without_a_finish_reason() -> None:
-    """A server call that was followed by an end mark is whole, whatever the reason."""
+    """A call runs if an end mark follows it, even without a finish reason."""
     trace(CallModel(1), Turn([ToolCallFinished(0, ONE)]), RunTools((ONE,)))
 
 
 def test_a_server_call_without_an_end_is_not_run() -> None:
-    """Rule W7: neither reason nor end mark means that the turn was cut off."""
+    """Rule W7: without finish reason and end mark the turn was cut off, and its calls do not run."""
     trace(CallModel(1), Turn([ToolCallFinished(0, ONE)], ended=False), Finish(error=BROKEN))
 
 
 def test_a_later_turn_without_an_end_is_a_failure() -> None:
-    """A composed stream never ends as if it were whole when its last turn was not."""
+    """If a later turn is cut off, the run ends in an error, so that the answer does not look complete."""
     trace(
         CallModel(1),
         said(ONE),
@@ -244,19 +244,19 @@ def test_a_later_turn_without_an_end_is_a_failure() -> None:
 
 
 def test_an_error_of_the_upstreams_own_is_shown_already() -> None:
-    """An error inside a stream that passes through has reached the client with it."""
+    """An error inside a stream that passes through has already reached the client."""
     error = {"message": "overloaded", "code": "x"}
     trace(CallModel(1), Turn([TurnFailed(error)]), Finish(error=error, shown=True))
 
 
 def test_an_error_inside_a_call_runs_nothing() -> None:
-    """An error after a server call has begun is told, and the call is not run."""
+    """If the upstream reports an error after a server call, the call does not run and the client is told."""
     error = {"message": "overloaded"}
     trace(CallModel(1), Turn([ToolCallFinished(0, ONE), TurnFailed(error)]), Finish(error=error))
 
 
 def test_an_error_in_a_later_turn_is_not_shown_yet() -> None:
-    """A composed stream holds the upstream's error back, so that the run has to tell it."""
+    """The client has not seen an upstream's error in a later turn yet, so that the proxy must send it."""
     error = {"message": "overloaded"}
     trace(
         CallModel(1),
@@ -274,7 +274,7 @@ def test_an_error_in_a_later_turn_is_not_shown_yet() -> None:
 
 @pytest.mark.parametrize("reason", ["tool_calls", "stop", "function_call"])
 def test_server_calls_run_whatever_the_reason(reason: str) -> None:
-    """Providers finish with ``stop`` after calls; the loop goes on all the same."""
+    """Server calls run even if the upstream finishes its turn with ``stop``, as some providers do."""
     run = trace(
         CallModel(1),
         said(ONE, TWO, reason=reason),
@@ -290,25 +290,25 @@ def test_server_calls_run_whatever_the_reason(reason: str) -> None:
 
 
 def test_each_turn_begins_with_nothing_of_the_one_before() -> None:
-    """Calls, reason and end mark of a turn are its own."""
+    """A new turn starts without the calls, reason, end mark and usage of the turn before it."""
     run = trace(CallModel(1), said(ONE, text="wait"), RunTools((ONE,)), RAN, CallModel(2))
     turn = run.turn
     assert (turn.calls, turn.reason, turn.ended, turn.usage) == ([], None, False, None)
 
 
 def test_a_later_turn_that_calls_the_client_suspends() -> None:
-    """After a hidden turn even a turn of client calls alone is the run's to hand over."""
+    """After a hidden turn the run itself hands calls of client tools to the client, and suspends."""
     trace(CallModel(1), said(ONE), RunTools((ONE,)), RAN, CallModel(2), said(MINE), Suspend((MINE,)))
 
 
 def test_a_mixed_turn_runs_the_servers_and_suspends() -> None:
-    """The server's calls of a mixed turn run, the client's are handed over in order."""
+    """In a mixed turn the server calls run; then the client gets its own calls, in their order."""
     run = trace(CallModel(1), said(ONE, MINE, OTHER), RunTools((ONE,)), RAN, Suspend((MINE, OTHER)))
     assert run.turns_hidden == 1
 
 
 def test_reason_tool_calls_without_calls_becomes_stop() -> None:
-    """A composed stream never says ``tool_calls`` without one."""
+    """After a hidden turn, ``tool_calls`` without calls becomes ``stop``; in a first turn nothing changes."""
     start = (CallModel(1), said(ONE), RunTools((ONE,)), RAN, CallModel(2))
     trace(*start, said(reason="tool_calls"), Finish("stop"))
     trace(*start, said(reason="function_call"), Finish("stop"))
@@ -316,7 +316,7 @@ def test_reason_tool_calls_without_calls_becomes_stop() -> None:
 
 
 def test_a_later_answer_keeps_the_upstreams_reason() -> None:
-    """A composed answer that was cut off says so."""
+    """After a hidden turn, the run ends with the finish reason ``length`` if the upstream reports it."""
     start = (CallModel(1), said(ONE), RunTools((ONE,)), RAN, CallModel(2))
     trace(*start, said(reason="length"), Finish("length"))
     trace(*start, said(), Finish())
@@ -326,7 +326,7 @@ def test_a_later_answer_keeps_the_upstreams_reason() -> None:
 
 
 def test_the_last_turn_is_asked_without_tools() -> None:
-    """Rule T7: when the turns are used up, calls are refused and the model gets a last word."""
+    """Rule T7: once all turns are used, calls are refused and the model is asked once more, without tools."""
     run = trace(
         CallModel(1),
         said(ONE),
@@ -345,7 +345,7 @@ def test_the_last_turn_is_asked_without_tools() -> None:
 
 
 def test_calls_on_the_last_turn_are_dropped_with_a_note() -> None:
-    """Rule T7: a model that calls even then gets nothing, and the user a word about it."""
+    """Rule T7: if the model calls a tool in its last turn, the call is dropped and the user gets a note."""
     note = "[The tool budget of this request is spent; further tool calls were not run.]"
     trace(
         CallModel(1),
@@ -360,7 +360,7 @@ def test_calls_on_the_last_turn_are_dropped_with_a_note() -> None:
 
 
 def test_a_mixed_last_turn_answers_every_server_call() -> None:
-    """Rule T7: on the last turn a client call is handed over, and the server's are answered unrun."""
+    """Rule T7: in the last turn, server calls get a refusal as their result and the client gets its calls."""
     run = trace(
         CallModel(1),
         said(ONE, TWO),
@@ -377,7 +377,7 @@ def test_a_mixed_last_turn_answers_every_server_call() -> None:
 
 
 def test_a_client_call_on_the_last_turn_is_handed_over() -> None:
-    """What the client runs costs the server nothing."""
+    """A client gets its call even in the last turn, because it uses none of the server's budgets."""
     trace(
         CallModel(1),
         said(ONE),
@@ -391,7 +391,7 @@ def test_a_client_call_on_the_last_turn_is_handed_over() -> None:
 
 
 def test_the_calls_of_a_run_are_counted_over_its_turns() -> None:
-    """Rule T7: as many calls run as there are left; the others are told."""
+    """Rule T7: the calls of all turns share one budget; calls beyond it get a refusal."""
     trace(
         CallModel(1),
         said(ONE),
@@ -407,7 +407,7 @@ def test_the_calls_of_a_run_are_counted_over_its_turns() -> None:
 
 
 def test_all_calls_within_the_budget_leave_tools_on() -> None:
-    """The turn after the last allowed call may still try; only a refusal ends the tools."""
+    """Using up all calls does not end the tools yet; only a refused call does."""
     trace(
         CallModel(1),
         said(ONE, TWO),
@@ -419,7 +419,7 @@ def test_all_calls_within_the_budget_leave_tools_on() -> None:
 
 
 def test_time_spent_by_the_model_refuses_its_calls() -> None:
-    """Rule T7: seconds are counted from the start of the run."""
+    """Rule T7: the time of a run counts from its start, and calls after its end are refused."""
     trace(
         CallModel(1),
         30,
@@ -432,7 +432,7 @@ def test_time_spent_by_the_model_refuses_its_calls() -> None:
 
 
 def test_time_spent_by_tools_asks_for_the_last_word() -> None:
-    """Rule T7: when the tools used up the time, the model gets their results and no more tools."""
+    """Rule T7: when the tools have used up the time, the model gets their results and a last turn."""
     trace(
         CallModel(1),
         29,
@@ -446,7 +446,7 @@ def test_time_spent_by_tools_asks_for_the_last_word() -> None:
 
 
 def test_seconds_left_never_go_below_zero() -> None:
-    """What is handed to the tools as their time is no negative number."""
+    """The time that is left for tools is zero, never negative, after the time is up."""
     run = trace(CallModel(1), 29, settings=RunSettings(request_timeout_s=30))
     assert run.seconds_left == 1
     run = trace(CallModel(1), 31, settings=RunSettings(request_timeout_s=30))
@@ -454,7 +454,7 @@ def test_seconds_left_never_go_below_zero() -> None:
 
 
 def test_tokens_are_added_up_over_turns() -> None:
-    """Rule T7: the tokens of all turns count against the run."""
+    """Rule T7: the tokens of all turns count against the budget of the run."""
     run = trace(
         CallModel(1),
         said(ONE, used=60),
@@ -471,12 +471,12 @@ def test_tokens_are_added_up_over_turns() -> None:
 
 
 def test_no_token_bound_is_no_bound() -> None:
-    """Zero tokens means that tokens are not limited."""
+    """Without ``max_tokens`` the number of tokens is not limited."""
     trace(CallModel(1), said(ONE, used=10**9), RunTools((ONE,)), RAN, CallModel(2))
 
 
 def test_the_last_usage_report_of_a_turn_counts() -> None:
-    """Providers repeat their usage, cumulative: the reports of one turn are not added."""
+    """Only the last usage report of a turn counts, because providers repeat cumulative numbers."""
     run = trace(
         CallModel(1),
         Turn([UsageReported(Usage(5, 1, 6)), UsageReported(Usage(5, 4, 9)), TurnFinished("stop")]),
@@ -486,7 +486,7 @@ def test_the_last_usage_report_of_a_turn_counts() -> None:
 
 
 def test_usage_counts_when_a_turn_fails() -> None:
-    """What was used before an error was used."""
+    """Usage that a turn reports before its error counts."""
     run = trace(
         CallModel(1),
         Turn([UsageReported(Usage(5, 1, 6)), TurnFailed({"message": "x"})]),
@@ -499,18 +499,18 @@ def test_usage_counts_when_a_turn_fails() -> None:
 
 
 def wrapping(*uses: str, name: str = "multi_tool_use.parallel", index: int = 0) -> ToolCall:
-    """The wrapper call that OpenAI models sometimes invent."""
+    """Return the wrapper call that OpenAI models sometimes invent."""
     return a("w", name, f'{{"tool_uses":[{",".join(uses)}]}}', index)
 
 
 def use(name: str, parameters: str = "{}") -> str:
-    """One call inside a wrapper."""
+    """Return one call inside a wrapper, as JSON."""
     return f'{{"recipient_name":"{name}","parameters":{parameters}}}'
 
 
 @pytest.mark.parametrize("name", ["parallel", "multi_tool_use.parallel", "multi_tool_use__parallel"])
 def test_a_wrapper_runs_what_is_inside(name: str) -> None:
-    """Each call inside has an id and a place of its own, and none of them the wrapper's."""
+    """The calls inside a wrapper run, each with an id and an index of its own."""
     wrapper = wrapping(use("functions.core__x", '{"q":1}'), use("core__y"), name=name, index=2)
     parts = (a("w.0", "core__x", '{"q":1}', 3000), a("w.1", "core__y", "{}", 3001))
     run = trace(CallModel(1), said(wrapper), RunTools(parts), RAN, CallModel(2))
@@ -518,7 +518,7 @@ def test_a_wrapper_runs_what_is_inside(name: str) -> None:
 
 
 def test_a_wrapper_has_one_answer() -> None:
-    """The model called one function and gets one result, which says what each call came to."""
+    """The model gets one result for a wrapper call, with the output of each call inside in their order."""
     run = trace(
         CallModel(1),
         said(wrapping(use("core__x"), use("core__y")), TWO),
@@ -534,7 +534,7 @@ def test_a_wrapper_has_one_answer() -> None:
 
 
 def test_a_client_function_inside_a_wrapper_is_refused() -> None:
-    """The client never sees a wrapper, so nothing of its own can be called in one."""
+    """The run refuses a client's function inside a wrapper, because the client never sees the wrapper."""
     message = "This function runs on the client. Call it by itself, not inside a wrapper."
     run = trace(
         CallModel(1),
@@ -547,7 +547,7 @@ def test_a_client_function_inside_a_wrapper_is_refused() -> None:
 
 
 def test_wrappers_of_client_functions_come_to_an_end() -> None:
-    """Rule T7: a wrapper that is refused for another reason than a budget still uses up its turn."""
+    """Rule T7: a wrapper whose calls are all refused still uses up a turn, so that the run ends."""
     wrapper = wrapping(use("functions.theirs"))
     message = "This function runs on the client. Call it by itself, not inside a wrapper."
     refused = RunTools((), (failed_result("w.0", "invalid_arguments", message),))
@@ -566,18 +566,18 @@ def test_wrappers_of_client_functions_come_to_an_end() -> None:
 
 
 def test_an_ordinary_call_is_no_wrapper_whatever_its_arguments() -> None:
-    """Only the wrapper's own names open a call; a tool may have an argument of that name."""
+    """Only the name makes a call a wrapper: another tool may have an argument ``tool_uses``."""
     call = a("1", "core__x", '{"tool_uses":[{"recipient_name":"core__y"}]}')
     trace(CallModel(1), said(call), RunTools((call,)))
 
 
 def test_a_finish_reason_is_an_end_without_an_end_mark() -> None:
-    """A stream that named its reason is whole, also where no end mark follows."""
+    """A call runs if its turn has a finish reason, even if no end mark follows."""
     trace(CallModel(1), said(ONE, ended=False), RunTools((ONE,)))
 
 
 def test_calls_inside_a_wrapper_count_against_the_budget() -> None:
-    """Rule T7: a wrapper is no way around the number of calls."""
+    """Rule T7: each call inside a wrapper counts against the budget of calls."""
     trace(
         CallModel(1),
         said(wrapping(use("core__x"), use("core__x"))),
@@ -605,14 +605,14 @@ NOT_WRAPPERS = {
 
 @pytest.mark.parametrize("arguments", NOT_WRAPPERS.values(), ids=NOT_WRAPPERS)
 def test_a_wrapper_of_another_shape_is_an_unknown_tool(arguments: str) -> None:
-    """A wrapper that cannot be opened goes to the runner as it is, which knows no such tool."""
+    """The run passes a malformed wrapper on unchanged, as a call of an unknown tool."""
     call = a("w", "parallel", arguments)
     run = trace(CallModel(1), said(call), RunTools((call,)))
     assert run.answers([ToolResult("w", False, "unknown")]) == [(call, "unknown", ())]
 
 
 def test_wrappers_hold_up_to_64_calls() -> None:
-    """Missing parameters are none; a call inside keeps its parameters as JSON."""
+    """A wrapper can hold 64 calls; missing parameters become ``{}``, others stay as they are."""
     whole = a("w", "parallel", '{{"tool_uses":[{}]}}'.format(",".join(['{"recipient_name":"x"}'] * 64)))
     assert len(expand(whole)) == 64
     assert {part.arguments for part in expand(whole)} == {"{}"}
@@ -622,7 +622,7 @@ def test_wrappers_hold_up_to_64_calls() -> None:
 
 
 def test_answers_keep_the_order_of_the_calls() -> None:
-    """Each hidden call is answered once, in the order called, and the client's not at all."""
+    """Each hidden call gets one answer, in the order of the calls; client calls get none."""
     run = trace(CallModel(1), said(ONE, MINE, THREE), RunTools((ONE, THREE)))
     results = [ToolResult("3", True, "three"), ToolResult("1", True, "one")]
     assert run.answers(results) == [(ONE, "one", ()), (THREE, "three", ())]
@@ -630,7 +630,7 @@ def test_answers_keep_the_order_of_the_calls() -> None:
 
 @pytest.mark.parametrize("code", ["budget_exhausted", "invalid_arguments"])
 def test_a_refusal_is_readable_for_the_model(code: ToolErrorCode) -> None:
-    """Rule T3: a refusal has exactly the three fields, and says the same to the trace."""
+    """Rule T3: a refusal has exactly three fields, with the same code and message as the result."""
     result = failed_result("1", code, "Not run.")
     assert result.content == f'{{"ok":false,"error_code":"{code}","message":"Not run."}}'
     assert (result.ok, result.error_code, result.safe_message) == (False, code, "Not run.")

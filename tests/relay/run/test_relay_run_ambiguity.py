@@ -1,4 +1,4 @@
-"""Conversations that only look like one that was had: in every doubt the client's version goes."""
+"""Conversations that resemble a kept one: in any doubt the proxy sends the client's version unchanged."""
 
 import copy
 import itertools
@@ -44,15 +44,15 @@ def ask(*spoken: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def sent(upstream: RawUpstream, number: int = -1) -> list[dict[str, Any]]:
-    """The messages of an upstream request."""
+    """Return the messages of an upstream request."""
     return messages_of(upstream.requests[number])
 
 
-# Answers, on Chat.
+# Answers, on Chat Completions.
 
 
 async def test_an_earlier_ambiguity_ends_the_search() -> None:
-    """Rule R4: behind an answer that came about in two ways no later one is looked for."""
+    """Rule R4: after an answer with two possible histories, the proxy restores no later turn either."""
     welcomed = {"role": "assistant", "content": "Welcome."}
     script = [CALL, ANSWER, BERLIN, ANSWER, CALL, WELCOME, WELCOME, WELCOME]
     async with looping(*script) as (proxy, upstream):
@@ -82,7 +82,7 @@ def add(a: Annotated[int, Field(description="{said}")]) -> dict[str, int]:
 
 @pytest.mark.parametrize(("said", "roles"), [("a number", 5), ("another number", 3)], ids=["same", "other"])
 async def test_a_tool_with_another_schema_is_another_tool(tmp_path: Path, said: str, roles: int) -> None:
-    """Rules R4, T9: under the same name, with other words in its schema, nothing of it is put back."""
+    """Rules R4, T9: if a tool's schema has changed, the proxy does not restore turns that called it."""
     add = called(("call_a", "my_tools__add", '{"a":1}'))
     module = tmp_path / "my_tools.py"
     async with RawUpstream(add, ANSWER, WELCOME) as upstream:
@@ -119,7 +119,7 @@ FORGED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("forged", FORGED)
 async def test_an_answer_with_more_or_less_than_its_text_is_not_ours(forged: str) -> None:
-    """Rule R4: whatever stands beside the text, or in another form, makes it the client's own."""
+    """Rule R4: if the client changed or extended an answer in any way, the proxy restores nothing."""
     changed = {**SAID, **FORGED[forged]}
     async with looping(CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
@@ -140,7 +140,7 @@ async def test_an_answer_with_more_or_less_than_its_text_is_not_ours(forged: str
     ],
 )
 async def test_an_answer_as_libraries_write_it_is_ours(same: dict[str, Any]) -> None:
-    """One part in place of a text, nulls, empty lists and the label of the one who speaks say nothing."""
+    """An answer still counts as ours if a library wrote its text as one part or added nulls or a name."""
     async with looping(CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, {**SAID, **same}, THANKS))
@@ -149,7 +149,7 @@ async def test_an_answer_as_libraries_write_it_is_ours(same: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed first", "whole first"])
 async def test_a_stream_and_a_whole_answer_are_one(streaming: bool) -> None:
-    """Rule R4: what was streamed is found by a request that is not, and the other way round."""
+    """Rule R4: the proxy finds a streamed answer for a request without a stream, and the reverse."""
     looked = stream(role(), content("Let me look."), call("call_s", TIME, UTC), finish("tool_calls"))
     whole = [reply("Let me look.", ("call_s", TIME, UTC)), reply("It is noon."), reply("Welcome.")]
     turns = [looked, ANSWER, whole[2]] if streaming else [*whole[:2], WELCOME]
@@ -161,7 +161,7 @@ async def test_a_stream_and_a_whole_answer_are_one(streaming: bool) -> None:
 
 
 async def test_several_choices_bring_nothing_back() -> None:
-    """Rule R4: a request for several answers has no tools, so it is another conversation."""
+    """Rule R4: the proxy restores nothing for a request for several choices, because it gets no tools."""
     async with looping(CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         body = ask(HI, SAID, THANKS, n=2)
@@ -170,7 +170,7 @@ async def test_several_choices_bring_nothing_back() -> None:
 
 
 async def test_equal_answers_of_one_conversation_each_have_their_own() -> None:
-    """Rule R4: the same question and the same words twice are told apart by what came before."""
+    """Rule R4: the proxy tells two equal answers apart by the conversation before them."""
     async with looping(CALL, ANSWER, BERLIN, ANSWER, WELCOME, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, SAID, HI))
@@ -179,12 +179,12 @@ async def test_equal_answers_of_one_conversation_each_have_their_own() -> None:
             one["tool_calls"][0]["function"]["arguments"] for one in sent(upstream) if "tool_calls" in one
         ]
         assert zones == [UTC, '{"timezone":"Europe/Berlin"}']
-        # One of the two alone may be either: programs cut off what is old.
+        # With only one of the two it is unclear which one: clients drop old messages.
         await proxy.ask(ask(HI, SAID, THANKS))
         assert not any("tool_calls" in one for one in sent(upstream))
 
 
-# Turns that wait for the client, on Chat.
+# Turns that wait for the client, on Chat Completions.
 
 MINE: dict[str, Any] = {
     "id": "mine:0",
@@ -224,7 +224,7 @@ CHANGED_CALLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changed", CHANGED_CALLS)
 async def test_a_call_that_the_client_changed_is_its_own(changed: str) -> None:
-    """Rule R4: what waits is put back only over the very calls and words that the client was given."""
+    """Rule R4: if the client changed its call or the text, the proxy does not restore the held turn."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
         body = ask(HI, {**WAITING, **CHANGED_CALLS[changed]}, RESULT, tools=[CLIENT_TOOL])
@@ -246,7 +246,7 @@ async def test_a_call_that_the_client_changed_is_its_own(changed: str) -> None:
     ],
 )
 async def test_a_call_as_libraries_write_it_is_what_was_given(same: dict[str, Any]) -> None:
-    """Text beside calls may be left out; spaces, labels and fields of a stream say nothing."""
+    """The proxy restores a held turn if the client only left out its text or added spaces or a name."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
         await proxy.ask(ask(HI, {**WAITING, **same}, RESULT, tools=[CLIENT_TOOL]))
@@ -254,7 +254,7 @@ async def test_a_call_as_libraries_write_it_is_what_was_given(same: dict[str, An
 
 
 async def test_text_put_beside_a_call_that_had_none_is_an_edit() -> None:
-    """Rule R4: also where the client was given no text at all."""
+    """Rule R4: if the client adds text to a call that came without any, the proxy restores nothing."""
     silent = called(("call_s", TIME, UTC), ("mine:0", "mine", '{"a":1}'))
     async with looping(silent, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
@@ -264,7 +264,7 @@ async def test_text_put_beside_a_call_that_had_none_is_an_edit() -> None:
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite"])
 async def test_two_turns_that_wait_alike_go_back_to_nobody(tmp_path: Path, url: str) -> None:
-    """Rule R4: with ids that an upstream uses again, equal calls hide unequal turns; neither is put back."""
+    """Rule R4: if equal visible calls belong to two different held turns, the proxy restores neither."""
     berlin = stream(
         role(),
         content("Wait."),
@@ -285,12 +285,12 @@ async def test_two_turns_that_wait_alike_go_back_to_nobody(tmp_path: Path, url: 
                 await proxy.ask(first)
             await proxy.ask(back)
             lengths.append(len(sent(upstream)))
-    # The same turn twice is one; from the other one on it stays unsettled.
+    # The same turn twice counts as one; after the different one the doubt remains.
     assert lengths == [4, 3, 3]
 
 
 async def test_an_id_used_again_for_another_call_leaves_the_newer_turn() -> None:
-    """Rule R4: a request asked again, with the same ids for other calls, is one whose newer answer fits."""
+    """Rule R4: if a repeated request got other calls with the same ids, only the newer turn is restored."""
     other = stream(
         role(),
         content("Wait."),
@@ -309,8 +309,8 @@ async def test_an_id_used_again_for_another_call_leaves_the_newer_turn() -> None
 
 
 async def test_a_turn_that_waits_beside_what_could_not_be_read_is_not_held() -> None:
-    """Rule R4: where nobody can see whether another turn is held under its key, there is a doubt: whoever
-    holds it is told, and an earlier one stays as it was."""
+    """Rule R4: if the store cannot say whether a turn with the same key waits, the new turn is not held:
+    its caller gets the error, and the earlier turn can still be restored."""
 
     class Broken(MemoryStore):
         broken = False
@@ -359,7 +359,7 @@ async def test_a_turn_that_waits_beside_what_could_not_be_read_is_not_held() -> 
     ids=["twice", "of the hidden call", "of none"],
 )
 async def test_results_of_other_calls_are_the_clients_to_answer_for(results: list[dict[str, Any]]) -> None:
-    """Rule R4: where nobody else looks at them, too, no result is dropped and none takes another's place."""
+    """Rule R4: results that do not match the calls go to the upstream unchanged, also if tools are off."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
         body = ask(HI, WAITING, *results, tools=[CLIENT_TOOL])
@@ -369,14 +369,14 @@ async def test_results_of_other_calls_are_the_clients_to_answer_for(results: lis
 
 @pytest.mark.parametrize("other", [{"model": "n"}, {"user": "ann"}])
 async def test_what_waits_is_for_the_same_model_and_user(other: dict[str, Any]) -> None:
-    """Rule R4: a turn that waits is put back for the model and the user that it was made for."""
+    """Rule R4: the proxy restores a held turn only for the same model and the same user."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
         await proxy.ask(ask(HI, WAITING, RESULT, tools=[CLIENT_TOOL], **other))
     assert len(sent(upstream)) == 3
 
 
-# The same on Responses, where items are sent back.
+# The same on Responses, where clients send items back.
 
 NOW = function_call("call_s", TIME, UTC)
 LATER = function_call("call_t", TIME, '{"timezone":"Europe/Berlin"}')
@@ -390,7 +390,7 @@ def items(*given: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 async def test_each_turn_of_items_begins_with_the_bytes_of_the_last(streaming: bool) -> None:
-    """Rule R4: tools and items of a turn are a byte-equal prefix of the next one's, reasoning included."""
+    """Rule R4: each request to the upstream begins with the exact bytes of the one before."""
     said = response if streaming else whole_response
     think = [reasoning("hm", id=f"rs_{n}", encrypted_content=f"blob {n}") for n in range(2)]
     noon, one = NOON, message("It is one.", id="msg_3")
@@ -414,7 +414,7 @@ async def test_each_turn_of_items_begins_with_the_bytes_of_the_last(streaming: b
 
 
 async def test_ids_that_are_used_again_get_the_same_new_ones() -> None:
-    """Rules R4, W8: a call id that stands twice is replaced alike in each request, so that caches hold."""
+    """Rules R4, W8: the proxy replaces a repeated call id with the same new id in each request."""
     back = [user("hi"), SAID, user("and now?"), SAID, user("and then?"), SAID]
     turns = [turn for n in range(3) for turn in (response(NOW), response(NOON, id=f"resp_{n}b"))]
     async with client_of(*turns, response(message("Welcome."))) as client:
@@ -463,7 +463,7 @@ ITEM_EDITS: dict[str, Edit] = {
 
 @pytest.mark.parametrize("edit", ITEM_EDITS)
 async def test_items_that_were_changed_stay_the_clients(edit: str) -> None:
-    """Rule R4: an edit of what was said, told or sent along means the client's own items."""
+    """Rule R4: if the client changed anything in the conversation, the proxy sends its items unchanged."""
     async with client_of(response(NOW), response(NOON, id="resp_2"), response(message("Welcome."))) as client:
         first = await client.said(items(user("hi"), user="ann"), hidden=("call_s",))
         body = copy.deepcopy(items(user("hi"), *first.response["output"], user("thanks"), user="ann"))
@@ -478,7 +478,7 @@ async def test_items_that_were_changed_stay_the_clients(edit: str) -> None:
 
 @pytest.mark.parametrize("kept", [{}, {"type": "item_reference"}], ids=["whole", "by its id"])
 async def test_a_call_that_was_shown_comes_back_with_the_answer(kept: dict[str, str]) -> None:
-    """A call that ``events`` shows is no edit: some libraries send it back, others only refer to it."""
+    """Turns are restored if the client sends back a shown ``mcp_call``, whole or as a reference."""
     async with client_of(response(NOW), response(NOON, id="resp_2"), response(message("Welcome."))) as client:
         await client.ask(items(user("hi")))
         shown = {"type": "mcp_call", "id": f"mcp_toolrelay{'0' * 40}", "server_label": "toolrelay"}
@@ -490,7 +490,7 @@ async def test_a_call_that_was_shown_comes_back_with_the_answer(kept: dict[str, 
 
 
 async def test_what_a_provider_ran_comes_back_with_the_answer() -> None:
-    """An item of the turn itself is no edit, with its id and state or without."""
+    """A provider's own search is no edit, whether the client returns all of it, a part or nothing."""
     searched = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}}
     turns = [response(NOW), response(searched, NOON, id="resp_2"), response(message("Welcome."))]
     async with client_of(*turns) as client:
@@ -508,7 +508,7 @@ async def test_what_a_provider_ran_comes_back_with_the_answer() -> None:
 
 @pytest.mark.parametrize("named", ["ann", "bob", ""])
 async def test_users_of_items_have_their_own_turns(named: str) -> None:
-    """Rule R4: with ``body:user`` a person's items bring that person's turns back, and nobody's none."""
+    """Rule R4: with ``body:user`` only turns of the same user are restored, and without a user none."""
     turns = [
         response(NOW), response(NOON, id="resp_2"), response(LATER, id="resp_3"),
         response(NOON, id="resp_4"), response(message("Welcome.")),
@@ -523,7 +523,7 @@ async def test_users_of_items_have_their_own_turns(named: str) -> None:
 
 
 async def test_references_to_other_items_are_another_conversation() -> None:
-    """Rule R4: of an item that is only referred to, the id is what must be the same."""
+    """Rule R4: with an item reference in the conversation, turns are restored only for the same id."""
     turns = [response(NOW), response(NOON, id="resp_2"), response(message("Welcome."))]
     async with client_of(*turns) as client:
         await client.ask(items({"type": "item_reference", "id": "msg_a"}, user("hi")))
@@ -534,7 +534,7 @@ async def test_references_to_other_items_are_another_conversation() -> None:
 
 
 async def test_instructions_are_not_compared_where_a_response_is_named() -> None:
-    """A response is gone on from by its id, under whatever the new request tells the model."""
+    """With ``previous_response_id`` the proxy restores turns even if the instructions have changed."""
     turns = [response(NOW), response(NOON, id="resp_2"), response(message("Welcome."))]
     async with client_of(*turns) as client:
         first = await client.said(items(user("hi")), hidden=("call_s",))
@@ -559,7 +559,7 @@ CHANGED_ITEMS: dict[str, Edit] = {
 
 @pytest.mark.parametrize("edit", [None, *CHANGED_ITEMS])
 async def test_calls_among_items_that_were_changed_are_the_clients(edit: str | None) -> None:
-    """Rule R4: what waits is put back only over the very items that the client was given."""
+    """Rule R4: the proxy restores a held turn only if the client sends back exactly what it was given."""
     mine = function_call("call_c", "mine", '{"a":1}')
     turns = [response(message("Wait."), NOW, mine), response(NOON, id="resp_2")]
     more = {"tools": [function("mine")]}
@@ -587,7 +587,7 @@ AS_WRITTEN: dict[str, Edit] = {
 
 @pytest.mark.parametrize("written", AS_WRITTEN)
 async def test_items_as_libraries_write_them_are_what_was_given(written: str) -> None:
-    """Nulls at any depth, texts in one and arguments written anew say nothing."""
+    """Turns are restored if a library added nulls, joined texts or wrote the arguments' JSON anew."""
     look: dict[str, Any] = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     look["action"] = {"type": "search", "query": "x", "sources": [{}]}
     mine = function_call("call_c", "mine", '{"id":"1234567890123456","path":"page123"}')
@@ -615,7 +615,7 @@ async def test_items_as_libraries_write_them_are_what_was_given(written: str) ->
 
 @pytest.mark.parametrize("odd", [{"type": ["x"]}, {"role": {"a": 1}, "content": "x"}, {"type": {"a": 1}}])
 async def test_an_item_of_no_known_kind_is_the_upstreams_to_refuse(odd: dict[str, Any]) -> None:
-    """Rule E1: a type or role that is no text is no failure of ours."""
+    """Rule E1: an item whose type or role is no string goes to the upstream, which may refuse it."""
     async with client_of(response(NOON)) as client:
         answer = await client.proxy.ask(items(user("hi"), odd, user("hi")), path=PATH)
         assert answer.status == 200

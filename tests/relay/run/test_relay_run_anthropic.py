@@ -1,4 +1,4 @@
-"""Messages through the whole proxy: the tool loop, mixed turns, errors, cut streams, counting tokens."""
+"""Anthropic's Messages end to end: tool loop, mixed turns, errors, cut streams and token counting."""
 
 import json
 from collections.abc import Sequence
@@ -39,18 +39,18 @@ BETA = {"anthropic-version": "2026-10-21", "anthropic-beta": "a-1, b-2", "x-api-
 async def one_run(
     *scripts: Sequence[Step], ask: Any = None, headers: Any = (), path: str = PATH, **config: Any
 ) -> tuple[Answer, list[RawRequest]]:
-    """One request and its answer; what the upstream was asked."""
+    """Send one request; return its answer and the requests that the upstream got."""
     async with looping(*scripts, **{**SERVED, **config}) as (proxy, upstream):
         return await proxy.ask(ask or ASK, headers, path=path), upstream.requests
 
 
 def asked(requests: Sequence[RawRequest], at: int = -1) -> dict[str, Any]:
-    """The body of a request that the upstream got."""
+    """Return the body of a request that the upstream got."""
     return dict(json.loads(requests[at].body))
 
 
 def message_of(answer: Answer, streaming: bool) -> dict[str, Any]:
-    """The message that a client makes of an answer."""
+    """Return the message that a client reads from an answer."""
     if not streaming:
         return dict(answer.json)
     read = read_stream(answer.body)
@@ -58,7 +58,7 @@ def message_of(answer: Answer, streaming: bool) -> dict[str, Any]:
 
 
 def said(streaming: bool, *blocks: Any, **more: Any) -> list[Step]:
-    """A turn, streamed or not."""
+    """Return a turn, as a stream or as one reply."""
     return (
         stream(*blocks, **more)
         if streaming
@@ -68,7 +68,7 @@ def said(streaming: bool, *blocks: Any, **more: Any) -> list[Step]:
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_a_server_tool_is_run(streaming: bool) -> None:
-    """One message of two turns; the thought goes back with its signature, the result behind its call."""
+    """The client gets one message; the upstream gets the signed thinking back, with the tool's result."""
     ask = {**ASK, "stream": streaming}
     answer, requests = await one_run(
         said(streaming, THOUGHT, text("Wait. "), SERVER), said(streaming, text("It is noon."), id="msg_2"),
@@ -108,7 +108,7 @@ async def test_a_server_tool_is_run(streaming: bool) -> None:
     ],
 )
 async def test_a_stream_that_calls_nothing_of_ours_keeps_its_bytes(data: bytes, allow: Sequence[str]) -> None:
-    """Rules W1 and W2: whether tools are offered or not; no end mark of another dialect is added."""
+    """Rules W1 and W2: a stream without server calls keeps its bytes, whether or not tools are offered."""
     ask = {**ASK, "tools": [tool("mine")]}
     answer, requests = await one_run(
         chunked(*[data[at : at + 7] for at in range(0, len(data), 7)]), ask=ask, allow=allow
@@ -119,7 +119,7 @@ async def test_a_stream_that_calls_nothing_of_ours_keeps_its_bytes(data: bytes, 
 
 
 async def test_a_reply_that_calls_nothing_of_ours_keeps_its_bytes() -> None:
-    """Its headers, too."""
+    """A reply without server calls keeps its bytes and its headers."""
     body = (
         b'{"id": "msg_1", "type":"message","content":[ ],"stop_reason":"end_turn","usage":{"input_tokens":1}}'
     )
@@ -131,14 +131,14 @@ async def test_a_reply_that_calls_nothing_of_ours_keeps_its_bytes() -> None:
 
 
 async def test_a_version_is_added_where_a_client_names_none() -> None:
-    """The provider asks for one; a client that names one is believed."""
+    """The proxy adds ``anthropic-version`` if the client sends none, because the provider requires it."""
     _, (bare,) = await one_run(ANSWER, allow=())
     assert bare.header("anthropic-version") == "2023-06-01"
 
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_a_mixed_turn_waits_for_the_client(streaming: bool) -> None:
-    """The client gets its call alone, and with its result the hidden part is put back, ours first."""
+    """The client gets only its own call; when it returns the result, the proxy restores the hidden part."""
     ask = {**ASK, "stream": streaming, "tools": [tool("mine")]}
     scripts = said(streaming, THOUGHT, SERVER, MINE), said(streaming, text("Done."), id="msg_2")
     async with looping(*scripts, **SERVED) as (proxy, upstream):
@@ -161,7 +161,7 @@ async def test_a_mixed_turn_waits_for_the_client(streaming: bool) -> None:
 
 
 async def test_the_turns_behind_an_answer_are_put_back() -> None:
-    """A client sends our one message back as it has it; the upstream gets all turns again."""
+    """When the client sends the answer back, the proxy restores all turns behind it for the upstream."""
     async with looping(stream(text("Wait. "), SERVER), ANSWER, ANSWER, **SERVED) as (proxy, upstream):
         read = read_stream((await proxy.ask(ASK, path=PATH)).body)
         back = [*ASK["messages"], {"role": "assistant", "content": read.blocks}, user(text="And?")]
@@ -172,7 +172,7 @@ async def test_the_turns_behind_an_answer_are_put_back() -> None:
 
 
 async def test_a_paused_turn_goes_on() -> None:
-    """Within a run nobody but the proxy can continue it: the client knows nothing of the turns before."""
+    """After a hidden turn the proxy itself continues a paused turn; the client never saw the hidden one."""
     search = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"q": "x"}}
     answer, requests = await one_run(
         stream(SERVER),
@@ -186,7 +186,7 @@ async def test_a_paused_turn_goes_on() -> None:
 
 
 async def test_calls_side_by_side_are_answered_in_one_message() -> None:
-    """In their order."""
+    """The model gets the results of parallel calls in one message, in the order of the calls."""
     two = [
         tool_use("toolu_1", TIME, {"timezone": "UTC"}),
         tool_use("toolu_2", TIME, {"timezone": "Asia/Tokyo"}),
@@ -197,7 +197,7 @@ async def test_calls_side_by_side_are_answered_in_one_message() -> None:
 
 
 async def test_a_failed_call_says_so() -> None:
-    """The model is told that it is an error, and the run goes on (rule T3)."""
+    """The model is told that its call failed, and the run goes on (rule T3)."""
     _, requests = await one_run(stream(tool_use("toolu_1", TIME, {"timezone": "Nowhere/X"})), ANSWER)
     (result,) = asked(requests)["messages"][2]["content"]
     assert result["is_error"] is True
@@ -205,7 +205,7 @@ async def test_a_failed_call_says_so() -> None:
 
 
 async def test_a_call_cut_short_is_not_run() -> None:
-    """Rule W7: its arguments are not the model's word."""
+    """Rule W7: a call whose arguments were cut off does not run."""
     cut = tool_use("toolu_1", TIME, '{"timezone": "UT')
     opened, *pieces, stop = block_events(0, cut)
     data = b"".join([start(), opened, *pieces, stop, ending("max_tokens"), STOP])
@@ -222,7 +222,7 @@ IN_A_CALL = start() + b"".join(block_events(0, SERVER)[:-2])
 @pytest.mark.parametrize("data", [start(), BEGUN, IN_A_CALL])
 @pytest.mark.parametrize("ends", ["properly", "broken"])
 async def test_a_lost_upstream_is_an_error(ends: str, data: bytes, allow: Sequence[str]) -> None:
-    """A stream that merely ends looks like success to several clients, inside a call like one with ``{}``."""
+    """If the upstream's stream ends early, the client gets an error, because it could look complete."""
     broken: list[Step] = [
         head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"),
         chunk(data),
@@ -236,7 +236,7 @@ async def test_a_lost_upstream_is_an_error(ends: str, data: bytes, allow: Sequen
 
 
 async def test_a_later_turn_that_fails_is_an_error() -> None:
-    """With the upstream's own type, so that a client knows whether to wait."""
+    """If a later turn fails, the client gets an error with the upstream's type and message."""
     refused = json.dumps(
         {"type": "error", "error": {"type": "invalid_request_error", "message": "Bad"}}
     ).encode()
@@ -252,7 +252,7 @@ async def test_a_later_turn_that_fails_is_an_error() -> None:
 
 
 async def test_an_error_before_the_stream_passes() -> None:
-    """Rule E2: status, body and the headers that say when to try again."""
+    """Rule E2: an upstream's error passes with its status, its body and its headers about retries."""
     body = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"req_1"}'
     script = whole(
         body, "retry-after: 3", "x-should-retry: true", "request-id: req_1", status="529 Overloaded"
@@ -273,7 +273,7 @@ async def test_an_error_before_the_stream_passes() -> None:
     ],
 )
 async def test_errors_of_ours_are_in_this_dialect(ask: Any, status: int, kind: str) -> None:
-    """Rule E1: with the id of the request where its clients look for it."""
+    """Rule E1: the proxy's own errors are in Anthropic's format, with the request id in body and headers."""
     answer, requests = await one_run(ANSWER, ask=ask)
     assert answer.status == status
     assert answer.json["type"] == "error"
@@ -283,13 +283,13 @@ async def test_errors_of_ours_are_in_this_dialect(ask: Any, status: int, kind: s
 
 
 async def test_an_unreachable_upstream_is_said() -> None:
-    """With a status that clients repeat."""
+    """If the upstream cannot be reached, the client gets a 502, which clients retry."""
     answer, _ = await one_run([FIN], served={"wires": ["anthropic"], "retries": 0})
     assert (answer.status, answer.json["error"]["type"]) == (502, "api_error")
 
 
 async def test_tokens_are_counted_by_the_upstream() -> None:
-    """The body as it came, under the key of the upstream; its answer as it came."""
+    """The proxy sends a request to count tokens on unchanged, with the upstream's key."""
     ask = {"model": "m", "messages": [user(text="hi")], "tools": [tool("mine")]}
     answer, (request,) = await one_run(
         whole(b'{"input_tokens": 12}'), ask=ask, path=f"{PATH}/count_tokens?beta=true"
@@ -301,14 +301,14 @@ async def test_tokens_are_counted_by_the_upstream() -> None:
 
 
 async def test_counting_where_no_upstream_can_is_a_clear_error() -> None:
-    """Clients then estimate."""
+    """If no upstream can count tokens, the client gets a 404."""
     ask = {"model": "m", "messages": []}
     answer, _ = await one_run(ANSWER, ask=ask, path=f"{PATH}/count_tokens", served={"wires": ["chat"]})
     assert (answer.status, answer.json["type"]) == (404, "error")
 
 
 async def test_events_are_told_on_pings() -> None:
-    """A block of ours would be asked back by a client, and makes some of them repeat the request."""
+    """The trace comes with pings, because clients would send a block of the proxy's back to it."""
     async with looping(stream(SERVER), ANSWER, **SERVED, tools={"trace_max": "events"}) as (proxy, _):
         answer = await proxy.ask(ASK, {"x-toolrelay-trace": "events"}, path=PATH)
     read = read_stream(answer.body)
@@ -318,7 +318,7 @@ async def test_events_are_told_on_pings() -> None:
 
 
 async def test_a_trace_that_was_a_thought_does_not_go_back() -> None:
-    """No upstream has signed it."""
+    """The proxy removes its trace from a client's thinking blocks, because no upstream has signed it."""
     async with looping(stream(SERVER), ANSWER, ANSWER, **SERVED, tools={"trace_max": "events"}) as (
         proxy,
         upstream,
@@ -333,7 +333,7 @@ async def test_a_trace_that_was_a_thought_does_not_go_back() -> None:
 
 
 async def test_a_ping_says_that_tools_run(watch: Watch) -> None:
-    """While nothing else is sent."""
+    """While a tool runs, the client gets pings."""
     slow = stream(tool_use("toolu_1", "probe_tools__slow"))
     got = b""
     async with (
@@ -350,7 +350,7 @@ async def test_a_ping_says_that_tools_run(watch: Watch) -> None:
 
 
 async def test_usage_is_limited() -> None:
-    """What passes is counted as what is run, of both halves of a report."""
+    """The limit of tokens counts input and output, whether or not the request has server tools."""
     for allow in ((), ("core__*",)):
         async with looping(ANSWER, **SERVED, allow=allow, limits={"tokens": ["15/hour"]}) as (proxy, _):
             statuses = [(await proxy.ask(ASK, path=PATH)).status for _ in range(2)]
@@ -358,7 +358,7 @@ async def test_usage_is_limited() -> None:
 
 
 async def test_the_run_is_on_record() -> None:
-    """With its turns, its messages in shared terms, and its wire."""
+    """The record has the run with its dialect and its tool call."""
     async with looping(stream(THOUGHT, SERVER), ANSWER, **SERVED) as (proxy, _):
         await proxy.ask(ASK, path=PATH)
         detail = await proxy.run_reaches("completed")

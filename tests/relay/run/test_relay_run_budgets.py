@@ -1,4 +1,4 @@
-"""The budgets of one run: what counts against them, what its agents get of them, and what ends it."""
+"""The budgets of one run: what counts against them, what agents get of them, and what ends a run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ ONE, TWO, THREE = (ToolCall(str(n + 1), "core__x", "{}", n) for n in range(3))
 
 
 class Clock:
-    """Seconds that a test sets."""
+    """A clock that a test sets."""
 
     now = 1000.0
 
@@ -35,18 +35,18 @@ class Clock:
 
 
 def a_run(settings: RunSettings | None = None, clock: Clock | None = None, **options: Any) -> Run:
-    """A run in which every call is the server's."""
+    """Return a run in which every call is a call of a server tool."""
     return Run(settings or RunSettings(), is_hidden=lambda name: True, clock=clock or Clock(), **options)
 
 
 def an_agents_purse(**left: Any) -> Purse:
-    """What an agent may use; each budget is large unless given."""
+    """Return the purse of an agent; each budget is large unless given."""
     budgets: dict[str, Any] = {"turns": 100, "calls": 100, "tokens": None, "cost": None}
     return Purse(**{**budgets, "seconds_left": lambda: 100.0, **left})
 
 
 def turn(run: Run, *calls: ToolCall, usage: Usage | None = None) -> Any:
-    """Let the model say one turn; the command that follows."""
+    """Let the model answer one turn; return the command that follows."""
     events: list[TurnEvent] = [TurnStarted("chatcmpl-1", "m-1")]
     events += [ToolCallFinished(call.index, call) for call in calls]
     events += [UsageReported(usage)] if usage else []
@@ -55,7 +55,7 @@ def turn(run: Run, *calls: ToolCall, usage: Usage | None = None) -> Any:
 
 
 def exhausted(words: str, *calls: ToolCall) -> RunTools:
-    """The command if no call runs because a budget is spent, which these words say."""
+    """Return the command if no call runs because of a spent budget, which ``words`` names."""
     return RunTools(
         (), tuple(failed_result(call.call_id, "budget_exhausted", f"Not run: {words}.") for call in calls)
     )
@@ -76,7 +76,7 @@ def test_a_run_begins_with_nothing_used() -> None:
 
 
 def test_a_turn_knows_the_response_that_it_is_read_from() -> None:
-    """The id and the model are the upstream's own."""
+    """The run takes the id and the model of a turn from the upstream's response."""
     run = a_run()
     run.start()
     turn(run)
@@ -84,7 +84,7 @@ def test_a_turn_knows_the_response_that_it_is_read_from() -> None:
 
 
 def test_a_run_needs_no_approval_unless_told_otherwise() -> None:
-    """Without a policy that asks, calls run at once."""
+    """Without a policy that asks for approvals, calls run at once."""
     run = a_run()
     run.start()
     assert turn(run, ONE) == RunTools((ONE,))
@@ -94,7 +94,7 @@ def test_a_run_needs_no_approval_unless_told_otherwise() -> None:
 
 
 def test_tokens_and_cost_add_up_over_turns() -> None:
-    """Limits count every token that a turn used, even if its total is too small; cost has its price."""
+    """Limits count each token of a turn, even if the reported total is too small; cost follows the price."""
     run = a_run(price=PRICE)
     run.start()
     turn(run, ONE, usage=Usage(10, 5, 15, cached_tokens=4))
@@ -107,7 +107,7 @@ def test_tokens_and_cost_add_up_over_turns() -> None:
 
 
 def test_an_estimate_counts_for_limits_alone() -> None:
-    """What the upstream did not report is never shown as reported."""
+    """An estimate of usage counts against limits, but is not added to the reported numbers."""
     run = a_run(price=PRICE)
     run.start()
     turn(run)
@@ -118,7 +118,7 @@ def test_an_estimate_counts_for_limits_alone() -> None:
 
 
 def test_estimates_add_up_over_turns() -> None:
-    """Each turn that reported nothing counts."""
+    """The run estimates the usage of each turn that reported none, and adds it up."""
     run = a_run(price=PRICE)
     run.start()
     for _ in range(2):
@@ -129,7 +129,7 @@ def test_estimates_add_up_over_turns() -> None:
 
 
 def test_an_estimate_without_a_price_costs_nothing() -> None:
-    """Tokens count, cost is unknown."""
+    """Without a price, an estimate counts tokens, and the cost stays unknown."""
     run = a_run()
     run.start()
     turn(run)
@@ -138,7 +138,7 @@ def test_an_estimate_without_a_price_costs_nothing() -> None:
 
 
 def test_nothing_is_estimated_for_a_turn_that_reported_its_usage() -> None:
-    """A report is better than any estimate."""
+    """The run ignores an estimate if the turn reported its usage."""
     run = a_run()
     run.start()
     turn(run, usage=Usage(3, 1, 4))
@@ -150,7 +150,7 @@ def test_nothing_is_estimated_for_a_turn_that_reported_its_usage() -> None:
 
 
 def spent_by(settings: RunSettings, *, price: Price | None = None, **of_agents: int) -> tuple[Any, Run]:
-    """The command for one call of a turn with 15 tokens, after agents used that much; and the run."""
+    """Return the command for one call in a turn of 15 tokens, after agents used so much, and the run."""
     run = a_run(settings, price=price)
     run.start()
     for name, used in of_agents.items():
@@ -207,7 +207,7 @@ RUNS = RunTools((ONE,))
 def test_agents_and_the_run_share_each_budget(
     settings: RunSettings, of_agents: dict[str, int], words: str, setting: str
 ) -> None:
-    """Rule T7: a budget is spent at its bound, not one before, and the run names the setting."""
+    """Rule T7: a budget is spent exactly when its limit is reached, and the run names the setting."""
     command, run = spent_by(settings, price=PRICE, **of_agents)
     assert command == (exhausted(words, ONE) if words else RUNS)
     assert run.spent == setting
@@ -216,7 +216,7 @@ def test_agents_and_the_run_share_each_budget(
 
 
 def test_a_cost_without_a_price_is_the_agents_alone() -> None:
-    """The run's own turns have no known cost, but those of its agents may."""
+    """Without a price, only the cost of agents counts against the run's limit."""
     assert spent_by(RunSettings(max_cost=5), cost=4)[0] == RUNS
     assert spent_by(RunSettings(max_cost=5), cost=5)[1].spent == "tools.max_cost"
 
@@ -225,7 +225,7 @@ def test_a_cost_without_a_price_is_the_agents_alone() -> None:
     ("purse", "setting"), [(None, "tools.request_timeout_s"), (an_agents_purse(), "tools.timeout_s")]
 )
 def test_time_that_is_up_names_its_setting(purse: Purse | None, setting: str) -> None:
-    """Rule T7: an agent's time has a setting of its own; fractions of a second are written as such."""
+    """Rule T7: when time is up, the run names the setting, which is another one for an agent."""
     clock = Clock()
     run = a_run(RunSettings(request_timeout_s=2.5), clock, purse=purse)
     run.start()
@@ -236,7 +236,7 @@ def test_time_that_is_up_names_its_setting(purse: Purse | None, setting: str) ->
 
 
 def test_the_first_spent_budget_is_the_one_that_is_named() -> None:
-    """Two calls too many, then no time: the run says what came first."""
+    """If two budgets are spent one after the other, the run names the first."""
     clock = Clock()
     run = a_run(RunSettings(max_calls=1, request_timeout_s=30), clock)
     run.start()
@@ -250,7 +250,7 @@ def test_the_first_spent_budget_is_the_one_that_is_named() -> None:
 
 
 def test_time_that_tools_used_up_is_named() -> None:
-    """The run says why its next turn is the last, even if every call ran."""
+    """If tools used up the time, the run names that setting, even if every call ran."""
     clock = Clock()
     run = a_run(RunSettings(request_timeout_s=30), clock)
     run.start()
@@ -261,13 +261,13 @@ def test_time_that_tools_used_up_is_named() -> None:
 
 
 def test_a_call_that_finds_a_budget_spent_later_gets_the_same_kind_of_result() -> None:
-    """Rule T7: calls that were decided before can still be refused for a budget."""
+    """Rule T7: a call that is refused only when it would start gets the code ``budget_exhausted``, too."""
     result = a_run().budget_failure(ONE)
     assert result == failed_result("1", "budget_exhausted", "Not run: a budget of this request is spent.")
 
 
 def test_turns_whose_answer_was_cut_off_keep_their_reason() -> None:
-    """Rule W7: a length limit is the upstream's, not a budget of the proxy."""
+    """Rule W7: a turn that the upstream cut off ends with ``length``, and no budget counts as spent."""
     run = a_run()
     run.start()
     run.observe([ToolCallFinished(0, ONE), TurnFinished("length")])
@@ -279,7 +279,7 @@ def test_turns_whose_answer_was_cut_off_keep_their_reason() -> None:
 
 
 def test_agents_get_what_is_left_of_each_budget() -> None:
-    """One turn is kept for the run's own answer, and what earlier agents used is gone."""
+    """Agents get the rest of each budget, less one turn, which is reserved for the run's own answer."""
     clock = Clock()
     settings = RunSettings(max_turns=9, max_calls=20, max_tokens=100, max_cost=1000, request_timeout_s=60)
     run = a_run(settings, clock, price=PRICE)
@@ -300,12 +300,12 @@ def test_agents_get_what_is_left_of_each_budget() -> None:
 
 
 def taken(take: Any) -> int:
-    """How often something can be taken; at most 50 times."""
+    """Return how often something can be taken; at most 50 times."""
     return next((count for count in range(50) if not take()), 50)
 
 
 def test_without_limits_agents_have_none_either() -> None:
-    """No tokens or cost that they use are too many."""
+    """If the run has no limits of tokens and cost, its agents have none either."""
     run = a_run()
     run.start()
     purse = run.purse()
@@ -314,7 +314,7 @@ def test_without_limits_agents_have_none_either() -> None:
 
 
 def test_a_cost_limit_without_a_price_is_for_agents_alone() -> None:
-    """The run's own cost is unknown and counts as none."""
+    """Without a price, agents get the whole limit of cost, because the run's own cost is unknown."""
     run = a_run(RunSettings(max_cost=10))
     run.start()
     turn(run, ONE, usage=Usage(10, 5, 15))
@@ -326,7 +326,7 @@ def test_a_cost_limit_without_a_price_is_for_agents_alone() -> None:
 
 
 def test_what_agents_used_counts_against_the_run() -> None:
-    """Two groups of agents, one after the other."""
+    """The run adds up what each group of its agents used."""
     run = a_run()
     run.start()
     for used in (1, 2):
@@ -344,7 +344,7 @@ def test_what_agents_used_counts_against_the_run() -> None:
 
 
 def test_an_agent_spends_from_its_callers_budgets() -> None:
-    """Each turn's tokens and cost, and each call that runs; a turn without a price costs nothing there."""
+    """An agent's turns, calls, tokens and cost count against its caller's budgets; no price means no cost."""
     purse = an_agents_purse(turns=5, calls=5)
     run = a_run(price=PRICE, purse=purse)
     run.start()
@@ -356,7 +356,7 @@ def test_an_agent_spends_from_its_callers_budgets() -> None:
 
 
 def test_an_agent_whose_caller_has_no_calls_left_is_told_so() -> None:
-    """Rule T7: the setting is the caller's."""
+    """Rule T7: the run refuses an agent's call beyond its caller's budget, and names the caller's setting."""
     run = a_run(purse=an_agents_purse(calls=1))
     run.start()
     command = turn(run, ONE, TWO)
@@ -374,7 +374,7 @@ def test_an_agent_whose_caller_has_no_calls_left_is_told_so() -> None:
     ],
 )
 def test_an_agent_stops_when_its_callers_budget_is_spent(left: dict[str, Any], setting: str) -> None:
-    """Rule T7: the words name no number, because other agents used some of it."""
+    """Rule T7: if a shared budget is spent, the message names no number, as others used some of it."""
     run = a_run(price=PRICE, purse=an_agents_purse(**left))
     run.start()
     command = turn(run, ONE, usage=Usage(10, 5, 15))
@@ -396,7 +396,7 @@ def test_an_agent_stops_when_its_callers_budget_is_spent(left: dict[str, Any], s
 def test_an_agents_last_turn_is_for_its_report(
     settings: RunSettings, turns: int, lasts: Sequence[bool]
 ) -> None:
-    """It comes when the agent's own turns or those of its caller run out, and counts as one of them."""
+    """An agent's last turn has no tools; it comes when its own turns or those of its caller run out."""
     run = a_run(settings, purse=an_agents_purse(turns=turns))
     commands = [run.start()]
     while not commands[-1].last:  # type: ignore[union-attr]
@@ -418,14 +418,14 @@ def test_an_agents_last_turn_is_for_its_report(
 def test_an_agent_that_begins_with_its_report_says_which_budget_it_lacks(
     settings: RunSettings, turns: int, continues: bool, setting: str
 ) -> None:
-    """An agent that may have one turn has all of its turns, and lacks none."""
+    """If an agent's first turn is its last, it names the spent budget, unless it only ever had one turn."""
     run = a_run(settings, purse=an_agents_purse(turns=turns), had_turns_before=continues)
     run.start()
     assert run.spent == setting
 
 
 def test_a_result_of_no_known_call_has_an_empty_one() -> None:
-    """Observers get a call with the id alone."""
+    """A result with an unknown call id belongs to an empty call that has only the id."""
     run = a_run()
     run.start()
     turn(run, ONE, TWO)

@@ -1,4 +1,4 @@
-"""An upstream that sends more at once than can be read at once: the loop serves others in between."""
+"""An upstream that sends much at once: the proxy reads it in parts and serves others in between."""
 
 import asyncio
 import json
@@ -34,11 +34,11 @@ FILLERS: dict[str, bytes] = {
     "numbers": b"data: 1\n\n",
 }
 DEAR = ("mixed blank lines", "no data", "numbers", "empty events")
-"""Those that are taken one by one."""
+"""The proxy reads these fillers one event at a time, so that a test sends fewer of them."""
 
 
 def pieces(data: bytes) -> list[Step]:
-    """What is written at once is bounded, so that the upstream's own callbacks are short."""
+    """Split data into chunks of limited size, so that the upstream's own callbacks are short."""
     return [chunk(data[at : at + 65536]) for at in range(0, len(data), 65536)]
 
 
@@ -62,7 +62,7 @@ ENDS: dict[str, bytes] = {
 
 
 async def burst(wire: str, data: bytes, opening: bytes = SSE_HEAD) -> tuple[Count, Answer]:
-    """A stream that has ``data`` in it, with tools offered: the calls it took, the client's answer."""
+    """Send a stream with ``data`` in it, with tools offered; return the counted calls and the answer."""
     script = [opening, chunk(BEGUN[wire]), *pieces(data + ENDS[wire]), LAST_CHUNK, KEEP]
     async with looping(script, allow=("core__*",)) as (proxy, _):
         count = Count()
@@ -74,7 +74,7 @@ async def burst(wire: str, data: bytes, opening: bytes = SSE_HEAD) -> tuple[Coun
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 @pytest.mark.parametrize("filler", FILLERS)
 async def test_events_that_say_nothing(wire: str, filler: str) -> None:
-    """Rule W2: half a megabyte of them passes as it came, and no callback holds the loop."""
+    """Rule W2: a burst of events without content passes unchanged, and no callback blocks the loop."""
     size = SIZE // 64 if filler in DEAR else SIZE
     data = FILLERS[filler] * (size // len(FILLERS[filler]))
     count, answer = await burst(wire, data)
@@ -84,7 +84,7 @@ async def test_events_that_say_nothing(wire: str, filler: str) -> None:
 
 @pytest.mark.parametrize("kind", ["alike", "each another"])
 async def test_small_pieces_of_text(kind: str) -> None:
-    """The same of text in small pieces, alike but for their text or each another."""
+    """A burst of small pieces of text passes unchanged, and no callback blocks the loop."""
     times = SIZE // len(TEXT)
     data = TEXT * times if kind == "alike" else b"".join(OTHER_TEXT % number for number in range(times))
     count, answer = await burst("chat", data)
@@ -93,14 +93,14 @@ async def test_small_pieces_of_text(kind: str) -> None:
 
 
 async def test_pieces_of_arguments_on_chat() -> None:
-    """Rule W7: arguments in ten thousand pieces are one call; no callback holds the loop."""
+    """Rule W7: arguments in ten thousand pieces become one call, and no callback blocks the loop."""
     data = chat.call("call_1", TIME, '{"timezone":"UTC"') + chat.call(None, None, " ") * 10_000
     data += chat.call(None, None, "}") + chat.finish("tool_calls") + chat.DONE
     first = [SSE_HEAD, chunk(chat.role()), *pieces(data), LAST_CHUNK, KEEP]
     warm = called(("call_0", TIME, '{"timezone":"UTC"}'))
     policy = {"max_argument_bytes": 65536}
     async with looping(warm, ANSWER, first, ANSWER, allow=("core__*",), policy=policy) as (proxy, upstream):
-        await ask(proxy, *ASKS["chat"])  # What a process makes once for its tools.
+        await ask(proxy, *ASKS["chat"])  # The first request makes what the process keeps for its tools.
         count = Count()
         with count.counting_callbacks():
             answer = await ask(proxy, *ASKS["chat"])
@@ -111,7 +111,7 @@ async def test_pieces_of_arguments_on_chat() -> None:
 
 
 async def test_pieces_of_arguments_on_responses() -> None:
-    """The same of a call that Responses streams."""
+    """On Responses, arguments in many pieces do not block the loop either."""
     item = responses.function_call("call_1", "mine", "")
     opened = responses.encode([responses.event("response.output_item.added", output_index=0, item=item)])
     data = opened + DELTA * (SIZE // 8 // len(DELTA))
@@ -121,7 +121,7 @@ async def test_pieces_of_arguments_on_responses() -> None:
 
 
 async def test_a_body_of_an_unknown_kind() -> None:
-    """A body that was not asked for is looked through for a call in parts as well (rule W5)."""
+    """The proxy searches a body of an unexpected type for hidden calls in parts, too (rule W5)."""
     data = b"hello\n\n" + FILLERS["empty events"] * (SIZE // 10)
     script = [ODD_HEAD, *pieces(data), LAST_CHUNK, KEEP]
     async with looping(script, allow=("core__*",)) as (proxy, _):
@@ -133,7 +133,7 @@ async def test_a_body_of_an_unknown_kind() -> None:
 
 
 async def test_others_are_served_during_a_burst() -> None:
-    """While one stream brings megabytes at once, another request is answered before it has ended."""
+    """While one stream sends a burst, the proxy answers another request before that stream ends."""
     data = FILLERS["empty events"] * (SIZE // 10)
     script = [SSE_HEAD, chunk(BEGUN["chat"]), *pieces(data + ENDS["chat"]), LAST_CHUNK, KEEP]
     async with looping(script, ANSWER, allow=("core__*",)) as (proxy, _), proxy.sent(ASK) as conversation:
@@ -152,7 +152,7 @@ async def test_others_are_served_during_a_burst() -> None:
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("filler", [*FILLERS, "text"])
 def test_a_part_is_bounded(wire: Any, filler: str, together: bool) -> None:
-    """Rule W6: a reader reads no more than it is told to, and nothing comes of it but what comes of all."""
+    """Rule W6: a reader handles a limited number of events at once, and the output stays the same."""
     data = {**FILLERS, "text": TEXT}[filler] * 3000
     whole = wire.reader({TIME}, lambda name: name == TIME, 8192)
     expected = b"".join(frame.raw for frame in whole.feed(BEGUN[wire.dialect.name] + data))

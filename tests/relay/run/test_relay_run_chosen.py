@@ -33,11 +33,11 @@ NOON = message("It is noon.", id="msg_2")
 
 @asynccontextmanager
 async def between(upstream: Speaker) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy before an upstream of one dialect, which calls our tool once and then answers."""
+    """A proxy before an upstream of one dialect, whose model calls the proxy's tool once and then answers."""
 
     def model(request: RawRequest) -> list[Step]:
         body = json.loads(request.body)
-        # A vendor's own tools have no names.
+        # A vendor's toolsets have no names.
         named = [tool for tool in body.get("tools", ()) if tool.get("type") != "mcp_toolset"]
         got = upstream.got({**body, "tools": named})
         turn = Turn("It is noon.") if got.results else Turn("", (ECHOED,))
@@ -57,7 +57,7 @@ async def between(upstream: Speaker) -> AsyncIterator[tuple[Proxy, RawUpstream]]
 async def test_only_what_was_chosen_is_offered(
     client: str, upstream: str, chosen: dict[str, Any], streaming: bool
 ) -> None:
-    """In place of the element the upstream gets the tool; usage tells how many calls ran."""
+    """The upstream gets only the chosen tool, in place of the element; usage says how many calls ran."""
     asks, answers = SPEAKERS[client], SPEAKERS[upstream]
     async with between(answers) as (proxy, served):
         body = asks.ask(SAYS, stream=streaming, tools=["mine"])
@@ -75,7 +75,7 @@ async def test_only_what_was_chosen_is_offered(
 
 @pytest.mark.parametrize("client", SPEAKERS)
 async def test_a_name_that_cannot_be_had(client: str) -> None:
-    """Rule E1: a 400 in the client's dialect, and no upstream is asked."""
+    """Rule E1: an unknown server name gets a 400 in the client's dialect, and no upstream is asked."""
     asks = SPEAKERS[client]
     async with between(SPEAKERS["chat"]) as (proxy, served):
         body = asks.ask(SAYS, tools=["mine"])
@@ -88,7 +88,7 @@ async def test_a_name_that_cannot_be_had(client: str) -> None:
 
 
 async def test_a_key_without_tools_is_told_so() -> None:
-    """What chooses tools is looked for also where nobody has any."""
+    """The proxy refuses a chosen server with a 400 even if the client may use no tools at all."""
     async with RawUpstream(reply(NOON)) as served, running(make_config(served.url, allow=())) as proxy:
         answer = await proxy.ask(ASK, path="/v1/responses")
         assert answer.status == 400
@@ -97,7 +97,7 @@ async def test_a_key_without_tools_is_told_so() -> None:
 
 
 async def test_the_connector_of_messages() -> None:
-    """``mcp_servers`` with a toolset, as Anthropic's own API is asked; a vendor's server goes on to it."""
+    """``mcp_servers`` with a toolset chooses the proxy's tools; the vendor's server goes to the upstream."""
     theirs = {"type": "url", "name": "deep", "url": "https://mcp.example.com/mcp"}
     async with between(SPEAKERS["anthropic"]) as (proxy, served):
         body = SPEAKERS["anthropic"].ask(SAYS)
@@ -119,7 +119,7 @@ async def test_the_connector_of_messages() -> None:
         assert [tool.get("name") or tool["mcp_server_name"] for tool in sent["tools"]] == ["deep", ECHO]
 
 
-# ---------------------------------------------------------------- the items of Responses
+# ---------------------------------------------------------------- the output items of Responses
 
 LISTED = ["response.output_item.added", "response.mcp_list_tools.in_progress",
           "response.mcp_list_tools.completed", "response.output_item.done"]  # fmt: skip
@@ -130,14 +130,14 @@ OPENED = ["response.created", "response.in_progress"]
 
 
 async def passed(client: Client, body: Any, headers: Any = ()) -> Reading:
-    """An answer of which the upstream's bytes reach the client as they came."""
+    """Send a request and read its answer, which the proxy passes on without composing it."""
     answer = await client.ask(body, headers)
     assert answer.status == 200, answer.body
     return check_response_stream(answer.body, hidden=(ECHO,), complete=False)
 
 
 async def test_the_items_of_a_stream() -> None:
-    """Rules W3, W4: the list of tools first, then each call, in the events that OpenAI sends."""
+    """Rules W3, W4: the stream has the list of tools first, then each call, in the events of OpenAI."""
     async with client_of(stream(CALLED), stream(NOON, id="resp_2")) as client:
         read = await client.said(ASK, hidden=(ECHO,))
         assert [kind for kind in read.kinds if ".output_text" not in kind and "content_part" not in kind] == [
@@ -168,7 +168,7 @@ async def test_the_items_of_a_stream() -> None:
 
 
 async def test_the_items_of_a_whole_answer() -> None:
-    """The same without a stream."""
+    """Without a stream, the answer has the list of tools, the call, the message and the count of calls."""
     async with client_of(reply(CALLED), reply(NOON, id="resp_2")) as client:
         read = await client.said({**ASK, "stream": False}, hidden=(ECHO,))
         kinds = [item["type"] for item in read.response["output"]]
@@ -178,7 +178,7 @@ async def test_the_items_of_a_whole_answer() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 async def test_a_model_that_calls_nothing(streaming: bool) -> None:
-    """The list is there all the same, as with OpenAI."""
+    """The answer has the list of tools even if the model calls none, as with OpenAI."""
     said = stream(NOON) if streaming else reply(NOON)
     async with client_of(said) as client:
         read = await client.said({**ASK, "stream": streaming}, hidden=(ECHO,))
@@ -187,7 +187,7 @@ async def test_a_model_that_calls_nothing(streaming: bool) -> None:
 
 
 async def test_a_call_that_fails_is_shown_as_failed() -> None:
-    """With the words that everybody may see."""
+    """A failed call has the status ``failed`` and a message that clients may see."""
     entry = {**ENTRY, "allowed_tools": ["fail"]}
     called = function_call("call_s", "probe_tools__fail")
     async with client_of(stream(called), stream(NOON, id="resp_2")) as client:
@@ -199,7 +199,7 @@ async def test_a_call_that_fails_is_shown_as_failed() -> None:
 
 
 async def test_calls_of_the_client_stand_beside() -> None:
-    """A turn with a call of ours and one of the client's is suspended as any other."""
+    """A turn that also calls a client tool is suspended; with the client's result the run goes on."""
     mine = function_call("call_c", "mine")
     ask = {**ASK, "tools": [function("mine"), ENTRY]}
     async with client_of(stream(CALLED, mine), stream(NOON, id="resp_2")) as client:
@@ -222,8 +222,8 @@ async def test_calls_of_the_client_stand_beside() -> None:
 
 @pytest.mark.parametrize("history", ["on", "off"])
 async def test_items_that_come_back(history: str) -> None:
-    """A client that sends everything again has its list already; its call is the model's call, with its
-    result."""
+    """When a client sends its items back, the upstream gets the model's call with its result; the client
+    does not get the list of tools again."""
     async with client_of(stream(CALLED), stream(NOON, id="resp_2"), stream(NOON, id="resp_3")) as client:
         headers = {"x-toolrelay-history": history}
         read = await client.said({**ASK, "store": False}, headers, hidden=(ECHO,))
@@ -242,7 +242,7 @@ async def test_items_that_come_back(history: str) -> None:
 
 
 async def test_an_item_that_was_changed_is_the_clients_word() -> None:
-    """A result that nobody signed is no result; so is one under another server's label."""
+    """A call whose output or label the client changed goes to the model as the user's text, not as a call."""
     async with client_of(
         stream(CALLED), stream(NOON, id="resp_2"), *([stream(NOON, id="resp_3")] * 2)
     ) as client:
@@ -261,7 +261,7 @@ async def test_an_item_that_was_changed_is_the_clients_word() -> None:
 
 
 async def test_servers_of_vendors_pass() -> None:
-    """They are the upstream's to call, and their items go through as they come."""
+    """The upstream calls a vendor's server itself, and the client gets its items unchanged."""
     vendor = {"type": "mcp", "server_label": "deep", "server_url": "https://mcp.example.com/mcp"}
     theirs = {
         "id": "mcp_1", "type": "mcp_call", "status": "completed", "server_label": "deep", "name": "ask",
@@ -275,7 +275,7 @@ async def test_servers_of_vendors_pass() -> None:
 
 
 async def test_a_vendors_server_alone_changes_nothing() -> None:
-    """Rule W1: what names no server of ours is handed on."""
+    """Rule W1: a request that chooses only a vendor's server goes to the upstream unchanged."""
     vendor = {"type": "mcp", "server_label": "deep", "server_url": "https://mcp.example.com/mcp"}
     body = {**ASK, "tools": [vendor]}
     async with client_of(stream(NOON), allow=()) as client:
@@ -285,7 +285,7 @@ async def test_a_vendors_server_alone_changes_nothing() -> None:
 
 
 async def test_two_servers_are_told_apart() -> None:
-    """Each call stands under the label of its server."""
+    """Each call has the label of its own server."""
     core = {**ENTRY, "server_label": "clock", "server_url": "toolrelay/core", "allowed_tools": None}
     now = function_call("call_t", TIME, '{"timezone":"UTC"}')
     async with client_of(stream(CALLED, now), stream(NOON, id="resp_2")) as client:
@@ -300,7 +300,7 @@ async def test_two_servers_are_told_apart() -> None:
     [("anthropic", "/v1/messages/count_tokens"), ("responses", "/v1/responses/input_tokens")],
 )
 async def test_tokens_are_counted_with_what_was_chosen(client: str, path: str) -> None:
-    """The provider counts the tools themselves; what is wrong is told as where an answer is asked."""
+    """The provider counts the chosen tools; a wrong choice gets the same 400 as a request for an answer."""
     asks = SPEAKERS[client]
     async with RawUpstream(*[whole(b'{"input_tokens": 12}')] * 2) as served:
         settings = make_config(
@@ -317,14 +317,14 @@ async def test_tokens_are_counted_with_what_was_chosen(client: str, path: str) -
             answer = await proxy.ask(body, path=path)
             assert answer.status == 400
             assert "tools[1].allowed_tools" in asks.error(answer.json)
-            # What chooses nothing is handed on as it came.
+            # A request that chooses nothing goes on unchanged.
             plain = asks.ask(SAYS, tools=["mine"])
             await proxy.ask(plain, path=path)
             assert json.loads(served.requests[1].body) == plain
 
 
 def test_a_server_of_ours_keeps_a_request_at_no_provider() -> None:
-    """Only a vendor's server may have acted when an upstream failed: ours runs here, once."""
+    """Another upstream may retry a failed request unless a vendor's server may have acted already."""
     vendor = {"type": "mcp", "server_label": "deep", "server_url": "https://mcp.example.com/mcp"}
     assert fallback_rules_of({"tools": [ENTRY, SINGLE]}).failed
     assert not fallback_rules_of({"tools": [ENTRY, vendor]}).failed

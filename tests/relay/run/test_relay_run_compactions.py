@@ -1,4 +1,4 @@
-"""``/responses/compact`` on upstreams of any dialect, and what comes of the items that it makes."""
+"""``/responses/compact`` on upstreams of each dialect, and requests with the items that it makes."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -34,7 +34,7 @@ REPLIES: dict[str, list[Step]] = {
 async def serving(
     wire: str, *scripts: Sequence[Step], **more: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy before an upstream that speaks one wire."""
+    """Run a proxy before an upstream of one dialect."""
     async with RawUpstream(*scripts) as upstream:
         served = {"base_url": upstream.url, "wires": (wire,), **more}
         async with running(make_config(served, modules=("probe_tools",))) as proxy:
@@ -43,7 +43,7 @@ async def serving(
 
 @pytest.mark.parametrize("wire", REPLIES)
 async def test_any_upstream_summarizes(wire: str) -> None:
-    """The answer is a whole compaction; the upstream is offered no tool."""
+    """The client gets one compaction item; the proxy asks the upstream for a summary, without tools."""
     async with serving(wire, REPLIES[wire]) as (proxy, upstream):
         answer = await proxy.ask(ASK, path=PATH)
     assert answer.status == 200, answer.body
@@ -59,7 +59,7 @@ async def test_any_upstream_summarizes(wire: str) -> None:
 
 
 async def test_the_official_client_compacts_and_goes_on() -> None:
-    """openai-python: the compacted items are the next request's input, and the model gets the summary."""
+    """openai-python sends the compacted items with its next request, and the model gets the summary."""
     async with serving("chat", REPLIES["chat"], reply("On Tuesday.")) as (proxy, upstream):
         base = f"http://127.0.0.1:{proxy.port}/v1"
         async with AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
@@ -75,7 +75,7 @@ async def test_the_official_client_compacts_and_goes_on() -> None:
 
 
 async def test_an_upstream_of_this_dialect_compacts_by_itself() -> None:
-    """Rule W2: request and answer keep their bytes."""
+    """Rule W2: an upstream of Responses compacts itself; the proxy passes request and answer unchanged."""
     said = b'{"object": "response.compaction", "output":[] }'
     async with serving("responses", whole(said)) as (proxy, upstream):
         raw = json.dumps(ASK, indent=1).encode()
@@ -85,7 +85,7 @@ async def test_an_upstream_of_this_dialect_compacts_by_itself() -> None:
 
 
 async def test_a_stored_response_is_compacted_by_its_id() -> None:
-    """The summary is made of everything before."""
+    """With ``previous_response_id`` the model summarizes that response and its input."""
     async with serving("chat", reply("Understood."), REPLIES["chat"]) as (proxy, upstream):
         first = await proxy.ask({"model": "m", "input": "We launch on Tuesday."}, path="/v1/responses")
         ask = {"model": "m", "previous_response_id": first.json["id"]}
@@ -98,7 +98,7 @@ async def test_a_stored_response_is_compacted_by_its_id() -> None:
 
 @pytest.mark.parametrize("text", ["", " \n"])
 async def test_an_empty_summary_is_an_error(text: str) -> None:
-    """Nothing is lost: the client keeps its conversation."""
+    """If the model writes no summary, the client gets a 502 and can keep its conversation."""
     async with serving("chat", reply(text)) as (proxy, _):
         answer = await proxy.ask(ASK, path=PATH)
     assert answer.status == 502
@@ -106,7 +106,7 @@ async def test_an_empty_summary_is_an_error(text: str) -> None:
 
 
 async def test_a_summary_that_was_cut_off_is_an_error() -> None:
-    """A part of a conversation would be forgotten."""
+    """A summary that was cut off is a 502, because it would lose a part of the conversation."""
     async with serving("chat", reply("They la", reason="length")) as (proxy, _):
         answer = await proxy.ask(ASK, path=PATH)
     assert answer.status == 502
@@ -114,7 +114,7 @@ async def test_a_summary_that_was_cut_off_is_an_error() -> None:
 
 
 async def test_a_compaction_that_was_changed_is_refused_before_anybody_is_asked() -> None:
-    """The error names the field."""
+    """The proxy refuses a changed compaction with a 400 that names the field."""
     item = {"type": "compaction", "id": "cmp_toolrelay00", "encrypted_content": "AAAA"}
     async with serving("chat") as (proxy, upstream):
         answer = await proxy.ask({"model": "m", "input": [item]}, path="/v1/responses")
@@ -123,7 +123,7 @@ async def test_a_compaction_that_was_changed_is_refused_before_anybody_is_asked(
 
 
 async def test_a_compaction_of_a_provider_is_refused_where_it_cannot_be_read() -> None:
-    """As the table of fields says."""
+    """A provider's own compaction gets a 400 that names its item, because other upstreams cannot read it."""
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}
     async with serving("chat") as (proxy, upstream):
         answer = await proxy.ask({"model": "m", "input": [item]}, path="/v1/responses")
@@ -138,7 +138,7 @@ async def test_a_compaction_of_a_provider_is_refused_where_it_cannot_be_read() -
     ids=["model", "input"],
 )
 async def test_a_wrong_field_is_named(ask: dict[str, Any], param: str) -> None:
-    """As on ``/responses``."""
+    """A missing model or a wrong input gets a 400 that names the field."""
     async with serving("chat") as (proxy, _):
         answer = await proxy.ask(ask, path=PATH)
     assert (answer.status, answer.error["param"]) == (400, param)

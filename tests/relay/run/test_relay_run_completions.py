@@ -1,4 +1,4 @@
-"""Ollama's completions and requests that only load a model, on upstreams of other dialects."""
+"""Ollama's completions, and requests that only load a model, on upstreams of other dialects."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -28,7 +28,7 @@ STREAMS: dict[str, list[Step]] = {
 
 
 def said(data: bytes) -> tuple[str, str, dict[str, Any]]:
-    """Text, thoughts and last line of a stream of completions, each line of which has all that it must."""
+    """Return text, thinking and last line of a streamed completion; check the fields of each line."""
     text = thinking = ""
     last: dict[str, Any] = {}
     for raw in data.removesuffix(b"\n").split(b"\n"):
@@ -46,7 +46,7 @@ def said(data: bytes) -> tuple[str, str, dict[str, Any]]:
 async def serving(
     wire: str, *scripts: Sequence[Step], **more: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy with the probe tools, before an upstream that speaks one wire."""
+    """Run a proxy with the probe tools before an upstream of one dialect."""
     async with RawUpstream(*scripts) as upstream:
         served = {"base_url": upstream.url, "wires": (wire,), **more}
         async with running(make_config(served, modules=("probe_tools",))) as proxy:
@@ -55,7 +55,7 @@ async def serving(
 
 @pytest.mark.parametrize("wire", STREAMS)
 async def test_a_completion_is_streamed_by_any_upstream(wire: str) -> None:
-    """Rule W3: as lines of completions; the upstream gets a chat, without tools."""
+    """Rule W3: the client gets lines of a completion; the upstream gets a chat request without tools."""
     async with serving(wire, STREAMS[wire]) as (proxy, upstream):
         answer = await proxy.ask(ASK, path=PATH)
     assert (answer.status, answer.header("content-type")) == (200, LINES)
@@ -68,7 +68,7 @@ async def test_a_completion_is_streamed_by_any_upstream(wire: str) -> None:
 
 
 async def test_a_chat_upstream_gets_the_completion_as_a_chat() -> None:
-    """Field by field, with what it goes without in a header."""
+    """Each field gets its form in Chat Completions; a header names the option that is left out."""
     ask = {
         **ASK, "images": [PNG], "format": "json", "think": True, "keep_alive": "5m",
         "suffix": "", "raw": False, "template": "", "context": [],
@@ -94,7 +94,7 @@ async def test_a_chat_upstream_gets_the_completion_as_a_chat() -> None:
 
 
 async def test_a_completion_that_is_not_streamed() -> None:
-    """One object."""
+    """Without a stream the client gets one object, with the model's text and its thinking."""
     reply = messages.reply(messages.thinking("Hm.", "sig"), messages.text("It is noon."))
     async with serving("anthropic", reply) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": False}, path=PATH)
@@ -112,7 +112,7 @@ async def test_a_completion_that_is_not_streamed() -> None:
     ],
 )  # fmt: skip
 async def test_what_no_other_upstream_can_do_is_refused(field: str, value: Any) -> None:
-    """Rule E1: the error names the field, and nobody is asked."""
+    """Rule E1: a field that no other upstream knows gets a 400 that names it, and no upstream is asked."""
     async with serving("chat") as (proxy, upstream):
         answer = await proxy.ask({**ASK, field: value}, path=PATH)
     assert (answer.status, list(answer.json)) == (400, ["error"])
@@ -125,7 +125,7 @@ async def test_what_no_other_upstream_can_do_is_refused(field: str, value: Any) 
     [("prompt", 7), ("system", {}), ("images", "x"), ("images", [7]), ("options", []), ("think", "odd")],
 )
 async def test_a_field_of_the_wrong_type_is_named(field: str, value: Any) -> None:
-    """Rule E1."""
+    """Rule E1: a field of a wrong type gets a 400 that names it."""
     async with serving("chat") as (proxy, upstream):
         answer = await proxy.ask({**ASK, field: value}, path=PATH)
     assert answer.status == 400
@@ -135,7 +135,7 @@ async def test_a_field_of_the_wrong_type_is_named(field: str, value: Any) -> Non
 
 @pytest.mark.parametrize("path", [PATH, "/api/chat"])
 async def test_a_request_without_a_model_is_told_so(path: str) -> None:
-    """Rule E1."""
+    """Rule E1: a request without a model gets a 400 that says so."""
     async with serving("chat") as (proxy, _):
         answer = await proxy.ask({"prompt": "hi", "messages": [{"role": "user", "content": "hi"}]}, path=path)
     assert answer.status == 400
@@ -145,7 +145,7 @@ async def test_a_request_without_a_model_is_told_so(path: str) -> None:
 @pytest.mark.parametrize("ask", [{}, {"keep_alive": "5m"}, {"keep_alive": -1}, {"keep_alive": "1h0m"}])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_request_that_loads_a_model_is_answered_here(ask: dict[str, Any], stream: bool) -> None:
-    """As Ollama does: with one object, whether or not a stream was asked for."""
+    """The proxy answers a request to load a model itself, with one object, as Ollama does."""
     async with serving("chat") as (proxy, upstream):
         completion = await proxy.ask({"model": "m", "prompt": "", "stream": stream, **ask}, path=PATH)
         chat = await proxy.ask({"model": "m", "messages": [], "stream": stream, **ask}, path="/api/chat")
@@ -161,7 +161,7 @@ async def test_a_request_that_loads_a_model_is_answered_here(ask: dict[str, Any]
 
 @pytest.mark.parametrize("keep_alive", [0, 0.0, "0", "0s", "0h0m0.0s"])
 async def test_a_model_is_said_to_be_unloaded(keep_alive: Any) -> None:
-    """Some programs wait for that word."""
+    """If ``keep_alive`` is zero, the reason is ``unload``, because some clients wait for it."""
     async with serving("anthropic") as (proxy, upstream):
         for ask, path in (({"prompt": ""}, PATH), ({"messages": []}, "/api/chat"), ({}, "/api/chat")):
             answer = await proxy.ask({"model": "m", "keep_alive": keep_alive, **ask}, path=path)
@@ -171,7 +171,7 @@ async def test_a_model_is_said_to_be_unloaded(keep_alive: Any) -> None:
 
 @pytest.mark.parametrize("keep_alive", ["", "5", "5 m", "soon", True, []])
 async def test_a_keep_alive_that_is_no_time_is_named(keep_alive: Any) -> None:
-    """Rule E1."""
+    """Rule E1: a ``keep_alive`` that is no duration gets a 400 that names it."""
     async with serving("chat") as (proxy, _):
         answer = await proxy.ask({"model": "m", "keep_alive": keep_alive}, path=PATH)
     assert answer.status == 400
@@ -179,7 +179,7 @@ async def test_a_keep_alive_that_is_no_time_is_named(keep_alive: Any) -> None:
 
 
 async def test_an_ollama_server_loads_its_own_models() -> None:
-    """Byte for byte, completions too."""
+    """An Ollama upstream gets completions and requests to load a model byte for byte."""
     bodies = [b'{"model":"m","done":true,"done_reason":"load"}', b'{"model":"m" ,"response":"x","done":true}']
     async with serving("ollama", *map(whole, bodies)) as (proxy, upstream):
         loading = b'{"model": "m"}'
@@ -191,7 +191,7 @@ async def test_an_ollama_server_loads_its_own_models() -> None:
 
 
 async def test_another_dialect_takes_over_from_an_ollama_server_that_is_away() -> None:
-    """Also for what only loads a model."""
+    """If the Ollama upstream is away, another one answers; the proxy itself answers a request to load."""
     with closed_port() as port:
         async with RawUpstream(STREAMS["chat"]) as cloud:
             local = {"name": "local", "base_url": f"http://127.0.0.1:{port}", "wires": ("ollama",)}
@@ -205,7 +205,7 @@ async def test_another_dialect_takes_over_from_an_ollama_server_that_is_away() -
 
 @pytest.mark.parametrize("end", [[FIN], [chunk(b"")]])
 async def test_a_lost_upstream_is_an_error_line(end: list[Step]) -> None:
-    """Rule E1: never a plain end, which some clients take for a whole answer."""
+    """Rule E1: the last line is an error, because some clients take a plain end for a whole answer."""
     begun = [head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"), chunk(content("It"))]
     async with serving("chat", [*begun, *end]) as (proxy, _):
         answer = await proxy.ask(ASK, path=PATH)
@@ -215,7 +215,7 @@ async def test_a_lost_upstream_is_an_error_line(end: list[Step]) -> None:
 
 
 async def test_an_upstreams_refusal_is_told_in_words() -> None:
-    """With its status."""
+    """The client gets the status and the message of an upstream's error in Ollama's format."""
     body = b'{"error":{"message":"Too hot.","type":"x","code":"hot"}}'
     refused = [head("Content-Type: application/json", f"Content-Length: {len(body)}", status="429 No") + body]
     async with serving("chat", refused) as (proxy, _):
@@ -224,7 +224,7 @@ async def test_an_upstreams_refusal_is_told_in_words() -> None:
 
 
 async def test_each_piece_of_an_answer_is_a_line_at_once() -> None:
-    """Rule W6: whatever the upstream's bytes were cut into."""
+    """Rule W6: the client gets whole lines, even if the upstream's bytes come one by one."""
     whole_stream = b"".join((role(), content("It ", "is ", "noon."), finish()))
     steps = chunked(*[whole_stream[at : at + 1] for at in range(len(whole_stream))])
     async with serving("chat", steps) as (proxy, _):

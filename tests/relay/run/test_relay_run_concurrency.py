@@ -1,4 +1,4 @@
-"""How many tools run at one moment, in a run, for a key and in the process, as clients cause it."""
+"""How many tools run at once, in a run, for a key and in the whole process, with real clients."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ PATIENT = {"timeout_s": PATIENCE_S}
 
 
 def turn(names: Sequence[str]) -> list[Step]:
-    """A turn that calls a tool for each of the names at once."""
+    """Return a turn that calls a tool for each of the names at once."""
     calls = [
         call(f"call_{name}", "probe_tools__queue", json.dumps({"name": name}), at)
         for at, name in enumerate(names)
@@ -31,25 +31,25 @@ def turn(names: Sequence[str]) -> list[Step]:
 
 
 def script(request: RawRequest) -> Sequence[Step]:
-    """Calls for the names in a question, an answer once there are results."""
+    """Call a tool for each name in the question; answer once there are results."""
     messages = json.loads(request.body)["messages"]
     return ANSWER if messages[-1]["role"] == "tool" else turn(messages[-1]["content"].split())
 
 
 def question(names: str) -> dict[str, Any]:
-    """A question that the model answers with those calls."""
+    """Return a question that the model answers with those calls."""
     return {**ASK, "messages": [{"role": "user", "content": names}]}
 
 
 async def opened(proxy: Proxy) -> int:
-    """How many calls are on record as begun."""
+    """Return how many calls the record has."""
     runs = await proxy.services.store.list_runs(RunFilter())
     details = [await proxy.services.store.get_run(run.id) for run in runs]
     return sum(len(detail.invocations) for detail in details if detail is not None)
 
 
 async def ends_one_by_one(watch: Watch, total: int, at_once: int) -> None:
-    """Let the tools end one after the other, each time when as many as may run do."""
+    """Let the tools end one after the other, each only when as many as allowed are running."""
     for ended in range(total):
         await until(lambda: len(watch.started) >= min(total, ended + at_once))  # noqa: B023
         watch.may_end.release()
@@ -60,7 +60,7 @@ async def ends_one_by_one(watch: Watch, total: int, at_once: int) -> None:
 async def test_the_reading_calls_of_a_turn_run_as_configured(
     watch: Watch, tools: dict[str, Any], at_once: int
 ) -> None:
-    """Rule T7: together, one after the other without ``parallel``, never more than ``max_parallel``."""
+    """Rule T7: reading calls run together, one by one without ``parallel``, or up to ``max_parallel``."""
     async with (
         looping(script, tools={**PATIENT, **tools}) as (proxy, _),
         proxy.sent(question("a b c d e")) as conversation,
@@ -74,7 +74,7 @@ async def test_the_reading_calls_of_a_turn_run_as_configured(
 
 
 async def test_effects_are_never_run_beside_anything(watch: Watch) -> None:
-    """Rule T7: effects of a turn run one after the other in its order, once what reads has ended."""
+    """Rule T7: side effects of a turn run one by one, in its order, after its reading calls have ended."""
     calls = [
         call("c1", "probe_tools__slow_buy", "{}", 0),
         call("c2", "probe_tools__queue", '{"name":"a"}', 1),
@@ -96,7 +96,7 @@ async def test_effects_are_never_run_beside_anything(watch: Watch) -> None:
 async def ask_all(
     stack: AsyncExitStack, proxy: Proxy, asked: Sequence[tuple[str, str, str]]
 ) -> list[Conversation]:
-    """Requests of (secret, end user, calls), all at once, up to where each call is on record."""
+    """Send requests of (secret, end user, calls) at once; wait until the record has each call."""
     conversations = [
         await stack.enter_async_context(proxy.sent(question(names), {**bearer(secret), "x-user": user}))
         for secret, user, names in asked
@@ -121,7 +121,7 @@ async def ask_all(
 async def test_a_key_has_its_places_however_many_people_it_names(
     watch: Watch, limits: dict[str, Any], secrets: Sequence[str], at_once: int
 ) -> None:
-    """Rule T7: places are bounded for a key, all its end users together, and for the process."""
+    """Rule T7: the limits hold for a key with all its end users together, and for the whole process."""
     asked = [(secret, f"user-{at}", f"{at}a {at}b") for at, secret in enumerate(secrets)]
     settings: dict[str, Any] = {
         "limits": limits,

@@ -1,4 +1,4 @@
-"""Clients and upstreams of Messages with those of the other dialects, over real sockets."""
+"""Clients and upstreams of Messages, together with those of other dialects, over real sockets."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -35,7 +35,7 @@ SAID = {"text": "noon"}
 async def upstream_of(
     wire: str, *scripts: Sequence[Step], **config: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy with the probe tools, before an upstream that speaks one wire and plays a script a turn."""
+    """Run a proxy with the probe tools before an upstream of one dialect that plays a script a turn."""
     async with RawUpstream(*scripts) as upstream:
         served = {"base_url": upstream.url, "wires": (wire,)}
         async with running(make_config(served, modules=("probe_tools",), **config)) as proxy:
@@ -45,7 +45,7 @@ async def upstream_of(
 async def one(
     wire: str, path: str, ask: dict[str, Any], *scripts: Sequence[Step], **config: Any
 ) -> tuple[Answer, list[RawRequest]]:
-    """One request, its answer, and what the upstream was asked."""
+    """Send one request; return its answer and the requests that the upstream got."""
     async with upstream_of(wire, *scripts, **config) as (proxy, upstream):
         return await proxy.ask(ask, path=path), upstream.requests
 
@@ -66,7 +66,7 @@ UPSTREAMS = {
 
 @pytest.mark.parametrize("wire", UPSTREAMS)
 async def test_a_messages_client_sees_a_run_on_any_upstream(wire: str) -> None:
-    """Rules W3, W5: one message over both turns, and no trace of the call."""
+    """Rules W3, W5: the client gets one message for both turns, without any part of the hidden call."""
     answer, requests = await one(wire, PATH, ASK, *UPSTREAMS[wire])
     assert (answer.status, answer.header("content-type")) == (200, "text/event-stream")
     read = read_stream(answer.body)
@@ -82,7 +82,7 @@ async def test_a_messages_client_sees_a_run_on_any_upstream(wire: str) -> None:
 
 
 async def test_a_messages_clients_mixed_turn_on_a_chat_upstream() -> None:
-    """Rules W5, R4: the client's call comes back, and the hidden part of its turn is put back."""
+    """Rules W5, R4: the client gets its own call; with its result the proxy restores the hidden call."""
     ask = {**ASK, "tools": [tool("mine")]}
     mixed = stream(
         role(),
@@ -109,7 +109,7 @@ async def test_a_messages_clients_mixed_turn_on_a_chat_upstream() -> None:
 
 
 async def test_headers_of_a_dialect_stay_in_it() -> None:
-    """Neither the version that a client speaks nor what an upstream says of its limits crosses."""
+    """The proxy passes no headers of Anthropic to a Chat upstream, and none of OpenAI to the client."""
     said = b'{"id":"c","choices":[{"index":0,"message":{"content":"Hi."},"finish_reason":"stop"}]}'
     script = [
         head(
@@ -134,7 +134,7 @@ async def test_headers_of_a_dialect_stay_in_it() -> None:
 
 
 async def test_a_messages_client_gets_one_message() -> None:
-    """Without streaming, too."""
+    """Without a stream, the client gets one message."""
     answer, _ = await one("chat", PATH, {**ASK, "stream": False}, reply("Hi.", used=(3, 2)))
     assert (answer.json["type"], answer.json["content"]) == ("message", [text("Hi.")])
     assert answer.json["stop_reason"] == "end_turn"
@@ -142,7 +142,7 @@ async def test_a_messages_client_gets_one_message() -> None:
 
 
 async def test_a_refusal_and_a_lost_upstream_are_errors_of_messages() -> None:
-    """Rule E1: several of its clients take a stream that merely ends for a whole answer."""
+    """Rule E1: an upstream's refusal or an early end of its stream is an error in the format of Messages."""
     body = b'{"error":{"message":"Too hot.","type":"x","param":null,"code":"hot"}}'
     refused = [
         head("Content-Type: application/json", f"Content-Length: {len(body)}", status="429 No") + body,
@@ -167,7 +167,7 @@ MESSAGES = (
 
 
 async def test_a_chat_client_sees_a_run_on_a_messages_upstream() -> None:
-    """Thoughts go back to their own upstream with their signatures, and are reasoning to the client."""
+    """The client gets the thinking as reasoning; the upstream gets it back with its signature."""
     answer, requests = await one("anthropic", CHAT_PATH, CHAT_ASK, *MESSAGES)
     read = check_chat_stream(answer.body, wants_usage=False, hidden=(ECHO, "toolu_1"))
     assert (read.text, read.reasoning, read.finish) == ("It is noon.", "Hm.", "stop")
@@ -183,7 +183,7 @@ async def test_a_chat_client_sees_a_run_on_a_messages_upstream() -> None:
 
 
 async def test_a_responses_client_sees_a_run_on_a_messages_upstream() -> None:
-    """One whole response."""
+    """The client gets one response with reasoning and text, without any part of the hidden call."""
     answer, _ = await one("anthropic", RESPONSES_PATH, RESPONSES_ASK, *MESSAGES)
     read = check_response_stream(answer.body, hidden=(ECHO, "toolu_1"))
     assert [item["type"] for item in read.response["output"]] == ["reasoning", "message"]
@@ -191,7 +191,7 @@ async def test_a_responses_client_sees_a_run_on_a_messages_upstream() -> None:
 
 
 async def test_a_chat_clients_mixed_turn_on_a_messages_upstream() -> None:
-    """Rules W5, R4: what is hidden of the turn is put back into the client's own messages."""
+    """Rules W5, R4: when the client returns its result, the proxy restores the hidden call for the model."""
     ask = {**CHAT_ASK, "tools": [CLIENT_TOOL]}
     mixed = message_stream(tool_use("toolu_1", ECHO, SAID), tool_use("toolu_2", "mine", {}))
     async with upstream_of("anthropic", mixed, message_stream(text("Both."), id="msg_2")) as (
@@ -213,7 +213,7 @@ async def test_a_chat_clients_mixed_turn_on_a_messages_upstream() -> None:
 
 
 async def test_a_chat_client_gets_one_object_from_a_messages_upstream() -> None:
-    """Without streaming."""
+    """Without a stream, the client gets one Chat completion."""
     answer, _ = await one(
         "anthropic", CHAT_PATH, {**CHAT_ASK, "stream": False}, message_reply(text("Hello."))
     )
@@ -222,7 +222,7 @@ async def test_a_chat_client_gets_one_object_from_a_messages_upstream() -> None:
 
 
 async def test_a_chat_clients_prompt_is_cached_and_bounded() -> None:
-    """Both turns mark their prefix, the bound is the operator's, and the client reads what was cached."""
+    """Both requests have cache marks, ``max_tokens`` is the operator's, and usage counts cached tokens."""
     turns = (
         message_stream(tool_use("toolu_1", ECHO, SAID), cache_read_input_tokens=70),
         message_stream(text("Noon."), id="msg_2", cache_read_input_tokens=80),
@@ -247,7 +247,7 @@ async def test_a_chat_clients_prompt_is_cached_and_bounded() -> None:
 
 
 async def test_an_upstream_without_a_cache_is_asked_without() -> None:
-    """A server that refuses breakpoints gets the request again without them."""
+    """If an upstream refuses ``cache_control``, the proxy repeats the request without it."""
     said = (
         b'{"type":"error","error":{"type":"invalid_request_error","message":"cache_control: Extra inputs"}}'
     )
@@ -274,7 +274,7 @@ async def test_an_upstream_without_a_cache_is_asked_without() -> None:
     ],
 )
 async def test_a_refusal_has_the_dialects_own_type(status: int, kind: str) -> None:
-    """Rule E2: the status is the upstream's, its type the word that Messages has for it."""
+    """Rule E2: the client gets the upstream's status, with the error type that Messages has for it."""
     body = b'{"error":{"message":"No.","type":"x","param":null,"code":"y"}}'
     refused = [
         head(

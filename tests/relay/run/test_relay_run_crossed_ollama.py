@@ -1,4 +1,4 @@
-"""Clients and upstreams of Ollama's chat with those of the other dialects, over real sockets."""
+"""Clients and upstreams of Ollama's chat, together with those of other dialects, over real sockets."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -64,7 +64,7 @@ LIMITS = {
 async def upstream_of(
     wire: str, *scripts: Sequence[Step], **config: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy with the probe tools, before an upstream that speaks one wire and plays a script a turn."""
+    """Run a proxy with the probe tools before an upstream of one dialect that plays a script a turn."""
     async with RawUpstream(*scripts) as upstream:
         served = {"base_url": upstream.url, "wires": (wire,)}
         async with running(make_config(served, modules=("probe_tools",), **config)) as proxy:
@@ -74,21 +74,21 @@ async def upstream_of(
 async def one(
     wire: str, path: str, ask: dict[str, Any], *scripts: Sequence[Step], **config: Any
 ) -> tuple[Answer, list[RawRequest]]:
-    """One request, its answer, and what the upstream was asked."""
+    """Send one request; return its answer and the requests that the upstream got."""
     async with upstream_of(wire, *scripts, **config) as (proxy, upstream):
         return await proxy.ask(ask, path=path), upstream.requests
 
 
 @pytest.mark.parametrize("wire", UPSTREAMS)
 async def test_an_ollama_client_sees_a_run_on_any_upstream(wire: str) -> None:
-    """Rules W3, W5: one answer over both turns, and no trace of the call."""
+    """Rules W3, W5: the client gets one answer for both turns, without any part of the hidden call."""
     answer, requests = await one(wire, PATH, ASK, *UPSTREAMS[wire])
     assert (answer.status, answer.header("content-type")) == (200, LINES)
     read = read_stream(answer.body)
     assert (read.text, read.calls, read.error) == ("Wait. It is noon.", [], "")
     assert read.thinking == ("Hm." if wire in ("anthropic", "ollama") else "")
     assert read.last["done_reason"] == "stop"
-    assert read.last.get("eval_count", 0) > 0 or wire == "responses"  # Its script tells no usage.
+    assert read.last.get("eval_count", 0) > 0 or wire == "responses"  # This script reports no usage.
     assert ECHO.encode() not in answer.body
     first: Any = json.loads(requests[0].body)
     assert first["model"] == ("m:latest" if wire == "ollama" else "m")
@@ -101,7 +101,7 @@ async def test_an_ollama_client_sees_a_run_on_any_upstream(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])
 async def test_an_ollama_clients_mixed_turn_on_any_upstream(wire: str) -> None:
-    """Rules W5, R4: the client's call comes back without its id, and the hidden part is put back."""
+    """Rules W5, R4: the client returns its call without an id, and the proxy restores the hidden call."""
     ask = {**ASK, "tools": [tool("mine")]}
     mixed: dict[str, list[Step]] = {
         "chat": stream(
@@ -125,7 +125,7 @@ async def test_an_ollama_clients_mixed_turn_on_any_upstream(wire: str) -> None:
 
 
 async def test_an_ollama_client_gets_one_object() -> None:
-    """Without streaming, and with a call of its own."""
+    """Without a stream, the client gets one object with the text and its own call."""
     ask = {**ASK, "stream": False, "tools": [tool("mine")]}
     script = messages.reply(text("Hm."), tool_use("toolu_2", "mine", {"a": 1}))
     answer, _ = await one("anthropic", PATH, ask, script)
@@ -135,7 +135,7 @@ async def test_an_ollama_client_gets_one_object() -> None:
 
 
 async def test_what_no_other_dialect_can_say_is_named() -> None:
-    """Fields that are left out are told in a header; one that cannot be is an error in this dialect."""
+    """A header names an option that the upstream lacks; an unknown field gets a 400 in Ollama's format."""
     answer, _ = await one("chat", PATH, {**ASK, "options": {"mirostat": 1}}, UPSTREAMS["chat"][1])
     assert answer.header("x-toolrelay-left-out") == "options.mirostat"
     answer, requests = await one("chat", PATH, {**ASK, "odd": 1}, UPSTREAMS["chat"][1])
@@ -146,7 +146,7 @@ async def test_what_no_other_dialect_can_say_is_named() -> None:
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])
 async def test_a_lost_upstream_is_an_error_line(wire: str) -> None:
-    """Rule E1: Ollama's Python client takes a stream that merely ends for a whole answer."""
+    """Rule E1: an early end is an error, because Ollama's Python client takes it for a whole answer."""
     begun = {
         "chat": content("It"),
         "responses": responses.encode(responses.opening()),
@@ -165,7 +165,7 @@ async def test_a_lost_upstream_is_an_error_line(wire: str) -> None:
 
 
 async def test_a_chat_client_sees_a_run_on_an_ollama_upstream() -> None:
-    """Thoughts go back to their own upstream, and are reasoning to the client."""
+    """The client gets the thinking as reasoning, and the upstream gets it back in the next turn."""
     answer, requests = await one("ollama", CHAT_PATH, CHAT_ASK, *UPSTREAMS["ollama"])
     read = check_chat_stream(answer.body, wants_usage=False, hidden=(ECHO, "call_1"))
     assert (read.text, read.reasoning, read.finish) == ("Wait. It is noon.", "Hm.", "stop")
@@ -179,14 +179,14 @@ async def test_a_chat_client_sees_a_run_on_an_ollama_upstream() -> None:
 
 
 async def test_a_responses_client_sees_a_run_on_an_ollama_upstream() -> None:
-    """One whole response."""
+    """The client gets one whole response, without any part of the hidden call."""
     answer, _ = await one("ollama", RESPONSES_PATH, RESPONSES_ASK, *UPSTREAMS["ollama"])
     read = check_response_stream(answer.body, hidden=(ECHO, "call_1"))
     assert read.response["output"][-1]["content"][0]["text"] == "It is noon."
 
 
 async def test_a_messages_client_sees_a_run_on_an_ollama_upstream() -> None:
-    """One message; a thought has no signature here."""
+    """The client gets one message, with the text and the usage of both turns."""
     answer, _ = await one("ollama", MESSAGES_PATH, MESSAGES_ASK, *UPSTREAMS["ollama"])
     read = messages.read_stream(answer.body)
     assert read.text == "Wait. It is noon."
@@ -194,7 +194,7 @@ async def test_a_messages_client_sees_a_run_on_an_ollama_upstream() -> None:
 
 
 async def test_a_chat_clients_mixed_turn_on_an_ollama_upstream() -> None:
-    """Rules W5, R4: a call that the upstream gave no id has one for the client, by which it comes back."""
+    """Rules W5, R4: the proxy gives a call without an id one, and finds the turn by it."""
     ask = {**CHAT_ASK, "tools": [tool("mine")]}
     mixed = ollama_stream("", ollama_call(ECHO, SAID), ollama_call("mine", {"a": 1}))
     async with upstream_of("ollama", mixed, ollama_stream("Both.")) as (proxy, upstream):
@@ -215,7 +215,7 @@ async def test_a_chat_clients_mixed_turn_on_an_ollama_upstream() -> None:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "mine"}}])
 async def test_a_choice_that_ollama_has_not_is_refused(choice: Any) -> None:
-    """By its name; without a choice, or with none, there is nothing to refuse."""
+    """An Ollama upstream cannot force a call: such a ``tool_choice`` gets a 400 that names the field."""
     ask = {**CHAT_ASK, "tools": [tool("mine")], "tool_choice": choice}
     answer, requests = await one("ollama", CHAT_PATH, ask, ollama_stream("Hm."))
     assert (answer.status, answer.json["error"]["param"]) == (400, "tool_choice")
@@ -224,7 +224,7 @@ async def test_a_choice_that_ollama_has_not_is_refused(choice: Any) -> None:
 
 @pytest.mark.parametrize("end", [[FIN], [chunk(b"")]])
 async def test_an_ollama_upstream_that_is_lost_is_an_error_of_chat(end: list[Step]) -> None:
-    """Rule E1, whatever the way in which it is lost."""
+    """Rule E1: the client gets an error, whether the upstream's connection breaks or its stream just ends."""
     lost: list[Step] = [
         head(f"Content-Type: {LINES}", "Transfer-Encoding: chunked"), chunk(said("It")), *end,
     ]  # fmt: skip
@@ -234,7 +234,7 @@ async def test_an_ollama_upstream_that_is_lost_is_an_error_of_chat(end: list[Ste
 
 @pytest.mark.parametrize("size", [1, 7])
 async def test_in_pieces_of_any_size(size: int) -> None:
-    """Rule W6: what a client gets does not depend on how the network cut its upstream's lines."""
+    """Rule W6: the client's answer does not depend on how the network cut the upstream's lines."""
     body = turn("It is “noon”.", ollama_call("mine", {"a": "é"}, "call_1"), thinking="Hm.")
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     ask = {**CHAT_ASK, "tools": [tool("mine")]}

@@ -31,7 +31,7 @@ SAY = '{"text":"noon"}'
 async def upstream_of(
     wire: str, *scripts: Sequence[Step], **config: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy with the probe tools, before an upstream that speaks one wire and plays a script a turn."""
+    """Run a proxy with the probe tools before an upstream of one dialect that plays a script a turn."""
     async with RawUpstream(*scripts) as upstream:
         served = {"base_url": upstream.url, "wires": (wire,)}
         async with running(make_config(served, modules=("probe_tools",), **config)) as proxy:
@@ -45,7 +45,7 @@ async def one(
     path: str = CHAT_PATH,
     **config: Any,
 ) -> tuple[Answer, list[RawRequest]]:
-    """One request, its answer, and what the upstream was asked."""
+    """Send one request; return its answer and the requests that the upstream got."""
     async with upstream_of(wire, *scripts, **config) as (proxy, upstream):
         return await proxy.ask(ask, path=path), upstream.requests
 
@@ -54,7 +54,7 @@ async def one(
 
 
 async def test_a_chat_client_sees_a_run_on_a_responses_upstream() -> None:
-    """Rules W3, W5: the events of Responses in the shape of Chat, the tool run between two turns."""
+    """Rules W3, W5: the client gets one Chat stream for both turns, without any part of the hidden call."""
     answer, requests = await one(
         "responses",
         CHAT_ASK,
@@ -73,7 +73,7 @@ async def test_a_chat_client_sees_a_run_on_a_responses_upstream() -> None:
 
 
 async def test_a_chat_client_gets_one_object() -> None:
-    """Without streaming, too."""
+    """Without a stream, the client gets one Chat completion."""
     ask = {**CHAT_ASK, "stream": False}
     answer, _ = await one("responses", ask, responses.reply(responses.message("Hello.")))
     assert answer.json["choices"][0]["message"]["content"] == "Hello."
@@ -81,7 +81,7 @@ async def test_a_chat_client_gets_one_object() -> None:
 
 
 async def test_a_chat_clients_mixed_turn_on_a_responses_upstream() -> None:
-    """Rules W5, R4: the client's call comes back, and the hidden part of its turn is put back."""
+    """Rules W5, R4: the client gets its own call; with its result the proxy restores the hidden call."""
     ask = {**CHAT_ASK, "tools": [CLIENT_TOOL]}
     mixed = responses.stream(
         responses.function_call("call_1", ECHO, SAY), responses.function_call("call_2", "mine")
@@ -104,7 +104,7 @@ async def test_a_chat_clients_mixed_turn_on_a_responses_upstream() -> None:
 
 
 async def test_fields_that_responses_has_no_form_for() -> None:
-    """What the answer is much the same without is left out and named; the rest is refused by name."""
+    """The proxy leaves ``seed`` out and names it in a header; it refuses ``n`` with a 400."""
     quiet = {**CHAT_ASK, "seed": 7}
     answer, requests = await one("responses", quiet, responses.stream(responses.message("Hello.")))
     assert answer.header("x-toolrelay-left-out") == "seed"
@@ -118,7 +118,7 @@ async def test_fields_that_responses_has_no_form_for() -> None:
 
 
 async def test_a_responses_client_sees_a_run_on_a_chat_upstream() -> None:
-    """One whole response over both turns, with the client's own words repeated."""
+    """The client gets one response for both turns, which repeats its own instructions and tools only."""
     answer, requests = await one(
         "chat",
         {**ASK, "tools": [MINE]},
@@ -140,7 +140,7 @@ async def test_a_responses_client_sees_a_run_on_a_chat_upstream() -> None:
 
 
 async def test_a_responses_client_goes_on_from_an_answer_by_its_id() -> None:
-    """The record keeps what a Chat upstream does not: the response, its input, and the way on."""
+    """The proxy itself stores the response and its input, because a Chat upstream does not."""
     chat = [stream(role(), content("Noon."), finish()), stream(role(), content("Still."), finish())]
     async with upstream_of("chat", *chat) as (proxy, upstream):
         first = check_response_stream((await proxy.ask(ASK, path=RESPONSES_PATH)).body)
@@ -159,7 +159,7 @@ async def test_a_responses_client_goes_on_from_an_answer_by_its_id() -> None:
 
 
 async def test_a_responses_client_returns_with_its_own_result() -> None:
-    """Rules W5, R4: by the id of the response, whose hidden part only the record has."""
+    """Rules W5, R4: the client names the response, and the proxy restores the hidden call from its record."""
     ask = {**ASK, "tools": [MINE]}
     mixed = stream(
         role(), call("call_1", ECHO, SAY), call("call_2", "mine", "{}", 1), finish("tool_calls"), usage(1, 1)
@@ -181,14 +181,14 @@ async def test_a_responses_client_returns_with_its_own_result() -> None:
 
 
 async def test_a_response_that_nobody_knows_is_not_gone_on_from() -> None:
-    """In OpenAI's words, before anybody is asked."""
+    """An unknown response id gets OpenAI's error, and no upstream is asked."""
     ask = {**ASK, "previous_response_id": "resp_unknown"}
     answer, requests = await one("chat", ask, path=RESPONSES_PATH)
     assert (answer.status, answer.error["code"], requests) == (400, "previous_response_not_found", [])
 
 
 async def test_a_responses_client_gets_one_object() -> None:
-    """Without streaming: a whole response."""
+    """Without a stream, the client gets one whole response."""
     answer, _ = await one("chat", {**ASK, "stream": False}, reply("Hi.", used=(3, 2)), path=RESPONSES_PATH)
     assert answer.json["object"] == "response"
     assert answer.json["status"] == "completed"
@@ -198,7 +198,7 @@ async def test_a_responses_client_gets_one_object() -> None:
 
 @pytest.mark.parametrize("path", [RESPONSES_PATH, CHAT_PATH])
 async def test_fallback_to_an_upstream_of_another_dialect(path: str) -> None:
-    """Before the first byte, in whatever dialect the next upstream speaks."""
+    """If the first upstream refuses, one of another dialect answers, in the client's dialect."""
     busy = chunked(b"{}", content_type="application/json", status="503 No")
     chat = path == CHAT_PATH
     answers = {
@@ -220,7 +220,7 @@ async def test_fallback_to_an_upstream_of_another_dialect(path: str) -> None:
 
 
 async def test_who_cannot_take_over_does_not_hide_why_the_first_failed() -> None:
-    """A field that only the first upstream takes is no fault of the client's where the first one is away."""
+    """If the next upstream cannot take a field of the request, the client gets the first one's error."""
     busy = chunked(b"{}", content_type="application/json", status="503 No")
     async with RawUpstream(busy) as first, RawUpstream() as second:
         config = make_config(
@@ -233,7 +233,7 @@ async def test_who_cannot_take_over_does_not_hide_why_the_first_failed() -> None
 
 
 async def test_the_turns_behind_an_answer_are_put_back_for_another_dialect() -> None:
-    """Rule R4: the client sends its answer back, and the model finds the call that led to it."""
+    """Rule R4: when the client sends the answer back, the proxy restores the call before it for the model."""
     scripts = [
         responses.stream(responses.function_call("call_1", ECHO, SAY)),
         responses.stream(responses.message("It is noon.", id="msg_2"), id="resp_2"),
@@ -256,7 +256,7 @@ async def test_the_turns_behind_an_answer_are_put_back_for_another_dialect() -> 
 
 
 async def test_the_record_names_what_was_left_out() -> None:
-    """Whoever looks at a run later sees what its upstream was not asked for."""
+    """The record of a run names the fields that the upstream was not sent."""
     script = (responses.stream(responses.message("Hello.")),)
     async with upstream_of("responses", *script) as (proxy, _):
         answer = await proxy.ask({**CHAT_ASK, "seed": 7, "stream": True})
@@ -267,7 +267,7 @@ async def test_the_record_names_what_was_left_out() -> None:
 
 
 async def test_an_operator_may_have_nothing_left_out() -> None:
-    """Then a request that would be sent without a field is refused by its name."""
+    """With ``strict_bridge``, the proxy refuses a request instead of leaving out a field."""
     async with RawUpstream() as upstream:
         served = {"base_url": upstream.url, "wires": ("responses",), "strict_bridge": True}
         async with running(make_config(served)) as proxy:

@@ -1,7 +1,7 @@
-"""Whatever a client does to a conversation: what is unchanged is put back, everything else is its own.
+"""Edited conversations: the proxy restores turns behind unchanged answers, and nothing else.
 
-A conversation is had through a whole proxy, with a hidden call behind each answer.  Then it is changed
-at random and sent, and what goes upstream is compared byte by byte with what has to.
+The test has a conversation through a whole proxy, with a hidden call behind each answer.  Then it edits the
+conversation at random, sends it, and compares byte by byte what goes upstream with what has to.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ ASKED = ("hi", "and there?", "hi")
 
 
 def unnamed(elements: list[bytes]) -> list[bytes]:
-    """Elements without the ids of their calls, which are told apart where models repeat them."""
+    """Return elements without their call ids, because the proxy changes ids that a model repeats."""
     return [re.sub(rb'"call_id":"[^"]*"', b"", each) for each in elements]
 
 
 class Had:
-    """A conversation that was had, and a proxy that it can be sent to again, changed.
+    """A conversation through a proxy, which can be sent to it again after edits.
 
-    ``hidden`` maps the place of each answer to the elements that belong there.
+    ``hidden`` maps the position of each answer to the elements that belong there.
     """
 
     def __init__(self, proxy: Proxy, upstream: RawUpstream, field: str, path: str) -> None:
@@ -51,7 +51,7 @@ class Had:
         self.tools: set[bytes] = set()
 
     async def ask(self, body: Body) -> list[bytes]:
-        """The elements that went upstream last."""
+        """Send a body; return the elements that the upstream got last."""
         answer = await self.proxy.ask(body, path=self.path)
         assert answer.status == 200, answer.body
         sent = members(self.upstream.requests[-1].body)
@@ -59,12 +59,12 @@ class Had:
         return elements(sent[self.field])
 
     async def have(self, base: Body, first: list[Body]) -> None:
-        """Three questions and answers, each sent with all that was said before."""
+        """Ask three questions, each together with everything said before."""
         spoken = list(first)
         before: list[bytes] = []
         for asked, said in zip(ASKED, SAID, strict=True):
             spoken.append({"role": "user", "content": asked})
-            # The last turn of the run is asked with all but the answer itself.
+            # The last request of a run has everything but the answer itself.
             whole = await self.ask({**base, self.field: spoken})
             assert whole[: len(before)] == before, "a turn does not begin with the bytes of the last"
             before = whole
@@ -82,8 +82,8 @@ class Had:
         assert len(self.tools) == 1
 
     def check(self, body: Body, sent: list[bytes]) -> None:
-        """What has to go upstream: hidden turns behind answers as long as nothing is changed; after a change
-        only turns that were behind an answer of these very words."""
+        """Check what went upstream.  Before the first edit, all hidden turns must be there.  After it, hidden
+        turns may only stand before an answer to which they belong."""
         mine: list[Body] = body[self.field]
         had: list[Body] = self.base[self.field]
         same = {key: value for key, value in body.items() if key != self.field}
@@ -92,7 +92,7 @@ class Had:
         intact = not is_theirs
         for position, one in enumerate(mine):
             intact = intact and position < len(had) and one == had[position]
-            # On Responses neighbours among a model's items are one turn.
+            # On Responses, adjacent items of the model form one turn.
             follows = mine[position + 1]["role"] if position + 1 < len(mine) else "user"
             alone = self.field == "messages" or follows != "assistant"
             known = [] if is_theirs else [unnamed(self.hidden[at]) for at in self.hidden if had[at] == one]
@@ -126,7 +126,7 @@ async def had_on_chat() -> AsyncIterator[Had]:
 async def had_on_responses() -> AsyncIterator[Had]:
     turns = []
     for number, (zone, said) in enumerate(zip(ZONES, SAID, strict=True)):
-        # The same call id each time, as some models give.
+        # Some models give each call the same id.
         turns.append(response(function_call("call_s", TIME, call_of(zone)), id=f"resp_{number}"))
         turns.append(response(message(said), id=f"resp_{number}b"))
     async with looping(*turns, response(message("Welcome."))) as (proxy, upstream):
@@ -138,7 +138,7 @@ async def had_on_responses() -> AsyncIterator[Had]:
 
 @contextmanager
 def running(had: Callable[[], Any]) -> Iterator[tuple[asyncio.Runner, Had]]:
-    """One conversation for all examples of a property, and the loop that it lives in."""
+    """Keep one conversation and its event loop for all examples of a property."""
     with asyncio.Runner() as runner:
         context = had()
         one = runner.run(context.__aenter__())
@@ -201,7 +201,7 @@ EDITS = st.sampled_from(
 
 @st.composite
 def edited(draw: Any, base: Body) -> Body:
-    """The conversation after up to three edits."""
+    """Return the conversation after up to three edits."""
     body = copy.deepcopy(base)
     spoken = body["messages"] if "messages" in body else body["input"]
     for edit in draw(st.lists(EDITS, max_size=3)):
@@ -212,8 +212,8 @@ def edited(draw: Any, base: Body) -> Body:
 
 @pytest.mark.parametrize("wire", [had_on_chat, had_on_responses], ids=["chat", "responses"])
 def test_an_edited_conversation_gets_back_only_what_was_behind_its_answers(wire: Callable[[], Any]) -> None:
-    """Rule R4: before the first edit every hidden turn is put back byte for byte, behind it none but those
-    that were behind the same answer."""
+    """Rule R4: the proxy restores every hidden turn before the first edit byte for byte, and after it only
+    turns that belong to the same answer."""
     with running(wire) as (runner, had):
 
         @settings(deadline=None, max_examples=120)

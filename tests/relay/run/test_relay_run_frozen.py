@@ -1,4 +1,4 @@
-"""A record, or a Redis, that stands still: frozen for real, and nobody waits for it longer than once."""
+"""A database or a Redis that stops responding: the proxy waits for it once, not for each request."""
 
 import asyncio
 import threading
@@ -40,11 +40,11 @@ Freeze = AbstractContextManager[None]
 
 @contextmanager
 def hung_disk(store: SqliteStore) -> Iterator[None]:
-    """Both threads that speak to the file hang in a call, as in a read that the disk never answers."""
+    """Block both threads of the SQLite store in a call, as if the disk never answered a read."""
     back = threading.Event()
     for db in (store._db, store._reader):
         assert db is not None
-        # Nobody waits for it: the thread is busy, and all that comes after stands behind it.
+        # Nobody awaits this future: the thread is busy, and later calls wait behind it.
         db._tx.put_nowait((asyncio.get_running_loop().create_future(), back.wait))
     try:
         yield
@@ -54,7 +54,7 @@ def hung_disk(store: SqliteStore) -> Iterator[None]:
 
 @asynccontextmanager
 async def proxy_over(kind: str, folder: Path, *scripts: Any, **config: Any) -> AsyncIterator[Any]:
-    """A proxy, its upstream, and what freezes its record."""
+    """Yield a proxy, its upstream, and what freezes its database."""
     if kind == "sqlite":
         url = f"sqlite:///{folder}/r.db"
         async with looping(*scripts, store={"url": url}, **config) as (proxy, upstream):
@@ -70,7 +70,7 @@ async def proxy_over(kind: str, folder: Path, *scripts: Any, **config: Any) -> A
 
 
 def count_questions(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every question that is put to the database from now on, but for those of the probe."""
+    """Return a list to which each query of the database is added from now on, except those of the probe."""
     store = proxy.services.store
     assert isinstance(store, SqlStore)
     asked: list[str] = []
@@ -87,14 +87,14 @@ def count_questions(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def patient_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drivers give up later than a test waits: what ends a wait in time is a deadline of the proxy's."""
+    """Give drivers longer timeouts than a test waits, so that only the proxy's deadlines end a wait."""
     monkeypatch.setattr("proxy.store.postgres.db.CONNECT_S", LATE_S)
     monkeypatch.setattr("proxy.store.postgres.db.COMMAND_S", LATE_S)
     monkeypatch.setattr("proxy.server.limits.redis._PROBE_S", (0.05, LATE_S))
 
 
 async def in_time(asking: Any) -> Answer:
-    """An answer that did not wait for a driver."""
+    """Return an answer; fail if it waits for the timeout of a driver."""
     async with asyncio.timeout(PATIENCE_S):
         answer: Answer = await asking
     return answer
@@ -103,7 +103,7 @@ async def in_time(asking: Any) -> Answer:
 async def test_a_frozen_record_delays_no_turn_with_a_thought_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client can go on without what it cannot hold of a turn, so its end waits a second at most."""
+    """If the proxy cannot store a turn with thinking, the client gets its call all the same, in time."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     turn = messages.stream(messages.thinking("Hm."), messages.tool_use("toolu_1", "mine", {}))
     served = {"served": {"wires": ["anthropic"]}, "tools": {"keepalive_s": LATE_S}}
@@ -118,7 +118,7 @@ async def test_a_frozen_record_delays_no_turn_with_a_thought_for_long(
 async def test_a_frozen_record_delays_one_look_up(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first request waits a second, the others not at all; afterwards all is as before."""
+    """While the database is frozen, the proxy queries it once; afterwards it restores turns again."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     scripts = (CALL, ANSWER, ANSWER, ANSWER, ANSWER)
     async with proxy_over(kind, tmp_path, *scripts) as (proxy, upstream, freeze):
@@ -129,7 +129,7 @@ async def test_a_frozen_record_delays_one_look_up(
             for _ in range(3):
                 answer = await in_time(proxy.ask(AGAIN))
                 assert text_of(payloads_of(answer.body)) == "It is noon."
-                # The client's own version went.
+                # The proxy sent the client's own version.
                 assert [m["role"] for m in messages_of(upstream.requests[-1])] == [
                     "user",
                     "assistant",
@@ -153,7 +153,7 @@ async def test_a_frozen_record_delays_one_look_up(
         upstream.scripts = (ANSWER,)
 
         async def restores() -> bool:
-            # A busy machine may take longer for the look-up than a request waits for it.
+            # On a busy machine the look-up may take longer than a request waits for it.
             return (await proxy.ask(AGAIN)).header("x-toolrelay-restored") is not None
 
         await until(restores)
@@ -163,7 +163,7 @@ async def test_a_frozen_record_delays_one_look_up(
 async def test_a_turn_that_a_frozen_record_cannot_hold_is_said(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client is told that nobody will understand its results, as soon as the patience for it is over."""
+    """If a frozen database cannot store a turn with a client call, the client gets an error in time."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("proxy.relay.memory.commit_waiter.SUSPEND_WAIT_S", 1.0)
     async with proxy_over(kind, tmp_path, ANSWER, MIXED) as (proxy, _, freeze):
@@ -179,7 +179,7 @@ async def test_a_turn_that_a_frozen_record_cannot_hold_is_said(
 async def test_keys_of_a_frozen_record_delay_one_request(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys stay valid for their ten seconds without a wait, and then nobody with one comes in, at once."""
+    """Keys in a frozen database stay valid for a while, and then get a 503 at once; declared keys work on."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     keys = {"alice": declared(ALICE)}
     async with proxy_over(kind, tmp_path, ANSWER, keys=keys) as (proxy, _, freeze):
@@ -189,7 +189,7 @@ async def test_keys_of_a_frozen_record_delay_one_request(
             answer: Answer = await proxy.ask(ASK, bearer(secret))
             return answer.status == 200
 
-        await until(served)  # PostgreSQL says a moment later that there is a new key
+        await until(served)  # PostgreSQL announces the new key a moment later
         with freeze():
             for _ in range(3):
                 assert (await in_time(proxy.ask(ASK, bearer(secret)))).status == 200
@@ -207,7 +207,7 @@ async def test_keys_of_a_frozen_record_delay_one_request(
 async def test_reports_of_a_frozen_record_have_an_end(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An administrator is told that the record cannot be read; one who comes back reads it again."""
+    """While the database is frozen, reports get a 503 after a timeout; afterwards they work again."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     keys = {"alice": declared(ALICE, admin=True)}
     async with proxy_over(kind, tmp_path, ANSWER, keys=keys) as (proxy, _, freeze):
@@ -232,7 +232,7 @@ async def test_reports_of_a_frozen_record_have_an_end(
 
 @pytest.mark.parametrize("on_error", ["open", "closed"])
 async def test_a_frozen_redis_delays_one_request(tmp_path: Path, on_error: str) -> None:
-    """A Redis that stands still is waited for once: then requests pass uncounted, or get a 503."""
+    """The proxy asks a frozen Redis once; requests then pass uncounted or get a 503, as configured."""
     async with own_redis(tmp_path) as (url, pid):
         limits = {"requests": ["1000/minute"], "tool_calls": ["1000/minute"], "storage": url}
         async with looping(CALL, ANSWER, limits={**limits, "on_error": on_error}) as (proxy, upstream):
@@ -265,7 +265,7 @@ async def test_a_frozen_redis_delays_one_request(tmp_path: Path, on_error: str) 
 
 
 async def test_a_dead_network_before_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same where the server is well and nothing of it arrives: connections are there and silent."""
+    """If connections to the database stay open but silent, the proxy queries it once, as if it was frozen."""
     from store_postgres import SERVER, need_postgres, new_schema
 
     need_postgres()
@@ -290,7 +290,7 @@ async def test_a_dead_network_before_the_record(tmp_path: Path, monkeypatch: pyt
 
 
 class Wire:
-    """Forwards connections to a server until it is silent."""
+    """Forwards connections to a server, and drops their data while it is silent."""
 
     def __init__(self, host: str, port: int, own_port: int) -> None:
         self.host, self.port, self.own_port = host, port, own_port
@@ -299,17 +299,17 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def of(self, url: str) -> str:
-        """A URL that goes by this wire."""
+        """Return a URL that goes through this wire."""
         return url.replace(f"{self.host}:{self.port}", f"127.0.0.1:{self.own_port}")
 
     def cut(self) -> None:
-        """Connections break, and new ones go through."""
+        """Break all connections and let new ones through."""
         self.silent = False
         for writer in self._writers:
             writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         theirs_in, theirs_out = await asyncio.open_connection(self.host, self.port)
         self._writers |= {writer, theirs_out}
         ways = ((reader, theirs_out), (theirs_in, writer))
@@ -324,7 +324,7 @@ class Wire:
 
 @asynccontextmanager
 async def silent_wire(server: str) -> AsyncIterator[Wire]:
-    """A wire to a server."""
+    """Run a wire to a server."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(server)
@@ -340,7 +340,7 @@ async def silent_wire(server: str) -> AsyncIterator[Wire]:
 
 
 async def test_what_the_record_has_no_part_in_waits_for_nothing(tmp_path: Path) -> None:
-    """Paths that nothing is looked up for are served as ever beside a hung disk."""
+    """If the disk hangs, requests that need no look-up in the database are served as usual."""
     async with proxy_over("sqlite", tmp_path, whole(b'{"ok":true}')) as (proxy, _, freeze):
         with freeze():
             assert (await in_time(proxy.ask({"input": "x"}, path="/v1/moderations"))).status == 200

@@ -1,4 +1,4 @@
-"""Clients that go away: what is called off, what goes on, and what the record says (rule E4)."""
+"""Clients that leave: what is cancelled, what goes on, and what the record says (rule E4)."""
 
 import asyncio
 import json
@@ -25,12 +25,12 @@ both = pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["none offered",
 
 
 async def finished(watch: Watch, *names: str) -> None:
-    """Wait until just these tools have finished."""
+    """Wait until exactly these tools have finished."""
     await until(lambda: watch.finished == list(names))
 
 
 async def leaving(proxy: Proxy, ask: object, when: Callable[[Conversation], Awaitable[None]]) -> None:
-    """Send a request, wait for a moment in it, and go away."""
+    """Send a request, wait for a moment in its answer, and leave."""
     async with proxy.sent(ask) as conversation:
         async with asyncio.timeout(PATIENCE_S):
             await when(conversation)
@@ -39,7 +39,7 @@ async def leaving(proxy: Proxy, ask: object, when: Callable[[Conversation], Awai
 
 @both
 async def test_leaving_in_the_middle_of_a_stream(allow: tuple[str, ...]) -> None:
-    """Rule E4: the upstream call is closed for that alone, and the run is cancelled."""
+    """Rule E4: when a client leaves, the proxy closes the upstream call and the run is cancelled."""
     async with looping(BEGUN, allow=allow, **ONLY_DEPARTURE) as (proxy, upstream):
 
         async def reading(conversation: Conversation) -> None:
@@ -55,7 +55,7 @@ async def test_leaving_in_the_middle_of_a_stream(allow: tuple[str, ...]) -> None
 @both
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_leaving_before_the_first_byte(streaming: bool, allow: tuple[str, ...]) -> None:
-    """Rule E4: an upstream that has not answered yet is let go of too."""
+    """Rule E4: the proxy also closes an upstream call that has no answer yet."""
     async with looping([HANG], allow=allow, **ONLY_DEPARTURE) as (proxy, upstream):
         await leaving(proxy, ASK if streaming else PLAIN, lambda _: upstream.asked(1))
         await upstream.all_closed()
@@ -64,7 +64,7 @@ async def test_leaving_before_the_first_byte(streaming: bool, allow: tuple[str, 
 
 
 async def test_leaving_while_a_reading_tool_runs(watch: Watch) -> None:
-    """Rule E4: a tool that only reads is cancelled, no further turn is asked, the row says so."""
+    """Rule E4: a tool that only reads is cancelled and recorded as such, and no further turn follows."""
     async with looping(called(("call_1", "probe_tools__slow", "{}")), ANSWER, **ONLY_DEPARTURE) as (
         proxy,
         upstream,
@@ -82,7 +82,7 @@ async def waited(watch: Watch) -> None:
 
 
 async def test_leaving_while_a_tool_changes_the_world(watch: Watch) -> None:
-    """Rules E4, R1: an effect that has begun ends and is on record, and nothing follows it."""
+    """Rules E4, R1: a side effect that has begun finishes and is recorded, and no further turn follows."""
     async with looping(called(("call_1", "probe_tools__slow_buy", "{}")), ANSWER, **ONLY_DEPARTURE) as (
         proxy,
         upstream,
@@ -101,7 +101,7 @@ async def test_leaving_while_a_tool_changes_the_world(watch: Watch) -> None:
 
 
 async def test_leaving_between_effects(watch: Watch) -> None:
-    """Rule E4: of several effects of a turn the one that runs ends, those after it do not begin."""
+    """Rule E4: the side effect that runs finishes, and those after it in the same turn do not start."""
     first = called(("call_1", "probe_tools__slow_buy", "{}"), ("call_2", "probe_tools__buy", '{"what":"x"}'))
     async with looping(first, ANSWER, **ONLY_DEPARTURE) as (proxy, upstream):
         await leaving(proxy, ASK, lambda _: waited(watch))
@@ -115,7 +115,7 @@ async def test_leaving_between_effects(watch: Watch) -> None:
 
 @pytest.mark.parametrize("follow", [[HANG], BEGUN], ids=["silent", "in text"])
 async def test_leaving_during_a_follow_up(follow: list[Step]) -> None:
-    """Rule E4: a later turn is let go of as the first one is."""
+    """Rule E4: when a client leaves in a later turn, the proxy closes that upstream call, too."""
     async with looping(FIRST, follow, **ONLY_DEPARTURE) as (proxy, upstream):
         await leaving(proxy, ASK, lambda _: upstream.asked(2))
         await upstream.all_closed()
@@ -125,7 +125,7 @@ async def test_leaving_during_a_follow_up(follow: list[Step]) -> None:
 
 
 async def test_leaving_while_a_follow_up_waits_to_be_retried() -> None:
-    """Rule E4: nobody is asked again for a client that has gone."""
+    """Rule E4: the proxy does not retry a turn if the client has left."""
     slow: list[Step] = [head("Retry-After: 1", "Content-Length: 0", status="429 Slow"), 0.0]
     async with looping(FIRST, slow, **ONLY_DEPARTURE) as (proxy, upstream):
         await leaving(proxy, ASK, lambda _: upstream.asked(2))
@@ -155,7 +155,7 @@ async def test_a_hundred_clients_leave() -> None:
 
 
 async def test_a_finished_run_is_completed() -> None:
-    """Rule R1: a run that came to its end is on record as such, with all its turns and calls."""
+    """Rule R1: a finished run is recorded as completed, with all its turns, calls and messages."""
     async with looping(FIRST, ANSWER) as (proxy, _):
         await proxy.ask(ASK)
         detail = await proxy.run_reaches("completed")
@@ -171,14 +171,14 @@ async def test_a_finished_run_is_completed() -> None:
 
 
 async def test_the_record_of_a_plain_answer_has_no_messages() -> None:
-    """Rule R3: where no tool took part nothing of the conversation is kept."""
+    """Rule R3: the record keeps no messages of a run without tool calls."""
     async with looping(ANSWER) as (proxy, _):
         await proxy.ask(ASK)
         assert list((await proxy.run_reaches("completed")).messages) == []
 
 
 async def test_a_client_that_stops_reading_holds_back_the_upstream() -> None:
-    """A client that does not read slows its upstream down, and is let go of when it leaves."""
+    """If a client does not read, the proxy stops reading from the upstream until the client leaves."""
     script: list[Step] = [SSE_HEAD, *[chunk(content("x" * 60_000))] * 2000, HANG]
     async with looping(script, **ONLY_DEPARTURE) as (proxy, upstream), proxy.sent(ASK) as conversation:
         await conversation.reader.readuntil(b"xxx")

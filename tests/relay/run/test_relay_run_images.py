@@ -1,4 +1,4 @@
-"""Images of server tools in the loop: where they go, where words go, and where no byte of them may be."""
+"""Images from server tools: which requests have them, which have words instead, and who gets no byte."""
 
 import base64
 import json
@@ -26,25 +26,25 @@ NO_IMAGES = "Invalid content type. image_url is only supported by certain models
 
 
 def refusal(text: str, status: str = "400 Bad Request") -> list[Step]:
-    """An upstream that does not want it."""
+    """Return an upstream's refusal of a request."""
     error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
     return whole(json.dumps({"error": error}).encode(), status=status)
 
 
 def result_in(body: dict[str, Any]) -> Any:
-    """The output of the picture in a request."""
+    """Return the result of the picture tool in a request."""
     (found,) = [i["output"] for i in body["input"] if i.get("type") == "function_call_output"]
     return found
 
 
 def image_in(body: dict[str, Any]) -> str:
-    """The picture in a request."""
+    """Return the URL of the picture in a request."""
     return str(result_in(body)[-1]["image_url"])
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["chained", "stateless"])
 async def test_the_model_gets_the_image(kept: bool, tmp_path: Path) -> None:
-    """Rule R3: text, link, words and image go upstream;  and the client have no byte of it."""
+    """Rule R3: the model gets the image with its text; record, logs and client get no byte of it."""
     config = {"store": {"url": f"sqlite:///{tmp_path / 't.db'}", "content": "tools"}}
     tools = {"trace": "events", "trace_max": "events"}
     with capture_logs() as lines:
@@ -70,7 +70,7 @@ async def test_the_model_gets_the_image(kept: bool, tmp_path: Path) -> None:
 
 
 async def test_chat_has_no_images() -> None:
-    """Where the wire takes only text the model is told what was left out."""
+    """On Chat Completions, a result is only text, so that the model is told which image was left out."""
     async with looping(called(("call_p", PICTURE, "{}")), ANSWER) as (proxy, upstream):
         answer = await proxy.ask(CHAT_ASK)
         assert answer.status == 200
@@ -79,7 +79,7 @@ async def test_chat_has_no_images() -> None:
 
 
 async def test_an_upstream_without_images_is_asked_again() -> None:
-    """Once with words, and remembered for that upstream's model when it took them."""
+    """If a model takes no images, the proxy repeats the request with words and remembers that model."""
     async with client_of(
         stream(DRAW), refusal(NO_IMAGES), stream(SEEN, id="resp_2"),
         stream(DRAW, id="resp_3"), stream(SEEN, id="resp_4"),
@@ -91,7 +91,7 @@ async def test_an_upstream_without_images_is_asked_again() -> None:
         well_formed(client.asked(3)["input"])
         await client.said(ASK, hidden=HIDDEN)
         assert WORDS in result_in(client.asked(5))
-        # Another model is another matter.
+        # The proxy remembers this for one model only.
         await client.said({**ASK, "model": "other"}, hidden=HIDDEN)
         assert image_in(client.asked(7))
 
@@ -101,7 +101,7 @@ async def test_an_upstream_without_images_is_asked_again() -> None:
     [("The image data you provided is no valid image.", "400 Bad Request"), ("", "413 Too Large")],
 )
 async def test_one_bad_image_is_not_remembered(text: str, status: str) -> None:
-    """A refusal of this image, or of its size, is asked again with words; the next image is tried."""
+    """If an upstream refuses one image, the proxy repeats that request with words, but still sends others."""
     async with client_of(
         stream(DRAW), refusal(text, status), stream(SEEN, id="resp_2"),
         stream(DRAW, id="resp_3"), stream(SEEN, id="resp_4"),
@@ -112,7 +112,7 @@ async def test_one_bad_image_is_not_remembered(text: str, status: str) -> None:
 
 
 async def test_a_refusal_of_something_else_is_not_remembered() -> None:
-    """With words it refuses as well: the error is told, and nothing is concluded about images."""
+    """If the upstream also refuses words, the client gets its error, and the next image is sent as usual."""
     bad = refusal("Something else is wrong.")
     async with client_of(
         stream(DRAW), bad, bad, stream(DRAW, id="resp_3"), stream(SEEN, id="resp_4")
@@ -124,7 +124,7 @@ async def test_a_refusal_of_something_else_is_not_remembered() -> None:
 
 @pytest.mark.parametrize("kept", [True, False], ids=["by id", "full input"])
 async def test_a_turn_that_waits_keeps_its_image(kept: bool) -> None:
-    """Rule R4: the client returns with its own result, and the model gets ours whole."""
+    """Rule R4: when the client returns its own result, the model still gets the image of the server tool."""
     ask = {**ASK, "tools": [function("mine")]}
     async with client_of(stream(DRAW, MINE), stream(SEEN, id="resp_2")) as client:
         read = await client.said(ask, hidden=HIDDEN)
@@ -142,7 +142,7 @@ async def test_a_turn_that_waits_keeps_its_image(kept: bool) -> None:
 
 @pytest.mark.parametrize("by_id", [True, False])
 async def test_hidden_turns_come_back_with_their_image(by_id: bool, tmp_path: Path) -> None:
-    """Rule R4: after an answer, from the record of another process too; the bytes count in the header."""
+    """Rule R4: another process restores a hidden turn with its image; a header counts its bytes."""
     config = {"store": {"url": f"sqlite:///{tmp_path / 't.db'}"}}
     async with client_of(stream(DRAW), stream(SEEN, id="resp_2"), **config) as client:
         read = await client.said(ASK, hidden=HIDDEN)
@@ -159,7 +159,7 @@ async def test_hidden_turns_come_back_with_their_image(by_id: bool, tmp_path: Pa
 
 
 async def test_a_first_turn_whose_images_are_refused() -> None:
-    """What was put back is said in words, and the tools stay offered though the refusal speaks of tools."""
+    """If a restored image is refused, the proxy repeats the request with words and keeps its tools."""
     refused = refusal("This model does not support images in tool results.")
     async with client_of(
         stream(DRAW), stream(SEEN, id="resp_2"), refused, stream(SEEN, id="resp_3")
@@ -172,7 +172,7 @@ async def test_a_first_turn_whose_images_are_refused() -> None:
 
 
 async def test_calls_in_a_wrapper_bring_their_images() -> None:
-    """The one result of the wrapper has the image beside the text of all."""
+    """The result of a wrapper call has the image beside the text of its calls."""
     uses = [{"recipient_name": f"functions.{PICTURE}", "parameters": {}}]
     wrapper = function_call("call_w", "multi_tool_use.parallel", json.dumps({"tool_uses": uses}))
     async with client_of(stream(wrapper), stream(SEEN, id="resp_2")) as client:
@@ -183,7 +183,7 @@ async def test_calls_in_a_wrapper_bring_their_images() -> None:
 
 
 async def test_a_repeated_request_gets_words(watch: Watch) -> None:
-    """Rule R5: the effect happens once; what is kept of it for a repeat is text."""
+    """Rule R5: a repeated request does not repeat the side effect, and gets words in place of its image."""
     paint = function_call("call_a", "probe_tools__paint", "{}")
     async with client_of(
         stream(paint), stream(SEEN, id="resp_2"), stream(paint, id="resp_3"), stream(SEEN, id="resp_4")
@@ -197,7 +197,7 @@ async def test_a_repeated_request_gets_words(watch: Watch) -> None:
 
 
 async def test_another_process_gets_words(watch: Watch, tmp_path: Path) -> None:
-    """Rule R3: what the record keeps of an effect for a repeat elsewhere has no byte of its image."""
+    """Rule R3: for a repeated request, another process finds only words in the record, no image."""
     config = {"store": {"url": f"sqlite:///{tmp_path / 't.db'}"}}
     paint = function_call("call_a", "probe_tools__paint", "{}")
     told = ""
@@ -210,7 +210,7 @@ async def test_another_process_gets_words(watch: Watch, tmp_path: Path) -> None:
 
 
 async def test_no_images_where_policy_says_none() -> None:
-    """``policy.max_image_bytes = 0``: words on every wire."""
+    """With ``policy.max_image_bytes = 0`` the model gets words instead of an image."""
     async with client_of(stream(DRAW), stream(SEEN, id="resp_2"), policy={"max_image_bytes": 0}) as client:
         await client.said(ASK, hidden=HIDDEN)
         assert "policy passes no images on" in result_in(client.asked(2))

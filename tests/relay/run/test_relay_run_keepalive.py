@@ -1,4 +1,4 @@
-"""Waiting without falling silent: beats while work goes on, and nothing left behind."""
+"""Keepalive while work goes on: ticks for the client, and nothing left running or open."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from proxy.relay.run.keepalive import Notifier, with_keepalive
 
 
 async def test_work_that_is_quick_has_no_beat() -> None:
-    """The result comes back as soon as it is there."""
+    """Work that ends before the first interval causes no tick."""
     beats: list[bool] = []
 
     async def on_tick(silent: bool) -> None:
@@ -22,7 +22,7 @@ async def test_work_that_is_quick_has_no_beat() -> None:
 
 
 async def test_beats_come_while_nothing_happens() -> None:
-    """Each interval without news is a silent on_tick."""
+    """Each interval without news causes a silent tick."""
     enough = asyncio.Event()
     beats: list[bool] = []
 
@@ -36,7 +36,7 @@ async def test_beats_come_while_nothing_happens() -> None:
 
 
 async def test_news_wake_it_up() -> None:
-    """A wake is a on_tick that has something to show, each time anew."""
+    """Each notification causes a tick at once, which is not silent."""
     notifier, shown = Notifier(), asyncio.Event()
     beats: list[bool] = []
 
@@ -56,7 +56,7 @@ async def test_news_wake_it_up() -> None:
 
 
 async def test_a_client_that_has_gone_ends_the_work() -> None:
-    """A on_tick that fails cancels the work, which has ended before the failure goes on."""
+    """If a tick fails, the work is cancelled and has ended before the error is raised."""
     ended: list[str] = []
 
     async def work() -> None:
@@ -74,7 +74,7 @@ async def test_a_client_that_has_gone_ends_the_work() -> None:
 
 
 async def test_its_own_cancellation_ends_the_work() -> None:
-    """Rule E4: when the caller is cancelled the work is too, before the caller goes on."""
+    """Rule E4: if the caller is cancelled, the work is cancelled and ends before the caller goes on."""
     ended: list[str] = []
     begun = asyncio.Event()
 
@@ -97,7 +97,7 @@ async def test_its_own_cancellation_ends_the_work() -> None:
 
 
 async def test_a_failure_of_the_work_is_the_callers() -> None:
-    """What the work raises is raised."""
+    """The caller gets the error that the work raises."""
 
     async def work() -> None:
         raise ValueError("no")
@@ -111,7 +111,7 @@ async def test_a_failure_of_the_work_is_the_callers() -> None:
 
 @pytest.mark.parametrize("fails", [False, True], ids=["a result", "a failure"])
 async def test_a_result_that_nobody_takes_is_let_go_of(fails: bool) -> None:
-    """Work that ended while its client left has somebody who closes what it brought."""
+    """If the client leaves as the work ends, ``discard`` gets the result, so that it can be closed."""
     discard: list[int] = []
     ready = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""A record that somebody else holds locked, seen from a client of the whole proxy."""
+"""A database that another process has locked, seen from a client of the whole proxy."""
 
 import json
 import sqlite3
@@ -23,7 +23,7 @@ NO_TOOLS = [("x-toolrelay-tools", "none")]
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Another connection has all of the database to itself."""
+    """Lock the whole database from another connection."""
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         yield
@@ -31,7 +31,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 async def lost_writes(proxy: Proxy) -> float:
-    """What ``/metrics`` says."""
+    """Return the number of lost writes in ``/metrics``."""
     answer = await proxy.ask(method="GET", path="/metrics")
     families = text_string_to_metric_families(answer.body.decode())
     (count,) = [
@@ -44,12 +44,12 @@ async def lost_writes(proxy: Proxy) -> float:
 
 
 async def ready(proxy: Proxy) -> bool:
-    """Whether the proxy says that it can serve."""
+    """Return whether the proxy says that it is ready."""
     return (await proxy.ask(method="GET", path="/readyz")).status == 200
 
 
 async def says(proxy: Proxy, headers: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> str:
-    """The text of one streamed answer."""
+    """Return the text of one streamed answer."""
     answer = await proxy.ask(ASK, headers)
     assert (answer.status, answer.clean) == (200, True)
     return text_of(payloads_of(answer.body))
@@ -58,13 +58,13 @@ async def says(proxy: Proxy, headers: Mapping[str, str] | Sequence[tuple[str, st
 async def test_a_locked_record_stops_effects_and_nothing_else(
     watch: Watch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule R1: streams and reading tools go on, effects are refused, losses are counted; then all is well."""
+    """Rule R1: while the record is locked, answers and reading tools work, and side effects are refused."""
     path = tmp_path / "r.db"
     scripts = (ANSWER, READ, ANSWER, BUY, ANSWER, READ, ANSWER, BUY, ANSWER)
     async with looping(*scripts, store={"url": f"sqlite:///{path}"}) as (proxy, upstream):
         store = proxy.services.store
         assert isinstance(store, SqliteStore)
-        # As patient and as roomy as a test has time for.
+        # A short timeout and a short queue keep the test quick.
         store._writer._lock_timeout_s = 0.5
         store._writer._max_writes = 12
         assert await lost_writes(proxy) == 0
@@ -103,7 +103,7 @@ async def test_a_locked_record_stops_effects_and_nothing_else(
 
 
 async def test_an_effect_that_was_refused_is_on_record_afterwards(watch: Watch, tmp_path: Path) -> None:
-    """Rule R1: a call that was not made, since its row could not be written before it, is told of later."""
+    """Rule R1: once the lock is gone, the record has the call that was refused because of it."""
     path = tmp_path / "r.db"
     async with looping(BUY, ANSWER, store={"url": f"sqlite:///{path}"}) as (proxy, _):
         store = proxy.services.store

@@ -1,4 +1,4 @@
-"""The loop over real sockets: the model calls server tools, the client sees one ordinary stream."""
+"""The tool loop over real sockets: the model calls server tools, the client sees one ordinary stream."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ UTC = '{"timezone":"UTC"}'
 
 
 async def test_one_call_makes_one_ordinary_stream() -> None:
-    """Rules W3, W4, W5: one id, one role, one finish reason, one end mark, and no trace of the call."""
+    """Rules W3, W4, W5: the client gets one id, role, finish reason and end mark, and nothing of the call."""
     answer, requests = await one_loop(called(("call_1", TIME, UTC)), ANSWER)
     chunks = payloads_of(answer.body)
     assert answer.clean
@@ -60,13 +60,13 @@ async def test_one_call_makes_one_ordinary_stream() -> None:
 
 
 async def test_each_event_leaves_whole() -> None:
-    """Rule W6: every event of a composed stream leaves with its blank line in one write."""
+    """Rule W6: each event of a composed stream goes out with its blank line in one write."""
     answer, _ = await one_loop(called(("call_1", TIME, UTC)), ANSWER)
     assert all(piece.endswith(b"\n\n") for piece in answer.pieces)
 
 
 async def test_one_call_without_streaming() -> None:
-    """Rules W4, W5: the reply is one object with the last turn's text and the sum of both usages."""
+    """Rules W4, W5: without a stream, the reply has the last turn's text and the usage of both turns."""
     answer, requests = await one_loop(
         reply(None, ("call_1", TIME, UTC), used=(10, 5)), reply("It is noon.", used=(30, 7)), ask=PLAIN
     )
@@ -82,7 +82,7 @@ async def test_one_call_without_streaming() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_a_legacy_function_call(streaming: bool) -> None:
-    """A ``function_call`` is answered by a ``function`` message, which has a name and no id."""
+    """The proxy answers a ``function_call`` with a ``function`` message, which has a name and no id."""
     made: dict[str, Any] = {"function_call": {"name": TIME, "arguments": UTC}}
     function = {"name": "mine", "parameters": {"type": "object", "properties": {}}}
     first = (
@@ -104,7 +104,7 @@ async def test_a_legacy_function_call(streaming: bool) -> None:
 
 
 def every_split() -> dict[str, list[Step]]:
-    """The same call, in pieces of every kind."""
+    """Return streams of the same call, cut and written in different ways."""
     whole_turn = (
         role()
         + call("call_1", TIME, "")
@@ -152,9 +152,9 @@ def every_split() -> dict[str, list[Step]]:
 
 @pytest.mark.parametrize("split", every_split())
 async def test_every_split_of_a_call_comes_to_the_same(split: str) -> None:
-    """Rules W6, W7: however a call arrives, it is made once and the client sees the same stream."""
+    """Rules W6, W7: however a call arrives, it runs once and the client sees the same stream."""
     answer, requests = await one_loop(every_split()[split], ANSWER)
-    # What passed before the call began keeps the upstream's own line ends.
+    # Bytes that passed before the call began keep the upstream's own line ends.
     body = answer.body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     assert text_of(payloads_of(body)) == "It is noon."
     assert b"core__" not in answer.body
@@ -164,7 +164,7 @@ async def test_every_split_of_a_call_comes_to_the_same(split: str) -> None:
 
 @pytest.mark.parametrize("call_ids", [("", ""), ("a", "a"), (None, None)], ids=["blank", "repeated", "none"])
 async def test_ids_are_repaired_only_where_they_must(call_ids: tuple[str | None, str | None]) -> None:
-    """Rule W8: blank and repeated ids are minted anew, the first of a repeated pair stays."""
+    """Rule W8: the proxy replaces blank and repeated call ids; the first of two equal ids stays."""
     first = stream(role(), *[call(i, TIME, UTC, at) for at, i in enumerate(call_ids)], finish("tool_calls"))
     answer, requests = await one_loop(first, ANSWER)
     message, results = follow_up(requests)
@@ -177,7 +177,7 @@ async def test_ids_are_repaired_only_where_they_must(call_ids: tuple[str | None,
 
 
 async def test_two_calls_of_one_turn_run_and_are_answered_in_order() -> None:
-    """Rule W7: two calls of one turn become two results, in the order called."""
+    """Rule W7: two calls of one turn get two results, in the order of the calls."""
     _, requests = await one_loop(called(("call_1", ECHO, '{"text":"a"}'), ("call_2", TIME, UTC)), ANSWER)
     _, results = follow_up(requests)
     assert [r["tool_call_id"] for r in results] == ["call_1", "call_2"]
@@ -186,7 +186,7 @@ async def test_two_calls_of_one_turn_run_and_are_answered_in_order() -> None:
 
 
 async def test_sixty_four_calls_are_all_answered(watch: Watch) -> None:
-    """Rule T7: calls over the bound are answered, not run, and the next turn is the last."""
+    """Rule T7: calls over the limit get a refusal as their result, and the next turn is the last."""
     calls = [(f"call_{n}", ECHO, json.dumps({"text": str(n)})) for n in range(64)]
     answer, requests = await one_loop(called(*calls), ANSWER)
     _, results = follow_up(requests)
@@ -198,7 +198,7 @@ async def test_sixty_four_calls_are_all_answered(watch: Watch) -> None:
 
 
 async def test_calls_without_end_end_in_an_answer(watch: Watch) -> None:
-    """Rule T7: a model that always calls is asked max_turns + 1 times, then the user is told why."""
+    """Rule T7: a model that always calls is asked max_turns + 1 times, then the user is told why it ends."""
     endless = called(("call_1", ECHO, '{"text":"a"}'))
     answer, requests = await one_loop(endless, tools={"max_turns": 3})
     chunks = payloads_of(answer.body)
@@ -213,7 +213,7 @@ async def test_calls_without_end_end_in_an_answer(watch: Watch) -> None:
 
 @pytest.mark.parametrize("budget", [{"max_calls": 1}, {"request_timeout_s": 0.001}])
 async def test_spent_budgets_still_answer(budget: dict[str, Any], watch: Watch) -> None:
-    """Rule T7: calls or seconds, when they are used up the model answers without tools."""
+    """Rule T7: once the calls or the seconds are used up, the model answers without tools."""
     answer, requests = await one_loop(
         called(("call_1", ECHO, '{"text":"a"}'), ("call_2", ECHO, '{"text":"b"}')), ANSWER, tools=budget
     )
@@ -223,7 +223,7 @@ async def test_spent_budgets_still_answer(budget: dict[str, Any], watch: Watch) 
 
 
 async def test_a_token_budget_counts_what_the_turns_used(watch: Watch) -> None:
-    """Rule T7: tokens are asked for, counted, and filtered out of the client's stream again."""
+    """Rule T7: a turn's tokens count against the budget, and the client gets no usage unless it asked."""
     first = stream(role(), call("call_1", ECHO, '{"text":"a"}'), finish("tool_calls"), usage(90, 20))
     answer, requests = await one_loop(first, ANSWER, tools={"max_tokens": 100})
     assert watch.started == []
@@ -248,8 +248,8 @@ COSTLY = stream(role(), call("call_1", ECHO, '{"text":"a"}'), finish("tool_calls
 async def test_each_call_that_a_budget_refuses_is_on_record(
     setting: str, budget: dict[str, Any], first: Any, refused: list[tuple[int, str]], watch: Watch
 ) -> None:
-    """Rule T7: a call that is not run has its row, which names the budget, as the run does; also one that
-    the model makes on its last turn."""
+    """Rule T7: a call that a budget refuses has a row that names the budget, as the run does; so has a call
+    that the model makes in its last turn."""
     async with looping(first, tools=budget) as (proxy, _):
         await proxy.ask(ASK)
         detail = await proxy.only_run()
@@ -261,14 +261,14 @@ async def test_each_call_that_a_budget_refuses_is_on_record(
 
 
 async def test_a_run_within_its_budgets_has_spent_none() -> None:
-    """Only a budget that is used up is named."""
+    """The record of a run names no budget if none is used up."""
     async with looping(ONE_ECHO, ANSWER) as (proxy, _):
         await proxy.ask(ASK)
         assert (await proxy.only_run()).run.spent is None
 
 
 async def test_a_function_of_the_clients_in_a_wrapper_is_on_record() -> None:
-    """A call that may not stand inside of a wrapper has a row that says so."""
+    """A client's function inside a wrapper does not run, and has a row that says so."""
     use = {"recipient_name": "functions.mine", "parameters": {}}
     wrapped = called(("call_1", "multi_tool_use.parallel", json.dumps({"tool_uses": [use]})))
     async with looping(wrapped, ANSWER) as (proxy, _):
@@ -280,7 +280,7 @@ async def test_a_function_of_the_clients_in_a_wrapper_is_on_record() -> None:
 
 
 async def test_use_that_was_not_reported_is_no_zero() -> None:
-    """A turn without a word on its tokens has none on record, and the run says how many there were."""
+    """A turn without reported usage has no tokens on record, and the run counts such turns."""
     async with looping(COSTLY, ANSWER) as (proxy, _):
         await proxy.ask(ASK)
         detail = await proxy.only_run()
@@ -289,7 +289,7 @@ async def test_use_that_was_not_reported_is_no_zero() -> None:
 
 
 async def test_texts_of_all_turns_in_order() -> None:
-    """Rule W4: text before a call and text after it are one text, told apart by a paragraph."""
+    """Rule W4: the client gets the texts of all turns as one text, separated by a blank line."""
     first = stream(role(), content("Let me ", "look."), call("call_1", TIME, UTC), finish("tool_calls"))
     answer, requests = await one_loop(first, ANSWER)
     assert text_of(payloads_of(answer.body)) == "Let me look.\n\nIt is noon."
@@ -297,7 +297,7 @@ async def test_texts_of_all_turns_in_order() -> None:
 
 
 async def test_usage_is_the_sum_and_comes_last() -> None:
-    """Rule W4: usage of all turns, nested details too, in the last chunk before the end mark."""
+    """Rule W4: the last chunk before the end mark has the usage of all turns, nested details included."""
     first = stream(
         role(), call("call_1", TIME, UTC), finish("tool_calls"), usage(10, 5, x={"cached_tokens": 4})
     )
@@ -314,7 +314,7 @@ async def test_usage_is_the_sum_and_comes_last() -> None:
 
 
 async def test_usage_that_nobody_asked_for_stays_out() -> None:
-    """Rule W4: a client that did not ask for usage gets none, even where the upstream sends it."""
+    """Rule W4: a client that did not ask for usage gets none, even if the upstream sends it."""
     first = stream(role(), call("call_1", TIME, UTC), finish("tool_calls"), usage(10, 5))
     answer, _ = await one_loop(first, stream(role(), content("noon"), finish(), usage(30, 7)))
     assert all("usage" not in c for c in payloads_of(answer.body))
@@ -322,7 +322,7 @@ async def test_usage_that_nobody_asked_for_stays_out() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_json_output_is_never_glued(streaming: bool) -> None:
-    """With response_format only the answer's text is sent: two JSON texts in a row are no JSON."""
+    """With ``response_format`` the client gets only the last turn's text: two JSON texts are no JSON."""
     ask = {**ASK, "stream": streaming, "response_format": {"type": "json_object"}}
     first = (
         stream(role(), content('{"a"', ":1}"), call("call_1", TIME, UTC), finish("tool_calls"))
@@ -337,14 +337,14 @@ async def test_json_output_is_never_glued(streaming: bool) -> None:
 
 
 async def test_json_output_without_a_call_passes_untouched() -> None:
-    """Rule W2: held text is let go as it came when the turn turns out to be the answer."""
+    """Rule W2: with ``response_format``, an answer without server calls passes unchanged."""
     data = role() + content('{"b"', ":2}") + finish() + DONE
     answer, _ = await one_loop(chunked(data), ask={**ASK, "response_format": {"type": "json_object"}})
     assert answer.body == data
 
 
 def allowed_tools(mode: str) -> dict[str, Any]:
-    """A ``tool_choice`` that names the tools which may be called."""
+    """Return a ``tool_choice`` that names the tools which may be called."""
     tools = [{"type": "function", "function": {"name": TIME}}]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
@@ -360,7 +360,7 @@ def allowed_tools(mode: str) -> dict[str, Any]:
     ],
 )
 async def test_a_forced_choice_is_relaxed(choice: Any, relaxed: Any) -> None:
-    """Rule W9: after the first satisfied turn the model is free to answer."""
+    """Rule W9: after a turn that satisfied the choice, the model is free to answer."""
     _, requests = await one_loop(called(("call_1", TIME, UTC)), ANSWER, ask={**ASK, "tool_choice": choice})
     assert json.loads(requests[0].body)["tool_choice"] == choice
     assert json.loads(requests[1].body)["tool_choice"] == relaxed
@@ -368,8 +368,8 @@ async def test_a_forced_choice_is_relaxed(choice: Any, relaxed: Any) -> None:
 
 @pytest.mark.parametrize("max_turns", [8, 1])
 async def test_a_client_that_requires_its_own_tool_gets_its_call(max_turns: int) -> None:
-    """Rule W9: a structured output that a client forces as a call of its own tool (pydantic-ai's
-    ``output_type``) comes after server tools ran, and when the budget of turns is spent."""
+    """Rule W9: if a client requires a call of its own tool (pydantic-ai's ``output_type``), the choice still
+    holds after server tools ran, and when the budget of turns is spent."""
     own = {**CLIENT_TOOL, "function": {**CLIENT_TOOL["function"], "name": "final_result"}}
     ask = {**ASK, "tools": [own], "tool_choice": "required"}
     answer, requests = await one_loop(
@@ -392,17 +392,17 @@ async def test_a_client_that_requires_its_own_tool_gets_its_call(max_turns: int)
 
 
 async def test_tokens_that_are_spent_are_taken_off_the_clients_bound() -> None:
-    """The client's bound on output tokens holds for the whole answer, not for each turn."""
+    """The client's limit of output tokens holds for all turns together, so that later turns get the rest."""
     first = stream(role(), call("call_1", TIME, UTC), finish("tool_calls"), usage(10, 40))
     _, requests = await one_loop(first, ANSWER, ask={**ASK, "max_completion_tokens": 100})
     assert json.loads(requests[1].body)["max_completion_tokens"] == 60
 
 
-# ---------------------------------------------------------------- what the upstream is sent
+# ---------------------------------------------------------------- what the upstream gets
 
 
 async def test_the_clients_json_keeps_its_bytes() -> None:
-    """Rule W8: numbers, key order, escapes and unknown fields go up as the client wrote them."""
+    """Rule W8: numbers, key order, escapes and unknown fields go to the upstream as the client wrote them."""
     raw = (
         b'{"zeta":1.0,"model":"m","seed":12345678901234567,"temperature":1E-1,"messages":[ '
         b'{"content":"h\\u00e9", "role":"user","x":0.10} ],'
@@ -422,7 +422,7 @@ async def test_the_clients_json_keeps_its_bytes() -> None:
 
 
 async def test_the_assistant_message_goes_back_as_it_came() -> None:
-    """Rule W8: reasoning, thought signatures and unknown fields are given back to the model."""
+    """Rule W8: the model gets its reasoning, thought signatures and unknown fields back."""
     fragment = {
         "index": 0, "id": "call_1", "type": "function",
         "function": {"name": TIME, "arguments": UTC, "thoughts": "t"},
@@ -470,7 +470,7 @@ BAD = {
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("bad", BAD)
 async def test_bad_arguments_are_answered_with_why(bad: str, streaming: bool) -> None:
-    """Rules T3, W8: nothing runs, the model is told without a word of its text, and the run goes on."""
+    """Rules T3, W8: a call with bad arguments does not run; the model is told why, without their text."""
     arguments, code, sent = BAD[bad]
     if streaming:
         answer, requests = await one_loop(called(("call_1", TIME, arguments)), ANSWER)
@@ -489,7 +489,7 @@ async def test_bad_arguments_are_answered_with_why(bad: str, streaming: bool) ->
 
 
 async def test_five_megabytes_of_arguments_do_not_go_back() -> None:
-    """Rules T7, W8: arguments over the bound are refused by their size and not sent again."""
+    """Rules T7, W8: arguments over the size limit are refused and do not go back to the upstream."""
     arguments = json.dumps({"timezone": "x" * (5 << 20)})
     pieces = [call("call_1", TIME, "")] + [
         call(None, None, arguments[at : at + 65536]) for at in range(0, len(arguments), 65536)
@@ -504,7 +504,7 @@ async def test_five_megabytes_of_arguments_do_not_go_back() -> None:
 
 @pytest.mark.parametrize("depth", [300, 900])
 async def test_values_too_deep_to_be_written_again_end_in_an_error(depth: int) -> None:
-    """A turn whose unknown fields nest deeper than can be written is an error that the client can read."""
+    """If unknown fields are nested too deeply to be written again, the client gets an error it can read."""
     first = (
         role()
         + f'data: {{"choices":[{{"index":0,"delta":{{"zz":{"[" * depth}{"]" * depth}}}}}]}}\n\n'.encode()
@@ -524,7 +524,7 @@ async def test_values_too_deep_to_be_written_again_end_in_an_error(depth: int) -
     "name", ["core__get_curent_time", "rm", TIME + "\u200b", "core__get_weather2", "mine2"]
 )
 async def test_unknown_names_are_told_and_never_leave(name: str) -> None:
-    """Rules T3, W5: a name that nobody declared is the proxy's to refuse; names are not normalised."""
+    """Rules T3, W5: a call of an undeclared name gets an error as its result; the client never sees it."""
     answer, requests = await one_loop(
         called(("call_1", name, UTC), ("call_2", TIME, UTC)), ANSWER, ask={**ASK, "tools": [CLIENT_TOOL]}
     )
@@ -536,7 +536,7 @@ async def test_unknown_names_are_told_and_never_leave(name: str) -> None:
 
 
 async def test_a_tool_that_was_not_offered_does_not_run(watch: Watch) -> None:
-    """Rule T2: what the client chose not to have is refused when the model calls it all the same."""
+    """Rule T2: if the model calls a tool that the client did not choose, the call is refused."""
     headers = {"x-toolrelay-tools": TIME}
     _, requests = await one_loop(called(("call_1", ECHO, '{"text":"a"}')), ANSWER, headers=headers)
     assert [t["function"]["name"] for t in json.loads(requests[0].body)["tools"]] == [TIME]
@@ -545,7 +545,7 @@ async def test_a_tool_that_was_not_offered_does_not_run(watch: Watch) -> None:
 
 
 async def test_a_denied_tool_is_not_offered_and_does_not_run(watch: Watch) -> None:
-    """Rule T2: deny by default, when tools are offered and again when they run."""
+    """Rule T2: a tool that the policy does not allow is not offered, and does not run if it is called."""
     _, requests = await one_loop(
         called(("call_1", ECHO, '{"text":"a"}')), ANSWER, allow=("core__get_current_time",)
     )
@@ -560,7 +560,7 @@ async def test_a_denied_tool_is_not_offered_and_does_not_run(watch: Watch) -> No
     ids=["effect", "name"],
 )
 async def test_a_tool_that_needs_an_approval_is_refused(watch: Watch, policy: dict[str, Any]) -> None:
-    """Rule T2: an approval that nothing can give means neither offered nor run, and the model is told so."""
+    """Rule T2: if nobody can give the approval, a tool is neither offered nor run, and the model is told."""
     _, requests = await one_loop(
         called(("call_1", "probe_tools__buy", '{"what":"x"}')), ANSWER, policy=policy
     )
@@ -570,20 +570,20 @@ async def test_a_tool_that_needs_an_approval_is_refused(watch: Watch, policy: di
 
 
 class ToyApprover:
-    """Asks a callback about each call."""
+    """An approver that asks a callback about each call."""
 
     def __init__(self, approves: Callable[[ToolCall], bool]) -> None:
         self.asked: list[tuple[str, str]] = []
         self._approves = approves
 
     async def decide(self, job: Job, calls: Sequence[ToolCall]) -> frozenset[int]:
-        """The calls that the callback approves."""
+        """Return the indices of the calls that the callback approves."""
         self.asked += [(call.name, call.arguments) for call in calls]
         return frozenset(call.index for call in calls if self._approves(call))
 
 
 async def test_an_approver_decides_about_each_call(watch: Watch) -> None:
-    """Rule T2: of two calls with one id the approved one runs, the other is refused; nobody else is asked."""
+    """Rule T2: of two calls with one id only the approved one runs; other tools need no approval."""
     turn = called(
         ("call_1", "probe_tools__buy", '{"what":"milk"}'),
         ("call_1", "probe_tools__buy", '{"what":"a car"}'),
@@ -609,7 +609,7 @@ async def test_an_approver_decides_about_each_call(watch: Watch) -> None:
 
 
 async def test_an_approver_is_asked_about_what_a_page_could_have_caused(watch: Watch) -> None:
-    """Rule T2: a call behind a stranger's text runs if it is approved, and is refused if it is not."""
+    """Rule T2: after a result with untrusted text, a call runs only if it is approved."""
     page = called(("call_p", "probe_tools__page", "{}"))
     buys = called(("call_b", "probe_tools__buy", '{"what":"milk"}'))
     for approves, code in ((True, None), (False, "approval_required")):
@@ -624,7 +624,7 @@ async def test_an_approver_is_asked_about_what_a_page_could_have_caused(watch: W
 
 
 async def test_a_client_is_kept_alive_while_an_approver_thinks() -> None:
-    """An approval may take long: the client gets keep-alive comments meanwhile."""
+    """While an approver takes its time, the client gets keep-alive comments."""
     decided = asyncio.Event()
 
     class Slow(ToyApprover):
@@ -648,7 +648,7 @@ async def test_a_client_is_kept_alive_while_an_approver_thinks() -> None:
 
 
 async def test_a_denied_tool_needs_no_approval(watch: Watch) -> None:
-    """Rule T2: a denial outweighs the need of an approval, also in what the model is told."""
+    """Rule T2: if a tool is denied and also needs an approval, the model is told that it is denied."""
     policy = {"approve_effects": ["external_side_effect"]}
     buys = called(("call_1", "probe_tools__buy", '{"what":"x"}'))
     _, requests = await one_loop(buys, ANSWER, allow=("core__*",), policy=policy)
@@ -657,7 +657,7 @@ async def test_a_denied_tool_needs_no_approval(watch: Watch) -> None:
 
 
 async def test_a_tool_that_fails_tells_the_model() -> None:
-    """Rule T3: a failure is a result, and the run goes on."""
+    """Rule T3: a tool's failure is its result for the model, and the run goes on."""
     answer, requests = await one_loop(called(("call_1", "probe_tools__fail", "{}")), ANSWER)
     told = json.loads(follow_up(requests)[1][0]["content"])
     assert told == {"ok": False, "error_code": "execution_failed", "message": "the shop is closed"}
@@ -665,7 +665,7 @@ async def test_a_tool_that_fails_tells_the_model() -> None:
 
 
 async def test_calls_that_the_client_sends_are_never_run(watch: Watch) -> None:
-    """Rule T1: tools run only for calls that the model made in this request."""
+    """Rule T1: a call in the client's messages does not run; only the model's calls of this request do."""
     made = {"id": "c", "type": "function", "function": {"name": ECHO, "arguments": '{"text":"x"}'}}
     messages = [
         {"role": "user", "content": "hi"},
@@ -679,11 +679,11 @@ async def test_calls_that_the_client_sends_are_never_run(watch: Watch) -> None:
     assert answer.clean
 
 
-# ---------------------------------------------------------------- turns that do not end well
+# ---------------------------------------------------------------- turns that fail
 
 
 async def test_a_cut_off_turn_runs_nothing() -> None:
-    """Rule W7: half arguments under ``length`` are not run, and the client hears of ``length``."""
+    """Rule W7: a call that ``length`` cut off does not run, and the client gets ``length``."""
     first = stream(role(), content("a"), call("call_1", TIME, '{"timez'), finish("length"))
     answer, requests = await one_loop(first)
     chunks = payloads_of(answer.body)
@@ -704,7 +704,7 @@ MID_CALL: dict[str, list[Step]] = {
 
 @pytest.mark.parametrize("name", MID_CALL)
 async def test_an_upstream_that_breaks_inside_a_call(name: str, watch: Watch) -> None:
-    """Rules W3, W7: error event and end mark, nothing run, one upstream request, the run failed."""
+    """Rules W3, W7: if the upstream breaks off inside a call, nothing runs and the client gets an error."""
     async with looping(MID_CALL[name]) as (proxy, upstream):
         answer = await proxy.ask(ASK)
         assert answer.clean
@@ -715,7 +715,7 @@ async def test_an_upstream_that_breaks_inside_a_call(name: str, watch: Watch) ->
         assert len(upstream.requests) == 1
         assert detail.invocations == []
         assert watch.started == []
-        # Served next.
+        # The next request is served.
         upstream.scripts = (ANSWER,)
         assert (await proxy.ask(ASK)).body.endswith(DONE)
 
@@ -741,7 +741,7 @@ FOLLOW_UPS: dict[str, list[Step]] = {
 
 @pytest.mark.parametrize("name", FOLLOW_UPS)
 async def test_a_follow_up_that_fails(name: str) -> None:
-    """Rules E2, W3: an error event and one end mark, no HTML, no ``stop``, at most four requests."""
+    """Rules E2, W3: if a later turn fails, the client gets one error and one end mark, and never HTML."""
     first = stream(role(), content("Wait."), call("call_1", TIME, UTC), finish("tool_calls"))
     async with looping(first, FOLLOW_UPS[name]) as (proxy, upstream):
         answer = await proxy.ask(ASK)
@@ -756,14 +756,14 @@ async def test_a_follow_up_that_fails(name: str) -> None:
         assert text_of(chunks).startswith("Wait.")
         detail = await proxy.run_reaches("failed")
         assert detail.run.turns == 2
-        # A connection that dies on reuse before its first byte is the upstream room's to try again.
+        # The upstream's client itself may retry on a reused connection that breaks before its first byte.
         most = 4 if name in ("429", "500 html") else 3 if name in ("reset", "fin") else 2
         assert len(upstream.requests) in (most, 2 if most == 3 else most)
         assert all(r.body == upstream.requests[1].body for r in upstream.requests[2:])
 
 
 async def test_a_follow_up_that_recovers() -> None:
-    """Rule E2: a later turn is asked again after 429 and 5xx, which no SDK could do."""
+    """Rule E2: the proxy retries a later turn after 429 and 5xx, which no SDK could do."""
     slow = whole(b"{}", "Retry-After-Ms: 1", status="429 Slow")
     answer, requests = await one_loop(
         called(("call_1", TIME, UTC)), slow, whole(b"", "Retry-After: 0", status="502 Gone"), ANSWER
@@ -773,7 +773,7 @@ async def test_a_follow_up_that_recovers() -> None:
 
 
 async def test_a_follow_up_that_hangs_times_out() -> None:
-    """A later turn that never comes is a time-out inside the stream."""
+    """If a later turn does not answer in time, the client gets a timeout error inside the stream."""
     first = stream(role(), content("Wait."), call("call_1", TIME, UTC), finish("tool_calls"))
     async with looping(first, [HANG], served={"first_byte_timeout_s": 1.0}) as (proxy, upstream):
         answer = await proxy.ask(ASK)
@@ -782,7 +782,7 @@ async def test_a_follow_up_that_hangs_times_out() -> None:
 
 
 async def test_a_failure_before_the_first_byte_is_a_status() -> None:
-    """Rule E1: while nothing has been sent a failed run is a plain error with its status."""
+    """Rule E1: as long as nothing has been sent, a failed run is an error with its own status."""
     failing = whole(b'{"error":{"message":"bad"}}', status="400 Bad")
     answer, _ = await one_loop(reply(None, ("call_1", TIME, UTC)), failing, ask=PLAIN)
     assert answer.status == 400
@@ -792,7 +792,7 @@ async def test_a_failure_before_the_first_byte_is_a_status() -> None:
 
 
 async def test_how_long_to_wait_is_told() -> None:
-    """Rule E2: a wait that a later turn's refusal asks for, and that is not waited here, is the client's."""
+    """Rule E2: if a later turn's refusal asks for a long wait, the client gets its status and its wait."""
     slow = whole(
         b'{"error":{"message":"slow"}}', "Retry-After: 60", "retry-after-ms: 60000", status="429 Slow"
     )
@@ -803,7 +803,7 @@ async def test_how_long_to_wait_is_told() -> None:
 
 @pytest.mark.parametrize("status", ["500 Oops", "400 Bad", "429 Slow"])
 async def test_after_a_side_effect_nobody_retries(status: str, watch: Watch) -> None:
-    """Rule E3: an error after a side effect tells SDKs not to send the request again."""
+    """Rule E3: an error after a side effect tells SDKs not to retry the request."""
     failing = whole(b'{"error":{"message":"bad"}}', "Retry-After: 60", status=status)
     answer, _ = await one_loop(
         reply(None, ("call_1", "probe_tools__buy", '{"what":"x"}')), failing, ask=PLAIN
@@ -814,7 +814,7 @@ async def test_after_a_side_effect_nobody_retries(status: str, watch: Watch) -> 
 
 
 async def test_an_identical_side_effect_runs_once(watch: Watch) -> None:
-    """Rule R5: the same call twice in one run changes the world once."""
+    """Rule R5: if a model repeats a call in one run, its side effect happens once."""
     twice = called(
         ("call_1", "probe_tools__buy", '{"what":"x"}'), ("call_2", "probe_tools__buy", '{ "what": "x" }')
     )
@@ -832,7 +832,7 @@ NO_TOOLS = whole(
 
 
 async def test_a_model_that_takes_no_tools_is_asked_again_without() -> None:
-    """A 400 that says so is retried once without tools, and remembered for that model."""
+    """If a model refuses tools, the proxy retries without them, and remembers that for this model."""
     data = role() + content("hi") + finish() + DONE
     async with looping(NO_TOOLS, chunked(data)) as (proxy, upstream):
         assert (await proxy.ask(ASK)).body == data
@@ -848,7 +848,7 @@ async def test_a_model_that_takes_no_tools_is_asked_again_without() -> None:
 
 
 async def test_an_echo_of_the_client_turns_off_nobodys_tools() -> None:
-    """A refusal that only quotes the client says nothing about the model: the next one has its tools."""
+    """A refusal that only quotes the client says nothing about the model, which keeps its tools."""
     echo = whole(
         b'{"error":{"message":"service_tier: \'does not support tools\' is unknown"}}',
         status="400 Bad Request",
@@ -861,7 +861,7 @@ async def test_an_echo_of_the_client_turns_off_nobodys_tools() -> None:
 
 @pytest.mark.parametrize("word", ["support", "tools ", "corrupt", "no", "function_call"])
 def test_no_error_of_an_upstream_keeps_the_search_busy(word: str) -> None:
-    """What is searched of an error is its beginning: it may quote the client at any length."""
+    """The proxy reads only the beginning of an error's message and code, however long they are."""
     error = {"message": word * 100_000, "code": word * 100_000}
     message, code = read_error(json.dumps({"error": error}).encode())
     assert len(message) <= 4096
@@ -869,7 +869,7 @@ def test_no_error_of_an_upstream_keeps_the_search_busy(word: str) -> None:
 
 
 async def test_a_400_about_something_else_is_not_retried() -> None:
-    """Rule E2: any other refusal is the client's to read, untouched."""
+    """Rule E2: any other refusal reaches the client unchanged, without a retry."""
     body = b'{"error":{"message":"messages: too long","code":"context_length_exceeded"}}'
     answer, requests = await one_loop(whole(body, status="400 Bad Request"))
     assert (answer.status, answer.body) == (400, body)
@@ -877,7 +877,7 @@ async def test_a_400_about_something_else_is_not_retried() -> None:
 
 
 async def test_the_clients_own_tools_stay_when_ours_are_withdrawn() -> None:
-    """Without our tools the body is the client's again, its own tools included."""
+    """If the model refuses tools, the proxy removes only its own; the client's tools stay."""
     ask = {**ASK, "tools": [CLIENT_TOOL]}
     _, requests = await one_loop(NO_TOOLS, NO_TOOLS, ask=ask)
     assert len(requests) == 2
@@ -885,7 +885,7 @@ async def test_the_clients_own_tools_stay_when_ours_are_withdrawn() -> None:
 
 
 async def test_a_hidden_turn_needs_no_end_after_its_finish_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upstream that says why it stopped and then neither marks nor closes is not waited for long."""
+    """After a finish reason, the proxy waits only briefly for the end of a hidden turn."""
     monkeypatch.setattr("proxy.relay.run.turn.stream._AFTER_REASON_S", 0.05)
     spoken = (role(), call("call_s", TIME, '{"timezone":"UTC"}'), finish("tool_calls"))
     open_ended: list[Step] = [
@@ -899,7 +899,7 @@ async def test_a_hidden_turn_needs_no_end_after_its_finish_reason(monkeypatch: p
 
 
 async def test_the_next_turn_uses_the_connection_of_the_last() -> None:
-    """A turn whose message ends with its end mark leaves its connection to the next turn."""
+    """If a turn ends with its end mark, the next turn uses the same connection."""
     async with looping(called(("call_s", TIME, '{"timezone":"UTC"}')), ANSWER) as (proxy, upstream):
         await proxy.ask(ASK)
         assert len(upstream.requests) == 2

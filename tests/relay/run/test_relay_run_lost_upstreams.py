@@ -1,6 +1,6 @@
-"""A lost upstream is an error to every client, wherever in its stream it was lost.
+"""If the proxy loses an upstream, its client gets an error, wherever in the stream that happens.
 
-Several clients take a stream that merely ends for a whole answer: anthropic-python, LangChain, Claude Code.
+Several clients take a plain end for a whole answer: anthropic-python, LangChain, Claude Code.
 """
 
 import json
@@ -26,7 +26,7 @@ STREAMS: dict[str, tuple[bytes, bytes]] = {
         messages.STOP,
     ),
 }
-"""A whole stream, up to the event that says why it ends, and what comes behind that."""
+"""A stream up to the event with its finish reason, and the bytes after that event."""
 
 ASKS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
@@ -36,7 +36,7 @@ ASKS: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def ended(client: str, answer: Answer) -> str:
-    """How an answer ends for a client of a dialect: with an error, whole, or not at all."""
+    """Return how an answer ends for its client: with an error, as a whole, or without an end."""
     if answer.status != 200:
         assert answer.json["error"]["message"]
         return "error"
@@ -61,13 +61,13 @@ def ended(client: str, answer: Answer) -> str:
 
 
 def places(stream: bytes) -> list[int]:
-    """Where a stream is cut short: around each end of a line and of an event, and at places in between."""
+    """Return where to cut a stream: around each end of a line or an event, and at places in between."""
     ends = [at + near for at in range(len(stream)) if stream[at] == 10 for near in (-1, 0, 1, 2)]
     return sorted({at for at in (*ends, *range(0, len(stream), 13)) if 0 <= at < len(stream)})
 
 
 class Lost(Scripted):
-    """An upstream that says the beginning of a stream and then breaks off, or merely ends."""
+    """An upstream that sends the beginning of a stream; then its connection breaks or the body just ends."""
 
     def __init__(self, stream: bytes, *, breaks: bool) -> None:
         super().__init__(self._begin)
@@ -80,14 +80,14 @@ class Lost(Scripted):
         return Given(content_type="text/event-stream", pieces=[begun], breaks=self._breaks)
 
     async def aclose(self) -> None:
-        """The proxy closes it when it ends."""
+        """Do nothing: the proxy closes its upstream when it stops."""
 
 
 @pytest.mark.parametrize("breaks", [True, False], ids=["breaks", "ends"])
 @pytest.mark.parametrize("upstream", STREAMS)
 @pytest.mark.parametrize("client", ASKS)
 async def test_a_lost_upstream_is_an_error(client: str, upstream: str, breaks: bool) -> None:
-    """Rule W1: an error of the client's own dialect ends the stream, at whatever byte it was lost."""
+    """Rule W1: wherever the upstream's stream stops early, the client gets an error in its own dialect."""
     said, rest = STREAMS[upstream]
     path, ask = ASKS[client]
     lost = Lost(said + rest, breaks=breaks)

@@ -1,4 +1,4 @@
-"""Turns that call the server's tools and the client's: what is handed over, held, and put back."""
+"""Turns that call both server tools and client tools: what the client gets, and what is restored later."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ SERVER, CLIENT = ("call_s", TIME, UTC), ("call_c", "mine", '{"a":1}')
 
 
 def mixed(*calls: tuple[str, str, str], streaming: bool = True, text: str = "") -> Any:
-    """A turn that calls both sides."""
+    """Return a turn that calls tools of both sides."""
     if not streaming:
         return reply(text or None, *calls)
     said = [content(text)] if text else []
@@ -33,7 +33,7 @@ def mixed(*calls: tuple[str, str, str], streaming: bool = True, text: str = "") 
 
 
 def client_message(body: bytes, streaming: bool) -> dict[str, Any]:
-    """The assistant message that an SDK would keep of an answer and send back."""
+    """Return the assistant message that an SDK would keep of an answer and send back."""
     if not streaming:
         return dict(json.loads(body)["choices"][0]["message"])
     chunks = payloads_of(body)
@@ -51,7 +51,7 @@ def client_message(body: bytes, streaming: bool) -> dict[str, Any]:
 
 
 def back(message: dict[str, Any], *results: tuple[str, str]) -> list[dict[str, Any]]:
-    """The conversation as the client sends it on: its message echoed with an SDK's extra null fields."""
+    """Return the client's next messages, with the null fields that an SDK adds to the model's message."""
     echoed = {**message, "refusal": None, "annotations": [], "audio": None}
     return [*HI, echoed, *[{"role": "tool", "tool_call_id": i, "content": c} for i, c in results]]
 
@@ -59,7 +59,7 @@ def back(message: dict[str, Any], *results: tuple[str, str]) -> list[dict[str, A
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("calls", [(SERVER, CLIENT), (CLIENT, SERVER)], ids=["server first", "client first"])
 async def test_a_mixed_turn_there_and_back(streaming: bool, calls: Any) -> None:
-    """Rules W5, W8: the client sees its own call once; when it returns, the hidden part stands in order."""
+    """Rules W5, W8: the client sees only its own call; its next request has all calls and results."""
     ask = {**MIXED_ASK, "stream": streaming}
     answer_turn = ANSWER if streaming else reply("It is noon.")
     async with looping(mixed(*calls, streaming=streaming, text="Wait."), answer_turn) as (proxy, upstream):
@@ -85,7 +85,7 @@ async def test_a_mixed_turn_there_and_back(streaming: bool, calls: Any) -> None:
 
 
 async def test_asking_again_from_the_same_place() -> None:
-    """What is held is read and not consumed, so that "regenerate" finds it a second time."""
+    """A held turn can be restored twice, so that the client can ask again from the same place."""
     async with looping(mixed(SERVER, CLIENT), ANSWER) as (proxy, upstream):
         message = client_message((await proxy.ask(MIXED_ASK)).body, True)
         ask = {**MIXED_ASK, "messages": back(message, ("call_c", "7"))}
@@ -96,7 +96,7 @@ async def test_asking_again_from_the_same_place() -> None:
 
 
 async def test_the_conversation_goes_on_after_a_mixed_turn() -> None:
-    """A later request puts the held turn back in its place, with what was said since after it."""
+    """A later request restores the held turn in its place, before what was said since."""
     async with looping(mixed(SERVER, CLIENT), ANSWER) as (proxy, upstream):
         message = client_message((await proxy.ask(MIXED_ASK)).body, True)
         later = [
@@ -110,7 +110,7 @@ async def test_the_conversation_goes_on_after_a_mixed_turn() -> None:
 
 
 async def test_another_conversation_does_not_get_the_held_turn() -> None:
-    """Never by an id alone: another conversation with the same ids is left as its client sent it."""
+    """The proxy does not restore a held turn in another conversation that has the same call ids."""
     async with looping(mixed(SERVER, CLIENT), ANSWER) as (proxy, upstream):
         message = client_message((await proxy.ask(MIXED_ASK)).body, True)
         other = back(message, ("call_c", "7"))
@@ -121,7 +121,7 @@ async def test_another_conversation_does_not_get_the_held_turn() -> None:
 
 
 async def test_another_set_of_ids_does_not_get_the_held_turn() -> None:
-    """The exact set of the client's call ids is part of what is matched."""
+    """The proxy does not restore a held turn if the client's call ids are not the same."""
     async with looping(mixed(SERVER, CLIENT), ANSWER) as (proxy, upstream):
         message = client_message((await proxy.ask(MIXED_ASK)).body, True)
         message["tool_calls"][0]["id"] = "call_x"
@@ -130,7 +130,7 @@ async def test_another_set_of_ids_does_not_get_the_held_turn() -> None:
 
 
 async def test_another_caller_does_not_get_the_held_turn() -> None:
-    """Rule R4: what is held for one caller is nobody else's."""
+    """Rule R4: a turn that is held for one caller is never restored for another."""
     store = MemoryStore()
     await store.start()
     history, wire = History(store), ChatWire()
@@ -152,7 +152,7 @@ async def test_another_caller_does_not_get_the_held_turn() -> None:
     for caller, restored in (("bob", 0), ("alice", 1), ("alice", 1)):
         editor = wire.editor(json.dumps(payload).encode(), asked)
         assert (await history.restore(asked, editor, caller)).turns == restored
-    # Even a row under the right key is looked at before it is used.
+    # The proxy checks the caller even of a row under the right key.
     (returned,) = asked.returned_calls()
     held = await store.find_suspended(
         asked.conversation_key("alice", returned.call_ids, upto=returned.position)
@@ -165,12 +165,12 @@ async def test_another_caller_does_not_get_the_held_turn() -> None:
 
 
 def called_object(call_id: str) -> dict[str, Any]:
-    """A call of the client's tool as it stands in a message."""
+    """Return a call of the client's tool as it is in a message."""
     return {"id": call_id, "type": "function", "function": {"name": "mine", "arguments": "{}"}}
 
 
 async def test_ids_that_the_upstream_uses_again_are_told_apart() -> None:
-    """Rule W8: an id that stands in the history is minted anew for the client, and mapped back."""
+    """Rule W8: the client gets a new id for one that its history has already; the upstream keeps its own."""
     first = mixed(("time:0", TIME, UTC), ("mine:0", "mine", '{"a":1}'))
     second = mixed(("time:0", TIME, UTC), ("mine:0", "mine", '{"a":2}'))
     async with looping(first, second, ANSWER) as (proxy, upstream):
@@ -191,7 +191,7 @@ async def test_ids_that_the_upstream_uses_again_are_told_apart() -> None:
 
 
 async def test_a_hidden_turn_before_a_client_turn() -> None:
-    """Several hidden turns and then a client call: all of them are put back in order."""
+    """Hidden turns before a client call are restored in order, together with its turn."""
     async with looping(called(SERVER), called(CLIENT), ANSWER) as (proxy, upstream):
         answer = await proxy.ask(MIXED_ASK)
         message = client_message(answer.body, True)
@@ -202,7 +202,7 @@ async def test_a_hidden_turn_before_a_client_turn() -> None:
 
 
 async def test_client_turns_alone_leave_nothing_behind() -> None:
-    """Rule W2: a turn of client calls alone is not held, and its return passes as it came."""
+    """Rule W2: a turn with only client calls is not held, and the client's next request passes unchanged."""
     async with looping(called(CLIENT), ANSWER) as (proxy, upstream):
         await proxy.ask(MIXED_ASK)
         message = {"role": "assistant", "content": None, "tool_calls": [called_object("call_c")]}
@@ -212,7 +212,7 @@ async def test_client_turns_alone_leave_nothing_behind() -> None:
 
 
 async def test_a_mixed_last_turn_is_well_formed_when_the_client_returns() -> None:
-    """Rule T7: server calls of a last turn are answered too, so that the client's return is whole."""
+    """Rule T7: server calls of a last turn get a result, so that the client's next request is well-formed."""
     first = called(SERVER)
     async with looping(first, mixed(SERVER, CLIENT), ANSWER, tools={"max_turns": 1}) as (proxy, upstream):
         message = client_message((await proxy.ask(MIXED_ASK)).body, True)
@@ -223,7 +223,7 @@ async def test_a_mixed_last_turn_is_well_formed_when_the_client_returns() -> Non
 
 
 async def test_a_turn_is_held_in_a_file_across_a_restart(tmp_path: Any) -> None:
-    """Any proxy on the same record resumes what another one suspended."""
+    """Another proxy with the same record restores the turn that the first one held."""
     url = f"sqlite:///{tmp_path}/record.db"
     async with RawUpstream(mixed(SERVER, CLIENT), ANSWER) as upstream:
         config = make_config(upstream.url, store={"url": url})
@@ -235,7 +235,7 @@ async def test_a_turn_is_held_in_a_file_across_a_restart(tmp_path: Any) -> None:
 
 
 def history_of(*messages: dict[str, Any]) -> dict[str, Any]:
-    """A request whose history is wrong in one place."""
+    """Return a request with these messages after the user's."""
     return {**MIXED_ASK, "messages": [*HI, *messages]}
 
 
@@ -269,7 +269,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_results_that_answer_nothing_are_refused(wrong: str) -> None:
-    """Rule E1: 400 in OpenAI's shape, naming the field; the upstream is not asked."""
+    """Rule E1: a result without its call gets a 400 that names the field, and no upstream is asked."""
     ask, param = WRONG[wrong]
     answer, requests = await one_loop(ANSWER, ask=ask)
     assert answer.status == 400
@@ -279,7 +279,7 @@ async def test_results_that_answer_nothing_are_refused(wrong: str) -> None:
 
 
 async def test_an_alias_is_run_here(watch: Watch) -> None:
-    """A declared function whose name is an alias means our tool, and our schema goes up under that name."""
+    """If a client declares an alias, the proxy sends its own schema under that name and runs its tool."""
     alias = {"type": "function", "function": {"name": "say", "parameters": {"type": "object"}}}
     answer, requests = await one_loop(
         called(("call_1", "say", '{"text":"a"}')),
@@ -298,7 +298,7 @@ async def test_an_alias_is_run_here(watch: Watch) -> None:
 
 
 async def test_the_clients_function_wins_a_clash(watch: Watch) -> None:
-    """A client's own function keeps its name and its calls, and the run says that ours stayed out."""
+    """If a client declares a server tool's name, it gets the calls; the record says why ours is missing."""
     echo = {"type": "function", "function": {"name": "probe_tools__echo", "parameters": {"type": "object"}}}
     async with looping(called(("call_1", "probe_tools__echo", "{}"))) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "tools": [echo]})
@@ -313,7 +313,7 @@ async def test_the_clients_function_wins_a_clash(watch: Watch) -> None:
 
 
 async def test_one_name_twice_is_refused() -> None:
-    """Rule E1: a function that is declared twice is a 400 that names it."""
+    """Rule E1: a function that is declared twice gets a 400 that names it."""
     answer, requests = await one_loop(ANSWER, ask={**ASK, "tools": [CLIENT_TOOL, CLIENT_TOOL]})
     assert answer.status == 400
     assert answer.error["param"] == "tools[1].function.name"
@@ -321,7 +321,7 @@ async def test_one_name_twice_is_refused() -> None:
 
 
 async def test_custom_tools_of_the_client_stay_theirs() -> None:
-    """A custom tool's call reaches the client in its own shape beside a hidden one."""
+    """A call of a client's custom tool reaches the client in its own form beside a hidden call."""
     custom = {"type": "custom", "custom": {"name": "grep", "description": "d"}}
     made = {"index": 1, "id": "call_c", "type": "custom", "custom": {"name": "grep", "input": "x.*"}}
     first = stream(

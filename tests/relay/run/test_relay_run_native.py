@@ -1,4 +1,4 @@
-"""Calls as the upstream sent them: kept beside their execution, as content, and deciding nothing."""
+"""Calls as the upstream sent them: the record keeps them beside their executions, as content only."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ NOON = message("Noon.", id="msg_2")
 
 
 async def asked(proxy: Proxy, body: Any = ASK, path: str = "/v1/chat/completions") -> RunDetail:
-    """The run that a request caused."""
+    """Send a request; return the run that it caused."""
     answer = await proxy.ask(body, path=path)
     assert answer.status == 200, answer.body
     detail = await proxy.services.store.get_run(answer.header("x-toolrelay-run") or "")
@@ -32,26 +32,26 @@ async def asked(proxy: Proxy, body: Any = ASK, path: str = "/v1/chat/completions
 
 
 def payloads(detail: RunDetail) -> list[Any]:
-    """The kept calls in the order of their executions."""
+    """Return the kept calls in the order of their executions."""
     kept = {each.invocation_id: json.loads(each.payload) for each in detail.native_calls}
     assert set(kept) <= {row.id for row in detail.invocations}
     return [kept.get(row.id) for row in detail.invocations]
 
 
 def written(folder: Path) -> bytes:
-    """Every byte of every file in a folder."""
+    """Return every byte of every file in a folder."""
     return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
 
 
 def signed(arguments: str, **more: Any) -> bytes:
-    """A fragment of a call with fields that no document names."""
+    """Return a fragment of a call with fields that no API documents."""
     function = {"name": TIME, "arguments": arguments, "confidence": 0.5}
     entry = {"index": 0, "id": "call_1", "type": "function", "function": function, **SIGNED, **more}
     return chunk_of({"tool_calls": [entry]})
 
 
 async def test_a_streamed_chat_call_is_kept_with_all_its_fields() -> None:
-    """Rule R3: fragments are put together as the upstream meant them, unknown fields too."""
+    """Rule R3: the record has a streamed call as a whole, with its unknown fields."""
     turn = stream(role(), signed('{"timezone":'), call(None, None, '"UTC"}'), finish("tool_calls"))
     async with looping(turn, ANSWER) as (proxy, _):
         (kept,) = payloads(await asked(proxy))
@@ -60,7 +60,7 @@ async def test_a_streamed_chat_call_is_kept_with_all_its_fields() -> None:
 
 
 async def test_a_whole_chat_call_is_kept_with_all_its_fields() -> None:
-    """The same for an answer in one piece."""
+    """The record has a call of an answer without a stream, with its unknown fields."""
     turn = reply(None, tool_calls=[{**CHAT_CALL, **SIGNED}], reason="tool_calls")
     async with looping(turn, reply("Noon.")) as (proxy, _):
         detail = await asked(proxy, {**ASK, "stream": False})
@@ -68,7 +68,7 @@ async def test_a_whole_chat_call_is_kept_with_all_its_fields() -> None:
 
 
 async def test_an_older_function_call_is_kept_in_its_form() -> None:
-    """A ``function_call`` has no id and no type."""
+    """A ``function_call`` is kept without id and type, as the upstream sent it."""
     delta = {"function_call": {"name": TIME, "arguments": UTC}}
     turn = stream(role(), chunk_of(delta), finish("function_call"))
     ask = {**ASK, "functions": [{"name": TIME, "parameters": {"type": "object", "properties": {}}}]}
@@ -78,7 +78,7 @@ async def test_an_older_function_call_is_kept_in_its_form() -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_response_item_is_kept_with_all_its_fields(streamed: bool) -> None:
-    """Rule R3: on Responses the item is kept as it ended up."""
+    """Rule R3: on Responses the record has the call's final item, with its unknown fields."""
     item = function_call("call_1", TIME, UTC, signature="AbC==")
     script = response_stream if streamed else whole_response
     async with looping(script(item, id="resp_1"), script(NOON, id="resp_2")) as (proxy, _):
@@ -87,7 +87,7 @@ async def test_a_response_item_is_kept_with_all_its_fields(streamed: bool) -> No
 
 
 async def test_what_was_repaired_is_kept_as_it_came() -> None:
-    """Rule W8: ids and arguments are repaired for the loop, and the record has what the upstream said."""
+    """Rule W8: the proxy repairs ids and arguments for the loop, but records what the upstream sent."""
     turn = stream(
         role(),
         call("same", TIME, UTC, index=0),
@@ -104,7 +104,7 @@ async def test_what_was_repaired_is_kept_as_it_came() -> None:
 
 
 async def test_a_repaired_id_of_a_response_item_is_kept_as_it_came() -> None:
-    """A blank id of an item gets a name for the loop, and stays blank on record."""
+    """The proxy gives an item with a blank call id a new one, but records the blank one."""
     item = {**function_call("call_1", TIME, UTC), "call_id": ""}
     async with looping(response_stream(item, id="resp_1"), response_stream(NOON, id="resp_2")) as (proxy, _):
         detail = await asked(proxy, {"model": "m", "stream": True, "input": "hi"}, "/v1/responses")
@@ -114,7 +114,7 @@ async def test_a_repaired_id_of_a_response_item_is_kept_as_it_came() -> None:
 
 @pytest.mark.parametrize("content", ["all", "tools", "none"])
 async def test_calls_are_kept_as_content_is(content: str) -> None:
-    """Rule R3: store.content = none keeps no call, and the row of its execution all the same."""
+    """Rule R3: with ``store.content = none`` the record has a call's execution, but not the call."""
     async with looping(called(("call_1", TIME, UTC)), ANSWER, store={"content": content}) as (proxy, _):
         detail = await asked(proxy)
     assert len(detail.invocations) == 1
@@ -122,7 +122,7 @@ async def test_calls_are_kept_as_content_is(content: str) -> None:
 
 
 async def test_nothing_is_kept_where_the_client_wants_nothing_stored() -> None:
-    """Rule R3: with store=false on Responses no call is kept."""
+    """Rule R3: with ``store=false`` on Responses no call is kept."""
     item = function_call("call_1", TIME, UTC)
     async with looping(response_stream(item, id="resp_1"), response_stream(NOON, id="resp_2")) as (proxy, _):
         body = {"model": "m", "stream": True, "input": "hi", "store": False}
@@ -131,14 +131,14 @@ async def test_nothing_is_kept_where_the_client_wants_nothing_stored() -> None:
 
 
 async def test_a_call_past_the_bound_is_not_kept() -> None:
-    """What is kept of one call is bounded; half of a JSON text would be none."""
+    """A call above the size limit is not kept at all, because half of its JSON would be useless."""
     turns = [called(("call_1", ECHO, json.dumps({"text": "x" * size}))) for size in (100, MAX_NATIVE)]
     async with looping(turns[0], ANSWER, turns[1], ANSWER) as (proxy, _):
         assert [len((await asked(proxy)).native_calls) for _ in turns] == [1, 0]
 
 
 async def test_private_arguments_are_masked_where_nothing_is_sealed(tmp_path: Path) -> None:
-    """Rule R3: a call in a file that is not sealed has its private arguments masked, and only those."""
+    """Rule R3: in a file that is not sealed, exactly the private arguments of a call are masked."""
     turn = stream(
         role(),
         chunk_of({"tool_calls": [_unlock("call_1", '{"pin":"pin-4711"}')]}),
@@ -161,7 +161,7 @@ def _unlock(call_id: str, arguments: str) -> dict[str, Any]:
 
 
 async def test_private_arguments_inside_a_wrapper_are_masked(tmp_path: Path) -> None:
-    """Rule R3: a wrapper has no payload of its own, and what it holds stands nowhere in the clear."""
+    """Rule R3: a wrapper is not kept itself, and private arguments inside are never written in plain text."""
     use = {"recipient_name": "functions.probe_tools__unlock", "parameters": {"pin": "pin-4711"}}
     odd = {"tool_uses": "pin-4711"}
     turn = called(
@@ -178,8 +178,8 @@ async def test_private_arguments_inside_a_wrapper_are_masked(tmp_path: Path) -> 
 
 
 async def test_arguments_of_an_unknown_tool_are_not_kept(tmp_path: Path) -> None:
-    """Rule R3: nothing says which arguments of a tool that nobody knows are private; the client's own
-    calls are its content."""
+    """Rule R3: arguments of an unknown tool are not kept, because they may be private; the client's own
+    calls are kept as content."""
     inside = {"recipient_name": "functions.unlock", "parameters": {"pin": "pin-4711"}}
     turn = called(
         ("call_1", "probe_tools__unlok", '{"pin":"pin-4711"}'),
@@ -197,7 +197,7 @@ async def test_arguments_of_an_unknown_tool_are_not_kept(tmp_path: Path) -> None
 
 
 async def test_a_payload_decides_nothing() -> None:
-    """A payload that claims another tool and other arguments changes neither what runs nor what is said."""
+    """Fields of a call that name another tool or other arguments change nothing in what the proxy does."""
 
     async def loop(*turns: list[Step]) -> tuple[list[Any], list[bytes]]:
         async with looping(*turns, tools={"trace_max": "events"}) as (proxy, upstream):

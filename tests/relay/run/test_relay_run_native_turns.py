@@ -1,4 +1,4 @@
-"""What only the upstream's dialect can say of a held turn goes back to that dialect, and to no other."""
+"""Held turns of Messages: only the upstream's own dialect gets back what others cannot represent."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ ANTHROPIC = {"served": {"wires": ["anthropic"]}}
 
 
 async def returned(proxy: Proxy) -> dict[str, Any]:
-    """Ask for a mixed turn; the request with which a client comes back from it."""
+    """Ask for a mixed turn; return the request in which the client answers it."""
     read = check_chat_stream((await proxy.ask(ASK)).body, wants_usage=False, hidden=(ECHO,))
     (shown,) = read.calls
     made = {"id": shown.id, "type": "function", "function": {"name": "mine", "arguments": shown.arguments}}
@@ -42,13 +42,13 @@ async def returned(proxy: Proxy) -> dict[str, Any]:
 
 
 def told(upstream: RawUpstream, at: int = -1) -> list[Any]:
-    """The contents of the model's messages in a request."""
+    """Return the contents of the model's messages in a request."""
     messages = json.loads(upstream.requests[at].body)["messages"]
     return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
 async def test_a_thought_goes_back_with_its_signature() -> None:
-    """Rule R4: the upstream gets its own turn back, signatures, redacted thoughts and callers with it."""
+    """Rule R4: the upstream gets its own turn back, with signatures, redacted thinking and callers."""
     async with looping(MIXED, ANSWER, **ANTHROPIC) as (proxy, upstream):
         again = await proxy.ask(await returned(proxy))
         assert text_of(payloads_of(again.body)) == "Both."
@@ -58,7 +58,7 @@ async def test_a_thought_goes_back_with_its_signature() -> None:
 
 
 async def test_hidden_turns_before_it_go_back_too() -> None:
-    """Rule R4: of a run of several turns each is what the upstream said."""
+    """Rule R4: if a run has several turns, the upstream gets each of them as it sent it."""
     first = stream(thinking("First.", "c2ln"), FIRST, id="msg_0")
     async with looping(first, MIXED, ANSWER, **ANTHROPIC) as (proxy, upstream):
         await proxy.ask(await returned(proxy))
@@ -66,7 +66,7 @@ async def test_hidden_turns_before_it_go_back_too() -> None:
 
 
 async def test_another_dialect_gets_it_translated() -> None:
-    """Rule R4: what no other dialect can say stays behind, and the conversation goes on."""
+    """Rule R4: an upstream of another dialect gets the calls of the turn without its signatures."""
     done = responses.stream(responses.message("Both."))
     async with RawUpstream(MIXED, [FIN]) as first, RawUpstream(done) as second:
         upstreams = (
@@ -82,7 +82,7 @@ async def test_another_dialect_gets_it_translated() -> None:
 
 
 async def test_a_refused_signature_is_left_out() -> None:
-    """An upstream that has not signed the thoughts gets the turn without them, once it says so."""
+    """If the upstream refuses a signature, the proxy repeats the turn without its thinking."""
     error = {"type": "invalid_request_error", "message": "Invalid `signature` in `thinking` block"}
     said = json.dumps({"type": "error", "error": error}).encode()
     refusal = whole(said, status="400 Bad Request")
@@ -96,7 +96,7 @@ async def test_a_refused_signature_is_left_out() -> None:
 
 @pytest.mark.parametrize("chained", [True, False])
 async def test_a_responses_client_goes_on(chained: bool) -> None:
-    """Rule R4: the same for items, and for a response that is named by its id."""
+    """Rule R4: the upstream also gets its turn back from a client of Responses, by items or response id."""
     ask = {"model": "m", "stream": True, "input": "hi", "tools": [responses.function("mine")]}
     async with looping(MIXED, ANSWER, **ANTHROPIC) as (proxy, upstream):
         read = check_response_stream((await proxy.ask(ask, path="/v1/responses")).body, hidden=(ECHO,))

@@ -1,4 +1,4 @@
-"""Calls of server tools that an upstream says in an odd place: they run, or the turn fails (rule W5)."""
+"""Calls of server tools in unexpected places: the proxy runs them, or the turn fails (rule W5)."""
 
 import copy
 import json
@@ -24,27 +24,27 @@ BLANK_CUSTOMS: tuple[dict[str, Any], ...] = ({}, {"name": "", "input": ""}, {"na
 
 
 def reply(choice: dict[str, Any]) -> list[Step]:
-    """A whole reply of one choice."""
+    """Return a whole reply with one choice."""
     payload = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
     return whole(json.dumps(payload).encode())
 
 
 def streamed(*choices: dict[str, Any]) -> list[Step]:
-    """A stream of chunks of one choice each."""
+    """Return a stream of chunks with one choice each."""
     facts = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     events = [chat.sse({**facts, "choices": [{"finish_reason": None, **choice}]}) for choice in choices]
     return chat.stream(*events)
 
 
 def assert_unseen(body: bytes) -> None:
-    """Neither the name nor the id of the call is in what a client got."""
+    """Check that a client got neither the name nor the id of the call."""
     assert TIME.encode() not in body
     assert b"call_s" not in body
 
 
 @pytest.mark.parametrize("delta", [{}, {"content": "x"}, {"role": "assistant"}])
 async def test_a_reply_with_a_delta_beside_its_message(delta: dict[str, Any]) -> None:
-    """Rule W5: clients read the message of a reply, so its calls count, whatever a delta beside it says."""
+    """Rule W5: a call in a reply's message runs, whatever a delta beside the message says."""
     made = reply({"index": 0, "delta": delta, "message": MESSAGE, "finish_reason": "tool_calls"})
     async with looping(made, chat.reply("done"), allow=("core__*",)) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "stream": False})
@@ -54,7 +54,7 @@ async def test_a_reply_with_a_delta_beside_its_message(delta: dict[str, Any]) ->
 
 
 async def test_a_delta_of_a_mixed_reply_is_left_out() -> None:
-    """Rule W5: what is composed of a reply has no delta, in which the server's call may stand once more."""
+    """Rule W5: the proxy leaves a reply's delta out, because the server call may be in it once more."""
     theirs = {**OURS, "index": 1, "id": "call_m", "function": {"name": "mine", "arguments": "{}"}}
     both = {**MESSAGE, "tool_calls": [OURS, theirs]}
     made = reply({"index": 0, "delta": both, "message": both, "finish_reason": "tool_calls"})
@@ -66,7 +66,7 @@ async def test_a_delta_of_a_mixed_reply_is_left_out() -> None:
 
 
 async def test_a_chunk_with_a_message_beside_a_blank_delta() -> None:
-    """The same of a stream of whole messages with blank deltas beside them (rule W5)."""
+    """A call in a chunk's message runs, even with a blank delta beside it (rule W5)."""
     made = streamed({"index": 0, "delta": {}, "message": MESSAGE, "finish_reason": "tool_calls"})
     async with looping(made, ANSWER, allow=("core__*",)) as (proxy, upstream):
         answer = await proxy.ask(ASK)
@@ -78,7 +78,7 @@ async def test_a_chunk_with_a_message_beside_a_blank_delta() -> None:
 @pytest.mark.parametrize("custom", BLANK_CUSTOMS)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_blank_custom_beside_a_function(custom: dict[str, Any], stream: bool) -> None:
-    """Rule W5: servers that write every member of a call leave ``custom`` blank in one of a function."""
+    """Rule W5: a function call runs even if the upstream adds a blank ``custom`` member to it."""
     call = {**OURS, "custom": custom}
     message = {**MESSAGE, "tool_calls": [call]}
     made = reply({"index": 0, "message": message, "finish_reason": "tool_calls"})
@@ -95,7 +95,7 @@ async def test_a_blank_custom_beside_a_function(custom: dict[str, Any], stream: 
 
 
 async def test_a_blank_function_beside_a_custom() -> None:
-    """A custom tool of the client's is called with every member written, too; its text comes in pieces."""
+    """The client gets a call of its custom tool, in pieces, even with a blank ``function`` member."""
     blank = {"name": "", "arguments": ""}
     first = {"index": 0, "id": "call_m", "type": "custom", "custom": {"name": "mine", "input": "a"}}
     more = {"index": 0, "function": blank, "custom": {"name": "", "input": "b"}}
@@ -114,7 +114,7 @@ async def test_a_blank_function_beside_a_custom() -> None:
     "odd", [b" data: ", b"\tdata:", b"\xef\xbb\xbfdata: ", b"DATA: ", b"data : ", b"id: 1\n  data: "]
 )
 async def test_a_line_that_a_lenient_client_reads(odd: bytes) -> None:
-    """Rule W5: some clients trim each line and look for ``data:`` in it; a call there ends the turn."""
+    """Rule W5: a call in a line that only lenient clients read as ``data:`` ends the turn."""
     call = chat.call("call_s", TIME).replace(b"data: ", odd, 1)
     assert odd in call
     made = chat.stream(chat.role() + chat.content("a"), call, chat.finish("tool_calls"))
@@ -131,7 +131,7 @@ SAID = responses.message("hi")
 
 @pytest.mark.parametrize("output", [[SAID, CALL], [CALL, SAID]])
 async def test_a_call_that_only_the_terminal_event_has(output: list[Any]) -> None:
-    """Rule W5: clients read the items of ``response.completed``; a call of ours there runs."""
+    """Rule W5: a server call that is only in ``response.completed`` runs, because clients read it there."""
     events = [*responses.opening(), *responses.item_events(SAID, 0), responses.closing(output)]
     made = chunked(responses.encode(events))
     end = responses.stream(responses.message("done", "msg_2"), id="resp_2")
@@ -148,7 +148,7 @@ async def test_a_call_that_only_the_terminal_event_has(output: list[Any]) -> Non
 
 @pytest.mark.parametrize("change", [{}, {"id": "fc_x"}, {"call_id": "call_x", "id": "fc_x"}])
 async def test_a_call_is_not_run_again_for_the_terminal_event(change: dict[str, Any]) -> None:
-    """Rule W7: a call that was streamed is the one of the terminal event, also under other ids there."""
+    """Rule W7: a streamed call does not run again for the terminal event, even under other ids there."""
     events = [*responses.opening(), *responses.item_events(CALL, 0)]
     made = chunked(responses.encode([*events, responses.closing([{**CALL, **change}])]))
     end = responses.stream(responses.message("done", "msg_2"), id="resp_2")
@@ -160,7 +160,7 @@ async def test_a_call_is_not_run_again_for_the_terminal_event(change: dict[str, 
 
 
 def misplaced() -> dict[str, list[Any]]:
-    """Events of a stream that says a call of ours where no client's call is."""
+    """Return streams with a server call in an event that should have none."""
     opening = responses.opening()
     opened = copy.deepcopy(opening)
     opened[1]["response"]["output"] = [CALL]
@@ -180,7 +180,7 @@ def misplaced() -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("case", misplaced())
 async def test_a_call_in_an_event_of_another_kind(case: str) -> None:
-    """Rule W5: a call of ours where none is said on Responses ends the turn, and is not shown."""
+    """Rule W5: a server call in an event that should have none ends the turn; the client never sees it."""
     async with looping(chunked(responses.encode(misplaced()[case])), allow=("core__*",)) as (proxy, upstream):
         answer = await proxy.ask(RESPONSES_ASK, path=PATH)
         assert b"upstream_malformed" in answer.body
@@ -189,7 +189,7 @@ async def test_a_call_in_an_event_of_another_kind(case: str) -> None:
 
 
 async def test_a_call_of_a_custom_tool_in_a_reply() -> None:
-    """The same of a response that is not streamed (rule W5)."""
+    """A server tool's name in a custom call ends a turn without a stream, too (rule W5)."""
     made = responses.reply(responses.custom("call_s", TIME, "x"))
     async with looping(made, allow=("core__*",)) as (proxy, _):
         answer = await proxy.ask({**RESPONSES_ASK, "stream": False}, path=PATH)
@@ -199,7 +199,7 @@ async def test_a_call_of_a_custom_tool_in_a_reply() -> None:
 
 @pytest.mark.parametrize("cut", [1 << 20, 700, 1])
 async def test_what_came_before_a_fault_leaves_for_every_cut(cut: int) -> None:
-    """Rule W6: an event past a bound ends the turn; what came before it goes out, however it was cut."""
+    """Rule W6: if an event exceeds a limit, everything before it still goes out, however it was cut."""
     theirs = {**OURS, "function": {"name": "mine"}}
     choices = [{"index": at, "delta": {"tool_calls": [theirs]}} for at in range(130)]
     payload = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices}

@@ -1,4 +1,4 @@
-"""Ollama's chat through the whole proxy: the tool loop, mixed turns, errors, cut streams."""
+"""Ollama's chat end to end: tool loop, mixed turns, errors and cut streams."""
 
 import json
 from collections.abc import Sequence
@@ -38,29 +38,29 @@ ANSWER = stream("It is noon.", eval_count=9)
 async def one_run(
     *scripts: Sequence[Step], ask: Any = None, headers: Any = (), path: str = PATH, **config: Any
 ) -> tuple[Answer, list[RawRequest]]:
-    """One request and its answer; what the upstream was asked."""
+    """Send one request; return its answer and the requests that the upstream got."""
     async with looping(*scripts, **{**SERVED, **config}) as (proxy, upstream):
         return await proxy.ask(ask or ASK, headers, path=path), upstream.requests
 
 
 def asked(requests: Sequence[RawRequest], at: int = -1) -> dict[str, Any]:
-    """The body of a request that the upstream got."""
+    """Return the body of a request that the upstream got."""
     return dict(json.loads(requests[at].body))
 
 
 def read_of(answer: Answer, streaming: bool) -> Read:
-    """What a client makes of an answer."""
+    """Return what a client reads from an answer."""
     return read_stream(answer.body) if streaming else read_reply(answer.body)
 
 
 def turn_of(streaming: bool, text: str, *calls: Any, **more: Any) -> list[Step]:
-    """A turn, streamed or not."""
+    """Return a turn, as a stream or as one reply."""
     return stream(text, *calls, **more) if streaming else reply(text, *calls, **more)
 
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_a_server_tool_is_run(streaming: bool) -> None:
-    """Rules W3, W5: one answer of two turns, counts of both, no trace of the call; the thought goes back."""
+    """Rules W3, W5: the client gets one answer and nothing of the call; the model gets its thinking back."""
     ask = {**ASK, "stream": streaming}
     first = stream("Wait. ", SERVER, thinking="Hm.") if streaming else reply("Wait. ", SERVER)
     answer, requests = await one_run(first, turn_of(streaming, "It is noon."), ask=ask)
@@ -86,7 +86,7 @@ async def test_a_server_tool_is_run(streaming: bool) -> None:
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_what_calls_no_server_tool_passes_byte_for_byte(allow: Any, streaming: bool) -> None:
-    """Rules W1, W2: the answer's own bytes, and the request's but for the tools."""
+    """Rules W1, W2: without a server call the answer keeps its bytes; without tools so does the request."""
     body = turn("Héllo “you”.", call("mine", {"big": 12345678901234567890123, "f": 1.0}), thinking="Hm.")
     script = chunked(body, content_type=LINES) if streaming else whole(body.splitlines()[-1])
     ask = json.dumps({**ASK, "stream": streaming, "tools": [tool("mine")], "keep_alive": -1}).encode()
@@ -101,7 +101,7 @@ async def test_what_calls_no_server_tool_passes_byte_for_byte(allow: Any, stream
 
 @pytest.mark.parametrize("base", ["", "/v1", "/api"])
 async def test_a_base_url_is_taken_with_and_without_its_version(base: str) -> None:
-    """People paste either."""
+    """A base URL works with and without ``/v1`` or ``/api``."""
     async with RawUpstream(ANSWER) as upstream:
         url = upstream.url.removesuffix("/v1") + base
         served = {"base_url": url, "wires": ("ollama",)}
@@ -112,7 +112,7 @@ async def test_a_base_url_is_taken_with_and_without_its_version(base: str) -> No
 
 
 async def test_a_mixed_turn_is_put_back_for_a_client_without_ids() -> None:
-    """Rules W5, R4: Ollama's Python client sends neither ids nor which call a result answers, only names."""
+    """Rules W5, R4: Ollama's Python client sends no ids; the proxy matches its results by name and order."""
     ask = {**ASK, "tools": [tool("mine")]}
     other = call("mine", {"a": 2}, "call_d", 2)
     async with looping(stream("So: ", SERVER, MINE, other), stream("Both."), **SERVED) as (proxy, upstream):
@@ -130,7 +130,7 @@ async def test_a_mixed_turn_is_put_back_for_a_client_without_ids() -> None:
 
 
 async def test_a_mixed_turn_is_put_back_for_a_client_with_ids() -> None:
-    """Two equal calls are told apart by the ids of their results, in whatever order these come."""
+    """The proxy tells two equal calls apart by the ids of their results, in any order."""
     ask = {**ASK, "tools": [tool("mine")]}
     same = [call("mine", {"a": 1}, "call_c", 1), call("mine", {"a": 1}, "call_d", 2)]
     async with looping(stream("", SERVER, *same), stream("Both."), **SERVED) as (proxy, upstream):
@@ -150,7 +150,7 @@ async def test_a_mixed_turn_is_put_back_for_a_client_with_ids() -> None:
 
 
 async def test_hidden_turns_are_put_back() -> None:
-    """Rule R4: the client's answer, sent back as its library writes it, brings its hidden turns along."""
+    """Rule R4: when the client sends the answer back, the proxy restores the hidden turns before it."""
     async with looping(stream("", SERVER), ANSWER, ANSWER, **SERVED) as (proxy, upstream):
         read = read_stream((await proxy.ask(ASK, path=PATH)).body)
         messages = [*ASK["messages"], assistant(read.text), user("And?")]
@@ -162,7 +162,7 @@ async def test_hidden_turns_are_put_back() -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 async def test_a_stream_that_merely_ends_is_an_error(allow: Any) -> None:
-    """Rule E1: Ollama's Python client would take it for a whole answer; half a line never leaves."""
+    """Rule E1: an early end is an error, because Ollama's client takes it for a whole answer."""
     cut: list[Step] = [
         head(f"Content-Type: {LINES}", "Transfer-Encoding: chunked"),
         chunk(said("It") + b'{"model":"m","mess'),
@@ -176,7 +176,7 @@ async def test_a_stream_that_merely_ends_is_an_error(allow: Any) -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 async def test_a_lost_upstream_is_an_error(allow: Any) -> None:
-    """Rule E1: told in a line, and nothing after it."""
+    """Rule E1: if the upstream's connection breaks, the client's last line is an error."""
     lost: list[Step] = [head(f"Content-Type: {LINES}", "Transfer-Encoding: chunked"), chunk(said("It")), FIN]
     answer, _ = await one_run(lost, allow=allow)
     assert read_stream(answer.body).error
@@ -184,7 +184,7 @@ async def test_a_lost_upstream_is_an_error(allow: Any) -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 async def test_an_upstreams_own_error_is_handed_on(allow: Any) -> None:
-    """Within a stream and in front of one, byte for byte."""
+    """The client gets the upstream's own error byte for byte, in a stream or as a status."""
     body = said("It") + error("the model runner has died")
     answer, _ = await one_run(chunked(body, content_type=LINES), allow=allow)
     assert answer.body == body
@@ -195,7 +195,7 @@ async def test_an_upstreams_own_error_is_handed_on(allow: Any) -> None:
 
 
 async def test_an_error_after_a_hidden_turn_is_a_line() -> None:
-    """The status has gone out."""
+    """After a hidden turn the client has its status already, so that an error is a line of the stream."""
     body = b'{"error":"no memory"}'
     refused = [head("Content-Type: application/json", f"Content-Length: {len(body)}", status="400 No") + body]
     answer, _ = await one_run(stream("Wait.", SERVER), refused)
@@ -203,7 +203,7 @@ async def test_an_error_after_a_hidden_turn_is_a_line() -> None:
 
 
 async def test_a_busy_server_is_asked_again() -> None:
-    """503 says that its queue is full."""
+    """If a server refuses a later turn with 503, the proxy retries it."""
     body = b'{"error":"server busy, please try again.  maximum pending requests exceeded"}'
     busy = [
         head(
@@ -220,7 +220,7 @@ async def test_a_busy_server_is_asked_again() -> None:
 
 
 async def test_a_model_that_takes_no_tools_is_asked_without() -> None:
-    """In the words in which Ollama says so."""
+    """If the model refuses tools in Ollama's words, the proxy repeats the request without them."""
     body = b'{"error":"registry.ollama.ai/library/m does not support tools"}'
     refused = [head("Content-Type: application/json", f"Content-Length: {len(body)}", status="400 No") + body]
     answer, requests = await one_run(refused, ANSWER)
@@ -230,7 +230,7 @@ async def test_a_model_that_takes_no_tools_is_asked_without() -> None:
 
 @pytest.mark.parametrize("done_line", [True, False])
 async def test_calls_may_stand_on_any_line(done_line: bool) -> None:
-    """With text beside them on the last line too; of two calls ours is run and the other shown."""
+    """A server call on any line runs, also beside text on the last; the client gets its own call."""
     calls = [call(TIME, ZONE, index=0), call("mine", {"a": 1}, index=0)]
     body = done("stop", "Hm.", *calls) if done_line else said("Hm.", *calls) + done()
     ask = {**ASK, "tools": [tool("mine")]}
@@ -241,21 +241,21 @@ async def test_calls_may_stand_on_any_line(done_line: bool) -> None:
 
 
 async def test_the_last_turn_is_asked_without_tools() -> None:
-    """Rule T7: there is no other way to ask for an answer."""
+    """Rule T7: the last turn is sent without tools, because Ollama knows no other way to forbid calls."""
     answer, requests = await one_run(stream("", SERVER), ANSWER, tools={"max_turns": 1})
     assert read_stream(answer.body).text == "It is noon."
     assert "tools" not in asked(requests)
 
 
 async def test_a_format_leaves_no_room_for_server_tools() -> None:
-    """The grammar holds from the first token on: what cannot be called is not offered."""
+    """With ``format`` the proxy offers no server tools, because the model cannot call any."""
     answer, requests = await one_run(stream('{"a":1}'), ask={**ASK, "format": "json"})
     assert read_stream(answer.body, native=True).text == '{"a":1}'
     assert "tools" not in asked(requests)
 
 
 async def test_tokens_are_spent_over_all_turns() -> None:
-    """The client's bound is one for the whole answer."""
+    """The client's limit of output tokens holds for all turns together."""
     ask = {**ASK, "options": {"num_predict": 100, "num_ctx": 4096}}
     _, requests = await one_run(stream("", SERVER, eval_count=30), ANSWER, ask=ask)
     assert asked(requests)["options"] == {"num_predict": 70, "num_ctx": 4096}
@@ -277,7 +277,7 @@ async def test_tokens_are_spent_over_all_turns() -> None:
     ],
 )
 async def test_errors_of_ours_are_in_this_dialect(ask: Any, status: int, words: str) -> None:
-    """Rule E1: one text."""
+    """Rule E1: the proxy's own errors are a text under ``error``, as in Ollama."""
     answer, requests = await one_run(ANSWER, ask=ask)
     assert answer.status == status
     assert list(answer.json) == ["error"]
@@ -288,7 +288,7 @@ async def test_errors_of_ours_are_in_this_dialect(ask: Any, status: int, words: 
 @pytest.mark.parametrize("trace", ["reasoning", "status", "events"])
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_a_call_is_shown_as_far_as_is_asked(trace: str, streaming: bool) -> None:
-    """In thoughts, in the text, or beside a line that says nothing."""
+    """The client sees a server call in the thinking, in the text, or as trace events, as it asks."""
     scripts = turn_of(streaming, "", SERVER), turn_of(streaming, "It is noon.")
     async with looping(*scripts, **SERVED, tools={"trace_max": "events"}) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": streaming}, {"x-toolrelay-trace": trace}, path=PATH)
@@ -301,7 +301,7 @@ async def test_a_call_is_shown_as_far_as_is_asked(trace: str, streaming: bool) -
 
 
 async def test_an_empty_line_says_that_tools_run(watch: Watch) -> None:
-    """While nothing else is sent."""
+    """While a tool runs, the client gets empty lines."""
     slow = stream("", call("probe_tools__slow", {}, "call_1"))
     got = b""
     async with (
@@ -318,7 +318,7 @@ async def test_an_empty_line_says_that_tools_run(watch: Watch) -> None:
 
 
 async def test_usage_is_limited() -> None:
-    """What passes is counted as what is run."""
+    """The limit of tokens counts an answer whether or not the request has server tools."""
     for allow in ((), ("core__*",)):
         async with looping(ANSWER, **SERVED, allow=allow, limits={"tokens": ["15/hour"]}) as (proxy, _):
             statuses = [(await proxy.ask(ASK, path=PATH)).status for _ in range(2)]
@@ -326,7 +326,7 @@ async def test_usage_is_limited() -> None:
 
 
 async def test_the_run_is_on_record() -> None:
-    """With its turns, its messages in shared terms, and its wire."""
+    """The record has the run with its dialect and its tool call."""
     async with looping(stream("", SERVER, thinking="Hm."), ANSWER, **SERVED) as (proxy, _):
         await proxy.ask(ASK, path=PATH)
         detail = await proxy.run_reaches("completed")
@@ -335,7 +335,7 @@ async def test_the_run_is_on_record() -> None:
 
 
 async def test_a_request_that_only_loads_the_model_passes() -> None:
-    """It has no messages, and asks nothing."""
+    """A request to load a model has no messages, and passes unchanged."""
     body = done("load", prompt_eval_count=None, eval_count=None)
     answer, requests = await one_run(chunked(body, content_type=LINES), ask={"model": "m"})
     assert answer.body == body

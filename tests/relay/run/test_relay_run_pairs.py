@@ -1,4 +1,4 @@
-"""What holds for clients of every dialect on upstreams of every dialect, over real sockets."""
+"""What holds for clients of each dialect with upstreams of each dialect, over real sockets."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -34,21 +34,21 @@ class Pair:
     async def ask(
         self, said: Sequence[Message], *, headers: dict[str, str] | None = None, **asked: Any
     ) -> Answer:
-        """One request of the client's."""
+        """Send one request of the client."""
         return await self.send(self.client.ask(said, **asked), headers)
 
     async def send(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
-        """One body of the client's."""
+        """Send one body of the client."""
         return await self.proxy.ask(body, headers or {}, path=self.client.path)
 
     def got(self) -> list[Got]:
-        """What the upstream was asked, one by one."""
+        """Return the requests that the upstream got."""
         return [self.upstream.got(json.loads(request.body)) for request in self.server.requests]
 
 
 @asynccontextmanager
 async def pair_of(client: str, upstream: str, *scripts: Sequence[Step], **config: Any) -> AsyncIterator[Pair]:
-    """A proxy with the probe tools, before an upstream that plays a script a turn."""
+    """Run a proxy with the probe tools before an upstream that plays a script a turn."""
     async with RawUpstream(*scripts) as server:
         table = {"base_url": server.url, "wires": (upstream,), "retries": 0}
         async with running(make_config(table, modules=("probe_tools",), **config)) as proxy:
@@ -56,7 +56,7 @@ async def pair_of(client: str, upstream: str, *scripts: Sequence[Step], **config
 
 
 def scripts(upstream: str, *turns: Turn, stream: bool = True) -> list[list[Step]]:
-    """What the upstream answers, turn by turn."""
+    """Return the upstream's answers, turn by turn."""
     return [SPEAKERS[upstream].script(turn, stream=stream) for turn in turns]
 
 
@@ -66,7 +66,7 @@ def scripts(upstream: str, *turns: Turn, stream: bool = True) -> list[list[Step]
 @each_pair
 @streamed_or_not
 async def test_server_tools(client: str, upstream: str, stream: bool) -> None:
-    """Rules W3, W5: one ordinary answer with the usage of both turns, and no trace of the call."""
+    """Rules W3, W5: the client gets one answer with the usage of both turns, and nothing of the call."""
     async with pair_of(client, upstream, *scripts(upstream, CALLS, ANSWER, stream=stream)) as pair:
         answer = await pair.ask([QUESTION], stream=stream, system="Be brief.", tools=["mine"])
         seen = pair.client.seen(answer, stream=stream, hidden=(ECHO, "call_1"))
@@ -86,7 +86,7 @@ async def test_server_tools(client: str, upstream: str, stream: bool) -> None:
 @each_pair
 @streamed_or_not
 async def test_a_call_without_arguments(client: str, upstream: str, stream: bool) -> None:
-    """Rule W4: some upstreams say of it no more than that it is there, and nothing follows the finish."""
+    """Rule W4: a call without arguments reaches the client with ``{}``, whatever its upstream form is."""
     turn = Turn("", (Call("call_a", "mine", {}),))
     async with pair_of(client, upstream, *scripts(upstream, turn, stream=stream)) as pair:
         answer = await pair.ask([QUESTION], stream=stream, tools=["mine"])
@@ -98,7 +98,7 @@ async def test_a_call_without_arguments(client: str, upstream: str, stream: bool
 @each_pair
 @streamed_or_not
 async def test_client_tools(client: str, upstream: str, stream: bool) -> None:
-    """The client's own calls come back with their ids and arguments, and the client goes on from them."""
+    """The client gets its own calls with their arguments, and the upstream gets their results."""
     calls = (Call("call_a", "mine", {"a": 1}), Call("call_b", "other", {"b": "ü\n"}))
     turns = scripts(upstream, Turn("Wait.", calls), ANSWER, stream=stream)
     async with pair_of(client, upstream, *turns) as pair:
@@ -124,7 +124,7 @@ async def test_client_tools(client: str, upstream: str, stream: bool) -> None:
 async def test_a_mixed_turn_is_shown_in_part_and_put_back_whole(
     client: str, upstream: str, stream: bool
 ) -> None:
-    """Rules W5, R4: the client sees its own call only; the hidden one is there when it returns."""
+    """Rules W5, R4: the client sees only its own call; in its next request the hidden call is restored."""
     async with pair_of(client, upstream, *scripts(upstream, MIXED, ANSWER, stream=stream)) as pair:
         answer = await pair.ask([QUESTION], stream=stream, tools=["mine"])
         seen = pair.client.seen(answer, stream=stream, hidden=(ECHO,))
@@ -144,7 +144,7 @@ async def test_a_mixed_turn_is_shown_in_part_and_put_back_whole(
 
 @each_pair
 async def test_hidden_turns_are_returned_to_the_model(client: str, upstream: str) -> None:
-    """Rule R4: behind an answer that the client sends back stand the turns that it never saw."""
+    """Rule R4: when the client sends the answer back, the proxy restores the hidden turn before it."""
     turns = scripts(upstream, CALLS, ANSWER, Turn("Still noon."))
     async with pair_of(client, upstream, *turns) as pair:
         seen = pair.client.seen(await pair.ask([QUESTION]))
@@ -158,7 +158,7 @@ async def test_hidden_turns_are_returned_to_the_model(client: str, upstream: str
 
 @each_pair
 async def test_a_request_without_tools_crosses_all_the_same(client: str, upstream: str) -> None:
-    """Where no tool is offered the answer is in the client's dialect, too."""
+    """The proxy translates a request without server tools, too."""
     config = {"tools": {"enabled": False}}
     async with pair_of(client, upstream, *scripts(upstream, ANSWER), **config) as pair:
         seen = pair.client.seen(await pair.ask([QUESTION]))
@@ -167,7 +167,7 @@ async def test_a_request_without_tools_crosses_all_the_same(client: str, upstrea
 
 @pytest.mark.parametrize("client", SPEAKERS)
 async def test_the_clients_own_dialect_is_preferred(client: str) -> None:
-    """An upstream that speaks several is asked in the client's, in whatever order they are listed."""
+    """If an upstream speaks several dialects, the proxy uses the client's, in whatever order they are."""
     speaker = SPEAKERS[client]
     for wires in (tuple(SPEAKERS), tuple(reversed(SPEAKERS))):
         async with RawUpstream(speaker.script(ANSWER)) as server:
@@ -183,7 +183,7 @@ async def test_the_clients_own_dialect_is_preferred(client: str) -> None:
 
 @each_pair
 async def test_a_repeat_has_its_effects_once(client: str, upstream: str, watch: Watch) -> None:
-    """Rule R5: under one idempotency key the model reads what the first attempt bought."""
+    """Rule R5: a repeated request with the same idempotency key gets the result of the first attempt."""
     buys = Turn("", (Call("call_1", "probe_tools__buy", {"what": "milk"}),))
     again = Turn("", (Call("call_2", "probe_tools__buy", {"what": "milk"}),))
     turns = scripts(upstream, buys, ANSWER, again, ANSWER)
@@ -198,7 +198,7 @@ async def test_a_repeat_has_its_effects_once(client: str, upstream: str, watch: 
 
 @each_pair
 async def test_tokens_and_cost_are_recorded(client: str, upstream: str) -> None:
-    """The run has the tokens of all its turns and what they cost, and the limit of tokens is spent."""
+    """The record has the tokens and the cost of all turns, and the tool call."""
     prices = {"prices": {"m": {"input": 1.0, "output": 10.0}}}
     turns = scripts(upstream, CALLS, ANSWER)
     async with pair_of(client, upstream, *turns, **prices) as pair:
@@ -212,7 +212,7 @@ async def test_tokens_and_cost_are_recorded(client: str, upstream: str) -> None:
 
 @each_pair
 async def test_who_has_spent_its_tokens_is_refused(client: str, upstream: str) -> None:
-    """A limit counts the tokens of any upstream, and refuses in the client's own shape."""
+    """The limit of tokens counts every upstream's tokens; the refusal is in the client's dialect."""
     limits = {"limits": {"tokens": ("50/hour",)}}
     async with pair_of(client, upstream, *scripts(upstream, CALLS, ANSWER), **limits) as pair:
         pair.client.seen(await pair.ask([QUESTION]))
@@ -231,7 +231,7 @@ async def test_who_has_spent_its_tokens_is_refused(client: str, upstream: str) -
 async def test_another_upstream_takes_over_before_the_first_byte(
     client: str, upstream: str, first: str
 ) -> None:
-    """The next upstream is asked in its own dialect, whatever that of the first is."""
+    """If the first upstream refuses, the next one is asked in its own dialect."""
     async with (
         RawUpstream(SPEAKERS[first].refused("503 Busy", "Too hot.")) as busy,
         RawUpstream(*scripts(upstream, CALLS, ANSWER)) as server,
@@ -240,7 +240,7 @@ async def test_another_upstream_takes_over_before_the_first_byte(
             {"name": "a", "base_url": busy.url, "wires": (first,), "retries": 0},
             {"name": "b", "base_url": server.url, "wires": (upstream,), "retries": 0},
         ]
-        # Who speaks the client's dialect is asked first, wherever it stands.
+        # An upstream of the client's dialect is asked first, wherever it is in the list.
         native_last = upstream == client != first
         async with running(make_config(*tables, modules=("probe_tools",))) as proxy:
             pair = Pair(client, upstream, proxy, server)
@@ -256,7 +256,7 @@ async def test_another_upstream_takes_over_before_the_first_byte(
 @each_pair
 @streamed_or_not
 async def test_an_error_before_the_stream(client: str, upstream: str, stream: bool) -> None:
-    """Rule E1: the upstream's words and status in the client's own shape."""
+    """Rule E1: the client gets the upstream's status and message in its own dialect."""
     refused = SPEAKERS[upstream].refused("429 No", "Too hot.")
     async with pair_of(client, upstream, refused) as pair:
         answer = await pair.ask([QUESTION], stream=stream)
@@ -267,7 +267,7 @@ async def test_an_error_before_the_stream(client: str, upstream: str, stream: bo
 @each_pair
 @pytest.mark.parametrize("later", [False, True], ids=["first turn", "second turn"])
 async def test_a_stream_that_breaks_off_is_an_error(client: str, upstream: str, later: bool) -> None:
-    """Rule W1: what was said is shown, then the client's own kind of error; a mere end is no success."""
+    """Rule W1: if the stream breaks off, the client gets the text so far and an error of its dialect."""
     broken = SPEAKERS[upstream].broken("It is")
     turns = [*(scripts(upstream, CALLS) if later else []), broken]
     async with pair_of(client, upstream, *turns) as pair:
@@ -280,7 +280,7 @@ async def test_a_stream_that_breaks_off_is_an_error(client: str, upstream: str, 
 
 @each_pair
 async def test_an_error_within_the_stream(client: str, upstream: str) -> None:
-    """The upstream's own words, in the client's stream."""
+    """An upstream's error within its stream reaches the client with its message."""
     async with pair_of(client, upstream, SPEAKERS[upstream].failing("It is", "Too hot.")) as pair:
         seen = pair.client.seen(await pair.ask([QUESTION]))
     assert (seen.text, "Too hot." in seen.error, seen.finish) == ("It is", True, "")
@@ -288,7 +288,7 @@ async def test_an_error_within_the_stream(client: str, upstream: str) -> None:
 
 @each_pair
 async def test_a_reply_that_breaks_off_is_an_error(client: str, upstream: str) -> None:
-    """Half an object is none."""
+    """If the upstream's reply breaks off, the client gets a 502."""
     whole = SPEAKERS[upstream].script(ANSWER, stream=False)
     assert isinstance(whole[0], bytes)
     async with pair_of(client, upstream, [whole[0][:-20]]) as pair:
@@ -298,7 +298,7 @@ async def test_a_reply_that_breaks_off_is_an_error(client: str, upstream: str) -
 
 
 def mistakes(client: Speaker) -> list[tuple[str, dict[str, Any]]]:
-    """Requests with one mistake each, and the field that has it."""
+    """Return requests with one mistake each, together with the wrong field."""
     asked = client.ask([QUESTION], tools=["mine"])
     history = "input" if "input" in asked else "messages"
     return [
@@ -315,7 +315,7 @@ def mistakes(client: Speaker) -> list[tuple[str, dict[str, Any]]]:
     ("client", "upstream"), [pair for pair in PAIRS if pair[0] != pair[1]], ids=lambda name: name
 )
 async def test_a_mistake_is_named_in_the_clients_own_shape(client: str, upstream: str) -> None:
-    """Rule E1: a 400 that says which field is wrong, before anybody is asked."""
+    """Rule E1: a mistake gets a 400 that names the wrong field, and no upstream is asked."""
     async with pair_of(client, upstream, *scripts(upstream, ANSWER)) as pair:
         for field, body in mistakes(pair.client):
             answer = await pair.send(body)

@@ -1,4 +1,4 @@
-"""Citations of an answer cross between dialects, over real sockets."""
+"""Citations of an answer are translated between dialects, over real sockets."""
 
 from typing import Any
 
@@ -28,13 +28,13 @@ streamed_or_not = pytest.mark.parametrize("stream", [True, False], ids=["streame
 
 
 def citation(text: str, url: str) -> dict[str, Any]:
-    """OpenAI's members of a citation."""
+    """Return the fields of a citation in OpenAI's dialects."""
     start = TEXT.index(text)
     return {"url": url, "title": "A page", "start_index": start, "end_index": start + len(text)}
 
 
 def chat(stream: bool) -> list[Step]:
-    """A Chat upstream's answer."""
+    """Return the answer of a Chat upstream."""
     if not stream:
         noted = [{"type": "url_citation", "url_citation": citation(text, url)} for text, url in SAID if url]
         return chat_script.reply(TEXT, annotations=noted, used=(5, 6))
@@ -48,7 +48,7 @@ def chat(stream: bool) -> list[Step]:
 
 
 def responses(stream: bool) -> list[Step]:
-    """A Responses upstream's answer."""
+    """Return the answer of a Responses upstream."""
     noted = [{"type": "url_citation", **citation(text, url)} for text, url in SAID if url]
     item = responses_script.message(TEXT)
     item["content"][0]["annotations"] = noted
@@ -72,7 +72,7 @@ def responses(stream: bool) -> list[Step]:
 
 
 def anthropic(stream: bool) -> list[Step]:
-    """A Messages upstream's answer."""
+    """Return the answer of a Messages upstream."""
     blocks = []
     for text, url in SAID:
         more = {"type": "web_search_result_location", "title": "A page", "cited_text": "words"}
@@ -86,7 +86,7 @@ def anthropic(stream: bool) -> list[Step]:
         for one in block.get("citations", ()):
             delta = {"type": "citations_delta", "citation": one}
             said = {"type": "content_block_delta", "index": index, "delta": delta}
-            # Of the first letters it comes before the rest of the block, as it does from the API.
+            # The citation comes after the first delta of its block and before the rest, as from the API.
             deltas.insert(1, messages_script.event(said))
         events += [begin, *deltas, stop]
     return chunked(*events, messages_script.ending())
@@ -104,7 +104,7 @@ CLIENTS: dict[str, Any] = {
 @each_pair
 @streamed_or_not
 async def test_citations_cross(client: str, upstream: str, stream: bool) -> None:
-    """The client's official library reads each source, and the text that it is the source of."""
+    """The client's official library reads each source together with the text that cites it."""
     scripts = [SPEAKERS[upstream].script(CALLS, stream=stream), ANSWERS[upstream](stream)]
     async with RawUpstream(*scripts) as server:
         table = {"base_url": server.url, "wires": (upstream,), "retries": 0}
@@ -117,13 +117,13 @@ async def test_citations_cross(client: str, upstream: str, stream: bool) -> None
     heard = CLIENTS[client]([answer.body], stream=stream)
     assert heard.text.replace("\n\n", "") == "Wait." + TEXT
     if client == "ollama":
-        # Its dialect has no form for them, which the record says.
+        # Ollama's dialect has no citations; the record says that they were left out.
         assert run.left_out == ("answer.citations",)
         assert answer.header("x-toolrelay-left-out") == (None if stream else "answer.citations")
         return
     assert run.left_out == ()
     if client == "anthropic" and stream:
-        # What stands before a citation in its block has gone out by then.
+        # The text before a citation in its block has already been sent.
         blocks = ["Well. Éclairs 🎂 rise. ", "Bread falls."]
         assert heard.sources == [(url, text) for (url, _), text in zip(SOURCES, blocks, strict=True)]
         return

@@ -1,4 +1,4 @@
-"""What an upstream gets of each thing that a client can ask for: the mapping of all pairs of dialects."""
+"""How each setting of a client's request reaches an upstream, for all pairs of dialects."""
 
 import json
 from typing import Any, Final
@@ -152,10 +152,10 @@ SETTINGS: dict[str, dict[str, Object | str]] = {
         "ollama": LEFT_OUT,
     },
 }
-"""How each dialect asks for it, or what becomes of it where a client of another dialect asks."""
+"""The form of each setting in each dialect, or what happens to it if the upstream has no form for it."""
 
 ANSWERED_IN_ONE_DIALECT = {"logprobs"}
-"""Settings that every dialect may have and whose answer is not translated: they are refused."""
+"""Settings whose answer the proxy does not translate, so that it refuses them for another dialect."""
 
 CASES = [
     pytest.param(setting, client, upstream, id=f"{setting}-{client}-{upstream}")
@@ -166,7 +166,7 @@ CASES = [
 
 
 def within(part: Any, whole: Any) -> bool:
-    """Whether all of an object stands in another one."""
+    """Return whether an object contains all of another one."""
     if isinstance(part, dict) and isinstance(whole, dict):
         return all(name in whole and within(value, whole[name]) for name, value in part.items())
     return bool(part == whole)
@@ -174,7 +174,7 @@ def within(part: Any, whole: Any) -> bool:
 
 @pytest.mark.parametrize(("setting", "client", "upstream"), CASES)
 async def test_a_setting_crosses_or_is_named(setting: str, client: str, upstream: str) -> None:
-    """It is asked for in the upstream's words, or left out by its name, or refused by its name."""
+    """A setting goes to the upstream in its own form, or the proxy names it as left out or refused."""
     asking, answering = SPEAKERS[client], SPEAKERS[upstream]
     asked, wanted = SETTINGS[setting][client], SETTINGS[setting][upstream]
     wanted = REFUSED if setting in ANSWERED_IN_ONE_DIALECT else wanted
@@ -182,7 +182,7 @@ async def test_a_setting_crosses_or_is_named(setting: str, client: str, upstream
     async with RawUpstream(answering.script(Turn("Hello."))) as server:
         config = make_config({"base_url": server.url, "wires": (upstream,)}, tools={"enabled": False})
         async with running(config) as proxy:
-            # A model of Ollama's that is held to a format can call nothing, so none of these has tools.
+            # Ollama's models cannot call tools with a format, so these settings have none.
             tools = () if setting in ("schema", "json") else ("mine",)
             body = {**asking.ask([QUESTION], tools=tools), **asked}
             answer = await proxy.ask(body, path=asking.path)
@@ -206,5 +206,5 @@ async def test_a_setting_crosses_or_is_named(setting: str, client: str, upstream
 
 
 def test_every_dialect_says_something_of_each() -> None:
-    """No dialect is forgotten where another one is added."""
+    """Each setting has an entry for each dialect."""
     assert all(forms.keys() == SPEAKERS.keys() for forms in SETTINGS.values())

@@ -1,4 +1,4 @@
-"""Wrapper calls as they are written to a file: rule R3 holds for the calls inside, too."""
+"""Masking of wrapper calls before they are written to a file: rule R3 holds for the calls inside, too."""
 
 from proxy.relay.run.parallel_tool_use import mask_parts
 
@@ -6,13 +6,13 @@ SEEN: list[tuple[str, str]] = []
 
 
 def mask(name: str, arguments: str) -> str:
-    """Note what is to be masked, and mask all of it."""
+    """Note which arguments to mask, and mask all of them."""
     SEEN.append((name, arguments))
     return f'{{"masked":"{name}"}}'
 
 
 def test_each_call_inside_a_wrapper_is_masked_by_its_own_tool() -> None:
-    """The wrapper keeps its form, so that the turn can be put back."""
+    """Each call inside a wrapper is masked on its own; the wrapper keeps its form for later requests."""
     SEEN.clear()
     uses = (
         '{"recipient_name":"functions.core__x","parameters":{"secret":1},"note":"secret"},'
@@ -27,6 +27,6 @@ def test_each_call_inside_a_wrapper_is_masked_by_its_own_tool() -> None:
 
 
 def test_a_wrapper_that_cannot_be_read_keeps_nothing() -> None:
-    """Whatever stands there may be private."""
+    """A wrapper that cannot be read becomes ``{}``, because its text may be private."""
     for arguments in ("secret", "[]", "{}", '{"tool_uses":["secret"]}'):
         assert mask_parts(arguments, mask) == "{}"

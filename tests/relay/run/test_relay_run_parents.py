@@ -1,4 +1,4 @@
-"""What calls agents: requests that continue the same turn."""
+"""Requests that continue the same turn, and the agents that run for them."""
 
 import asyncio
 from typing import Any
@@ -13,14 +13,14 @@ CALL = AgentCall("run_1", 1, ToolCall("call_1", "agent__researcher", "{}", 0), "
 
 
 def parent() -> Parent:
-    """A request that continues a turn."""
+    """Return a request that continues a turn."""
     purse = Purse(turns=1, calls=1, tokens=None, cost=None, seconds_left=lambda: 1.0)
     ask: Any = None
     return Parent(ask, "m", RunLedger(), 1, purse)
 
 
 async def test_an_agent_runs_for_the_next_request_when_the_first_one_leaves() -> None:
-    """It is cancelled once nobody waits for it any more."""
+    """An agent goes on as long as a request waits for it, and is cancelled when the last one leaves."""
     parents = Parents()
     running = asyncio.create_task(asyncio.Event().wait())
     with parents.continuing(CALL, parent()):

@@ -1,4 +1,4 @@
-"""A turn that pauses goes on, also for clients whose dialect has no word for it."""
+"""Paused turns of a Messages upstream: the proxy continues them for clients of other dialects."""
 
 import json
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ FIRST = (THOUGHT, text("Wait. "), SEARCH)
 
 @asynccontextmanager
 async def pausing(*scripts: Script, **config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy before a Messages upstream that plays a script a turn; without server tools."""
+    """Run a proxy without server tools before a Messages upstream that plays a script a turn."""
     async with (
         RawUpstream(*scripts) as upstream,
         running(
@@ -32,7 +32,7 @@ async def pausing(*scripts: Script, **config: Any) -> AsyncIterator[tuple[Proxy,
 
 
 def turn(*blocks: Any, stream: bool = True, reason: str = "pause_turn", **more: Any) -> Script:
-    """One turn, streamed or not."""
+    """Return one turn, as a stream or as one reply."""
     make = messages.stream if stream else messages.reply
     return make(*blocks, reason=reason, **more)
 
@@ -40,7 +40,7 @@ def turn(*blocks: Any, stream: bool = True, reason: str = "pause_turn", **more: 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_a_paused_turn_goes_on_for_any_client(client: str, stream: bool) -> None:
-    """Rules W3, W4: one answer, its usage that of both turns; the upstream gets its own turn back."""
+    """Rules W3, W4: the client gets one answer with the usage of both turns; the upstream its first turn."""
     speaker = SPEAKERS[client]
     answer = turn(text("News."), reason="end_turn", stream=stream)
     async with pausing(turn(*FIRST, stream=stream), answer) as (proxy, upstream):
@@ -56,7 +56,7 @@ async def test_a_paused_turn_goes_on_for_any_client(client: str, stream: bool) -
 
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_a_call_of_the_clients_ends_a_paused_turn(client: str) -> None:
-    """The client has to act first; what it was not shown is back in the next request."""
+    """If a paused turn also calls a client tool, the client acts first, and its next request has the turn."""
     speaker = SPEAKERS[client]
     call = tool_use("toolu_1", "mine", {"a": 1})
     first = messages.stream(*FIRST, call, reason="pause_turn")
@@ -74,7 +74,7 @@ async def test_a_call_of_the_clients_ends_a_paused_turn(client: str) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_a_turn_that_pauses_for_ever_is_cut_off(client: str, stream: bool) -> None:
-    """Rule T7: each time counts as a turn."""
+    """Rule T7: each pause counts as a turn, and the answer ends with ``length`` when none is left."""
     speaker = SPEAKERS[client]
     paused = [turn(*FIRST, stream=stream) for _ in range(3)]
     async with pausing(*paused, tools={"max_turns": 2}) as (proxy, upstream):
@@ -89,7 +89,7 @@ async def test_a_turn_that_pauses_for_ever_is_cut_off(client: str, stream: bool)
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_messages_client_is_shown_the_pause(stream: bool) -> None:
-    """Rule W1: it goes on by itself, and the bytes are the upstream's."""
+    """Rule W1: a Messages client gets the pause unchanged, because it can continue the turn itself."""
     async with pausing(turn(*FIRST, stream=stream)) as (proxy, upstream):
         asked = SPEAKERS["anthropic"].ask([QUESTION], stream=stream)
         told = await proxy.ask(asked, path="/v1/messages")
@@ -98,7 +98,7 @@ async def test_a_messages_client_is_shown_the_pause(stream: bool) -> None:
 
 
 async def test_a_completion_goes_on() -> None:
-    """Of an Ollama client, on the path that has no messages."""
+    """The proxy continues a paused turn for Ollama's completions, too."""
     async with pausing(turn(*FIRST), turn(text("News."), reason="end_turn")) as (proxy, _):
         told = await proxy.ask({"model": "m", "prompt": "What is new?"}, path="/api/generate")
     lines = [json.loads(line) for line in told.body.splitlines()]

@@ -1,4 +1,4 @@
-"""A model's reasoning goes back up in a client's own tool loop, whatever the client could hold of it."""
+"""A model gets its reasoning back in a client's own tool loop, even if the client cannot keep it."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -32,7 +32,7 @@ FOREIGN = ("anthropic", "responses", "ollama")
 
 @asynccontextmanager
 async def before(provider: PlainChat, **config: Any) -> AsyncIterator[Proxy]:
-    """A proxy before a provider of Chat alone."""
+    """Run a proxy before a provider that speaks only Chat Completions."""
     async with (
         serving_plain_chat(provider) as url,
         running(make_config({"base_url": url, "wires": ("chat",)}, **config)) as proxy,
@@ -42,7 +42,7 @@ async def before(provider: PlainChat, **config: Any) -> AsyncIterator[Proxy]:
 
 @asynccontextmanager
 async def scripted(wire: str, *turns: Sequence[Step]) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy before an upstream that plays a script a turn."""
+    """Run a proxy before an upstream that plays a script a turn."""
     async with (
         RawUpstream(*turns) as upstream,
         running(make_config({"base_url": upstream.url, "wires": (wire,)})) as proxy,
@@ -51,27 +51,27 @@ async def scripted(wire: str, *turns: Sequence[Step]) -> AsyncIterator[tuple[Pro
 
 
 async def asked(proxy: Proxy, client: str, said: Sequence[Message], *, stream: bool = True) -> Seen:
-    """What a client understands that keeps texts and calls, and nothing of the reasoning."""
+    """Return what a client reads that keeps texts and calls, and nothing of the reasoning."""
     speaker = SPEAKERS[client]
     body = speaker.ask(said, stream=stream, tools=[TOOL])
     return speaker.seen(await proxy.ask(body, path=speaker.path), stream=stream)
 
 
 def answered(seen: Seen) -> list[Message]:
-    """A turn that was seen, and the result of its call."""
+    """Return the turn that a client saw, and the result of its call."""
     (call,) = seen.calls
     return [*seen.returned, Message("tool", "sunny", call_id=call.id)]
 
 
 def reasonings(request: dict[str, Any]) -> list[str | None]:
-    """The reasoning of each turn of the model in a Chat request."""
+    """Return the reasoning of each turn of the model in a Chat request."""
     return [one.get("reasoning_content") for one in request["messages"] if one["role"] == "assistant"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("client", ["responses", "ollama", "anthropic"])
 async def test_a_client_that_lost_the_reasoning_goes_on(client: str, stream: bool) -> None:
-    """Rule R4: from the record where its dialect can hold none for certain, else with a blank."""
+    """Rule R4: the record has an Ollama client's reasoning; for others the proxy repeats with a blank."""
     provider = PlainChat(reasoning=HELD, takes_reasoning="asked")
     async with before(provider) as proxy:
         said = [QUESTION]
@@ -87,7 +87,7 @@ async def test_a_client_that_lost_the_reasoning_goes_on(client: str, stream: boo
 
 
 async def test_a_messages_client_sends_its_thoughts_back() -> None:
-    """As Claude Code does; nothing has to be looked up or asked twice."""
+    """A Messages client sends its thinking back, as Claude Code does, and the model gets it at once."""
     provider = PlainChat(reasoning=HELD, takes_reasoning="asked")
     ask: dict[str, Any] = {
         "model": "m", "max_tokens": 500, "tools": [messages.tool(TOOL)],
@@ -106,7 +106,7 @@ async def test_a_messages_client_sends_its_thoughts_back() -> None:
 
 @pytest.mark.parametrize("chained", [True, False])
 async def test_a_responses_client_sends_its_items_back(chained: bool) -> None:
-    """Or goes on from the response by its id."""
+    """A Responses client sends its items or a response id back, and the model gets its reasoning."""
     provider = PlainChat(reasoning=HELD, takes_reasoning="asked")
     ask: dict[str, Any] = {"model": "m", "input": QUESTION.text, "tools": [responses.function(TOOL)]}
     async with before(provider) as proxy:
@@ -122,7 +122,7 @@ async def test_a_responses_client_sends_its_items_back(chained: bool) -> None:
 
 
 async def test_an_ollama_client_sends_its_thinking_back() -> None:
-    """As its Python client does."""
+    """An Ollama client sends its thinking back, as the Python client does, and the model gets it."""
     provider = PlainChat(reasoning=HELD, takes_reasoning="asked")
     ask: dict[str, Any] = {"model": "m", "stream": False, "tools": [ollama.tool(TOOL)]}
     said: list[Any] = [ollama.user(QUESTION.text)]
@@ -137,7 +137,7 @@ async def test_an_ollama_client_sends_its_thinking_back() -> None:
 
 @pytest.mark.parametrize("client", FOREIGN)
 async def test_an_upstream_that_takes_no_reasoning_is_not_sent_any(client: str) -> None:
-    """Its refusal is told to nobody, and is remembered: the next request is asked once."""
+    """If the upstream refuses reasoning, the proxy repeats the request without it and remembers that."""
     provider = PlainChat(reasoning=HELD, takes_reasoning="no")
     speaker = SPEAKERS[client]
     async with before(provider) as proxy:
@@ -162,7 +162,7 @@ async def test_an_upstream_that_takes_no_reasoning_is_not_sent_any(client: str) 
 @pytest.mark.parametrize("arguments", [{}, {"a": 1}])
 @pytest.mark.parametrize("client", ["chat", "ollama", "responses"])
 async def test_a_signed_thought_goes_back_to_who_signed_it(client: str, arguments: dict[str, Any]) -> None:
-    """Rule R4: the client has seen no signature, and its own calls are all that the turn made."""
+    """Rule R4: the upstream gets its signed thinking back, though the client never saw the signature."""
     thought = thinking("Hm.", "EqQBCkYIBxgCKkD+/==")
     redacted = {"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3p=="}
     call = tool_use("toolu_1", TOOL, arguments, caller={"type": "direct"})
@@ -177,7 +177,7 @@ async def test_a_signed_thought_goes_back_to_who_signed_it(client: str, argument
 
 @pytest.mark.parametrize("client", ["chat", "ollama", "anthropic"])
 async def test_encrypted_reasoning_goes_back_to_who_encrypted_it(client: str) -> None:
-    """Rule R4: no other dialect can hold it."""
+    """Rule R4: the upstream gets its encrypted reasoning back, which no other dialect can hold."""
     think = responses.reasoning("Hm.", id="rs_1", encrypted_content=BLOB)
     call = responses.function_call("call_1", TOOL, '{"a":1}')
     turn = responses.stream(think, call, usage=USED)
@@ -194,18 +194,18 @@ async def test_encrypted_reasoning_goes_back_to_who_encrypted_it(client: str) ->
 
 @pytest.mark.parametrize("client", ["chat", "responses", "anthropic"])
 async def test_thinking_goes_back_to_an_ollama_server(client: str) -> None:
-    """Templates of several models want it there; a client that keeps texts and calls has lost it."""
+    """The proxy restores thinking for an Ollama upstream, unless the client could have sent it itself."""
     turn = ollama.stream("", ollama.call(TOOL, {"a": 1}, "call_1"), thinking=HELD)
     async with scripted("ollama", turn, ollama.stream("Sunny.")) as (proxy, upstream):
         said = [QUESTION, *answered(await asked(proxy, client, [QUESTION]))]
         assert (await asked(proxy, client, said)).text == "Sunny."
     (told,) = [one for one in json.loads(upstream.requests[1].body)["messages"] if one["role"] == "assistant"]
-    # What can hold it may as well have dropped it on purpose.
+    # A client that can hold the thinking may have dropped it on purpose.
     assert told.get("thinking") == (HELD if client == "chat" else None)
 
 
 async def test_a_signature_of_a_call_goes_back() -> None:
-    """Gemini refuses a call without the signature of the thought that led to it."""
+    """A call goes back with its thought signature, because Gemini refuses it without."""
     extra = {"google": {"thought_signature": "c2ln"}}
     made = {"index": 0, "id": "call_1", "function": {"name": TOOL, "arguments": "{}"}, "extra_content": extra}
     turn = chat.stream(chat.role(), chat.chunk_of({"tool_calls": [made]}), chat.finish("tool_calls"))
@@ -219,7 +219,7 @@ async def test_a_signature_of_a_call_goes_back() -> None:
 
 
 async def test_thinking_is_switched_off_where_a_thought_is_missing() -> None:
-    """The upstream asks for a thought that nobody has, since the calls are another model's."""
+    """If the upstream asks for thinking that nobody has, the proxy repeats the request with it disabled."""
     said = "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`."
     refusal = SPEAKERS["anthropic"].refused("400 Bad Request", said)
     answer = messages.stream(text("Sunny."))
@@ -235,7 +235,7 @@ async def test_thinking_is_switched_off_where_a_thought_is_missing() -> None:
 
 
 async def test_a_record_that_fails_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client gets its turn, and its next request goes without the thought."""
+    """If the record fails, the client still gets its turn, and its next request goes without the thinking."""
     turn = messages.stream(thinking("Hm."), tool_use("toolu_1", TOOL, {"a": 1}))
     async with scripted("anthropic", turn, messages.stream(text("Sunny."))) as (proxy, upstream):
 
@@ -250,7 +250,7 @@ async def test_a_record_that_fails_holds_nothing_up(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_turn_stands_once_in_a_request_that_is_translated_anew() -> None:
-    """Rule W8: after a later turn was refused for its length, with the turns that the run has made."""
+    """Rule W8: if a later turn is too long, the proxy retries without old turns, with its own turn once."""
     ours = "probe_tools__echo"
     first = messages.stream(tool_use("toolu_1", ours, {"text": "one"}))
     second = messages.stream(tool_use("toolu_2", ours, {"text": "two"}), id="msg_3")

@@ -1,4 +1,4 @@
-"""An upstream that does not take back a field that it emitted itself."""
+"""An upstream that refuses a field which it sent itself."""
 
 import json
 from collections.abc import AsyncIterator
@@ -24,13 +24,13 @@ THOUGHT = {"role": "assistant", "content": "Before.", "reasoning": "my own"}
 
 @asynccontextmanager
 async def before(provider: StrictChat) -> AsyncIterator[Proxy]:
-    """A proxy before that provider."""
+    """Run a proxy before that provider."""
     async with serving_chat(provider) as url, running(make_config({"base_url": url})) as proxy:
         yield proxy
 
 
 def said(answer: Answer, stream: bool) -> str:
-    """The text of an answer that went well."""
+    """Return the text of a successful answer."""
     assert answer.status == 200, answer.body
     if stream:
         return text_of(payloads_of(answer.body))
@@ -38,7 +38,7 @@ def said(answer: Answer, stream: bool) -> str:
 
 
 def turn_of(body: dict[str, Any]) -> dict[str, Any]:
-    """The model's message in a request."""
+    """Return the model's message in a request."""
     (message,) = [m for m in body["messages"] if m["role"] == "assistant"]
     return dict(message)
 
@@ -46,7 +46,7 @@ def turn_of(body: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "reply"])
 @pytest.mark.parametrize("words", DIALECTS)
 async def test_it_is_asked_again_without_the_field(words: str, stream: bool) -> None:
-    """Once, with all else of the message as it was; then it is remembered for that model alone."""
+    """The proxy repeats the request without the refused field only, and remembers it for this model."""
     provider = StrictChat(words)
     ask = {**ASK, "stream": stream}
     async with before(provider) as proxy:
@@ -64,8 +64,8 @@ async def test_it_is_asked_again_without_the_field(words: str, stream: bool) -> 
 
 
 async def test_what_did_not_help_is_not_remembered() -> None:
-    """Words that name a field may be a client's own: where something else helped after them, the field
-    goes back to that model in the next request."""
+    """If leaving out a field did not help and another change did, the next request to that model has the
+    field again: the error may have quoted the client's own words."""
     thinking = stream(
         role(),
         chunk_of({"reasoning": "r"}),
@@ -89,7 +89,7 @@ async def test_what_did_not_help_is_not_remembered() -> None:
 
 
 async def test_fields_are_refused_one_at_a_time() -> None:
-    """Each that is named is left out, also inside a call; what is taken goes back."""
+    """The proxy leaves out each field that the upstream names, one by one, and keeps the others."""
     provider = StrictChat(emits={"reasoning": "r", "annotations": [], "kept": "k"})
     provider.taken |= {"kept"}
     async with before(provider) as proxy:
@@ -99,7 +99,7 @@ async def test_fields_are_refused_one_at_a_time() -> None:
 
 
 async def test_the_client_answers_for_its_own_messages() -> None:
-    """A refusal of the client's message goes back as it came, and no message of its is changed."""
+    """If the upstream refuses a field in the client's own message, the proxy does not change that message."""
     provider = StrictChat()
     messages = [ASK["messages"][0], THOUGHT, ASK["messages"][0]]
     async with before(provider) as proxy:
@@ -107,7 +107,7 @@ async def test_the_client_answers_for_its_own_messages() -> None:
         assert answer.status == 400
         assert b"property 'reasoning' is unsupported" in answer.body
         assert len(provider.requests) == 1
-        # Where only ours is refused, the client's stays as it is.
+        # If the upstream refuses only the proxy's field, the client's message stays as it is.
         provider.taken |= {"reasoning"}
         provider.emits = {"annotations": []}
         said(await proxy.ask({**ASK, "messages": messages}), True)
@@ -116,7 +116,7 @@ async def test_the_client_answers_for_its_own_messages() -> None:
 
 
 async def test_a_refusal_that_was_not_about_the_field_is_not_remembered() -> None:
-    """One more try, then the upstream's words; the next request is asked with the field again."""
+    """If leaving the field out does not help, the client gets the error; the next request has it again."""
     provider = StrictChat(always=True)
     async with before(provider) as proxy:
         for _ in range(2):
@@ -127,7 +127,7 @@ async def test_a_refusal_that_was_not_about_the_field_is_not_remembered() -> Non
 
 
 async def test_responses_items_are_sent_without_it() -> None:
-    """The same on Responses, where items go back whole."""
+    """On Responses the proxy leaves the refused field out of its items, and remembers it."""
     provider = Provider(keeps=False, refuses="status")
     ask = {"model": "m", "input": "What time is it?"}
     async with serving_provider(provider) as url, running(make_config({"base_url": url})) as proxy:
@@ -142,7 +142,7 @@ async def test_responses_items_are_sent_without_it() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """The oldest model gives way, and one that refuses everything is not believed."""
+    """The cache forgets the oldest model, old entries, and a model that refuses too many fields."""
     memory = RefusalCache(most=2)
     for model in ("a", "b", "c"):
         memory.remember_fields("u", model, frozenset({"x"}))

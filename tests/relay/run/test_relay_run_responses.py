@@ -1,4 +1,4 @@
-"""The Responses API over real sockets: server tools, client tools, both at once, stored and not."""
+"""The Responses API over real sockets: server tools, client tools, both in one turn, stored or not."""
 
 import json
 import sqlite3
@@ -43,16 +43,16 @@ kept_or_not = pytest.mark.parametrize("kept", [True, False], ids=["stored", "sto
 
 
 CARRIED = tuple(one for one in HIDDEN if one != "toolrelay")
-"""Of a mixed turn that is not stored: its client carries it in an item that names us."""
+"""Hidden texts of a mixed turn that is not stored: its client carries the turn in an item of the proxy."""
 
 
 def said(streaming: bool, *items: dict[str, Any], **more: Any) -> list[Step]:
-    """One turn of the upstream."""
+    """Return one turn of the upstream."""
     return stream(*items, **more) if streaming else reply(*items, **more)
 
 
 def result_of(item: dict[str, Any]) -> str:
-    """The time that a result tells."""
+    """Return the time in a result."""
     return str(json.loads(item["output"])["iso"])
 
 
@@ -62,7 +62,7 @@ def result_of(item: dict[str, Any]) -> str:
 @both_ways
 @kept_or_not
 async def test_a_server_tool(streaming: bool, kept: bool) -> None:
-    """Rules W3 to W5: one answer in two turns; chained where it is kept, with everything where not."""
+    """Rules W3 to W5: two turns become one answer; the second request is chained, or has all items."""
     more = {"store": kept}
     think = reasoning("hm", encrypted_content="blob")
     usage = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8}
@@ -116,7 +116,7 @@ async def test_a_server_tool(streaming: bool, kept: bool) -> None:
 
 
 async def test_calls_at_once_and_one_after_another() -> None:
-    """Two calls of a turn run together, a third in the next; each is answered once."""
+    """The model gets one result for each of two calls in one turn, and for a third in the next."""
     first = stream(NOW, function_call("call_e", ECHO, '{"text":"a"}'))
     second = stream(function_call("call_e", ECHO, '{"text":"b"}'), id="resp_2")
     async with client_of(first, second, stream(NOON, id="resp_3")) as client:
@@ -128,7 +128,7 @@ async def test_calls_at_once_and_one_after_another() -> None:
 
 
 async def test_arguments_that_cannot_run() -> None:
-    """Rule T3: the model is told what is wrong and goes on; the broken text does not go back."""
+    """Rule T3: the model is told that its arguments are no JSON; they go back as ``{}``."""
     first = stream(function_call("call_s", TIME, '{"timezone":'))
     async with client_of(first, stream(NOON, id="resp_2")) as client:
         assert (await client.said(ASK)).text == "It is noon."
@@ -138,7 +138,7 @@ async def test_arguments_that_cannot_run() -> None:
 
 
 async def test_a_budget_ends_in_an_answer() -> None:
-    """Rule T7: the client's own ``max_tool_calls`` too: what is over it is refused, and no tool follows."""
+    """Rule T7: calls beyond the client's ``max_tool_calls`` are refused, and no tools follow."""
     calls = [function_call(f"c{n}", ECHO, '{"text":"a"}') for n in range(3)]
     async with client_of(stream(*calls), stream(NOON, id="resp_2")) as client:
         assert (await client.said({**ASK, "max_tool_calls": 2}, hidden=(ECHO,))).text == "It is noon."
@@ -148,7 +148,7 @@ async def test_a_budget_ends_in_an_answer() -> None:
 
 
 async def test_a_model_that_never_stops_calling() -> None:
-    """Rule T7: after the last turn there is a note, and the conversation can be gone on with."""
+    """Rule T7: a spent budget ends the answer with a note, and the client can continue the conversation."""
     always = stream(NOW, store=True)
     async with client_of(always, always, stream(NOON, id="resp_9"), tools={"max_turns": 1}) as client:
         read = await client.said(ASK, hidden=(TIME, "fc_call_s"))
@@ -162,7 +162,7 @@ async def test_a_model_that_never_stops_calling() -> None:
 
 
 async def test_tools_that_are_not_called_change_nothing() -> None:
-    """Rule W2: the upstream's bytes; nothing of the response is kept by us."""
+    """Rule W2: without a server call the client gets the upstream's stream, and the proxy stores nothing."""
     async with client_of(stream(NOON, tools=[function(TIME)])) as client:
         answer = await client.ask(ASK)
         assert answer.body == turn(NOON, tools=[]) + DONE
@@ -170,7 +170,7 @@ async def test_tools_that_are_not_called_change_nothing() -> None:
 
 
 async def test_no_tool_offered_is_a_passthrough() -> None:
-    """Rule W1: request and response are not touched at all."""
+    """Rule W1: if no tool is offered, the proxy changes neither request nor response."""
     async with client_of(stream(NOON), allow=()) as client:
         answer = await client.ask(ASK)
         assert answer.body == turn(NOON) + DONE
@@ -178,11 +178,11 @@ async def test_no_tool_offered_is_a_passthrough() -> None:
         assert client.asked(1) == ASK
 
 
-# What is shown, and comes back.
+# Shown calls that come back.
 
 
 async def test_a_call_that_was_shown_comes_back() -> None:
-    """``events``: an ``mcp_call``; sent back it is a call and its output, also where no tools are wanted."""
+    """A shown ``mcp_call`` that comes back becomes a call and its output, even if tools are off."""
     async with client_of(
         stream(NOW), stream(NOON, id="resp_2"), stream(NOON, id="resp_3"), stream(NOON, id="resp_4"),
         tools={"trace_max": "events"},
@@ -202,8 +202,8 @@ async def test_a_call_that_was_shown_comes_back() -> None:
 
 
 async def test_a_call_that_was_shown_comes_back_to_any_process(tmp_path: Path) -> None:
-    """The signature of what was shown holds at another process of the record, and after a restart; other
-    words under it, and a result of a call that the proxy offers, are not taken for ours."""
+    """Another process with the same record accepts a shown call by its signature, but not a changed one.
+    A forged result of a server tool gets a 400, unless the client declares a tool of that name."""
     store = {"url": f"sqlite:///{tmp_path}/record.db"}
     shows = {"trace_max": "events"}
     async with client_of(stream(NOW), stream(NOON, id="resp_2"), store=store, tools=shows) as client:
@@ -229,7 +229,7 @@ async def test_a_call_that_was_shown_comes_back_to_any_process(tmp_path: Path) -
 
 @pytest.mark.parametrize("trace", ["status", "reasoning"])
 async def test_a_line_about_a_call_does_not_go_upstream(trace: str) -> None:
-    """What the proxy said was never the model's word."""
+    """The proxy removes its own lines about calls before the conversation goes to the upstream."""
     async with client_of(stream(NOW), stream(NOON, id="resp_2"), stream(NOON, id="resp_3")) as client:
         read = await client.said(ASK, {"x-toolrelay-trace": trace}, hidden=("fc_call_s",))
         assert len(read.response["output"]) == 2
@@ -243,7 +243,7 @@ async def test_a_line_about_a_call_does_not_go_upstream(trace: str) -> None:
 
 @both_ways
 async def test_a_client_tool_is_the_clients(streaming: bool) -> None:
-    """Rule W2: a turn with the client's call alone is the upstream's own bytes, and nothing is held."""
+    """Rule W2: a turn with only client calls keeps the upstream's bytes, and nothing is restored later."""
     ask = {**MIXED, "stream": streaming}
     async with client_of(said(streaming, MINE), said(streaming, NOON, id="resp_2")) as client:
         answer = await client.ask(ask)
@@ -268,7 +268,7 @@ def _compact(value: Any) -> bytes:
 )
 @pytest.mark.parametrize("order", [(NOW, MINE), (MINE, NOW)], ids=["server first", "client first"])
 async def test_calls_of_both_there_and_back(streaming: bool, kept: bool, way: str, order: Any) -> None:
-    """Rules W5, W8: the client sees its own call alone; on its return the model gets every result."""
+    """Rules W5, W8: the client sees only its own call; in its next request the model gets every result."""
     think = reasoning("hm", encrypted_content="blob")
     ask = {**MIXED, "stream": streaming, **({} if kept else {"store": False})}
     more = {"store": kept}
@@ -309,7 +309,7 @@ async def test_calls_of_both_there_and_back(streaming: bool, kept: bool, way: st
 
 
 def _stripped(item: dict[str, Any]) -> dict[str, Any]:
-    """An item as agent libraries send it back: no ids, no states, parts as plain text."""
+    """Return an item as agent libraries send it back: no ids, no states, parts as plain text."""
     bare = {key: value for key, value in item.items() if key not in ("id", "status")}
     if item["type"] == "message":
         return {"role": "assistant", "content": item["content"][0]["text"]}
@@ -317,7 +317,7 @@ def _stripped(item: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_client_asks_again_from_the_same_place() -> None:
-    """Rule R4: reading does not use up; another visible conversation does not fit."""
+    """Rule R4: a held turn can be restored twice, but never in another conversation."""
     async with client_of(stream(NOW, MINE), stream(NOON, id="resp_2")) as client:
         read = await client.said(MIXED)
         back = [user("What time is it?"), *read.response["output"], output("call_c", "7")]
@@ -330,7 +330,7 @@ async def test_a_client_asks_again_from_the_same_place() -> None:
 
 
 async def test_hidden_turns_before_a_mixed_one_go_back_too() -> None:
-    """Everything that the client did not see of its run stands where it was."""
+    """Hidden turns before a mixed one are restored in their place, too."""
     async with client_of(
         stream(function_call("call_0", ECHO, '{"text":"a"}')),
         stream(NOW, MINE, id="resp_2"),
@@ -348,7 +348,7 @@ async def test_hidden_turns_before_a_mixed_one_go_back_too() -> None:
 
 
 async def test_a_conversation_that_waits_for_the_client() -> None:
-    """With ``conversation`` the upstream has the turn: on return our output comes before the client's."""
+    """With ``conversation`` the upstream has the turn itself, and gets our result before the client's."""
     ask = {**MIXED, "conversation": "conv_1"}
     async with client_of(
         stream(function_call("call_0", ECHO, '{"text":"a"}')),
@@ -364,7 +364,7 @@ async def test_a_conversation_that_waits_for_the_client() -> None:
 
 
 async def test_a_custom_tool_of_the_clients_in_a_mixed_turn() -> None:
-    """A custom call is handed over like a function's, and its turn restored."""
+    """The client gets a call of its custom tool, and its next request restores the turn."""
     ask = {**ASK, "tools": [{"type": "custom", "name": "write"}]}
     theirs = custom("call_w", "write", "SELECT 1")
     answer = {"type": "custom_tool_call_output", "call_id": "call_w", "output": "done"}
@@ -377,7 +377,7 @@ async def test_a_custom_tool_of_the_clients_in_a_mixed_turn() -> None:
 
 
 async def test_a_stored_prompts_tools_are_the_clients() -> None:
-    """With ``prompt`` a name that nobody here knows is handed over, and ours still run."""
+    """With ``prompt``, the client gets calls of unknown names, and server tools still run."""
     ask = {**ASK, "prompt": {"id": "pmpt_1"}}
     unseen = function_call("call_u", "unseen")
     async with client_of(stream(NOW, unseen)) as client:
@@ -386,17 +386,17 @@ async def test_a_stored_prompts_tools_are_the_clients() -> None:
         assert (await client.ask(ask)).body == turn(unseen) + DONE
 
 
-# Our own ids.
+# Ids of responses that the proxy composed.
 
 
 async def finished_run(client: Client, **more: Any) -> Reading:
-    """A response of ours."""
+    """Return a response that the proxy composed."""
     return await client.said({**ASK, **more})
 
 
 @pytest.mark.parametrize("kept", [True, None], ids=["chained", "stateless"])
 async def test_going_on_from_a_response_of_ours(kept: bool | None) -> None:
-    """Our id is the end of the upstream's chain, or all of its items; the answer names the client's id."""
+    """If a request continues a composed response, the upstream gets its own last id, or all items."""
     async with client_of(
         stream(NOW, store=kept), stream(NOON, id="resp_2", store=kept),
         stream(message("Yes."), id="resp_3", previous_response_id="resp_2", store=kept),
@@ -418,7 +418,7 @@ async def test_going_on_from_a_response_of_ours(kept: bool | None) -> None:
         assert {one["previous_response_id"] for one in told} == {first.id}
         assert {one["id"] for one in told} == {"resp_3"}
 
-        # No tool was called, but only we know what it went on from.
+        # No tool was called, but only the proxy knows which response this one continues.
         await client.ask({**ASK, "input": "why?", "previous_response_id": "resp_3"})
         request = client.asked(4)
         if kept:
@@ -429,7 +429,7 @@ async def test_going_on_from_a_response_of_ours(kept: bool | None) -> None:
 
 
 async def test_a_foreign_id_is_the_upstreams() -> None:
-    """An id that is not ours goes up as it came, and a refusal comes down as it came."""
+    """An unknown id goes to the upstream unchanged, and its refusal reaches the client unchanged."""
     body = b'{"error":{"message":"Previous response with id \'resp_x\' not found.","type":"x",'
     body += b'"param":"previous_response_id","code":"previous_response_not_found"}}'
     async with client_of(whole(body, status="400 Bad Request")) as client:
@@ -440,7 +440,7 @@ async def test_a_foreign_id_is_the_upstreams() -> None:
 
 
 async def test_a_response_is_retrieved() -> None:
-    """``GET``: the resource as the client got it, not any of the upstream's; no request goes up."""
+    """``GET`` returns the response as the client got it, without a request to the upstream."""
     async with client_of(stream(NOW), stream(NOON, id="resp_2")) as client:
         read = await finished_run(client)
         answer = await client.get(read.id)
@@ -450,7 +450,7 @@ async def test_a_response_is_retrieved() -> None:
 
 
 async def test_a_response_is_streamed_again() -> None:
-    """``stream=true``: the same items as events; ``starting_after`` goes on behind a number."""
+    """``stream=true`` returns the response as events; ``starting_after`` leaves out the first ones."""
     async with client_of(stream(reasoning("hm"), NOW), stream(NOON, id="resp_2")) as client:
         read = await finished_run(client)
         answer = await client.get(f"{read.id}?stream=true")
@@ -467,7 +467,7 @@ async def test_a_response_is_streamed_again() -> None:
 
 
 async def test_input_items_are_listed() -> None:
-    """Newest first, in pages, each with a type, an id and content in parts."""
+    """``input_items`` are listed newest first and in pages, each with a type, an id and parts."""
     items = [user("a"), message("b", id="msg_b"), user("c")]
     async with client_of(stream(NOW), stream(NOON, id="resp_2")) as client:
         read = await finished_run(client, input=items)
@@ -491,7 +491,7 @@ async def test_input_items_are_listed() -> None:
 
 @pytest.mark.parametrize("kept", [True, None], ids=["kept upstream", "not kept upstream"])
 async def test_a_response_is_deleted(kept: bool | None) -> None:
-    """Ours and every turn that the upstream kept of it; then it is the upstream's to say what there is."""
+    """``DELETE`` removes the response and its turns at the upstream; later requests go to the upstream."""
     gone = whole(b'{"id":"x","object":"response","deleted":true}')
     missing = whole(
         b'{"error":{"message":"Not found","type":"x","param":null,"code":null}}', status="404 Not Found"
@@ -513,7 +513,7 @@ async def test_a_response_is_deleted(kept: bool | None) -> None:
 
 
 async def test_an_upstream_that_does_not_delete() -> None:
-    """What cannot be deleted upstream does not keep ours from going."""
+    """If the upstream cannot delete its part, the proxy still deletes the response."""
     async with client_of(stream(NOW, store=True), stream(NOON, id="resp_2", store=True), [RESET]) as client:
         read = await finished_run(client)
         assert (await client.get(read.id, "DELETE")).json["deleted"] is True
@@ -521,7 +521,7 @@ async def test_an_upstream_that_does_not_delete() -> None:
 
 
 async def test_only_what_runs_in_the_background_can_be_cancelled() -> None:
-    """``/cancel`` of ours is a 400 that says so."""
+    """``/cancel`` of a composed response is a 400 that names the field."""
     async with client_of(stream(NOW), stream(NOON, id="resp_2")) as client:
         read = await finished_run(client)
         answer = await client.get(f"{read.id}/cancel", "POST")
@@ -529,7 +529,7 @@ async def test_only_what_runs_in_the_background_can_be_cancelled() -> None:
 
 
 async def test_another_caller_sees_nothing() -> None:
-    """Rule R4: an id names a response only together with its caller."""
+    """Rule R4: another caller can neither find nor delete a response by its id."""
     async with client_of(stream(NOW), stream(NOON, id="resp_2")) as client:
         read = await finished_run(client)
         store = client.proxy.services.store
@@ -553,7 +553,7 @@ async def test_another_caller_sees_nothing() -> None:
     ],
 )
 async def test_what_is_not_ours_passes(method: str, path: str) -> None:
-    """Foreign ids and the other endpoints: method, path, query and body, and what comes back."""
+    """Unknown ids and other endpoints pass with method, path, query and body, and so does the answer."""
     body = {"model": "m", "input": "hi"} if method == "POST" else None
     async with client_of(whole(b'{"x":1.0}')) as client:
         answer = await client.proxy.ask(body, method=method, path=f"/v1{path}")
@@ -567,7 +567,7 @@ async def test_what_is_not_ours_passes(method: str, path: str) -> None:
 
 
 async def test_what_is_not_stored_leaves_nothing(tmp_path: Path) -> None:
-    """``store: false``: the redacted rows of run and calls, and no word of the conversation."""
+    """With ``store: false`` the record has redacted rows of runs and calls, and no conversation text."""
     file = tmp_path / "t.db"
     config = {"store": {"url": f"sqlite:///{file}"}}
     ask = {**MIXED, "store": False, "input": "SECRET-QUESTION"}
@@ -595,7 +595,7 @@ async def test_what_is_not_stored_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_is_stored_is_known_after_a_restart(tmp_path: Path) -> None:
-    """A response of ours can be gone on from and retrieved by another process with the same file."""
+    """Another process with the same file can return a stored response and continue it."""
     config = {"store": {"url": f"sqlite:///{tmp_path / 't.db'}"}}
     async with client_of(stream(NOW), stream(NOON, id="resp_2"), **config) as client:
         read = await finished_run(client)
@@ -605,11 +605,11 @@ async def test_what_is_stored_is_known_after_a_restart(tmp_path: Path) -> None:
         assert len(client.asked(1)["input"]) == 5
 
 
-# Refused, or not for now.
+# Background requests and mistakes.
 
 
 async def test_a_background_request_passes() -> None:
-    """Without server tools the request goes as it came, to be kept by the upstream."""
+    """A background request without server tools goes to the upstream unchanged."""
     async with client_of(stream(NOON)) as client:
         ask = {**ASK, "background": True}
         assert (await client.ask(ask, {"x-toolrelay-tools": "none"})).body == turn(NOON) + DONE
@@ -625,7 +625,7 @@ async def test_a_background_request_passes() -> None:
     ],
 )
 async def test_a_clients_mistake(more: dict[str, Any], param: str) -> None:
-    """Rule E1: a 400 that names the field, and nothing goes up."""
+    """Rule E1: a client's mistake gets a 400 that names the field, and no upstream is asked."""
     async with client_of(stream(NOON)) as client:
         answer = await client.ask({**ASK, **more})
         assert (answer.status, answer.error["param"]) == (400, param)
@@ -633,7 +633,7 @@ async def test_a_clients_mistake(more: dict[str, Any], param: str) -> None:
 
 
 def refusal_of(text: str, code: str = "invalid_request_error", status: str = "400 Bad Request") -> list[Step]:
-    """An upstream's error."""
+    """Return an upstream's error."""
     error = {"message": text, "type": "invalid_request_error", "param": None, "code": code}
     return whole(json.dumps({"error": error}).encode(), status=status)
 
@@ -642,7 +642,7 @@ THINK = reasoning("hm", encrypted_content="stale")
 
 
 async def test_stale_reasoning_is_left_out_once() -> None:
-    """Encrypted content that the upstream cannot read: once more without, on a first turn and a later one."""
+    """If the upstream cannot read encrypted reasoning, the proxy repeats any turn without it."""
     stale = refusal_of("The encrypted content could not be verified.", "invalid_encrypted_content")
     ask = {**ASK, "store": False, "input": [user("a"), THINK, message("b"), user("c")]}
     async with client_of(stale, stream(THINK, NOW), stream(NOON, id="resp_2")) as client:
@@ -657,7 +657,7 @@ async def test_stale_reasoning_is_left_out_once() -> None:
 
 
 async def test_reasoning_that_lost_its_item() -> None:
-    """A client without state sends back reasoning whose call was hidden: refused, then left out."""
+    """If the upstream refuses reasoning because its hidden call is missing, the proxy repeats without it."""
     lost = refusal_of("Item 'rs_1' of type 'reasoning' was provided without its required following item.")
     async with client_of(
         stream(THINK, NOW), stream(NOON, id="resp_2"), lost, stream(NOON, id="resp_3")
@@ -669,7 +669,7 @@ async def test_reasoning_that_lost_its_item() -> None:
 
 
 async def test_a_refusal_that_stays_is_the_clients_to_see() -> None:
-    """Nothing left to leave out: the upstream's own words, once."""
+    """If the request without reasoning is refused, too, the client gets the upstream's error."""
     stale = refusal_of("The encrypted content could not be verified.", "invalid_encrypted_content")
     async with client_of(stale) as client:
         answer = await client.ask({**ASK, "input": [user("a"), THINK, message("b")]})
@@ -678,7 +678,7 @@ async def test_a_refusal_that_stays_is_the_clients_to_see() -> None:
 
 
 async def test_an_upstream_that_forgot_its_response() -> None:
-    """A chain that the upstream does not know after all: everything is sent, and the run goes on."""
+    """If the upstream has forgotten its response, the proxy sends all items, and the run goes on."""
     lost = refusal_of("Previous response with id 'resp_1' not found.", "previous_response_not_found")
     async with client_of(stream(NOW, store=True), lost, stream(NOON, id="resp_2")) as client:
         assert (await client.said(ASK)).text == "It is noon."
@@ -695,7 +695,7 @@ async def test_an_upstream_that_forgot_its_response() -> None:
     ],
 )
 async def test_a_missing_output_is_no_model_without_tools(text: str) -> None:
-    """What the client's input lacks does not take the tools away from everybody."""
+    """An error about a missing call or output does not turn off the tools for later requests."""
     async with client_of(refusal_of(text), stream(NOON)) as client:
         assert (await client.ask(ASK)).error["message"] == text
         await client.ask(ASK)
@@ -703,7 +703,7 @@ async def test_a_missing_output_is_no_model_without_tools(text: str) -> None:
 
 
 async def test_a_model_without_tools_is_asked_again() -> None:
-    """Once without, remembered, and the response says the client's tools."""
+    """If the model refuses tools, the proxy repeats the request without them and remembers that."""
     refused = refusal_of("This model does not support tools.")
     async with client_of(refused, stream(NOON), stream(NOON)) as client:
         assert (await client.ask(ASK)).body == turn(NOON, tools=[]) + DONE
@@ -716,7 +716,7 @@ async def test_a_model_without_tools_is_asked_again() -> None:
 
 
 async def test_an_error_before_anything_was_sent() -> None:
-    """Rule E2: status and body of the upstream's own."""
+    """Rule E2: an error before the first byte reaches the client with the upstream's status and body."""
     body = b'{"error":{"message":"Slow down","type":"x","param":null,"code":"rate_limit"}}'
     async with client_of(whole(body, "Retry-After: 7", status="429 Too Many Requests")) as client:
         answer = await client.ask(ASK)
@@ -743,7 +743,7 @@ SECOND = encode([*opening(id="resp_2"), *item_events(message("It is noon."), 0)[
     ],
 )
 async def test_a_later_turn_fails(second: list[Step], code: str | None) -> None:
-    """Error event, ``response.failed`` with our id and the output so far, end mark; the run failed."""
+    """If a later turn fails, the client gets ``response.failed`` and the output so far; nothing is stored."""
     async with client_of(stream(message("Wait."), NOW), second, served={"retries": 0}) as client:
         answer = await client.ask(ASK)
         assert answer.clean
@@ -759,7 +759,7 @@ async def test_a_later_turn_fails(second: list[Step], code: str | None) -> None:
 
 
 async def test_a_later_turn_is_tried_again() -> None:
-    """Rule E2: a later turn's 500 is retried, since no SDK can do it."""
+    """Rule E2: the proxy retries a later turn after a 500, because no SDK can do it."""
     broken = refusal_of("Oops.", status="500 Internal Server Error")
     async with client_of(stream(NOW), broken, stream(NOON, id="resp_2"), served={"retries": 1}) as client:
         assert (await client.said(ASK)).text == "It is noon."
@@ -768,7 +768,7 @@ async def test_a_later_turn_is_tried_again() -> None:
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["none offered", "offered"])
 @pytest.mark.parametrize("end", [[RESET], []], ids=["reset", "closed"])
 async def test_a_first_turn_breaks(allow: tuple[str, ...], end: list[Step]) -> None:
-    """What came whole is passed on, then an error and one end mark; never a completed response."""
+    """If the first turn breaks off, the client gets its complete events, an error and one end mark."""
     data = encode([*opening(), *item_events(NOON, 0)[:4]])
     async with client_of([HEAD, chunk(data + b"event: half"), *end], allow=allow) as client:
         answer = await client.ask(ASK)
@@ -786,7 +786,7 @@ async def test_a_first_turn_breaks(allow: tuple[str, ...], end: list[Step]) -> N
 
 
 async def test_a_call_that_was_cut_off_is_not_run(watch: Watch) -> None:
-    """Rule W7: half a call, then the end of the connection, or of the tokens."""
+    """Rule W7: a call that a broken connection or a limit of tokens cuts off does not run."""
     call = function_call("call_e", ECHO, '{"text":"a"}')
     half = encode([*opening(), *item_events(call, 0)[:2]])
     async with client_of([HEAD, chunk(half), RESET]) as client:
@@ -801,7 +801,7 @@ async def test_a_call_that_was_cut_off_is_not_run(watch: Watch) -> None:
 
 
 async def test_a_failed_first_response_passes() -> None:
-    """An upstream's own failure is handed on as it came, with an end mark."""
+    """If the upstream's first response fails, the client gets it unchanged, with an end mark."""
     events = [*opening(), {"type": "error", "error": {"code": "insufficient_quota", "message": "No."}}]
     events.append(closing(status="failed", error={"code": "insufficient_quota", "message": "No."}))
     async with client_of(chunked(encode(events))) as client:
@@ -810,7 +810,7 @@ async def test_a_failed_first_response_passes() -> None:
 
 
 async def test_a_reply_fails_before_its_first_byte() -> None:
-    """Not streamed: a status and an error; after an effect the client must not repeat it (rule E3)."""
+    """Without a stream, a failure is a status; after a side effect clients must not retry it (rule E3)."""
     buy = function_call("call_b", "probe_tools__buy", '{"what":"a"}')
     async with client_of(reply(buy), refusal_of("No.", "bad"), served={"retries": 0}) as client:
         answer = await client.ask({**ASK, "stream": False})
@@ -819,7 +819,7 @@ async def test_a_reply_fails_before_its_first_byte() -> None:
 
 
 async def test_a_client_that_leaves(watch: Watch) -> None:
-    """Rule E4: the upstream call ends, the run is cancelled, nothing is kept of the response."""
+    """Rule E4: when the client leaves, the upstream call ends, the run is cancelled and nothing is stored."""
     async with client_of([HEAD, chunk(encode(opening())), HANG], **ONLY_DEPARTURE) as client:
         async with client.proxy.sent(ASK, path=PATH) as conversation:
             await conversation.reader.readuntil(b"in_progress")
@@ -835,11 +835,11 @@ async def test_a_client_that_leaves(watch: Watch) -> None:
         assert await client.proxy.services.store.find_response("resp_1", "open") is None
 
 
-# One more look at what goes up.
+# What the upstream gets.
 
 
 async def test_what_the_upstream_is_asked_is_the_clients_own(watch: Watch) -> None:
-    """Headers, query and the bytes of the client's items are the same on every turn."""
+    """Headers, query and the bytes of the client's items are the same in each request to the upstream."""
     raw = b'{"model":"m","stream":true,"input":[{"role":"user","content":"a\\u00e9","x":1.0}],'
     raw += b'"seed":12345678901234567890}'
     async with client_of(stream(NOW), stream(NOON, id="resp_2")) as client:
@@ -855,6 +855,6 @@ async def test_what_the_upstream_is_asked_is_the_clients_own(watch: Watch) -> No
 
 
 def test_the_script_is_as_the_recordings() -> None:
-    """The upstream of these tests keeps the rules of the wire itself."""
+    """The scripted upstream of these tests keeps to the rules of Responses."""
     read = check_response_stream(turn(reasoning("hm"), message("a"), MINE) + DONE, complete=False)
     assert read.response == resource([reasoning("hm"), message("a"), MINE])

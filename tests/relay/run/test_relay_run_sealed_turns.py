@@ -1,4 +1,4 @@
-"""Turns that wait for their client and that no record has: the client carries them, encrypted."""
+"""Held turns that no record has: the client carries them in an encrypted item."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,12 +31,12 @@ streamed_or_not = pytest.mark.parametrize("stream", [True, False], ids=["streame
 
 @pytest.fixture(autouse=True)
 def watch() -> None:
-    """What the probe tools did in earlier tests is forgotten."""
+    """Forget what the probe tools did in earlier tests."""
     WATCH.reset()
 
 
 class Fleet:
-    """Proxies that share nothing but a key, before one upstream."""
+    """Proxies before one upstream that share only a key."""
 
     def __init__(self, upstream: str, server: RawUpstream, proxies: Sequence[Proxy]) -> None:
         self.upstream = SPEAKERS[upstream]
@@ -46,7 +46,7 @@ class Fleet:
     async def ask(
         self, items: Sequence[Item], *, at: int = 0, headers: dict[str, str] | None = None, **asked: Any
     ) -> Answer:
-        """One request to one of the proxies, that is not to be stored."""
+        """Send one request with ``store`` off to one of the proxies."""
         body = {"model": "m", "input": list(items), "tools": [function("mine")], "stream": False}
         answer = await self.proxies[at].ask(
             {**body, "store": False, **asked}, headers or {}, path="/v1/responses"
@@ -55,11 +55,11 @@ class Fleet:
         return answer
 
     def got(self, number: int = -1) -> Got:
-        """What the upstream was asked."""
+        """Return a request that the upstream got."""
         return self.upstream.got(json.loads(self.server.requests[number].body))
 
     async def memory(self, at: int) -> tuple[list[str], dict[str, int], int]:
-        """Of the newest run at a proxy: what was put back, the outcomes, and what the client was given."""
+        """Return what the newest run restored, its outcomes, and the bytes that its client got to carry."""
         (newest, *_) = await self.proxies[at].runs()
         said = newest.memory or {}
         put_back = said.get("put_back", ())
@@ -76,7 +76,7 @@ async def fleet(
     keys: Sequence[str] = (KEY, KEY),
     **config: Any,
 ) -> AsyncIterator[Fleet]:
-    """One proxy for each of the keys; each has an empty record of its own."""
+    """Run one proxy for each of the keys, each with an empty record of its own."""
     scripts = [SPEAKERS[upstream].script(turn, stream=stream) for turn in turns]
     store = config.pop("store", {})
     if keyed := config.pop("client_keys", None):
@@ -93,7 +93,7 @@ async def fleet(
 
 
 def output_of(answer: Answer, *, stream: bool = False) -> list[Item]:
-    """The items of an answer, as a client keeps them."""
+    """Return the items of an answer, as a client keeps them."""
     if not stream:
         return list(answer.json["output"])
     read = check_response_stream(answer.body, hidden=(ECHO, "hidden-output"))
@@ -101,26 +101,26 @@ def output_of(answer: Answer, *, stream: bool = False) -> list[Item]:
 
 
 def results(items: Sequence[Item]) -> list[Item]:
-    """The client's results of its calls."""
+    """Return the client's results of its calls."""
     calls = [item for item in items if item["type"] == "function_call"]
     return [{"type": "function_call_output", "call_id": one["call_id"], "output": "7"} for one in calls]
 
 
 def sealed_of(items: Sequence[Item]) -> Item:
-    """The one item that holds the sealed turn."""
+    """Return the one item that holds the sealed turn."""
     (found,) = [item for item in items if str(item.get("encrypted_content")).startswith(MARK)]
     return found
 
 
 async def mixed(made: Fleet, at: int = 0, **asked: Any) -> list[Item]:
-    """The items of a mixed turn's answer."""
+    """Return the items of a mixed turn's answer."""
     return output_of(await made.ask([QUESTION], at=at, **asked))
 
 
 @each_upstream
 @streamed_or_not
 async def test_another_proxy_goes_on(upstream: str, stream: bool) -> None:
-    """Rules W3, W4, W5, R4: with an empty record and the same key, whatever the upstream speaks."""
+    """Rules W3, W4, W5, R4: another proxy with the same key and an empty record restores the turn."""
     async with fleet(MIXED, ANSWER, upstream=upstream, stream=stream) as made:
         first = output_of(await made.ask([QUESTION], stream=stream), stream=stream)
         assert [item["type"] for item in first] == ["function_call", "reasoning"]
@@ -157,7 +157,7 @@ SHAPES: dict[str, Callable[[list[Item], Item, list[Item]], list[Item]]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_clients_send_it_back_in_many_ways(shape: str) -> None:
-    """Libraries drop ids, add nulls, and put items that think elsewhere."""
+    """The proxy finds a sealed turn even if a library drops ids, adds nulls or moves the item."""
     async with fleet(MIXED, ANSWER) as made:
         first = await mixed(made)
         calls = [item for item in first if item["type"] == "function_call"]
@@ -168,7 +168,7 @@ async def test_clients_send_it_back_in_many_ways(shape: str) -> None:
 
 
 async def test_the_conversation_goes_on_behind_it() -> None:
-    """Rule R4: the hidden part is put back with each further request, in the same bytes, on any proxy."""
+    """Rule R4: each later request restores the hidden part in the same bytes, on any proxy."""
     async with fleet(MIXED, ANSWER, Turn("Yes."), keys=(KEY, KEY, KEY)) as made:
         first = await mixed(made)
         said = [QUESTION, *first, *results(first)]
@@ -179,7 +179,7 @@ async def test_the_conversation_goes_on_behind_it() -> None:
 
 
 async def test_two_mixed_turns_in_one_conversation() -> None:
-    """Each is put back in its own place."""
+    """Each of two sealed turns is restored in its own place."""
     other = Turn("", (Call("call_3", ECHO, {"text": "one"}), Call("call_4", "mine", {})))
     async with fleet(MIXED, other, ANSWER, keys=(KEY, KEY, KEY)) as made:
         first = await mixed(made)
@@ -191,11 +191,11 @@ async def test_two_mixed_turns_in_one_conversation() -> None:
     assert [call.name for call in got.calls] == [ECHO, "mine", ECHO, "mine"]
 
 
-# ---------------------------------------------------------------- who is given one
+# ---------------------------------------------------------------- who gets a sealed turn
 
 
 async def test_what_is_stored_is_not_carried() -> None:
-    """A client whose answers are stored gets no such item, even if it asks for encrypted reasoning."""
+    """A client whose answers are stored gets no sealed turn, even if it asks for encrypted reasoning."""
     async with fleet(MIXED, MIXED) as made:
         for include in ([], ["reasoning.encrypted_content"]):
             items = await mixed(made, store=True, include=include)
@@ -203,8 +203,8 @@ async def test_what_is_stored_is_not_carried() -> None:
 
 
 async def test_a_record_without_content_has_its_clients_carry_turns() -> None:
-    """With ``store.content = "none"`` a client that asks for encrypted reasoning carries the turn, and no
-    other: it might go on by the id alone."""
+    """With ``store.content = "none"`` only a client that asks for encrypted reasoning carries the turn:
+    others may send just the id of the response."""
     async with fleet(MIXED, MIXED, ANSWER, store={"content": "none"}) as made:
         plain = await mixed(made, store=True)
         assert [item["type"] for item in plain] == ["function_call"]
@@ -215,14 +215,14 @@ async def test_a_record_without_content_has_its_clients_carry_turns() -> None:
 
 
 async def test_a_conversation_of_the_upstream_carries_nothing() -> None:
-    """A client that adds to a ``conversation`` sends results alone."""
+    """With ``conversation`` a client sends only results back, so that it gets no sealed turn."""
     async with fleet(MIXED, upstream="responses") as made:
         items = await mixed(made, conversation="conv_1")
     assert [item["type"] for item in items] == ["function_call"]
 
 
 async def test_a_turn_that_is_too_long_is_held_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client gets no item, and the proxy that has the turn in memory goes on."""
+    """If a turn is too large for its client, the same proxy restores it from memory."""
     monkeypatch.setattr(sealed_turns, "MAX_BYTES", 100)
     async with fleet(MIXED, ANSWER) as made:
         first = await mixed(made)
@@ -232,7 +232,7 @@ async def test_a_turn_that_is_too_long_is_held_as_before(monkeypatch: pytest.Mon
 
 
 async def test_a_client_that_drops_it_goes_on_where_it_was() -> None:
-    """The process that made the turn still holds it in memory, as for any client."""
+    """If a client drops the sealed turn, the proxy that made it restores it from memory."""
     async with fleet(MIXED, ANSWER) as made:
         first = await mixed(made)
         await made.ask([QUESTION, first[0], *results(first)])
@@ -241,7 +241,7 @@ async def test_a_client_that_drops_it_goes_on_where_it_was() -> None:
 
 
 async def test_private_arguments_come_back_whole() -> None:
-    """All of a sealed turn is encrypted, so nothing in it is masked."""
+    """A sealed turn is encrypted as a whole, so that its private arguments are not masked."""
     call = Call("call_1", "probe_tools__unlock", {"pin": "4321"})
     async with fleet(Turn("", (call, THEIRS)), ANSWER) as made:
         first = await mixed(made)
@@ -250,11 +250,11 @@ async def test_private_arguments_come_back_whole() -> None:
     assert got.calls[0].arguments == {"pin": "4321"}
 
 
-# ---------------------------------------------------------------- what is not put back
+# ---------------------------------------------------------------- what is not restored
 
 
 async def lost(made: Fleet, items: Sequence[Item], *, at: int = 1, **asked: Any) -> str:
-    """Send items that hold nothing that may be put back; the outcome that is recorded."""
+    """Send items of which nothing may be restored; return the recorded outcome."""
     await made.ask(items, at=at, **asked)
     assert [call.name for call in made.got().calls] == ["mine"]
     assert b"hidden-output" not in made.server.requests[-1].body
@@ -267,7 +267,7 @@ async def lost(made: Fleet, items: Sequence[Item], *, at: int = 1, **asked: Any)
 
 
 async def test_another_conversation() -> None:
-    """Rule R4: a turn is put back behind the messages that it was made for, and nowhere else."""
+    """Rule R4: a sealed turn is restored only behind the messages for which it was made."""
     async with fleet(MIXED, ANSWER, ANSWER) as made:
         first = await mixed(made)
         other = [{"role": "user", "content": "Something else."}, *first, *results(first)]
@@ -277,7 +277,7 @@ async def test_another_conversation() -> None:
 
 
 async def test_another_call() -> None:
-    """Rule R4: not beside other calls of the client's than it was shown."""
+    """Rule R4: a sealed turn is not restored if the client changed the call beside it."""
     async with fleet(MIXED, ANSWER) as made:
         first = await mixed(made)
         call = {**first[0], "arguments": '{"a":2}'}
@@ -285,7 +285,7 @@ async def test_another_call() -> None:
 
 
 async def test_another_caller() -> None:
-    """A turn of one client key is no use to another, who has its whole conversation."""
+    """A turn that was sealed for one client key can be restored only with the same client key."""
     keys = {"alice": declared(ALICE), "bob": declared(BOB)}
     async with fleet(MIXED, ANSWER, ANSWER, client_keys=keys) as made:
         first = await mixed(made, headers=bearer(ALICE))
@@ -296,7 +296,7 @@ async def test_another_caller() -> None:
 
 
 async def test_another_person() -> None:
-    """Nor to another end user of the same key."""
+    """A turn of one end user is not restored for another one of the same client key."""
     async with fleet(MIXED, ANSWER) as made:
         first = await mixed(made, safety_identifier="ann")
         said = [QUESTION, *first, *results(first)]
@@ -304,14 +304,14 @@ async def test_another_person() -> None:
 
 
 async def test_another_key() -> None:
-    """A proxy with another key goes on with what the client sent."""
+    """A proxy with another key cannot read a sealed turn, and goes on with what the client sent."""
     async with fleet(MIXED, ANSWER, keys=(KEY, OTHER_KEY)) as made:
         first = await mixed(made)
         assert await lost(made, [QUESTION, *first, *results(first)]) == "sealed_unreadable"
 
 
 async def test_an_old_key_still_opens() -> None:
-    """After the key was replaced, ``store.old_seal_keys`` names the one before."""
+    """With ``store.old_seal_keys`` a proxy restores turns that were sealed with an old key."""
     async with fleet(MIXED, keys=(KEY,)) as before:
         first = await mixed(before)
     old = {"old_seal_keys": (Secret("env:OLD", KEY),)}
@@ -321,14 +321,14 @@ async def test_an_old_key_still_opens() -> None:
 
 
 async def test_an_expired_turn() -> None:
-    """It can be put back for ``store.keep_days`` and no longer."""
+    """After ``store.keep_days`` a sealed turn is not restored any more."""
     async with fleet(MIXED, ANSWER, store={"keep_days": 1e-9}) as made:
         first = await mixed(made)
         assert await lost(made, [QUESTION, *first, *results(first)]) == "sealed_expired"
 
 
 async def test_two_different_turns_for_one_place() -> None:
-    """Rule R4: nobody can say which of the two happened, so neither is put back."""
+    """Rule R4: if a client sends two different sealed turns for one place, neither is restored."""
     other = Turn("", (Call("call_1", ECHO, {"text": "midnight"}), THEIRS))
     async with fleet(MIXED, other, ANSWER) as made:
         first, second = await mixed(made), await mixed(made, at=1)
@@ -338,7 +338,7 @@ async def test_two_different_turns_for_one_place() -> None:
 
 @pytest.mark.parametrize("content", ["", "AAAA", "!", "ü", "A" * (3 << 20)], ids=range(5))
 async def test_what_only_looks_like_one(content: str) -> None:
-    """It is dropped: no upstream could read it."""
+    """The proxy removes an item that only looks like a sealed turn, because no upstream could read it."""
     async with fleet(MIXED, ANSWER) as made:
         first = await mixed(made)
         fake = {"type": "reasoning", "summary": [], "encrypted_content": MARK + content}
@@ -346,7 +346,7 @@ async def test_what_only_looks_like_one(content: str) -> None:
 
 
 async def test_other_encrypted_reasoning_passes() -> None:
-    """What the upstream's own model thought goes back to it, beside the turn that is put back."""
+    """The upstream's own encrypted reasoning goes back to it, while a sealed turn does not."""
     async with fleet(MIXED, ANSWER, ANSWER, upstream="responses") as made:
         first = await mixed(made)
         thought = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
@@ -360,7 +360,7 @@ async def test_other_encrypted_reasoning_passes() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/compact", "/v1/responses/input_tokens"])
 async def test_no_upstream_is_sent_one(path: str) -> None:
-    """Nor where the proxy offers no tool and hands the request on, and all else keeps its bytes."""
+    """Even a proxy without tools removes sealed turns from a request, and leaves the other items."""
     items = [QUESTION, {"type": "reasoning", "summary": [], "encrypted_content": f"{MARK}AAAA"}, QUESTION]
     async with RawUpstream(whole(b'{"object": "response"}')) as server:
         table = {"base_url": server.url, "wires": ("responses",)}
@@ -376,7 +376,7 @@ async def test_no_upstream_is_sent_one(path: str) -> None:
 
 
 async def test_effects_happen_once() -> None:
-    """Rule R5: whoever sends a turn again, on whatever proxy, only has the model told its results again."""
+    """Rule R5: if a client repeats a sealed turn on any proxy, its side effect does not happen again."""
     call = Call("call_1", "probe_tools__buy", {"what": "milk"})
     async with fleet(Turn("", (call, THEIRS)), *[ANSWER] * 4) as made:
         first = await mixed(made)
@@ -389,7 +389,7 @@ async def test_effects_happen_once() -> None:
 
 
 async def test_no_content_is_on_record() -> None:
-    """Rule R3: of a turn that the client carries the record has no message, no held turn and no response."""
+    """Rule R3: the record of a sealed turn has no message, no held turn and no response."""
     async with fleet(MIXED, ANSWER, store={"content": "all"}) as made:
         first = await mixed(made)
         await made.ask([QUESTION, *first, *results(first)], at=1)

@@ -1,4 +1,4 @@
-"""The parts of a run that change: which tools ask, what is masked, what a turn waits for, what was lost."""
+"""The changing parts of a run: approvals of tools, masked arguments, waiting calls and left-out fields."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -23,7 +23,7 @@ PARAMETERS = {"type": "object", "properties": {"text": {"type": "string"}, "to":
 
 
 def spec(name: str, effect: ToolEffect = ToolEffect.READ_ONLY) -> ToolSpec:
-    """A tool whose argument ``text`` is private."""
+    """Return a tool whose argument ``text`` is private."""
     redaction = Redaction(private_arguments=("text",))
     return ToolSpec(
         f"core__{name}", "It does", PARAMETERS, effect, "core", lambda value: value, "d", redaction=redaction
@@ -39,7 +39,7 @@ ALL = ("core__*",)
 
 
 class Provider:
-    """Who the tools are from; none of them is called."""
+    """The provider of the tools; no test calls it."""
 
     name = "core"
 
@@ -55,7 +55,7 @@ def tools(
     offered: Sequence[ToolSpec] = (READ, SEND),
     clients: frozenset[str] = frozenset({"theirs"}),
 ) -> ToolState:
-    """The tools of a run that offers some of three under names of its own; ``theirs`` is the client's."""
+    """Return a run's tools: it offers some of three under upper-case names; ``theirs`` is the client's."""
     catalog = Catalog((one, cast("ToolProvider", PROVIDER)) for one in (READ, SEND, DELETE))
     offer = Offer(names={one.name.upper(): one.name for one in offered}, client_names=clients)
     access = ToolAccess(offer, policy, catalog.select(policy, asks=asks), RunLedger())
@@ -63,7 +63,7 @@ def tools(
 
 
 def call(name: str) -> ToolCall:
-    """A call without arguments."""
+    """Return a call without arguments."""
     return ToolCall("1", name, "{}", 0)
 
 
@@ -71,14 +71,14 @@ def call(name: str) -> ToolCall:
 
 
 def test_a_name_on_the_wire_has_the_id_of_its_tool() -> None:
-    """Any other name stays as it is."""
+    """The name that the model sees leads to the id of its tool; any other name stays the same."""
     state = tools(Policy(allow=ALL))
     assert [state.id_of(name) for name in ("CORE__READ", "theirs")] == ["core__read", "theirs"]
     assert state.catalog is state.access.selection.catalog
 
 
 def test_the_function_that_asks_is_hidden_until_the_proxy_asks_by_it() -> None:
-    """Then the client answers it, and it is the model's own call of it that stays hidden otherwise."""
+    """The function for approvals is hidden from the client, unless the proxy itself asks by a call of it."""
     state = tools(Policy(allow=ALL))
     assert (state.is_hidden("CORE__READ"), state.is_hidden("theirs")) == (True, False)
     assert state.is_hidden(APPROVE)
@@ -91,7 +91,7 @@ def test_the_function_that_asks_is_hidden_until_the_proxy_asks_by_it() -> None:
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_tool_that_the_policy_asks_about_needs_an_approval(asks: bool) -> None:
-    """If somebody can be asked, only an offered tool is asked about; others are refused at once."""
+    """A tool under ``approve`` needs an approval; if somebody can be asked, only an offered one does."""
     policy = Policy(allow=ALL, approve=("core__send", "core__delete"))
     state = tools(policy, asks=asks)
     assert not state.needs_approval(call("CORE__READ"), 1)
@@ -101,7 +101,7 @@ def test_a_tool_that_the_policy_asks_about_needs_an_approval(asks: bool) -> None
 
 
 def test_a_call_after_an_untrusted_result_needs_an_approval() -> None:
-    """From the turn after the one that read it on, and only for offered tools with effects."""
+    """After a turn with an untrusted result, calls of offered tools with effects need an approval."""
     state = tools(Policy(allow=ALL, after_untrusted="approve"))
     send = call("CORE__SEND")
     assert not state.needs_approval(send, 9)
@@ -115,14 +115,14 @@ def test_a_call_after_an_untrusted_result_needs_an_approval() -> None:
 
 
 def test_untrusted_results_need_nothing_if_the_operator_allows_it() -> None:
-    """The setting ``after_untrusted`` decides."""
+    """With ``after_untrusted = "allow"``, an untrusted result causes no approval."""
     state = tools(Policy(allow=ALL, after_untrusted="allow"))
     state.access.ledger.mark_untrusted("core__read", 0)
     assert not state.needs_approval(call("CORE__SEND"), 1)
 
 
 def test_an_offered_tool_that_has_left_the_catalog_needs_no_approval() -> None:
-    """It cannot run, so nobody is asked about it."""
+    """A tool that has left the catalog cannot run, so that nobody is asked about it."""
     gone = spec("gone", ToolEffect.EXTERNAL_SIDE_EFFECT)
     state = tools(Policy(allow=ALL, after_untrusted="approve"), offered=(gone,))
     state.access.ledger.mark_untrusted("core__read", 0)
@@ -135,7 +135,7 @@ SECRET = '{"text":"secret","to":"me"}'
 
 
 def test_private_arguments_are_masked_before_they_are_written() -> None:
-    """Rule R3: by the rule of the tool; of a tool that nobody knows only the size is kept."""
+    """Rule R3: a tool's own rule masks its arguments; of an unknown tool only their size is kept."""
     state = tools(Policy(allow=ALL))
     masked = '{"text":"[private]","to":"me"}'
     assert state.mask("CORE__SEND", SECRET) == masked
@@ -145,7 +145,7 @@ def test_private_arguments_are_masked_before_they_are_written() -> None:
 
 
 def test_a_wrapper_is_masked_call_by_call() -> None:
-    """Rule R3: a tool of that name that is really offered is none."""
+    """Rule R3: a wrapper's calls are masked by their tools; an offered tool ``parallel`` is no wrapper."""
     wrapped = '{"tool_uses":[{"recipient_name":"functions.CORE__SEND","parameters":%s}]}'
     state = tools(Policy(allow=ALL))
     assert state.mask("parallel", wrapped % SECRET) == wrapped % '{"text":"[private]","to":"me"}'
@@ -154,12 +154,12 @@ def test_a_wrapper_is_masked_call_by_call() -> None:
 
 
 def test_an_encrypted_record_keeps_arguments_as_they_are() -> None:
-    """Rule R3 is about what is written unencrypted."""
+    """Rule R3 covers only unencrypted text: a sealed record keeps arguments as they are."""
     assert tools(Policy(allow=ALL), sealed=True).mask("CORE__SEND", SECRET) == SECRET
 
 
 def test_the_same_arguments_of_two_tools_are_masked_each_by_its_own_rule() -> None:
-    """Masked arguments are kept for the next time, under the name of the call and its arguments."""
+    """Equal arguments of two tools are masked each by its own rule, also on repeated calls."""
     state = tools(Policy(allow=ALL))
     for _ in range(2):
         assert state.mask("theirs", SECRET) == SECRET
@@ -171,7 +171,7 @@ def test_the_same_arguments_of_two_tools_are_masked_each_by_its_own_rule() -> No
 
 
 class Client:
-    """A response that notes what happens to it."""
+    """A client's response that notes what happens to it."""
 
     def __init__(self) -> None:
         self.started = False
@@ -183,7 +183,7 @@ class Client:
         self.noted.append((status, headers))
 
     def push(self, data: bytes, last: bool = False) -> Any:
-        """Note a piece; what it returns is to be awaited."""
+        """Note the data; return an awaitable if the client is slow."""
         self.noted.append((data, last))
         return self._read() if data == b"slow" else None
 
@@ -195,12 +195,12 @@ class Writer:
     """A writer that only keeps a connection alive."""
 
     def keep_alive(self) -> bytes:
-        """A comment."""
+        """Return a comment."""
         return b":"
 
 
 async def test_the_head_goes_out_with_the_first_bytes() -> None:
-    """Nothing is sent for an empty piece; a client that does not read is waited for."""
+    """The head goes out with the first data, and the proxy waits for a client that reads slowly."""
     client = Client()
     output = ClientOutput(cast("Any", client), cast("StreamWriter", Writer()), head=(("x-a", "b"),))
     assert output.push(b"") is None
@@ -211,7 +211,7 @@ async def test_the_head_goes_out_with_the_first_bytes() -> None:
 
 
 async def test_a_keep_alive_comment_is_sent_only_in_silence() -> None:
-    """If there is something to show, that is shown instead."""
+    """The client gets a keep-alive comment only if there is nothing to show."""
     client = Client()
     output = ClientOutput(cast("Any", client), cast("StreamWriter", Writer()))
     await output.keep_alive(False)
@@ -221,7 +221,7 @@ async def test_a_keep_alive_comment_is_sent_only_in_silence() -> None:
 
 
 def test_time_does_not_run_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unix time at the beginning, then as much as passes on the monotonic clock."""
+    """The clock starts at the given Unix time and advances with the monotonic clock."""
     passed = [50.0]
     monkeypatch.setattr("time.monotonic", lambda: passed[0])
     clock = RunClock(1000.0)
@@ -234,14 +234,14 @@ def test_time_does_not_run_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Asked:
-    """As much of an approval as counts here."""
+    """The part of an approval that matters here."""
 
     def __init__(self, id: str) -> None:
         self.id = id
 
 
 def test_a_turn_waits_under_one_name_for_equal_calls() -> None:
-    """Calls of agents wait under a name made of the approvals that the agents wait for."""
+    """Calls with one approval wait under its id; an agent's call under a name of all its approvals."""
     one, two, three = cast("Any", [Asked(f"appr_{n}") for n in (1, 2, 3)])
     turn = TurnProgress(waiting={0: one, 1: one}, of_agents={2: [two, three], 3: [one]})
     assert turn.approvals == [one, two, three]
@@ -251,7 +251,7 @@ def test_a_turn_waits_under_one_name_for_equal_calls() -> None:
 
 
 def test_a_turn_that_waits_for_nothing_has_no_names() -> None:
-    """An ordinary turn."""
+    """A turn that waits for nothing has no approvals and no names to wait under."""
     assert (TurnProgress().approvals, TurnProgress().wait_names) == ([], [])
 
 
@@ -259,7 +259,7 @@ def test_a_turn_that_waits_for_nothing_has_no_names() -> None:
 
 
 class Reader:
-    """A :class:`~proxy.wires.upstream_port.TranslatingReader` of a turn that was read to its end."""
+    """A :class:`~proxy.wires.upstream_port.TranslatingReader` that has read its turn to the end."""
 
     fault = None
     has_unread = large_next = False
@@ -269,28 +269,28 @@ class Reader:
         self.left_out = lost
 
     def message(self) -> bytes:
-        """The turn."""
+        """Return the turn."""
         return b"{}"
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
-        """Nothing comes any more."""
+        """Return nothing: no more data comes."""
         return []
 
     def close(self) -> list[Frame]:
-        """Nothing is left."""
+        """Return nothing: no data is left."""
         return []
 
     def read_reply(self, body: bytes) -> Frame:
-        """The turn was streamed."""
+        """Fail: the turn was streamed."""
         raise NotImplementedError
 
     def native(self, call: ToolCall, mask: Mask) -> str:
-        """The turn had no call."""
+        """Fail: the turn had no call."""
         raise NotImplementedError
 
 
 def test_what_any_turn_lost_is_named_once() -> None:
-    """In order, and of the present turn as far as it has come."""
+    """The run names each field that any turn left out once and in order, the current turn included."""
     outcome = Outcome()
     assert list(outcome.left_out) == []
     for lost in (("logprobs", "audio"), ("audio",), ("citations",)):
@@ -301,6 +301,6 @@ def test_what_any_turn_lost_is_named_once() -> None:
 
 
 def test_there_is_no_message_before_the_first_turn() -> None:
-    """To ask for it is a fault of the proxy, not a wrong answer."""
+    """Reading a message before the first turn raises an error, because it is a fault of the proxy."""
     with pytest.raises(RuntimeError, match="no turn has been read yet"):
         Outcome().message()

@@ -1,4 +1,4 @@
-"""A client that asked for events sees a call when it starts, and its result when there is one."""
+"""With trace events, a client sees a call when it starts and its result when it has ended."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ ANSWER = stream(role(id="chatcmpl-2"), content("Done.", id="chatcmpl-2"), finish
 
 
 def traces_of(seen: bytes) -> list[tuple[str, str]]:
-    """Type and call id of each trace event so far, in order; of a stream that may still go on."""
+    """Return type and call id of each trace event so far, in order, even if the stream goes on."""
     found: list[tuple[str, str]] = []
     for line in seen[: seen.rfind(b"\n\n") + 2].splitlines():
         if line.startswith(b"data: {"):
@@ -23,7 +23,7 @@ def traces_of(seen: bytes) -> list[tuple[str, str]]:
 
 
 async def test_a_call_shows_while_it_runs(watch: Watch) -> None:
-    """Rule W8: the call is in the stream before its tool has ended; a refused one shows both at once."""
+    """Rule W8: the client sees a call before its tool has ended, and a refused call with its result."""
     calls = [
         call("call_1", "probe_tools__slow", "{}", 0),
         call("call_2", "probe_tools__echo", '{"text":1}', 1),
@@ -46,7 +46,7 @@ async def test_a_call_shows_while_it_runs(watch: Watch) -> None:
                 if len(traces_of(seen)) == 3:
                     watch.go_on.set()
     assert watch.finished == ["slow"]
-    payloads_of(seen)  # Holds what every composed stream owes its client.
+    payloads_of(seen)  # This checks the rules of every composed stream.
     traces = traces_of(seen)
     assert sorted(traces) == sorted(
         (kind, one) for kind in ("tool_call", "tool_result") for one in ("call_1", "call_2")

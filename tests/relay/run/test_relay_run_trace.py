@@ -1,4 +1,4 @@
-"""What a client sees of server calls when it asks, and what keeps a stream alive while tools run."""
+"""What a client sees of server calls if it asks, and what keeps a stream alive while tools run."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ EVENTS = {"trace_max": "events"}
 
 
 def traces_of(body: bytes) -> list[dict[str, Any]]:
-    """The ``x_toolrelay`` objects of a stream, each in a chunk with an empty delta."""
+    """Return the ``x_toolrelay`` objects of a stream, each in a chunk with an empty delta."""
     found = []
     for chunk in payloads_of(body):
         if "x_toolrelay" in chunk:
@@ -28,7 +28,7 @@ def traces_of(body: bytes) -> list[dict[str, Any]]:
 
 
 async def test_silent_is_the_default() -> None:
-    """Rule W5: without being asked the proxy shows nothing of a call."""
+    """Rule W5: a client that asks for no trace sees nothing of a server call."""
     answer, _ = await one_loop(called(ECHO_A), ANSWER)
     assert b"echo" not in answer.body
     assert b"x_toolrelay" not in answer.body
@@ -57,7 +57,7 @@ async def test_status_is_ordinary_text() -> None:
 
 
 async def test_status_stays_out_of_json_output() -> None:
-    """With response_format an answer holds nothing but the model's JSON."""
+    """With ``response_format`` the text is only the model's JSON, even with the trace ``status``."""
     ask = {**ASK, "response_format": {"type": "json_object"}}
     second = stream(role(), content('{"b":2}'), finish())
     answer, _ = await one_loop(called(ECHO_A), second, ask=ask, headers={"x-toolrelay-trace": "status"})
@@ -65,7 +65,7 @@ async def test_status_stays_out_of_json_output() -> None:
 
 
 async def test_events_show_the_call_and_then_its_result() -> None:
-    """Rule T4: first the call, then the result, under one id, with nothing that redaction keeps back."""
+    """Rule T4: the call comes first, then its result, under one id, without what redaction removes."""
     first = called(ECHO_A, ("call_2", "probe_tools__unlock", '{"pin":"pin-1234"}'))
     answer, _ = await one_loop(first, ANSWER, headers={"x-toolrelay-trace": "events"}, tools=EVENTS)
     traces = traces_of(answer.body)
@@ -88,7 +88,7 @@ async def test_events_show_the_call_and_then_its_result() -> None:
     [("not json", "invalid_json"), ("[1]", "invalid_arguments"), ('{"x":', "invalid_json")],
 )
 async def test_events_show_calls_that_do_not_parse(arguments: str, code: str) -> None:
-    """A call whose arguments do not parse has both events too, with the error and no raw text."""
+    """A call with invalid arguments has both events, with the error code and without its raw text."""
     answer, _ = await one_loop(
         called(("call_1", "probe_tools__echo", arguments)),
         ANSWER,
@@ -104,7 +104,7 @@ async def test_events_show_calls_that_do_not_parse(arguments: str, code: str) ->
 
 
 async def test_events_show_calls_that_a_budget_refused() -> None:
-    """A refused call is shown like any other."""
+    """A call that a budget refuses has both events, with the error code."""
     answer, _ = await one_loop(
         called(ECHO_A), ANSWER, headers={"x-toolrelay-trace": "events"}, tools={**EVENTS, "max_turns": 1}
     )
@@ -114,7 +114,7 @@ async def test_events_show_calls_that_a_budget_refused() -> None:
 
 
 async def test_a_reply_shows_its_events_in_one_list() -> None:
-    """Without streaming the events stand at the top of the object, in order."""
+    """Without a stream, the events are in one list of the reply, in order."""
     answer, _ = await one_loop(
         reply(None, ECHO_A),
         reply("noon"),
@@ -127,7 +127,7 @@ async def test_a_reply_shows_its_events_in_one_list() -> None:
 
 @pytest.mark.parametrize(("trace", "field"), [("reasoning", "reasoning_content"), ("status", "content")])
 async def test_a_reply_shows_lines_too(trace: str, field: str) -> None:
-    """Without streaming the lines stand in the message."""
+    """Without a stream, the lines are in the message."""
     answer, _ = await one_loop(
         reply(None, ECHO_A),
         reply("noon"),
@@ -138,8 +138,8 @@ async def test_a_reply_shows_lines_too(trace: str, field: str) -> None:
 
 
 async def test_a_client_gets_no_more_than_it_may() -> None:
-    """``events`` under a bound of ``status`` shows nothing: who wants no line in the text gets none.  The
-    response says so."""
+    """A client that asks for ``events`` but may see only ``status`` gets no trace at all, because it did not
+    ask for lines in the text.  A header says so."""
     quiet, _ = await one_loop(called(ECHO_A), ANSWER)
     answer, _ = await one_loop(called(ECHO_A), ANSWER, headers={"x-toolrelay-trace": "events"})
     assert traces_of(answer.body) == []
@@ -152,8 +152,8 @@ async def test_a_client_gets_no_more_than_it_may() -> None:
 @pytest.mark.parametrize("asked", ["silent", "reasoning", "status", "events"])
 @pytest.mark.parametrize("streams", [True, False])
 async def test_the_response_says_which_trace_it_is(asked: str, most: str, streams: bool) -> None:
-    """What is asked for within the bound, else silent; on streams and on whole answers, with and without a
-    tool to show."""
+    """A header names the trace that was asked for if it is allowed, else ``silent``: with and without a
+    stream, and even if there is no tool to show."""
     levels = ("silent", "reasoning", "status", "events")
     granted = asked if levels.index(asked) <= levels.index(most) else "silent"
     tools = {"trace_max": most, "trace": "silent"}
@@ -177,7 +177,7 @@ async def test_a_trace_that_does_not_exist_is_refused() -> None:
 
 
 async def test_wrapper_calls_are_run_and_answered_once() -> None:
-    """A call that stands for several runs each of them and has one result."""
+    """Each call inside a wrapper runs and has its events; the model gets one result for the wrapper."""
     uses = [
         {"recipient_name": "functions.probe_tools__echo", "parameters": {"text": "a"}},
         {"recipient_name": "functions.core__get_current_time", "parameters": {"timezone": "UTC"}},
@@ -198,7 +198,7 @@ async def test_wrapper_calls_are_run_and_answered_once() -> None:
 
 
 async def test_a_stream_is_kept_alive_while_a_tool_runs(watch: Watch) -> None:
-    """Comments padded to 2 KiB come while a tool runs, and clients read past them."""
+    """While a tool runs, the client gets comments that are padded to 2 KiB."""
     first = stream(role(), content("Wait."), call("call_1", "probe_tools__slow", "{}"), finish("tool_calls"))
     async with (
         looping(first, ANSWER, tools={"keepalive_s": 0.05}) as (proxy, _),
@@ -219,7 +219,7 @@ async def test_a_stream_is_kept_alive_while_a_tool_runs(watch: Watch) -> None:
 
 
 async def test_text_is_there_before_the_tool_has_run(watch: Watch) -> None:
-    """What the model said before its call reaches the client while the tool still runs."""
+    """The client gets the text before a call while the tool still runs."""
     first = stream(role(), content("Wait."), call("call_1", "probe_tools__slow", "{}"), finish("tool_calls"))
     async with looping(first, ANSWER) as (proxy, _), proxy.sent(ASK) as conversation:
         answer = await conversation.head()
@@ -234,7 +234,7 @@ async def test_text_is_there_before_the_tool_has_run(watch: Watch) -> None:
 
 
 async def test_read_only_calls_run_together(watch: Watch) -> None:
-    """Read-only calls of a turn run together; the slow one does not hold up the other."""
+    """Read-only calls of a turn run together; a slow one does not delay the other's result."""
     first = called(("call_1", "probe_tools__slow", "{}"), ("call_2", *ECHO_A[1:]))
     async with (
         looping(first, ANSWER, tools=EVENTS) as (proxy, _),
@@ -250,7 +250,7 @@ async def test_read_only_calls_run_together(watch: Watch) -> None:
 
 
 async def test_a_tool_past_its_time_is_told_to_the_model(watch: Watch) -> None:
-    """Rule T7: a tool that takes too long is a result, and the run goes on."""
+    """Rule T7: a tool that takes too long is cancelled, and the model gets a timeout as its result."""
     _, requests = await one_loop(
         called(("call_1", "probe_tools__slow", "{}")), ANSWER, tools={"timeout_s": 0.1}
     )
@@ -260,7 +260,7 @@ async def test_a_tool_past_its_time_is_told_to_the_model(watch: Watch) -> None:
 
 
 async def test_client_calls_and_trace_share_one_stream() -> None:
-    """Traces of the hidden call of a mixed turn do not disturb the client's call."""
+    """In a mixed turn the client gets the trace of the server call, and the stream ends with its own call."""
     first = called(ECHO_A, ("call_2", "mine", "{}"))
     answer, _ = await one_loop(
         first, ask={**ASK, "tools": [CLIENT_TOOL]}, headers={"x-toolrelay-trace": "events"}, tools=EVENTS
@@ -270,7 +270,7 @@ async def test_client_calls_and_trace_share_one_stream() -> None:
 
 
 async def test_nobody_wakes_for_what_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What there is to show ends the wait for a keep-alive comment; a call that is not shown does not."""
+    """Only a call that the client is shown ends the wait for a keep-alive comment."""
     notified: list[str] = []
 
     class Counted(Notifier):

@@ -1,4 +1,4 @@
-"""Tools by upstream: what is offered and what runs is what policy and the answering upstream both allow."""
+"""Tools by upstream: only tools that both the policy and the answering upstream allow are offered or run."""
 
 import json
 from typing import Any
@@ -12,12 +12,12 @@ UTC = '{"timezone":"UTC"}'
 
 
 def offered(body: bytes) -> list[str]:
-    """The tools that an upstream was sent."""
+    """Return the names of the tools that an upstream got."""
     return [tool["function"]["name"] for tool in json.loads(body).get("tools", [])]
 
 
 async def test_each_upstream_is_offered_its_own() -> None:
-    """Rule T2: the effective policy of a request is the intersection of policy and upstream."""
+    """Rule T2: a request gets the tools that both the policy and its upstream allow."""
     async with RawUpstream(ANSWER) as every, RawUpstream(ANSWER) as some, RawUpstream(ANSWER) as none:
         config = make_config(
             {"name": "every", "base_url": every.url, "models": ("e",)},
@@ -35,7 +35,7 @@ async def test_each_upstream_is_offered_its_own() -> None:
 
 
 async def test_what_an_upstream_is_not_offered_does_not_run_for_it() -> None:
-    """Rule T2: a model that calls a tool all the same is refused, and the row names the rule."""
+    """Rule T2: a call of a tool that its upstream does not allow is refused, and the record says why."""
     async with RawUpstream(called(("call_1", ECHO, '{"text":"x"}')), ANSWER) as upstream:
         config = make_config(
             {"base_url": upstream.url, "tools": (TIME,)}, allow=(TIME, ECHO), modules=("probe_tools",)
@@ -53,7 +53,7 @@ async def test_what_an_upstream_is_not_offered_does_not_run_for_it() -> None:
 
 @pytest.mark.parametrize("bound", [{"policy": {"max_argument_bytes": 100}}, {}])
 async def test_an_upstreams_patterns_leave_every_other_bound_alone(bound: dict[str, Any]) -> None:
-    """Patterns of an upstream neither widen nor narrow the sizes that policy allows."""
+    """Tool patterns of an upstream do not change the size of arguments that the policy allows."""
     long = called(("call_1", ECHO, json.dumps({"text": "x" * 9000})))
     policy = bound or {"policy": {"max_argument_bytes": 20_000}}
     async with RawUpstream(long, ANSWER) as upstream:
@@ -66,7 +66,7 @@ async def test_an_upstreams_patterns_leave_every_other_bound_alone(bound: dict[s
 
 
 async def test_a_name_that_the_upstream_does_not_allow_is_not_available() -> None:
-    """Rule E1: x-toolrelay-tools cannot name what the answering upstream is not allowed."""
+    """Rule E1: x-toolrelay-tools with a tool that the upstream does not allow gets a 400."""
     async with RawUpstream(ANSWER) as upstream:
         config = make_config(
             {"base_url": upstream.url, "tools": (TIME,)}, allow=(TIME, ECHO), modules=("probe_tools",)

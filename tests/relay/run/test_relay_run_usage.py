@@ -1,4 +1,4 @@
-"""The use of a run as its caller's meter counts it."""
+"""The usage of a run as its caller's meter counts it."""
 
 from typing import Literal
 
@@ -21,16 +21,16 @@ class Counter:
         self.spent: list[tuple[int, int]] = []
 
     async def hit(self, kind: Literal["tool_calls"], caller: str) -> float | None:
-        """Tool calls are not limited."""
+        """Allow every tool call."""
         return None
 
     def spend(self, tokens: int, cost: int) -> None:
-        """Note what is counted."""
+        """Note the usage that is counted."""
         self.spent.append((tokens, cost))
 
 
 def a_run(*events: TurnEvent) -> Run:
-    """A run whose first turn had these events; a token costs 1 billionth."""
+    """Return a run whose first turn had these events; a token costs 1 billionth."""
     run = Run(RunSettings(), is_hidden=lambda name: True, clock=lambda: 0.0, price=Price(10**6, 10**6, 10**6))
     run.start()
     run.observe(events)
@@ -38,7 +38,7 @@ def a_run(*events: TurnEvent) -> Run:
 
 
 def test_each_use_is_told_once() -> None:
-    """A second report without new use is none, and later ones tell only what was added."""
+    """The meter gets the same usage only once, and later only what was added."""
     meter = Counter(counts_usage=False)
     usage = RunUsage(meter)
     run = a_run(UsageReported(Usage(5, 2, 7)), TurnFinished("stop"))
@@ -52,7 +52,7 @@ def test_each_use_is_told_once() -> None:
 
 
 def test_use_that_nobody_reported_is_estimated_under_a_limit() -> None:
-    """A token for each four bytes of the request and for each event, once the upstream has answered."""
+    """Under a limit, unreported usage is a token per four bytes of the request and one per event."""
     meter = Counter(counts_usage=True)
     usage = RunUsage(meter)
     run = a_run()
@@ -64,7 +64,7 @@ def test_use_that_nobody_reported_is_estimated_under_a_limit() -> None:
 
 
 def test_nothing_is_estimated_without_a_limit() -> None:
-    """Metrics and the record get what was reported, and nothing else."""
+    """Without a limit the proxy estimates nothing: only reported usage counts."""
     meter = Counter(counts_usage=False)
     usage = RunUsage(meter)
     run = a_run()
@@ -74,7 +74,7 @@ def test_nothing_is_estimated_without_a_limit() -> None:
 
 
 def test_a_run_without_a_meter_still_counts_its_use() -> None:
-    """Its budgets depend on it."""
+    """A run without a meter counts its tokens, because its budgets depend on them."""
     usage = RunUsage(None)
     run = a_run(UsageReported(Usage(5, 2, 7)))
     usage.report(run, lambda: BODY, 3, answered=True)

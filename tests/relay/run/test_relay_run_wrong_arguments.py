@@ -1,4 +1,4 @@
-"""Arguments that are no JSON object, of a server tool and of the client's in one turn, over real sockets."""
+"""Arguments that are no JSON object, of a server tool and a client tool in one turn, over real sockets."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ UPSTREAMS = {
 
 
 def made_in(body: dict[str, Any]) -> dict[str, str]:
-    """Tools and arguments of the calls in a request."""
+    """Return tools and arguments of the calls in a request."""
     calls = [
         call["function"] for message in body.get("messages", ()) for call in message.get("tool_calls", ())
     ]
@@ -46,7 +46,7 @@ def made_in(body: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 @pytest.mark.parametrize("client", ["anthropic", "ollama"])
 async def test_both_calls_are_refused_alike(client: str, upstream: str) -> None:
-    """Rules T3, R4: ours does not run, the client gets none to run, and the hidden turn is put back."""
+    """Rules T3, R4: the server call does not run, the client gets a marked one, and both are restored."""
     speaker, said = SPEAKERS[client], [Message("user", "What time is it?")]
     async with RawUpstream(*UPSTREAMS[upstream]) as server:
         served = {"base_url": server.url, "wires": (upstream,)}

@@ -1,4 +1,4 @@
-"""``/admin``: who may read it, what it says, and that it does nothing else."""
+"""``/admin``: who may read it, what it shows, and that it changes nothing."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ ADMIN = {"Authorization": "Bearer admin"}
 
 
 class AdminDoor:
-    """Lets everybody in, and as administrators those who have the one key."""
+    """An authenticator that admits everybody, and those with the one key as administrators."""
 
     async def admit(self, request: Any, target: Any) -> Caller:
         return Caller("anybody", "anybody")
@@ -80,19 +80,19 @@ def numbers(answer: Answer) -> list[int]:
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[Any]:
-    """What a command printed as JSON, beside the server's own lines of its log."""
+    """The lines of JSON that a command printed."""
     return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
 
 
 PATHS = ["", "/", "/runs", "/runs/run_1", "/runs?limit=x", "/tools", "/approvals", "/nowhere", "/runs/a/b"]
 
 
-# ---------------------------------------------------------------- who
+# ---------------------------------------------------------------- who may read
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_only_administrators_come_in(path: str) -> None:
-    """Whoever else asks hears the same of every path, whether there is something or not."""
+    """Without an administrator's key every path of /admin gives the same error, whether it exists or not."""
     async with administered() as (proxy, _):
         for method in ("GET", "POST", "DELETE"):
             assert (await look(proxy, path, {}, method)).status == 401
@@ -102,7 +102,7 @@ async def test_only_administrators_come_in(path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_without_keys_there_are_no_administrators(path: str) -> None:
-    """On an open server nobody is one, on loopback too, and the refusal says how to become one."""
+    """On an open server nobody is an administrator, not even on loopback; the 401 says how to get a key."""
     async with RawUpstream(chunked(DONE)) as upstream, running(make_config(upstream.url)) as proxy:
         for headers in ({}, ADMIN):
             answer = await look(proxy, path, headers)
@@ -111,7 +111,7 @@ async def test_without_keys_there_are_no_administrators(path: str) -> None:
 
 
 async def test_nothing_can_be_done() -> None:
-    """Rule T1: below /admin nothing is changed and no tool runs, whatever the method or the path."""
+    """Rule T1: /admin refuses all but GET and HEAD for runs and tools, and runs no tool."""
     WATCH.reset()
     async with administered() as (proxy, upstream):
         for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
@@ -125,7 +125,7 @@ async def test_nothing_can_be_done() -> None:
 
 
 async def test_what_is_near_is_not_below() -> None:
-    """Only /admin itself and what is below it is asked for a key; other paths are what they were."""
+    """A path that only resembles /admin is an ordinary 404 and needs no key."""
     async with administered() as (proxy, _):
         for path in ("/administrator", "/adminx/runs", "/Admin/runs"):
             answer = await proxy.ask(None, {}, method="GET", path=path)
@@ -137,7 +137,7 @@ async def test_what_is_near_is_not_below() -> None:
 
 
 async def test_runs_come_in_pages() -> None:
-    """A page is bounded, says whether there are more, and the next one goes on where it ended."""
+    """A page has at most ``limit`` runs and says whether more follow; the next one continues there."""
     async with administered() as (proxy, _):
         fill(proxy.services.store)
         first = await look(proxy, "/runs?limit=3")
@@ -178,7 +178,7 @@ async def test_runs_come_in_pages() -> None:
     ],
 )
 async def test_runs_are_found_as_on_the_command_line(query: str, found: list[int]) -> None:
-    """The filters are those of ``runs list``, read alike."""
+    """The query takes the same filters as the command ``runs list``."""
     async with administered() as (proxy, _):
         fill(proxy.services.store)
         await proxy.services.store.put_key(ClientKey("key_b", "by-name", bytes(32), "pepper", {}, T0))
@@ -210,7 +210,7 @@ async def test_runs_are_found_as_on_the_command_line(query: str, found: list[int
     ],
 )
 async def test_a_query_that_makes_no_sense_is_refused(query: str, param: str) -> None:
-    """Rule E1: a parameter that is unknown, doubled, malformed or out of bounds is named."""
+    """Rule E1: an unknown, repeated, malformed or out-of-range parameter is a 400 that names it."""
     async with administered() as (proxy, _):
         fill(proxy.services.store)
         answer = await look(proxy, f"/runs?{query}")
@@ -218,7 +218,7 @@ async def test_a_query_that_makes_no_sense_is_refused(query: str, param: str) ->
 
 
 async def test_a_run_is_shown_as_on_the_command_line() -> None:
-    """Rule R3: one run with turns and calls, redacted as on record; messages are counted, not shown."""
+    """Rule R3: a run is shown with its turns and redacted calls; its messages are only counted."""
     async with administered() as (proxy, _):
         fill(proxy.services.store)
         with capture_logs() as logs:
@@ -241,7 +241,7 @@ async def test_a_run_is_shown_as_on_the_command_line() -> None:
 
 
 async def test_who_reads_content_is_in_the_log() -> None:
-    """Rule R3: content is given to who asks for it, and the log says who that was."""
+    """Rule R3: an administrator who asks for content gets it, and the log says who read which run."""
     async with administered() as (proxy, _):
         fill(proxy.services.store)
         run_id = run(6).id
@@ -266,7 +266,7 @@ async def test_who_reads_content_is_in_the_log() -> None:
 
 
 async def test_what_is_not_there_is_not_told_apart() -> None:
-    """An id that no run has, one that none can have, the beginning of one, and a wrong path: one 404."""
+    """Unknown ids, impossible ids, the beginning of an id and wrong paths all get the same 404."""
     async with administered() as (proxy, _):
         fill(proxy.services.store)
         proxy.services.store.put_run(run(0xF << 124))
@@ -296,7 +296,7 @@ async def test_what_is_not_there_is_not_told_apart() -> None:
 
 
 async def test_a_real_run_is_on_the_pages_once_it_has_ended() -> None:
-    """A request with a tool turn can be looked at, and one that was proxied without is none."""
+    """A run that called a tool is in the list once it has ended, with its turns and calls."""
     async with administered() as (proxy, _):
         answer = await proxy.ask(
             {"model": "m", "stream": True, "messages": [{"role": "user", "content": "?"}]}
@@ -313,7 +313,7 @@ async def test_a_real_run_is_on_the_pages_once_it_has_ended() -> None:
 
 
 async def test_the_command_line_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One record is told in one shape, over HTTP and in a terminal."""
+    """The command line prints the same JSON about runs as /admin."""
     store = {"url": f"sqlite:///{tmp_path}/record.db"}
     async with administered(store=store) as (proxy, _):
         fill(proxy.services.store)
@@ -327,7 +327,7 @@ async def test_the_command_line_says_the_same(tmp_path: Path, capsys: pytest.Cap
 
 
 class Unreadable:
-    """A store whose database has gone."""
+    """A store whose database cannot be read."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -343,14 +343,14 @@ class Unreadable:
 
 
 async def test_a_record_that_cannot_be_read_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The administrator hears that the record is the trouble, and nothing of where it is."""
+    """If the store cannot be read, the administrator gets a 503 that does not say where the database is."""
     monkeypatch.setattr("proxy.server.open_record.open_store", _opening(Unreadable))
     async with administered() as (proxy, _):
         for path in ("/runs", "/runs/run_1"):
             answer = await look(proxy, path)
             assert (answer.status, answer.error["code"]) == (503, "store_unavailable")
             assert b"secret" not in answer.body
-        # What can be no run's id is not even looked for.
+        # The proxy does not look up an id that no run can have.
         for run_id in ("a%20b", "'--", "a" * 65, "%F0%9F%92%A9"):
             assert (await look(proxy, f"/runs/{run_id}")).status == 404
 
@@ -362,7 +362,7 @@ def _opening(wrapper: Any) -> Any:
 
 
 async def test_while_draining_nobody_is_served() -> None:
-    """A server that stops takes no new questions, administrators' neither."""
+    """A server that is draining refuses requests with a 503, also an administrator's."""
     async with RawUpstream(chunked(DONE)) as upstream:
         app = await create_app(make_config(upstream.url), overrides=Overrides(authenticator=AdminDoor()))
         app.draining.refuse()
@@ -378,7 +378,7 @@ async def test_while_draining_nobody_is_served() -> None:
 
 
 async def test_tools_are_listed_with_what_policy_says() -> None:
-    """Each loaded tool: its effect, the decision, by which rule, and why it is kept from models."""
+    """The list has each tool's effect, the policy's decision with its rule, and why the tool is withheld."""
     async with administered(allow=("core__get_current_time", "flights__*")) as (proxy, _):
         answer = await look(proxy, "/tools")
         tools = {row["id"]: row for row in answer.json["data"]}
@@ -399,7 +399,7 @@ async def test_tools_are_listed_with_what_policy_says() -> None:
 
 
 async def test_the_list_of_approvals_is_empty_while_nothing_waits() -> None:
-    """A page as of any other list."""
+    """If no approval waits, the list is an empty page; the proxy names a wrong parameter."""
     async with administered() as (proxy, _):
         answer = await look(proxy, "/approvals")
         assert (answer.status, answer.json["data"], answer.json["has_more"]) == (200, [], False)
@@ -407,7 +407,7 @@ async def test_the_list_of_approvals_is_empty_while_nothing_waits() -> None:
 
 
 async def test_head_has_no_body() -> None:
-    """HEAD says what GET would, without the body."""
+    """HEAD gives a status and a length without a body, and the connection serves the next request."""
     async with administered() as (proxy, _), asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         conversation.writer.write(proxy.request(None, ADMIN, method="HEAD", path="/admin/tools"))
         head = await conversation.head()

@@ -1,4 +1,4 @@
-"""What stands at ``/``: for a browser a page, for all others an object, the same in every mode."""
+"""The answer at ``/``: a page for a browser, a JSON object for all others, the same in every mode."""
 
 from typing import Any
 
@@ -17,19 +17,19 @@ SECTIONS: dict[str, dict[str, Any]] = {
 
 
 def config_of(mode: str, **server: Any) -> Any:
-    """A server whose configuration is full of what must not show."""
+    """A configuration full of names that the front page must not show."""
     upstream = {"name": "canary-up", "base_url": "http://127.0.0.1:9/v1", "models": ("gpt-canary",)}
     return make_config(upstream, server=server, **SECTIONS[mode])
 
 
 async def at_root(proxy: Proxy, *headers: tuple[str, str], method: str = "GET", path: str = "/") -> Any:
-    """What a request for the root gets."""
+    """Send a request for the root and return the answer."""
     return await proxy.ask(None, headers, method=method, path=path)
 
 
 @pytest.mark.parametrize("mode", SECTIONS)
 async def test_a_browser_is_told_what_this_is(mode: str) -> None:
-    """Whoever types the address gets a page with the base URL to set; it runs and loads nothing."""
+    """A browser gets a page with the base URL to set; its headers let the page run and load nothing."""
     async with running(config_of(mode)) as proxy:
         answer = await at_root(proxy, HTML, TYPED)
         assert answer.status == 200
@@ -45,7 +45,7 @@ async def test_a_browser_is_told_what_this_is(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", SECTIONS)
 async def test_others_get_an_object(mode: str) -> None:
-    """curl and programs get the same in JSON; a query changes nothing, and other methods find nothing."""
+    """Programs get the same facts as JSON; a query changes nothing, and DELETE is a 404."""
     async with running(config_of(mode)) as proxy:
         for headers in ((), (("Accept", "*/*"),), (("Accept", "application/json"),)):
             answer = await at_root(proxy, *headers)
@@ -61,7 +61,7 @@ async def test_others_get_an_object(mode: str) -> None:
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/models", "/v1"])
 async def test_a_base_url_without_v1_is_told_what_it_should_be(path: str) -> None:
-    """The commonest slip of a client: the error has the address to set, for Azure's clients too."""
+    """A request that misses the API's paths gets a 404 with the right base URL, for Azure's clients too."""
     async with running(config_of("keys", host="0.0.0.0")) as proxy:
         answer = await at_root(proxy, path=path)
         assert (answer.status, answer.error["code"]) == (404, "not_found")
@@ -74,7 +74,7 @@ async def test_a_base_url_without_v1_is_told_what_it_should_be(path: str) -> Non
 
 
 async def test_it_says_nothing_else() -> None:
-    """In every mode it is the same page: no model, tool, upstream, key or version, nor the mode."""
+    """The answer is the same in every mode, and shows no model, tool, upstream or key."""
     pages, objects = set(), set()
     for mode in SECTIONS:
         async with running(config_of(mode)) as proxy:
@@ -88,7 +88,7 @@ async def test_it_says_nothing_else() -> None:
 
 
 async def test_the_address_is_the_one_that_was_called() -> None:
-    """A name, an address, a port, https behind a proxy that says so; nothing else of ``Host`` gets in."""
+    """The base URL has the request's ``Host`` and forwarded scheme, but never a malformed ``Host``."""
     async with running(config_of("keys", host="0.0.0.0")) as proxy:
         for host, base_url in [
             ("llm.example.com", "http://llm.example.com/v1"),
@@ -109,7 +109,7 @@ async def test_the_address_is_the_one_that_was_called() -> None:
 
 
 async def test_pages_of_other_sites_do_not_get_it() -> None:
-    """It is guarded like all else: a foreign page, or a name that was rebound, gets nothing."""
+    """A request from a page of another site, or with another ``Host``, gets a 403."""
     async with running(config_of("open")) as proxy:
         for headers in (
             ("Origin", "http://evil.example"),

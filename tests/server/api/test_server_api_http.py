@@ -1,4 +1,4 @@
-"""The edge as a raw socket sees it: targets, bodies, headers, and what is refused and how."""
+"""The HTTP edge, seen from a raw socket: targets, bodies, headers, and how requests are refused."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ BOUND = 65536
 async def edge(
     *scripts: list[Step], upstream: Mapping[str, Any] | None = None, **config: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy with small bounds, before an upstream that says yes to everything."""
+    """A proxy with small limits, in front of an upstream that accepts everything."""
     config.setdefault("server", {"max_body_bytes": BOUND, "max_upload_bytes": 2 * BOUND})
     async with (
         RawUpstream(*(scripts or (OK,))) as raw,
@@ -43,7 +43,7 @@ async def edge(
 
 
 async def raw_answer(proxy: Proxy, data: bytes) -> Answer:
-    """Bytes as they stand go out, and one response comes back."""
+    """Send these bytes unchanged and return one response."""
     async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         conversation.writer.write(data)
         await conversation.writer.drain()
@@ -82,7 +82,7 @@ TRICKS = [
 
 @pytest.mark.parametrize("target", TRICKS)
 async def test_path_tricks_are_refused(target: str) -> None:
-    """Rule E1: a target that two readers could take for two paths is a 400 and reaches nobody."""
+    """Rule E1: a target that two readers could take for two paths is a 400 and does not go upstream."""
     async with edge() as (proxy, upstream):
         answer = await proxy.ask(ASK, path=target)
         assert answer.status == 400
@@ -94,7 +94,7 @@ async def test_path_tricks_are_refused(target: str) -> None:
     "target", ["http://127.0.0.1:1/v1/models", "http://127.0.0.1:1/v1/chat/completions", "*"]
 )
 async def test_other_forms_of_a_target_are_refused(target: str) -> None:
-    """Rule E1: an absolute target names no other host to go to."""
+    """Rule E1: the proxy refuses an absolute target and ``*``, and sends nothing upstream."""
     async with edge() as (proxy, upstream):
         answer = await proxy.ask(None, method="OPTIONS" if target == "*" else "GET", path=target)
         assert 400 <= answer.status < 500
@@ -111,7 +111,7 @@ async def test_other_forms_of_a_target_are_refused(target: str) -> None:
     ],
 )
 async def test_ordinary_targets_pass_as_they_came(target: str) -> None:
-    """What was decided on is what is sent, escapes and query included."""
+    """The upstream gets an ordinary target unchanged, with its escapes and query."""
     async with edge() as (proxy, upstream):
         assert (await proxy.ask(None, method="GET", path=target)).status == 200
         assert upstream.requests[0].target == target
@@ -126,7 +126,7 @@ def test_a_target_has_a_bound() -> None:
 
 @pytest.mark.parametrize("path", ["/favicon.ico", "/v1", "/administrator", "/V1/models", "/models"])
 async def test_what_is_not_served_is_404(path: str) -> None:
-    """Rule E1: outside of /v1 there is nothing, and the error says where the API is."""
+    """Rule E1: a path outside of /v1 is a 404 whose message says where the API is."""
     async with edge() as (proxy, upstream):
         answer = await proxy.ask(None, method="GET", path=path)
         assert answer.status == 404
@@ -154,7 +154,7 @@ ID = re.compile(r"req_[0-9a-f]{32}\Z")
 
 @pytest.mark.parametrize("given", ["mine", "A.b_c-1", "x" * 128])
 async def test_a_clients_request_id_is_kept(given: str) -> None:
-    """A fit id of the client's is echoed, on answers and on errors."""
+    """The proxy returns a valid request id of the client, on answers and on errors."""
     async with edge() as (proxy, _):
         for target in ("/v1/chat/completions", "/v1/../x", "/healthz"):
             answer = await proxy.ask(ASK, {"X-Request-Id": given}, path=target)
@@ -164,7 +164,7 @@ async def test_a_clients_request_id_is_kept(given: str) -> None:
 
 @pytest.mark.parametrize("given", ["", "x" * 129, "a b", "a/b", "a\u00e9", "a;b"])
 async def test_any_other_request_id_is_minted(given: str) -> None:
-    """What could not stand in a log line is not taken over."""
+    """The proxy replaces a request id that is empty, too long or unfit for a line of the log."""
     async with edge() as (proxy, _):
         answer = await proxy.ask(ASK, {"X-Request-Id": given})
         assert ID.match(answer.header("x-request-id") or "")
@@ -175,7 +175,7 @@ async def test_any_other_request_id_is_minted(given: str) -> None:
 
 @pytest.mark.parametrize("method", ["TRACE", "CONNECT", "PROPFIND", "FOO"])
 async def test_odd_methods_are_refused(method: str) -> None:
-    """Rule E1: methods of no API never reach the upstream and echo nothing."""
+    """Rule E1: the proxy refuses unknown methods, sends nothing upstream and does not echo the request."""
     async with edge() as (proxy, upstream):
         answer = await proxy.ask(None, {"X-Canary": "bird"}, method=method, path="/v1/models")
         assert answer.status in (400, 405, 501)
@@ -185,7 +185,7 @@ async def test_odd_methods_are_refused(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "PATCH", "HEAD"])
 async def test_methods_are_forwarded(method: str) -> None:
-    """Every method of the API passes with its status and without a body of ours."""
+    """The proxy forwards every method of the API and returns the upstream's status; HEAD gets no body."""
     script: list[Step] = [head("Content-Length: 4", status="202 Accepted")] if method == "HEAD" else []
     async with (
         edge(script or whole(b"1234", status="202 Accepted")) as (proxy, upstream),
@@ -215,7 +215,7 @@ async def test_websockets_are_refused() -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil:80", ""])
 async def test_on_loopback_the_host_is_this_machine(host: str) -> None:
-    """A page that rebinds its name to loopback does not get in."""
+    """On loopback the proxy refuses any other ``Host``, so that no page gets in by DNS rebinding."""
     async with edge() as (proxy, upstream):
         answer = await proxy.ask(ASK, {"Host": host})
         assert answer.status in (400, 403)
@@ -224,7 +224,7 @@ async def test_on_loopback_the_host_is_this_machine(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1", "[::1]:80"])
 async def test_names_of_this_machine(host: str) -> None:
-    """Loopback by any of its names, with or without a port; the upstream sees its own name."""
+    """The proxy accepts each name of loopback as ``Host``; the upstream gets its own ``Host``."""
     async with edge() as (proxy, upstream):
         assert (await proxy.ask(ASK, {"Host": host})).status == 200
         assert upstream.requests[0].header("host") == f"127.0.0.1:{upstream.port}"
@@ -241,7 +241,7 @@ async def test_names_of_this_machine(host: str) -> None:
     ],
 )
 async def test_pages_of_other_origins_are_refused(headers: dict[str, str]) -> None:
-    """A page in a browser must not reach the tools on this machine."""
+    """The proxy refuses a browser's request from a page of another origin, and sends nothing upstream."""
     async with edge() as (proxy, upstream):
         answer = await proxy.ask(ASK, headers)
         assert answer.status == 403
@@ -250,7 +250,7 @@ async def test_pages_of_other_origins_are_refused(headers: dict[str, str]) -> No
 
 
 async def test_the_same_origin_may_call() -> None:
-    """A page served from here is no stranger."""
+    """The proxy accepts a request from a page of its own origin."""
     async with edge() as (proxy, _):
         assert (await proxy.ask(ASK, {"Origin": f"http://127.0.0.1:{proxy.port}"})).status == 200
 
@@ -270,7 +270,7 @@ async def test_compressed_bodies_are_refused(path: str) -> None:
 
 @pytest.mark.parametrize(("path", "bound"), [("/v1/chat/completions", BOUND), ("/v1/files", 2 * BOUND)])
 async def test_declared_bodies_over_the_bound_are_refused_unread(path: str, bound: int) -> None:
-    """Rule E1: a declared size over the bound is a 413, and none of it is waited for."""
+    """Rule E1: a declared size over the limit is a 413 at once; the proxy does not wait for the body."""
     async with edge() as (proxy, upstream):
         kind = "multipart/form-data; boundary=x" if path == "/v1/files" else "application/json"
         headers = {"Content-Type": kind, "Authorization": "Bearer unused", "Content-Length": str(4 << 30)}
@@ -283,7 +283,7 @@ async def test_declared_bodies_over_the_bound_are_refused_unread(path: str, boun
 
 
 async def test_endless_bodies_are_refused() -> None:
-    """Rule E1: a chunked body is counted as it comes."""
+    """Rule E1: the proxy counts a chunked body as it comes, and over the limit the client gets a 413."""
     async with edge() as (proxy, upstream):
         piece = b"1000\r\n" + b" " * 4096 + b"\r\n"
         headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
@@ -294,7 +294,7 @@ async def test_endless_bodies_are_refused() -> None:
 
 
 async def test_a_body_of_just_the_bound_passes() -> None:
-    """The bound itself is allowed."""
+    """A body of exactly the limit passes; one more byte is a 413."""
     raw = json.dumps({**ASK, "pad": ""}).encode()
     raw = raw[:-2] + b"x" * (BOUND - len(raw)) + raw[-2:]
     assert len(raw) == BOUND
@@ -305,7 +305,7 @@ async def test_a_body_of_just_the_bound_passes() -> None:
 
 
 async def test_uploads_stream_through() -> None:
-    """A body of another path reaches the upstream as it is, with its type."""
+    """The upstream gets an uploaded body unchanged."""
     body = bytes(range(256)) * 300
     async with edge() as (proxy, upstream):
         answer = await proxy.ask(body, path="/v1/files")
@@ -353,7 +353,7 @@ HOSTILE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_hostile_bodies_are_refused(name: str) -> None:
-    """Rule E1: a body that could be read in two ways, or in none, is a 400 in OpenAI's shape."""
+    """Rule E1: a body that is invalid or could be read in two ways is a 400 in OpenAI's format."""
     async with edge() as (proxy, upstream):
         answer = await proxy.ask(HOSTILE[name])
         assert answer.status == 400
@@ -399,7 +399,7 @@ ODD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("restored", [False, True])
 async def test_odd_fields_are_the_upstreams_to_judge(name: str, restored: bool) -> None:
-    """Rule E1: what does not matter here is no reason to fail here."""
+    """Rule E1: a field with an odd value passes to the upstream, or is a 400 that names a field."""
     async with edge(reply("hi")) as (proxy, upstream):
         answer = await proxy.ask({**ASK, **ODD[name]}, {"x-toolrelay-tools": "none"} if restored else {})
         assert answer.status in (200, 400)
@@ -409,7 +409,7 @@ async def test_odd_fields_are_the_upstreams_to_judge(name: str, restored: bool) 
 
 
 async def test_header_tricks_do_not_reach_the_upstream() -> None:
-    """Control characters in a header, or several lengths, are a 400 and never forwarded."""
+    """The proxy refuses malformed headers and ambiguous lengths, and sends nothing upstream."""
     async with edge() as (proxy, upstream):
         host = f"Host: 127.0.0.1:{proxy.port}\r\n".encode()
         for bad in (
@@ -426,7 +426,7 @@ async def test_header_tricks_do_not_reach_the_upstream() -> None:
 
 
 async def test_headers_that_stand_twice_go_up_with_their_own_values() -> None:
-    """Every header keeps its value and its place, and a client's key stands under no other name."""
+    """Repeated headers reach the upstream with their values, in order; the client's key does not."""
     twice = [("X-A", "1"), ("x-a", "2"), ("X-B", "3"), ("X-A", "4"), ("X-C", "5"), ("X-D", "6")]
     lines = "".join(f"{name}: {value}\r\n" for name, value in twice)
     body = json.dumps(ASK)
@@ -447,7 +447,7 @@ async def test_headers_that_stand_twice_go_up_with_their_own_values() -> None:
 
 
 async def test_expect_is_answered_here() -> None:
-    """A client that waits for 100 gets it, and the upstream is not asked to do the same."""
+    """The proxy answers ``Expect: 100-continue`` itself and does not send it upstream."""
     async with edge(reply("hi")) as (proxy, upstream), proxy.connect() as conversation:
         body = json.dumps(ASK).encode()
         headers = {
@@ -464,7 +464,7 @@ async def test_expect_is_answered_here() -> None:
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
-    """Requests sent at once on one connection get their answers one after the other."""
+    """A client that sends two requests at once on a connection gets the answers in the same order."""
     first, second = reply("one"), reply("two")
     async with edge(first, second) as (proxy, _), proxy.connect() as conversation:
         conversation.writer.write(proxy.request(ASK) * 2)
@@ -472,11 +472,11 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         assert texts == ["one", "two"]
 
 
-# ---------------------------------------------------------------- limits and draining
+# ---------------------------------------------------------------- limits
 
 
 async def test_requests_over_the_limit_wait() -> None:
-    """A caller over its limit gets a 429 with the seconds to wait; the upstream is spared."""
+    """A caller over its limit gets a 429 with Retry-After, and nothing goes upstream."""
     async with edge(limits={"requests": ["2/minute"]}) as (proxy, upstream):
         statuses = [(await proxy.ask(ASK)).status for _ in range(3)]
         assert statuses == [200, 200, 429]
@@ -487,7 +487,7 @@ async def test_requests_over_the_limit_wait() -> None:
 
 
 async def test_streams_have_a_bound() -> None:
-    """More open requests than allowed are a 429, and a place comes free when one ends."""
+    """A request over the limit of open requests is a 429; once one ends, the next is served."""
     release = asyncio.Event()
     held: list[Step] = [release, *reply("hi")]
     async with edge(held, limits={"concurrent_streams": 1}) as (proxy, upstream):
@@ -523,7 +523,7 @@ async def two(
 
 
 async def test_models_of_one_upstream_pass_untouched() -> None:
-    """One upstream that serves everything answers for itself, byte for byte."""
+    """With one upstream for all models, the client gets the upstream's list byte for byte."""
     body = b'{ "object": "list", "data": [ {"id": "x", "extra": 1.0} ] }'
     async with edge(whole(body)) as (proxy, upstream):
         assert (await proxy.ask(None, method="GET", path="/v1/models")).body == body
@@ -532,7 +532,7 @@ async def test_models_of_one_upstream_pass_untouched() -> None:
 
 
 async def test_models_of_several_upstreams_are_merged() -> None:
-    """One list, under the names that clients use, each once; what is not served is left out."""
+    """The list has each served model once, under the name that clients use, and no other model."""
     async with two(listing("gpt-4", "shared", "secret"), listing("qwen-7b", "gpt-4")) as (proxy, _, _):
         answer = await proxy.ask(None, method="GET", path="/v1/models")
         assert answer.json["object"] == "list"
@@ -550,14 +550,14 @@ async def test_models_of_several_upstreams_are_merged() -> None:
     "bad", [whole(b"no", status="500 Oops"), whole(b"<html>"), whole(b'{"data":7}'), whole(b"[]")]
 )
 async def test_an_upstream_without_a_list_is_left_out(bad: list[Step]) -> None:
-    """One upstream's failure does not take the other's models away."""
+    """If one upstream has no valid list, the client still gets the models of the other."""
     async with two(listing("gpt-4"), bad) as (proxy, _, _):
         names = [m["id"] for m in (await proxy.ask(None, method="GET", path="/v1/models")).json["data"]]
         assert names[0] == "gpt-4"
 
 
 async def test_no_list_at_all_is_an_error() -> None:
-    """Rule E1: where no upstream answers, the client is told, in OpenAI's shape."""
+    """Rule E1: if no upstream has a list, the client gets a 502 in OpenAI's format."""
     bad = whole(b"no", status="500 Oops")
     async with two(bad, bad) as (proxy, _, _):
         answer = await proxy.ask(None, method="GET", path="/v1/models")
@@ -567,7 +567,7 @@ async def test_no_list_at_all_is_an_error() -> None:
 
 @pytest.mark.parametrize("script", [whole(b"no", status="500 Oops"), [RESET]], ids=["fails", "is gone"])
 async def test_a_model_is_not_missing_because_its_upstream_is(script: list[Step]) -> None:
-    """Rule E1: 502 while nobody can say whether there is a model; 404 for one that could be nowhere."""
+    """Rule E1: a model of an upstream that fails is a 502; a model that no upstream can have is a 404."""
     async with two(listing("gpt-4"), script) as (proxy, _, _):
         for model, status in (("gpt-4", 200), ("fast", 502), ("gone", 502), ("qwen-7b", 404)):
             answer = await proxy.ask(None, method="GET", path=f"/v1/models/{model}")
@@ -581,7 +581,7 @@ async def test_a_model_is_not_missing_because_its_upstream_is(script: list[Step]
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 async def test_renamed_models_are_routed(allow: tuple[str, ...]) -> None:
-    """A renamed model reaches its upstream under that upstream's name, the rest of the body as it was."""
+    """The upstream gets a renamed model under its own name, and the rest of the body unchanged."""
     raw = b'{"messages":[{"role":"user","content":"h\\u00e9"}],"model" : "fast","top_p":1.0}'
     async with two(reply("one"), reply("two"), allow=allow) as (proxy, one, other):
         answer = await proxy.ask(raw)
@@ -596,7 +596,7 @@ async def test_renamed_models_are_routed(allow: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/completions"])
 async def test_unknown_models_are_404(path: str) -> None:
-    """Rule E1: a model that nobody serves is a 404 that names it, and nobody is asked."""
+    """Rule E1: a model that no upstream serves is a 404, and the proxy asks no upstream."""
     async with two(OK, OK) as (proxy, one, other):
         answer = await proxy.ask({**ASK, "model": "qwen-7b"}, path=path)
         assert (answer.status, answer.error["code"], answer.error["param"]) == (
@@ -614,11 +614,11 @@ async def test_a_model_is_needed_to_choose_an_upstream() -> None:
         assert (answer.status, answer.error["param"]) == (400, "model")
 
 
-# ---------------------------------------------------------------- faults of our own
+# ---------------------------------------------------------------- errors inside the proxy
 
 
 class Faulty(PulledResponse):
-    """An upstream whose response fails in a way that nothing foresees."""
+    """An upstream whose response raises an unexpected exception."""
 
     def __init__(self, inner: Upstream, pieces: list[bytes]) -> None:
         self._inner = inner
@@ -629,36 +629,36 @@ class Faulty(PulledResponse):
         self.content_type = "text/event-stream"
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
-        """A response that begins, of the kind that was asked for."""
+        """Begin a response: a stream if the request asks for one, else JSON."""
         assert isinstance(request.body, bytes)
         if json.loads(request.body).get("stream") is not True:
             self.content_type = "application/json"
         return self
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Some bytes, then a fault."""
+        """Yield some bytes, then raise."""
         for piece in self._pieces:
             yield piece
         raise RuntimeError("sk-secret in a message")
 
     async def read(self, limit: int) -> bytes:
-        """Nothing but the fault."""
+        """Raise at once."""
         raise RuntimeError("sk-secret in a message")
 
     async def aclose(self) -> None:
-        """Nothing to close but the upstream this stands in for."""
+        """Close the real upstream."""
         await self._inner.aclose()
 
 
 def faulty(*pieces: bytes) -> Overrides:
-    """Put the faulty upstream in place of every other."""
+    """Replace every upstream with the faulty one."""
     wrap: Callable[[Upstream], Upstream] = lambda upstream: Faulty(upstream, list(pieces))  # noqa: E731
     return Overrides(wrap_upstream=wrap)
 
 
 @pytest.fixture
 def logs() -> Iterator[list[MutableMapping[str, Any]]]:
-    """What is logged, as data: writing a traceback out for people takes seconds."""
+    """The entries of the log as data: formatting a traceback for people takes seconds."""
     with capture_logs() as entries:
         yield entries
 
@@ -667,7 +667,7 @@ def logs() -> Iterator[list[MutableMapping[str, Any]]]:
 async def test_an_unforeseen_fault_is_never_a_clean_end(
     allow: tuple[str, ...], logs: list[MutableMapping[str, Any]]
 ) -> None:
-    """A fault inside a stream breaks it off, or ends it with an error; no second head, no cause."""
+    """An unexpected error cuts a stream off or ends it with an error, and does not show its cause."""
     config = make_config("http://127.0.0.1:9/v1", allow=allow)
     async with running(config, faulty(role() + content("a"))) as proxy:
         answer = await proxy.ask({**ASK, "stream": True})
@@ -684,7 +684,7 @@ async def test_an_unforeseen_fault_is_never_a_clean_end(
 async def test_an_unforeseen_fault_before_the_first_byte_is_a_500(
     stream: bool, logs: list[MutableMapping[str, Any]]
 ) -> None:
-    """Rule E1: the client gets OpenAI's shape and nothing of the cause."""
+    """Rule E1: the client gets a 500 in OpenAI's format that does not show the cause."""
     async with running(make_config("http://127.0.0.1:9/v1"), faulty()) as proxy:
         answer = await proxy.ask({**ASK, "stream": stream})
         assert answer.status == 500
@@ -695,7 +695,7 @@ async def test_an_unforeseen_fault_before_the_first_byte_is_a_500(
 
 
 async def test_two_applications_share_nothing() -> None:
-    """Two proxies in one process have their own limits, records and memories."""
+    """Two proxies in one process have limits and records of their own."""
     async with RawUpstream(reply("hi")) as upstream:
         config = make_config(upstream.url, limits={"requests": ["1/minute"]})
         async with running(config) as one, running(config) as other:
@@ -709,7 +709,7 @@ async def test_two_applications_share_nothing() -> None:
 
 
 def test_returned_headers() -> None:
-    """The upstream's own id gets another name; its length goes on only where no byte is added."""
+    """The upstream's request id gets another name; its length is kept only if the proxy adds no bytes."""
     sent = [("X-Request-ID", "u"), ("Content-Length", "5"), ("ETag", "1"), ("ETag", "2")]
     kept = [("x-upstream-request-id", "u"), ("ETag", "1"), ("ETag", "2")]
     assert returned(sent) == kept
@@ -717,14 +717,14 @@ def test_returned_headers() -> None:
 
 
 async def test_streams_say_that_they_are_not_to_be_buffered() -> None:
-    """An orchestrated stream tells caches and buffering proxies to let it pass."""
+    """A run's stream has headers that tell caches and reverse proxies not to buffer it."""
     async with edge(chunked(role(), finish(), DONE)) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": True})
         assert answer.header("cache-control") == "no-cache"
         assert answer.header("x-accel-buffering") == "no"
 
 
-# ---------------------------------------------------------------- what may cross
+# ---------------------------------------------------------------- which headers and parameters pass
 
 ORDERS = (
     "x-portkey-custom-host", "x-portkey-config", "x-portkey-provider", "Helicone-Target-URL",
@@ -735,7 +735,7 @@ ORDERS = (
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/files"])
 async def test_headers_that_are_not_listed_stay_here(path: str) -> None:
-    """Headers that instruct a gateway do not go up, whatever their vendor calls them; listed ones do."""
+    """The upstream gets only listed headers of the client, so none that instructs a gateway."""
     sent = [
         *((name, "http://elsewhere.example/v1") for name in ORDERS),
         ("OpenAI-Beta", "a"),
@@ -753,7 +753,7 @@ async def test_headers_that_are_not_listed_stay_here(path: str) -> None:
 
 
 async def test_an_upstream_gives_a_reverse_proxy_no_instructions() -> None:
-    """Of an upstream's headers the client gets those that are listed, and nginx is sent to no file."""
+    """The client gets only listed headers of the upstream, so none that instructs a reverse proxy."""
     head_ = [
         "X-Accel-Redirect: /etc/passwd", "X-Sendfile: /etc/passwd", "Location: http://elsewhere.example",
         "Set-Cookie: a=b", "X_Listed: 1", "X-Unlisted: 1", "Server: them", "OpenAI-Organization: org",
@@ -785,7 +785,7 @@ async def test_an_upstream_gives_a_reverse_proxy_no_instructions() -> None:
 )
 @pytest.mark.parametrize("path", ["chat/completions", "responses", "embeddings", "audio/transcriptions"])
 async def test_a_query_chooses_no_model(path: str, query: str) -> None:
-    """Rule E1: a query parameter that is not listed is a 400 that names it, and nothing goes up."""
+    """Rule E1: an unlisted query parameter is a 400 that names the setting, and nothing goes upstream."""
     async with edge(OK, upstream={"forward_query": ("trace",)}) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "input": "x"}, path=f"/v1/{path}?{query}")
         assert answer.status == 400

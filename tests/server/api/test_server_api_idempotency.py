@@ -1,4 +1,4 @@
-"""``Idempotency-Key`` on its way up: one provider key stands before many people's requests."""
+"""``Idempotency-Key``: the proxy keeps the keys of many clients apart behind one provider key."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ KEY = {"Idempotency-Key": "order-1"}
     "path", ["/v1/chat/completions", "/v1/embeddings", "/v1/moderations", "/v1/images/generations"]
 )
 async def test_an_idempotency_key_is_one_callers(path: str) -> None:
-    """Two clients that choose the same one are two for the provider, which would else give the one what it
-    answered to the other; the same client's is the same each time, and is not another's by guessing."""
+    """The proxy gives each client's key a value of its own, the same each time. Otherwise a provider would
+    give one client the answer of another client with the same key."""
     async with keyed(allow=()) as (proxy, upstream):
         for key in (ALICE, BOB, ALICE):
             assert (await proxy.ask(SAY, {**bearer(key), **KEY}, path=path)).status == 200
@@ -31,7 +31,7 @@ async def test_an_idempotency_key_is_one_callers(path: str) -> None:
 
 
 async def test_an_idempotency_key_is_one_persons() -> None:
-    """People of one key are told apart as everywhere: by what ``auth.end_user`` names."""
+    """End users of one client key, as told apart by ``auth.end_user``, get different values, too."""
     for end_user, people in (("header:x-user", ({"x-user": "ann"}, {"x-user": "bob"})), ("body:user", ())):
         keys = {"webui": declared(ALICE, shared=True)}
         async with keyed(keys=keys, allow=(), auth={"end_user": end_user}) as (proxy, upstream):
@@ -44,7 +44,7 @@ async def test_an_idempotency_key_is_one_persons() -> None:
 
 
 async def test_whoever_is_alone_with_the_provider_says_it_as_it_is() -> None:
-    """On an open server, and where clients bring the provider's own key, nobody else's can be the same."""
+    """In the modes open and forward the upstream gets the client's value unchanged."""
     for mode in ("open", "forward"):
         config: dict[str, Any] = {"auth": {"mode": mode}, "allow": ()}
         async with RawUpstream(OK) as upstream, running(make_config(upstream.url, **config)) as proxy:
@@ -53,8 +53,7 @@ async def test_whoever_is_alone_with_the_provider_says_it_as_it_is() -> None:
 
 
 async def test_turns_of_a_run_are_no_repeats_of_each_other() -> None:
-    """A turn that goes on from a call bears no key of the client's: a provider would answer it with the
-    first turn, call and all."""
+    """The turns of a run carry no key: a provider would answer the second with the first one's answer."""
     called = stream(role(), call("call_1", TIME, '{"timezone":"UTC"}'), finish("tool_calls"))
     answer = stream(role(), content("Noon."), finish())
     async with RawUpstream(called, answer) as upstream, running(make_config(upstream.url)) as proxy:

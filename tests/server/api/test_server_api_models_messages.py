@@ -1,4 +1,4 @@
-"""Lists of models for clients of Messages, which know them in another shape."""
+"""Lists of models for clients of Anthropic's Messages API, which expect another format."""
 
 import json
 
@@ -10,7 +10,7 @@ LISTED = {"object": "list", "data": [{"id": "m-1", "object": "model", "created":
 
 
 async def test_anthropics_client_lists_the_models_of_a_chat_upstream() -> None:
-    """One page and one model, in its own shape; a client of Chat gets the list as it came."""
+    """Anthropic's client gets the list and one model in its format; other clients get the list unchanged."""
     listed = whole(json.dumps(LISTED).encode())
     async with RawUpstream(listed) as upstream:
         config = make_config({"base_url": upstream.url, "wires": ("chat",)})

@@ -1,4 +1,4 @@
-"""What Ollama's clients ask beside chat: models, versions, embeddings, and what may change a server."""
+"""Ollama's API beside chat: models, the version, embeddings, and requests that may change a server."""
 
 import json
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ def reply(body: bytes | str) -> list[Step]:
 async def two(
     ollama: Any, chat: Any, ollama_models: Any = ("*",), **config: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream, RawUpstream]]:
-    """A proxy before an Ollama server and another provider; the first takes the models that it is said to."""
+    """A proxy in front of an Ollama server, which serves ``ollama_models``, and another provider."""
     async with RawUpstream(*ollama) as one, RawUpstream(*chat) as other:
         local = {"name": "local", "base_url": one.url, "wires": ("ollama",), "models": ollama_models}
         cloud = {"name": "cloud", "base_url": other.url, "wires": ("chat",), "models": ("gpt-*",)}
@@ -38,12 +38,12 @@ async def two(
 
 
 async def get(proxy: Proxy, path: str, headers: Any = ()) -> Any:
-    """What a GET is answered with."""
+    """Send a GET and return the answer."""
     return await proxy.ask(None, headers, method="GET", path=path)
 
 
 async def test_tags_are_of_all_upstreams() -> None:
-    """Each in this form, under the names that clients use; an upstream's own entries keep what they say."""
+    """/api/tags lists the models of all upstreams in Ollama's format, those of Ollama itself unchanged."""
     async with two([reply(TAGS)], [reply(LIST)], ("llama*",)) as (proxy, local, cloud):
         answer = await get(proxy, "/api/tags")
         assert [request.target for request in local.requests] == ["/api/tags"]
@@ -56,7 +56,7 @@ async def test_tags_are_of_all_upstreams() -> None:
 
 
 async def test_a_list_in_the_other_form_has_ollamas_models() -> None:
-    """And an upstream of Ollama's own is asked in its own way, also where it is the only one."""
+    """/v1/models lists an Ollama server's models in OpenAI's format, also if it is the only upstream."""
     async with two([reply(TAGS)], [reply(LIST)]) as (proxy, _, _):
         models = (await get(proxy, "/v1/models")).json["data"]
     assert [one["id"] for one in models] == ["llama3.2:latest", "odd:1b", "gpt-4o"]
@@ -69,7 +69,7 @@ async def test_a_list_in_the_other_form_has_ollamas_models() -> None:
 
 
 async def test_a_key_sees_its_own_models() -> None:
-    """In each of the lists."""
+    """Each of Ollama's lists shows a key only its own models; /api/show of another model is a 404."""
     keys = {"alice": declared(ALICE, models=("gpt-*",))}
     running_now = json.dumps({"models": [TAG]})
     async with two([reply(TAGS), reply(running_now)], [reply(LIST)], keys=keys) as (proxy, _, _):
@@ -82,7 +82,7 @@ async def test_a_key_sees_its_own_models() -> None:
 
 
 async def test_one_ollama_server_answers_for_itself() -> None:
-    """Byte for byte, and with its own version."""
+    """With one Ollama server as the only upstream, its lists and its version pass byte for byte."""
     asked = ("/api/tags", "/api/ps", "/api/version")
     bodies = [TAGS, b'{"models": [] }', b'{"version":"0.99"}']
     async with RawUpstream(*map(reply, bodies)) as upstream:
@@ -93,14 +93,14 @@ async def test_one_ollama_server_answers_for_itself() -> None:
 
 
 async def test_a_version_is_told_where_there_is_none() -> None:
-    """Open WebUI asks for it first."""
+    """With several upstreams the proxy itself gives a version, since Open WebUI asks for it first."""
     async with two([], []) as (proxy, _, _):
         assert (await get(proxy, "/api/version")).json["version"].count(".") == 2
 
 
 @pytest.mark.parametrize("asked", [{"model": "llama3.2"}, {"name": "llama3.2"}])
 async def test_a_model_of_ollamas_is_shown_by_its_server(asked: dict[str, Any]) -> None:
-    """Also to older clients, which say name."""
+    """The Ollama server answers /api/show for its models, also to older clients, which send ``name``."""
     body = b'{"capabilities":["completion","tools"]}'
     async with two([reply(body)], []) as (proxy, local, _):
         answer = await proxy.ask(asked, path="/api/show")
@@ -109,7 +109,7 @@ async def test_a_model_of_ollamas_is_shown_by_its_server(asked: dict[str, Any]) 
 
 
 async def test_another_model_is_shown_from_what_is_known() -> None:
-    """Clients decide by its capabilities whether they offer tools, and look for the context's length."""
+    """For another provider's model /api/show has the capabilities and context length that clients need."""
     async with two([], [reply(LIST)], ("llama*",)) as (proxy, _, _):
         shown = (await proxy.ask({"model": "gpt-4o:latest"}, path="/api/show")).json
     assert {"completion", "tools"} <= set(shown["capabilities"])
@@ -119,7 +119,7 @@ async def test_another_model_is_shown_from_what_is_known() -> None:
 
 @pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings"])
 async def test_what_has_no_tools_passes_to_an_ollama_server(path: str) -> None:
-    """Byte for byte; where none serves the model that is said."""
+    """The proxy passes embeddings byte for byte; a model that no Ollama server serves is a 404."""
     body = b'{"model":"m","embeddings":[[0.5]],"prompt_eval_count":3}'
     async with two([reply(body)], [], ("m",)) as (proxy, local, _):
         asked = {"model": "m", "input": "hi", "keep_alive": 0}
@@ -133,7 +133,7 @@ async def test_what_has_no_tools_passes_to_an_ollama_server(path: str) -> None:
 
 
 async def test_a_completion_that_merely_ends_is_an_error() -> None:
-    """Rule E1, as in chat; its tokens count, whatever stands on its last line."""
+    """Rule E1: a completion without its last line ends with an error; the tokens of a whole one count."""
     piece = b'{"model":"m","created_at":"c","response":"It","done":false}\n'
     last = b'{"model":"m","response":"","done":true,"context":[1,2,3],"prompt_eval_count":9,"eval_count":8}\n'
     async with two(
@@ -160,7 +160,7 @@ CHANGES = [
 @pytest.mark.parametrize(("method", "path"), CHANGES)
 @pytest.mark.parametrize("keyed", [True, False])
 async def test_what_may_change_a_server_is_refused(method: str, path: str, keyed: bool) -> None:
-    """In every mode, unless a key names it."""
+    """The proxy refuses requests that may change a server, unless a key's endpoints allow them."""
     keys = {"keys": {"alice": declared(ALICE)}} if keyed else {}
     async with two([], [], **keys) as (proxy, local, _):
         body = {"model": "m"} if method == "POST" else None
@@ -171,7 +171,7 @@ async def test_what_may_change_a_server_is_refused(method: str, path: str, keyed
 
 
 async def test_a_key_may_be_allowed_to_pull() -> None:
-    """By the path; it goes to the server that speaks this dialect, whichever comes first."""
+    """A key whose endpoints have /api/pull may pull; the request goes to the Ollama server."""
     keys = {"alice": declared(ALICE, endpoints=("/api/pull",))}
     async with RawUpstream() as cloud, RawUpstream(reply(b'{"status":"success"}')) as local:
         first = {"name": "cloud", "base_url": cloud.url, "wires": ("chat",)}
@@ -189,7 +189,7 @@ async def test_a_key_may_be_allowed_to_pull() -> None:
     [{"User-Agent": "ollama-python/0.6.3 (x86_64 linux) Python/3.11"}, {"Accept": "text/plain"}],
 )
 async def test_the_root_tells_ollamas_clients_what_they_look_for(headers: dict[str, str]) -> None:
-    """Several ask it first, and take any other answer for no server; others get what they got."""
+    """At the root Ollama's clients get the text that they look for, and others the usual object."""
     async with two([], []) as (proxy, _, _):
         assert (await get(proxy, "/", headers)).body == b"Ollama is running"
         assert (await get(proxy, "/")).json["name"] == "toolrelay"
@@ -198,7 +198,7 @@ async def test_the_root_tells_ollamas_clients_what_they_look_for(headers: dict[s
 
 
 async def test_a_form_is_refused_in_words_that_help() -> None:
-    """curl calls a body a form unless it is told otherwise; a web page may send forms unasked."""
+    """A form, which is what curl sends by default, is a 415 that says which Content-Type to set."""
     async with two([], [], ("m",)) as (proxy, _, _):
         headers = {"Content-Type": "application/x-www-form-urlencoded", "User-Agent": "curl/8.5"}
         answer = await proxy.ask({"model": "m", "messages": [user("hi")]}, headers, path="/api/chat")
@@ -207,7 +207,7 @@ async def test_a_form_is_refused_in_words_that_help() -> None:
 
 
 async def test_paths_of_one_dialect_are_not_below_the_prefix_of_another() -> None:
-    """Two spellings of one thing would be two things for whoever allows paths: this one is unknown."""
+    """Below /v1 the path of Ollama's chat has no meaning: the proxy passes it on like any unknown path."""
     async with two([reply("{}")], [], ("m",)) as (proxy, local, _):
         answer = await proxy.ask({"model": "m", "messages": [user("hi")]}, path="/v1/api/chat")
         assert answer.json == {}

@@ -1,4 +1,4 @@
-"""A client that goes on from its own response at once, at another process of the same record."""
+"""A client that continues its response at once, at another process with the same store."""
 
 import asyncio
 import sqlite3
@@ -31,7 +31,7 @@ KINDS = {
 
 @asynccontextmanager
 async def two(upstream: RawUpstream, url: str, *workers: int) -> AsyncIterator[list[Proxy]]:
-    """Two proxies with one record; each believes that it is one of so many workers."""
+    """Two proxies with one store; ``workers`` are the workers that each is configured to have."""
     first, second = workers or (2, 2)
     async with (
         running(key_config(upstream.url, allow=(), store={"url": url}, server={"workers": first})) as one,
@@ -42,7 +42,7 @@ async def two(upstream: RawUpstream, url: str, *workers: int) -> AsyncIterator[l
 
 @contextmanager
 def locked(path: Path) -> Iterator[sqlite3.Connection]:
-    """Nobody else can write to the record until the lock is given back."""
+    """Lock the database against all other writers until the test releases it."""
     with closing(sqlite3.connect(path, isolation_level=None, timeout=LATE_S)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         yield holder
@@ -63,7 +63,7 @@ async def _goes_on_at_once(url: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_a_client_goes_on_at_another_worker_at_once(tmp_path: Path, kind: str) -> None:
-    """Workers on one file know each response as its caller's by the time that the caller has it."""
+    """Once a client has its response, another worker on the same file accepts the id from that client."""
     await _goes_on_at_once(f"sqlite:///{tmp_path}/r.db", kind)
 
 
@@ -71,7 +71,7 @@ async def test_a_client_goes_on_at_another_worker_at_once(tmp_path: Path, kind: 
 async def test_a_client_goes_on_at_another_machine_at_once(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same for processes that share a server."""
+    """Once a client has its response, another process on the same PostgreSQL database accepts the id."""
     need_postgres()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     async with new_schema() as url:
@@ -80,7 +80,7 @@ async def test_a_client_goes_on_at_another_machine_at_once(
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_the_end_waits_for_the_note(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends a response goes out when it is on record whose it is, and all before that at once."""
+    """The proxy holds back the end of a response until the store has recorded who owns it."""
     monkeypatch.setattr("proxy.relay.memory.commit_waiter.END_WAIT_S", LATE_S)
     monkeypatch.setattr("proxy.relay.memory.commit_waiter._PAUSES_S", ())
     path = tmp_path / "r.db"
@@ -102,7 +102,7 @@ async def test_the_end_waits_for_the_note(tmp_path: Path, kind: str, monkeypatch
 
 
 async def test_the_stream_itself_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A locked record holds back the last event of a stream, and none of those before it."""
+    """While the store is locked, the proxy holds back the last event of a stream but none before it."""
     monkeypatch.setattr("proxy.relay.memory.commit_waiter.END_WAIT_S", LATE_S)
     path = tmp_path / "r.db"
     pieces = (
@@ -111,7 +111,7 @@ async def test_the_stream_itself_waits_for_nothing(tmp_path: Path, monkeypatch: 
         event('{"type":"response.completed","response":{"id":"resp_1"}}'),
     )
     begun, *rest = chunked(*pieces)
-    # What comes in one read goes out in one piece.
+    # The pauses separate the events: the proxy sends in one piece what it reads at once.
     script = [begun, *[step for piece in rest for step in (piece, 0.1)]]
     async with RawUpstream(script) as upstream, two(upstream, f"sqlite:///{path}") as (one, _):
         with locked(path) as holder:
@@ -131,10 +131,10 @@ async def test_the_stream_itself_waits_for_nothing(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("ask", ["goes on", "asks for it"])
 async def test_a_miss_is_looked_at_again(tmp_path: Path, ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A note that another process is just writing is found, though the first look came too soon."""
+    """If a process finds no owner, it looks again: another process may be writing it at that moment."""
     path = tmp_path / "r.db"
     monkeypatch.setattr("proxy.relay.memory.commit_waiter._PAUSES_S", (0.05,) * 400)
-    # The first one believes to be alone, so that it holds nothing back.
+    # The first proxy is configured as the only worker, so it holds nothing back.
     async with (
         RawUpstream(KINDS["reply"]) as upstream,
         two(upstream, f"sqlite:///{path}", 1, 2) as (
@@ -165,7 +165,7 @@ async def test_a_miss_is_looked_at_again(tmp_path: Path, ask: str, monkeypatch: 
 
 
 async def test_a_note_that_comes_too_late_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A locked record holds an answer up for a moment only; that it was too slow is counted."""
+    """If the store stays locked, the answer goes out after a short wait and is counted as late."""
     monkeypatch.setattr("proxy.relay.memory.commit_waiter.END_WAIT_S", 0.05)
     path = tmp_path / "r.db"
     async with RawUpstream(KINDS["reply"]) as upstream, two(upstream, f"sqlite:///{path}") as (one, _):
@@ -180,7 +180,7 @@ async def test_a_note_that_comes_too_late_is_said(tmp_path: Path, monkeypatch: p
 
 
 async def test_a_conversation_is_known_elsewhere_at_once(tmp_path: Path) -> None:
-    """What a caller made with one worker is no stranger's conversation to another one."""
+    """Another worker knows at once that a conversation belongs to the client that created it."""
     made = whole(b'{"id":"conv_1","object":"conversation"}')
     keys = {"alice": declared(ALICE, endpoints=("/conversations*",))}
     config: dict[str, Any] = {"allow": (), "keys": keys, "server": {"workers": 2}}

@@ -1,4 +1,4 @@
-"""Whose a response is: every id that went out under the provider's one key belongs to one client key."""
+"""Ownership of responses: behind one provider key, each response id belongs to one client key."""
 
 import json
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ DELETED = whole(b'{"deleted":true}')
 
 
 def error_of(answer: Answer, response_id: str) -> tuple[int, str]:
-    """An answer's status and words, with the id that was asked for taken out."""
+    """An answer's status and message, without the id that was asked for."""
     return answer.status, answer.error["message"].replace(response_id, "ID")
 
 
@@ -44,7 +44,7 @@ STREAMS = ("stream", "cut event", "crlf", "large event")
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 @pytest.mark.parametrize("url", ["memory:", "sqlite"])
 async def test_a_response_is_its_askers(tmp_path: Any, kind: str, allow: tuple[str, ...], url: str) -> None:
-    """The id of an answer is its asker's alone: everybody else is told that there is no such response."""
+    """Only the client that got a response may use its id; all others get the 404 of an unknown id."""
     url = url if url == "memory:" else f"sqlite:///{tmp_path / 'r.db'}"
     async with keyed(BODIES[kind], DELETED, allow=allow, store={"url": url}) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "stream": kind in STREAMS}, bearer(ALICE), path=RESPONSES)
@@ -66,7 +66,7 @@ async def test_a_response_is_its_askers(tmp_path: Any, kind: str, allow: tuple[s
 @pytest.mark.parametrize("path", [RESPONSES, f"{RESPONSES}/compact", f"{RESPONSES}/input_tokens"])
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 async def test_nobody_goes_on_from_anothers_response(path: str, allow: tuple[str, ...]) -> None:
-    """A previous response has to be the caller's own, wherever a body may name one."""
+    """``previous_response_id`` must be the caller's own; another's id gets the 404 of an unknown one."""
     async with keyed(reply(message("hello")), allow=allow) as (proxy, upstream):
         await proxy.ask(ASK, bearer(ALICE), path=RESPONSES)
         body = {**ASK, "previous_response_id": "resp_1"}
@@ -82,7 +82,7 @@ async def test_nobody_goes_on_from_anothers_response(path: str, allow: tuple[str
 
 
 async def test_a_response_with_hidden_turns_is_gone_on_from() -> None:
-    """A response that the record keeps is its caller's as well, and nobody else's."""
+    """The caller can continue a response that the proxy stored with hidden turns; nobody else can."""
     call = reply(function_call("c1", "core__get_current_time", '{"timezone":"UTC"}'))
     async with keyed(call, reply(message("noon")), reply(message("on"))) as (proxy, upstream):
         answer = await proxy.ask(ASK, bearer(ALICE), path=RESPONSES)
@@ -94,7 +94,7 @@ async def test_a_response_with_hidden_turns_is_gone_on_from() -> None:
 
 @pytest.mark.parametrize("path", ["compact", "input_tokens"])
 async def test_no_other_method_gets_around_ownership(path: str) -> None:
-    """What is an operation for POST is an id, and nobody's, for GET and DELETE."""
+    """For GET and DELETE the name of a POST operation is an unknown response id, so the client gets a 404."""
     async with keyed(DELETED) as (proxy, upstream):
         for method in ("GET", "DELETE"):
             answer = await proxy.ask(None, bearer(ALICE), method=method, path=f"{RESPONSES}/{path}")
@@ -104,7 +104,7 @@ async def test_no_other_method_gets_around_ownership(path: str) -> None:
 
 @pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}])
 async def test_conversations_are_for_keys_that_may_have_them(conversation: Any) -> None:
-    """A conversation is everybody's behind one provider key, so it needs the endpoint."""
+    """All keys share the provider's conversations, so a key may use them only if its endpoints say so."""
     keys = {"alice": declared(ALICE), "bob": declared(BOB, endpoints=("/conversations*",))}
     async with keyed(reply(message("hello")), keys=keys, allow=()) as (proxy, upstream):
         body = {**ASK, "conversation": conversation}
@@ -115,7 +115,7 @@ async def test_conversations_are_for_keys_that_may_have_them(conversation: Any) 
 
 
 async def test_end_users_of_one_key_are_told_apart() -> None:
-    """With auth.end_user a response is one person's, and not that of all who share the key."""
+    """With auth.end_user a response belongs to one end user, not to everybody who shares the key."""
     async with keyed(reply(message("hello")), allow=(), auth={"end_user": "header:x-user"}) as (proxy, _):
         await proxy.ask(ASK, {**bearer(ALICE), "x-user": "ann"}, path=RESPONSES)
         for user, status in (("ann", 200), ("bea", 404), ("", 404), ("\xff", 404)):
@@ -125,7 +125,7 @@ async def test_end_users_of_one_key_are_told_apart() -> None:
 
 
 async def test_an_end_user_may_be_named_in_any_bytes() -> None:
-    """A name that is no UTF-8 is a name all the same, and no fault of the server."""
+    """An end user's name that is not UTF-8 works like any other and causes no server error."""
     async with keyed(reply(message("hello")), allow=(), auth={"end_user": "header:x-user"}) as (proxy, _):
         odd, other = {**bearer(ALICE), "x-user": "\xff"}, {**bearer(ALICE), "x-user": "\xfe"}
         assert (await proxy.ask(ASK, odd, path=RESPONSES)).status == 200
@@ -140,7 +140,7 @@ PIECES = [piece + b"}" for piece in LONG[:-1].split(b"}")]
 
 @pytest.mark.parametrize("framed", ["chunks", "a length"])
 async def test_an_object_in_pieces_is_its_callers(framed: str) -> None:
-    """Pieces that each end as an object does hide no id, whether or not the length is known."""
+    """The proxy finds the id in a body whose pieces each end like an object, with or without a length."""
     whole_one: list[Step] = [
         head("Content-Type: application/json", f"Content-Length: {len(LONG)}"),
         *PIECES,
@@ -155,7 +155,7 @@ async def test_an_object_in_pieces_is_its_callers(framed: str) -> None:
 
 
 async def test_an_object_in_pieces_is_not_read_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it costs to find the id grows with the size of the body, not with its square."""
+    """To find the id, the proxy parses at most three times the body's size, however many pieces come."""
     read: list[int] = []
 
     def loads(text: bytes) -> Any:
@@ -184,7 +184,7 @@ ODD: dict[str, list[Step]] = {
 
 
 def test_an_object_in_many_pieces_is_not_parsed_at_each() -> None:
-    """Pieces that each look like the end of an object cost no more than a bound in all."""
+    """If each piece looks like the end of an object, the proxy still parses less than 64 MiB in all."""
     parsed = 0
 
     class Counted(OwnedClientStream):
@@ -202,7 +202,7 @@ def test_an_object_in_many_pieces_is_not_parsed_at_each() -> None:
 
 @pytest.mark.parametrize("kind", sorted(ODD))
 async def test_what_has_no_id_is_nobodys(kind: str) -> None:
-    """What is no response passes all the same, and gives nobody one."""
+    """The client gets an upstream's answer without a response id, and nobody comes to own an id."""
     async with keyed(ODD[kind], allow=()) as (proxy, _):
         answer = await proxy.ask(ASK, bearer(ALICE), path=RESPONSES)
         assert answer.clean or kind == "a huge event"

@@ -1,4 +1,4 @@
-"""Our own responses over HTTP: which path means what, and what is left for the upstream."""
+"""The proxy's stored responses over HTTP: what each path does, and what the upstream is asked to delete."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from proxy.wires.responses.body import upstream_ids
 
 
 def record_of(items: Sequence[dict[str, Any]] = (), chain: Sequence[str] = ()) -> ResponseRecord:
-    """A response of ours."""
+    """A response that the proxy stored."""
     continuation = json.dumps({"upstream_ids": list(chain)}).encode()
     return ResponseRecord(
         "resp_1", "run_1", "me", b'{"id":"resp_1"}', json.dumps(list(items)).encode(), continuation, 1e12
@@ -43,7 +43,7 @@ def body_of(answer: web.Response | None) -> dict[str, Any]:
 
 
 async def stored(*records: ResponseRecord) -> tuple[StoredResponses, list[ResponseRecord]]:
-    """The store behind HTTP, and what was asked to be forgotten upstream."""
+    """The HTTP side of a store with these records, and the list of records to delete upstream."""
     store = MemoryStore(StoreOptions(keep_days=36500))
     await store.start()
     for record in records:
@@ -62,7 +62,7 @@ STORED: dict[str, Endpoint] = {known.action: known for known in SERVED.endpoints
 
 @pytest.mark.parametrize("action", STORED)
 async def test_what_is_another_callers(action: str) -> None:
-    """The same nothing for an id that is unknown and for one that somebody else owns."""
+    """The proxy has no answer for an unknown id and for another caller's id, and deletes nothing upstream."""
     responses, forgotten = await stored(record_of())
     assert await responses.answer(STORED[action], "resp_1", "", "you") is None
     assert await responses.answer(STORED[action], "resp_2", "", "me") is None
@@ -71,7 +71,7 @@ async def test_what_is_another_callers(action: str) -> None:
 
 
 async def test_a_number_is_a_number() -> None:
-    """``starting_after`` is digits, and not too many."""
+    """``starting_after`` must be a number of a few digits; anything else is an error that names it."""
     responses, _ = await stored(record_of())
     for query, told in (("stream=true", b"None"), ("stream=true&starting_after=12", b"12")):
         answer = await responses.answer(STORED["retrieve"], "resp_1", query, "me")
@@ -85,7 +85,7 @@ async def test_a_number_is_a_number() -> None:
 
 
 async def test_input_items_have_types_and_ids() -> None:
-    """Each has an id that stays the same, its own where it has one; an assistant's text is output."""
+    """Each input item has a type and a stable id, its own if it has one; an assistant's text is output."""
     items: list[dict[str, Any]] = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b"},
@@ -112,7 +112,7 @@ async def test_input_items_have_types_and_ids() -> None:
 
 
 async def test_pages_are_bounded() -> None:
-    """20 items unless another number is asked for, 100 at most."""
+    """A page has 20 input items unless the client asks for another number, and says that more follow."""
     responses, _ = await stored(record_of([{"role": "user", "content": str(n)} for n in range(120)]))
     for query, count in (("", 20), ("limit=100", 100), ("limit=1", 1)):
         answer = await responses.answer(STORED["input_items"], "resp_1", query, "me")
@@ -121,7 +121,7 @@ async def test_pages_are_bounded() -> None:
 
 
 async def test_deleting_forgets_upstream_too() -> None:
-    """Once, with what is known of it."""
+    """Deleting a stored response deletes its ids upstream, too, but only the first time."""
     responses, forgotten = await stored(record_of(chain=["resp_1", "resp_9"]))
     assert await responses.answer(STORED["delete"], "resp_1", "", "me") is not None
     assert [upstream_ids(record.continuation) for record in forgotten] == [["resp_1", "resp_9"]]
@@ -129,7 +129,7 @@ async def test_deleting_forgets_upstream_too() -> None:
 
 
 class Fake:
-    """An upstream that notes what it is to delete."""
+    """An upstream that records what it is asked to delete."""
 
     def __init__(self, name: str, status: int = 200) -> None:
         self.name = name
@@ -140,7 +140,7 @@ class Fake:
         self.closed = 0
 
     async def open(self, request: UpstreamRequest) -> Any:
-        """Answer, or not."""
+        """Answer, fail or hang, as ``status`` says."""
         self.asked.append((request.method, request.path))
         if self.status == 0:
             raise UpstreamUnreachable("gone")
@@ -149,12 +149,12 @@ class Fake:
         return self
 
     async def aclose(self) -> None:
-        """Count what was let go."""
+        """Count the closed responses."""
         self.closed += 1
 
 
 def run_of(upstream: str) -> RunRecord:
-    """The run that the response came of."""
+    """The run that produced the response."""
     return RunRecord(
         id="run_1", request_id="r", caller="me", wire="responses", model="m", upstream=upstream, stream=True,
         status="completed", started_at=1e12,
@@ -162,7 +162,7 @@ def run_of(upstream: str) -> RunRecord:
 
 
 async def forget(*fakes: Fake, ran_at: str | None, chain: Sequence[str]) -> None:
-    """Forget a response of a run that one of these upstreams served."""
+    """Delete a response at the upstream that served its run; ``ran_at`` is ``None`` if no run is stored."""
     store = MemoryStore(StoreOptions(keep_days=36500))
     await store.start()
     if ran_at is not None:
@@ -172,7 +172,7 @@ async def forget(*fakes: Fake, ran_at: str | None, chain: Sequence[str]) -> None
 
 
 async def test_the_upstream_that_served_a_run_forgets_it() -> None:
-    """Every response that it kept of it; the default upstream where the run is not on record any more."""
+    """The proxy deletes each id at the upstream that served the run, or at the default one without a run."""
     first, second = Fake("a"), Fake("b", 404)
     await forget(first, second, ran_at="b", chain=["resp_1", "resp_2"])
     assert sorted(second.asked) == [("DELETE", "/responses/resp_1"), ("DELETE", "/responses/resp_2")]
@@ -184,7 +184,7 @@ async def test_the_upstream_that_served_a_run_forgets_it() -> None:
 
 
 async def test_an_id_that_is_a_path_deletes_nothing() -> None:
-    """What an upstream called its response is an id for another one, or nothing: our key goes with it."""
+    """The proxy sends no malformed id upstream: with its own key, a path could delete something else."""
     fake = Fake("a")
     odd = ["../files/file-1", "resp_1/cancel", "resp_1?x=1", "..", "resp_\u00e9", "r HTTP/1.1\r\nx: y", ""]
     await forget(fake, ran_at=None, chain=[*odd, "resp_2"])
@@ -193,7 +193,7 @@ async def test_an_id_that_is_a_path_deletes_nothing() -> None:
 
 @pytest.mark.parametrize("status", [0, 1, 500])
 async def test_an_upstream_that_forgets_nothing(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unreachable, silent or refusing: ours is gone all the same, within bounded time."""
+    """Whether the upstream fails, hangs or refuses, the deletion ends after at most 64 requests."""
     monkeypatch.setattr(forgetting, "_PATIENCE_S", 0.05)
     fake = Fake("a", status)
     await forget(fake, ran_at="a", chain=[f"resp_{n}" for n in range(100)])
@@ -204,7 +204,7 @@ async def test_an_upstream_that_forgets_nothing(status: int, monkeypatch: pytest
 async def test_a_record_that_forgets_who_served_is_said(
     silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nobody can say which upstream has it none is asked: another's 404 would say that it is gone."""
+    """If the store cannot say which upstream served the run, the proxy asks none and logs the loss."""
     monkeypatch.setattr(forgetting, "_PATIENCE_S", 0.05)
     first, second, store = Fake("a"), Fake("b"), MemoryStore()
     await store.start()

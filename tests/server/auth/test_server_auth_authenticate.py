@@ -1,4 +1,4 @@
-"""Who comes in: keys, tokens and modes as a raw socket sees them, and what reaches the upstream."""
+"""Authentication, seen from a raw socket: keys, tokens and modes, and what reaches the upstream."""
 
 import io
 import json
@@ -25,7 +25,7 @@ MODELS = whole(b'{"object":"list","data":[{"id":"gpt-4o"},{"id":"gpt-4o-mini"},{
 
 
 def told_apart(answer: Answer) -> tuple[int, dict[str, Any]]:
-    """What a client can learn of an answer: all but ids and dates."""
+    """The parts of an answer by which a client could tell two refusals apart."""
     return answer.status, answer.error
 
 
@@ -54,7 +54,7 @@ NO_KEY: list[Sequence[tuple[str, str]]] = [
 
 
 async def test_whoever_has_no_valid_key_gets_one_and_the_same_401() -> None:
-    """Missing, malformed, unknown, expired and revoked keys are all answered alike; nothing goes upstream."""
+    """A missing, malformed, unknown, expired or revoked key gets the same 401, and nothing goes upstream."""
     keys = {"alice": declared(ALICE), "late": declared(BOB, expires=1.0)}
     async with keyed(keys=keys) as (proxy, upstream):
         store = proxy.services.store
@@ -82,7 +82,7 @@ async def test_whoever_has_no_valid_key_gets_one_and_the_same_401() -> None:
     ],
 )
 async def test_keys_come_as_sdks_send_them(headers: dict[str, str]) -> None:
-    """OpenAI's, Azure's and Anthropic's headers are read, and none of them goes upstream."""
+    """The proxy reads keys from OpenAI's, Azure's and Anthropic's headers and sends none upstream."""
     async with keyed() as (proxy, upstream):
         answer = await proxy.ask(ASK, headers)
         assert answer.status == 200
@@ -94,7 +94,7 @@ async def test_keys_come_as_sdks_send_them(headers: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_a_key_of_the_store_comes_in_until_it_is_revoked(tmp_path: Any, kind: str) -> None:
-    """A key made while the server runs is valid with the next request, and so is its revocation."""
+    """A key that is made or revoked while the server runs is accepted or refused with the next request."""
     url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'r.db'}"
     async with keyed(store={"url": url}) as (proxy, upstream):
         assert (await proxy.ask(ASK, bearer(ALICE))).status == 200
@@ -110,7 +110,7 @@ async def test_a_key_of_the_store_comes_in_until_it_is_revoked(tmp_path: Any, ki
 
 
 async def test_a_connection_is_not_one_callers() -> None:
-    """Each request is let in for its own key, whatever came before it on the connection."""
+    """The proxy checks each request's own key, whatever came before it on the connection."""
     async with keyed() as (proxy, upstream), proxy.connect() as conversation:
 
         async def status(headers: Any, **target: str) -> int:
@@ -127,7 +127,7 @@ async def test_a_connection_is_not_one_callers() -> None:
 
 
 async def test_a_revoked_key_is_out_on_an_open_connection() -> None:
-    """What a connection remembers of a key ends with the key, and so does what it may."""
+    """The proxy refuses a revoked key, also on a connection on which it has accepted it before."""
     async with keyed() as (proxy, _), proxy.connect() as conversation:
         store = proxy.services.store
         secret = await made(store)
@@ -137,7 +137,7 @@ async def test_a_revoked_key_is_out_on_an_open_connection() -> None:
             return (await conversation.answer()).status
 
         assert [await status(), await status()] == [200, 200]
-        await made(store, name="other")  # Another key is no reason to ask again for who comes in.
+        await made(store, name="other")  # A new key must not affect the one that is in use.
         assert [await status(), await status()] == [200, 200]
         for key in (await store.read_keys()).keys:
             await store.revoke_key(key.id)
@@ -145,7 +145,7 @@ async def test_a_revoked_key_is_out_on_an_open_connection() -> None:
 
 
 async def test_without_a_valid_key_the_door_stays_shut() -> None:
-    """Where the last key is revoked or its time is over everybody gets a 503 that says what to do."""
+    """If the last key has expired, every request gets a 503 that says what to do, until a key is made."""
     async with keyed(keys={"a": declared(ALICE, expires=1.0)}) as (proxy, upstream):
         for headers in ({}, bearer(ALICE), bearer(BOB)):
             answer = await proxy.ask(ASK, headers)
@@ -158,7 +158,7 @@ async def test_without_a_valid_key_the_door_stays_shut() -> None:
 
 
 async def test_a_key_in_an_address_is_refused() -> None:
-    """A key or token in path or query is a 400, even beside a valid one, and goes nowhere."""
+    """A key or token in path or query is a 400, even beside a valid key, and nothing goes upstream."""
     async with keyed() as (proxy, upstream):
         for path in (
             "/v1/chat/completions?api_key=tr_" + "A" * 43,
@@ -171,7 +171,7 @@ async def test_a_key_in_an_address_is_refused() -> None:
 
 
 async def test_a_declared_key_in_an_address_is_refused() -> None:
-    """A key of the configuration looks like nothing, and is a 400 in path or query all the same."""
+    """A configured key, which has no special form, is a 400 in path or query, too."""
     secret = "q7+Zt/4mXw9=" * 3
     quoted = secret.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
     keys = {"alice": declared(ALICE), "own": declared(secret)}
@@ -188,7 +188,7 @@ async def test_a_declared_key_in_an_address_is_refused() -> None:
             f"/v1/models/{ALICE}",
             f"/v1/chat/completions?api_key={ALICE}",
         ):
-            # The connection knows its key by then.
+            # Authenticate the connection first: that must not let the address pass.
             assert (await asked(bearer(ALICE), "/v1/chat/completions?beta=" + "y" * 80)).status == 200
             for headers in (bearer(ALICE), {}):
                 answer = await asked(headers, path)
@@ -198,7 +198,7 @@ async def test_a_declared_key_in_an_address_is_refused() -> None:
 
 @pytest.mark.parametrize("mode", ["open", "forward"])
 async def test_a_key_in_an_address_is_refused_where_none_is_asked_for(mode: str) -> None:
-    """An administrator's key in path or query goes nowhere, also where clients need none of ours."""
+    """A key of the proxy in path or query is a 400 also in modes in which clients need none."""
     async with keyed(auth={"mode": mode}) as (proxy, upstream):
         secret = await made(proxy.services.store, admin=True)
         for path in (f"/v1/models?key={ALICE}", f"/v1/models/{ALICE}", f"/v1/models?key={secret}"):
@@ -229,7 +229,7 @@ INFERENCE = [
 
 @pytest.mark.parametrize("path", INFERENCE)
 async def test_any_key_may_call_inference(path: str) -> None:
-    """Completions, responses, embeddings, moderations, audio and images are every key's."""
+    """Every key may call completions, responses, embeddings, moderations, audio and images."""
     async with keyed(allow=()) as (proxy, upstream):
         assert (await proxy.ask({"model": "m", "input": "x"}, bearer(ALICE), path=f"/v1{path}")).status == 200
         assert upstream.requests[0].target == f"/v1{path}"
@@ -257,7 +257,7 @@ async def test_any_key_may_call_inference(path: str) -> None:
     ],
 )
 async def test_all_else_needs_endpoints(method: str, path: str) -> None:
-    """What would be everybody's behind one provider key is a 403 that says what to do, and goes nowhere."""
+    """A path whose data all clients of the provider key share is a 403 that says what to do."""
     async with keyed() as (proxy, upstream):
         answer = await proxy.ask(
             {} if method == "POST" else None, bearer(ALICE), method=method, path=f"/v1{path}"
@@ -279,7 +279,7 @@ async def test_endpoints_open_paths_for_one_key() -> None:
 
 
 async def test_nothing_of_our_own_goes_upstream() -> None:
-    """Paths below /v1/toolrelay are answered here in every mode."""
+    """The proxy answers paths below /v1/toolrelay itself and sends none upstream."""
     async with (
         RawUpstream(OK) as upstream,
         running(make_config(upstream.url)) as proxy,
@@ -296,7 +296,7 @@ LIMITED = {"alice": declared(ALICE, models=("gpt-4o*",)), "bob": declared(BOB)}
 
 
 async def test_models_of_a_key() -> None:
-    """A key is served its models; any other is not there, neither by name nor on the list."""
+    """For a key with a list of models any other model is a 404, and a request without a model a 400."""
     async with keyed(OK, keys=LIMITED) as (proxy, upstream):
         assert (await proxy.ask({**ASK, "model": "gpt-4o-mini"}, bearer(ALICE))).status == 200
         answer = await proxy.ask({**ASK, "model": "o9"}, bearer(ALICE))
@@ -308,7 +308,7 @@ async def test_models_of_a_key() -> None:
 
 
 async def test_the_list_of_models_is_the_keys() -> None:
-    """GET /v1/models and /v1/models/NAME show a key its own models alone."""
+    """GET /v1/models and /v1/models/NAME show a key only its own models."""
     async with keyed(MODELS, keys=LIMITED) as (proxy, _):
         listed = (await proxy.ask(None, bearer(ALICE), method="GET", path="/v1/models")).json
         assert [model["id"] for model in listed["data"]] == ["gpt-4o", "gpt-4o-mini"]
@@ -328,7 +328,7 @@ async def test_the_list_of_models_is_the_keys() -> None:
     ],
 )
 async def test_further_models_in_a_body_count_too(more: dict[str, Any]) -> None:
-    """Fallbacks and models of hosted tools are a key's only where it may use them."""
+    """A request is a 404 if its fallbacks or hosted tools name a model that the key may not use."""
     async with keyed(keys=LIMITED) as (proxy, upstream):
         body = {"model": "gpt-4o", "input": "x", **more}
         for path in ("/v1/responses", "/v1/moderations"):
@@ -349,7 +349,7 @@ async def test_further_models_in_a_body_count_too(more: dict[str, Any]) -> None:
     ],
 )
 async def test_a_field_is_not_said_twice_in_two_cases(path: str, more: dict[str, Any], param: str) -> None:
-    """What a key is limited by is no other field to an upstream that reads names in any case."""
+    """A field that differs only in case from one that limits a key is a 400: an upstream may ignore case."""
     async with keyed(keys=LIMITED) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "model": "gpt-4o", "input": "x", **more}, bearer(ALICE), path=path)
         assert (answer.status, answer.error["param"]) == (400, param)
@@ -371,7 +371,7 @@ READ = [
 
 @pytest.mark.parametrize("path", READ)
 async def test_a_limited_key_has_its_model_read_on_every_path(path: str) -> None:
-    """Whatever a limited key posts as JSON is read for its model, and refused without one."""
+    """On every path with JSON the proxy reads a limited key's model, and refuses a body without one."""
     keys = {"alice": declared(ALICE, models=("gpt-4o*",), endpoints=("/rerank", "/score"))}
     async with keyed(keys=keys) as (proxy, upstream):
         for body, status in (({"model": "gpt-4o"}, 200), ({"model": "o9"}, 404), ({"input": "x"}, 400)):
@@ -406,7 +406,7 @@ UNREAD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "body"), UNREAD)
 async def test_a_model_beside_the_one_that_counts_does_not_help(path: str, body: dict[str, Any]) -> None:
-    """Where a body's top does not say what answers, a model of the key's there opens nothing."""
+    """Where the body's ``model`` does not decide which model answers, a key limited to models gets a 403."""
     keys = {
         "alice": declared(ALICE, models=("gpt-4o*",), endpoints=("/*",)),
         "bob": declared(BOB, endpoints=("/*",)),
@@ -419,7 +419,7 @@ async def test_a_model_beside_the_one_that_counts_does_not_help(path: str, body:
 
 
 async def test_a_limited_key_gets_nothing_whose_model_cannot_be_read() -> None:
-    """Multipart bodies, and paths of its endpoints without JSON, are a 403 for a key with models."""
+    """A key limited to models gets a 403 for multipart bodies and for requests without a body."""
     keys = {"alice": declared(ALICE, models=("gpt-4o*",), endpoints=("/files*", "/rerank"))}
     async with keyed(keys=keys) as (proxy, upstream):
         form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\ngpt-4o\r\n--b--\r\n'
@@ -440,7 +440,7 @@ async def test_a_limited_key_gets_nothing_whose_model_cannot_be_read() -> None:
 
 
 async def test_upstreams_of_a_key() -> None:
-    """A key reaches its upstreams alone, by model, without one, and on the list."""
+    """A key reaches only its own upstreams: with a model, without one and in the list of models."""
     first = whole(b'{"object":"list","data":[{"id":"one"}]}')
     second = whole(b'{"object":"list","data":[{"id":"two"}]}')
     async with RawUpstream(first) as a, RawUpstream(second) as b:
@@ -482,12 +482,12 @@ async def test_an_upstream_that_is_no_more_serves_nobody() -> None:
     ],
 )
 def test_the_mode_is_fixed_by_keys_that_ever_were(wanted: Any, keys: bool, loopback: bool, mode: str) -> None:
-    """auto asks for keys once there were any; the others are what they say."""
+    """Mode auto becomes keys if there ever was a key, else start_token; the other modes stay as they are."""
     assert fixed_mode(wanted, keys=keys, loopback=loopback) == mode
 
 
 async def test_auto_does_not_open_the_door_to_other_machines() -> None:
-    """Without keys auth.mode auto starts on loopback only, and says what to do; a key lets it start."""
+    """Without keys mode auto starts only on loopback; otherwise the error says what to do."""
     keys: dict[str, Any]
     for keys in ({}, {"keys": {"alice": declared(ALICE)}}):
         sections: dict[str, Any] = {"auth": {"mode": "auto"}, "server": {"host": "0.0.0.0"}, **keys}
@@ -505,7 +505,7 @@ async def test_auto_does_not_open_the_door_to_other_machines() -> None:
 
 
 async def test_a_server_without_authentication_stays_so_until_the_next_start() -> None:
-    """The first key changes nothing for a running server without authentication: no caller needs it."""
+    """An open server stays open when the first key is made while it runs."""
     async with RawUpstream(OK) as upstream, running(make_config(upstream.url)) as proxy:
         await made(proxy.services.store)
         assert (await proxy.ask(ASK)).status == 200
@@ -513,7 +513,7 @@ async def test_a_server_without_authentication_stays_so_until_the_next_start() -
 
 
 async def test_a_lost_record_does_not_open_the_door(tmp_path: Any) -> None:
-    """Once a key was made, auto starts with keys, though its record is gone: everybody gets a 503."""
+    """If the database is lost, mode auto still asks for keys: every request gets a 503."""
     async with RawUpstream(OK) as upstream:
         sections: dict[str, Any] = {
             "store": {"url": f"sqlite:///{tmp_path / 'r.db'}"},
@@ -538,7 +538,7 @@ async def test_a_lost_record_does_not_open_the_door(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
 async def test_keys_taken_out_of_the_configuration_open_nothing(tmp_path: Any, lost: bool) -> None:
-    """auto counts keys that were declared once, also where the record is gone since: everybody gets a 503."""
+    """If all configured keys are removed, mode auto still asks for keys, even if the database is lost."""
     sections: dict[str, Any] = {"store": {"url": f"sqlite:///{tmp_path / 'r.db'}"}, "auth": {"mode": "auto"}}
     async with RawUpstream(OK) as upstream:
         async with running(key_config(upstream.url, **sections)) as proxy:
@@ -554,7 +554,7 @@ async def test_keys_taken_out_of_the_configuration_open_nothing(tmp_path: Any, l
 
 
 async def test_forward_sends_the_clients_key_in_place_of_ours() -> None:
-    """With auth.mode forward the client's Authorization goes up as it is, and ours never does."""
+    """In mode forward the upstream gets the client's Authorization unchanged and never the proxy's own."""
     async with RawUpstream(OK) as upstream:
         async with running(make_config(upstream.url, auth={"mode": "forward"})) as proxy:
             for headers in ({}, {"Authorization": ""}, {"api-key": "sk-client"}):
@@ -568,7 +568,7 @@ async def test_forward_sends_the_clients_key_in_place_of_ours() -> None:
 
 
 async def test_forward_does_not_send_a_key_of_the_proxy_up() -> None:
-    """A client or administrator key, or a token, is refused where it would go to the provider."""
+    """In mode forward the proxy refuses its own keys and tokens, which would go to the provider."""
     keys = {"admin": declared(ALICE, admin=True)}
     async with RawUpstream(OK) as upstream:
         config = key_config(upstream.url, auth={"mode": "forward"}, keys=keys)
@@ -585,7 +585,7 @@ async def test_forward_does_not_send_a_key_of_the_proxy_up() -> None:
 
 
 async def test_forward_tells_callers_apart(tmp_path: Any) -> None:
-    """Runs of one client key have one caller, after a restart too, which shows nothing of the key."""
+    """In mode forward one client key is one caller, also after a restart; the name does not show the key."""
     names = []
     async with RawUpstream(OK) as upstream:
         url = f"sqlite:///{tmp_path / 'r.db'}"
@@ -601,7 +601,7 @@ async def test_forward_tells_callers_apart(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["open", "start_token", "keys", "forward", "auto"])
 async def test_administrators_come_with_a_key_in_every_mode(mode: str) -> None:
-    """/admin is for keys with admin, of the configuration and of the record; all others get one 401."""
+    """In every mode /admin needs a configured or stored key with ``admin``; all others get the same 401."""
     keys = {"alice": declared(ALICE, admin=True), "bob": declared(BOB, mint=True)}
     async with keyed(keys=keys, auth={"mode": mode}) as (proxy, upstream):
         store = proxy.services.store
@@ -622,11 +622,11 @@ async def test_administrators_come_with_a_key_in_every_mode(mode: str) -> None:
         assert upstream.requests == []
 
 
-# ---------------------------------------------------------------- what is where
+# ---------------------------------------------------------------- secrets and rights
 
 
 async def test_secrets_are_nowhere_but_with_their_owner(tmp_path: Any) -> None:
-    """Client keys and tokens are in no log line, file, row, upstream request or error, whatever happens."""
+    """Client keys and tokens appear in no line of the log, stored file, upstream request or answer."""
     log = io.StringIO()
     async with RawUpstream(OK) as upstream:
         url = f"sqlite:///{tmp_path / 'r.db'}"
@@ -647,7 +647,7 @@ async def test_secrets_are_nowhere_but_with_their_owner(tmp_path: Any) -> None:
                 for one in secrets:
                     for headers in (bearer(one), {"api-key": one}, {"Authorization": one}):
                         shown += (await proxy.ask(ASK, headers)).body
-                    # The parser's own answer quotes the line to whoever sent it; the log must not.
+                    # The parser quotes the line in its answer to the sender; the log must not.
                     await proxy.ask(ASK, [("X-Bad\x01", one)])
                     await proxy.ask(ASK, bearer(ALICE), path=f"/v1/{one}")
                 assert await proxy.runs()
@@ -667,7 +667,7 @@ async def test_secrets_are_nowhere_but_with_their_owner(tmp_path: Any) -> None:
 
 
 def test_what_rights_open() -> None:
-    """Rights that are not a key's open every path; a key's open what is its own, and no trick around it."""
+    """Rights that are not a key's allow every path; a key's allow its own responses and endpoints."""
     read = Targets(SERVED).read
     assert may_call(Rights(), "PATCH", read("PATCH", "/v1/anything"))
     key = Rights(isolated=True, endpoints=("/files/*",))
@@ -683,7 +683,7 @@ def test_what_rights_open() -> None:
 
 
 async def test_tools_and_trace_of_a_key() -> None:
-    """Rule T2: a key's tools are an intersection with the policy, and its trace a ceiling."""
+    """Rule T2: a key gets only tools that both it and the policy allow, and its trace_max caps the trace."""
     keys = {
         "alice": declared(ALICE, tools=("core__get_current_time", "core__nothing"), trace_max="silent"),
         "bob": declared(BOB),
@@ -705,7 +705,7 @@ async def test_tools_and_trace_of_a_key() -> None:
 
 
 async def test_forward_deletes_upstream_with_the_clients_key() -> None:
-    """A response that goes from the record goes from the provider, with the key of whoever deletes it."""
+    """A client that deletes a response deletes it at the provider, too, with the client's own key."""
     call = responses_script.function_call("c1", "core__get_current_time", '{"timezone":"UTC"}')
     scripts = [
         responses_script.reply(call, store=True),
@@ -724,7 +724,7 @@ async def test_forward_deletes_upstream_with_the_clients_key() -> None:
 
 
 async def test_a_list_of_models_may_be_odd() -> None:
-    """What an upstream lists without a name is left out for a key that is limited to models."""
+    """For a key limited to models, the list leaves out the upstream's entries without a name."""
     listed = {"data": [{"object": "model"}, {"id": 7}, {"id": None}, {"id": "m", "object": "model"}]}
     keys = {"alice": declared(ALICE, models=["m", "None"])}
     async with keyed(whole(json.dumps(listed).encode()), keys=keys) as (proxy, _):

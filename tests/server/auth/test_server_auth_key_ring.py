@@ -1,4 +1,4 @@
-"""Which keys are valid now: read when told, checked now and then, and not for ever without the store."""
+"""The ring of client keys: when it asks the store, and how long keys are valid if the store is silent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from proxy.store.sqlite.memory import MemoryStore
 
 
 class Shaky(MemoryStore):
-    """A store in memory that counts what it is asked, and can fall silent."""
+    """A store in memory that records what it is asked, and can fail or hang."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Shaky(MemoryStore):
 
 
 class Clock:
-    """A clock that stands."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -79,7 +79,7 @@ def clock() -> Clock:
 
 
 async def test_a_valid_key_costs_no_question(store: Shaky, clock: Clock) -> None:
-    """Within a second of the last look nobody asks the store, whoever comes."""
+    """Within a second of the last check no request makes the ring ask the store, whatever its key."""
     secret = await made(store)
     ring = await ring_over(store, clock, alice=(ALICE, KeyGrants()))
     for one in (secret, ALICE, BOB, new_secret()) * 10:
@@ -88,7 +88,7 @@ async def test_a_valid_key_costs_no_question(store: Shaky, clock: Clock) -> None
 
 
 async def test_a_change_is_read_with_the_next_request(store: Shaky, clock: Clock) -> None:
-    """Who was told of a revocation reads the keys before anybody is let in."""
+    """After a notified revocation the ring reads the keys again before it accepts any."""
     secret = await made(store)
     ring = await ring_over(store, clock)
     key = await ring.find(secret)
@@ -103,7 +103,7 @@ async def test_a_change_is_read_with_the_next_request(store: Shaky, clock: Clock
 
 
 async def test_who_is_told_nothing_looks_once_a_second(store: Shaky, clock: Clock) -> None:
-    """A store that forgets to tell is asked for its version, once a second at most."""
+    """Without notifications the ring asks the store for its version, at most once a second."""
     secret = await made(store)
     ring = await ring_over(store, clock)
     store.deaf = True
@@ -120,7 +120,7 @@ async def test_who_is_told_nothing_looks_once_a_second(store: Shaky, clock: Cloc
 
 
 async def test_many_requests_wait_for_one_look(store: Shaky, clock: Clock) -> None:
-    """Requests that come together cause one question, and a client that leaves takes no other along."""
+    """Simultaneous requests share one check of the store; one that is cancelled does not end the others."""
     secret = await made(store)
     ring = await ring_over(store, clock)
     clock.now += 2
@@ -137,7 +137,7 @@ async def test_many_requests_wait_for_one_look(store: Shaky, clock: Clock) -> No
 
 
 async def test_a_change_during_a_look_is_not_missed(store: Shaky, clock: Clock) -> None:
-    """A key that is revoked while the keys are being read is out with the next request."""
+    """The ring refuses a key that was revoked during a check with the next request."""
     secret = await made(store)
     ring = await ring_over(store, clock)
     (key,) = ring.keys()
@@ -155,7 +155,7 @@ async def test_a_change_during_a_look_is_not_missed(store: Shaky, clock: Clock) 
 async def test_a_silent_store_shuts_the_door_after_a_while(
     store: Shaky, clock: Clock, failure: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For ten seconds keys stay valid unchecked, then a 503; those of the configuration need no store."""
+    """If the store fails or hangs, its keys stay valid for ten seconds; configured keys need no store."""
     monkeypatch.setattr("proxy.server.auth.key_ring.LOOK_UP_S", 0.01)
     secret = await made(store)
     ring = await ring_over(store, clock, alice=(ALICE, KeyGrants()))
@@ -181,7 +181,7 @@ async def test_a_silent_store_shuts_the_door_after_a_while(
 
 
 async def test_a_change_that_cannot_be_read_shuts_the_door_at_once(store: Shaky, clock: Clock) -> None:
-    """Who was told of a change lets nobody in on what was before it, though the store does not answer."""
+    """If a notified change cannot be read, the ring accepts no stored key until it can be read."""
     secret, other = await made(store), await made(store, "other")
     ring = await ring_over(store, clock)
     key = await ring.find(secret)
@@ -199,7 +199,7 @@ async def test_a_change_that_cannot_be_read_shuts_the_door_at_once(store: Shaky,
 
 
 async def test_keys_expire(store: Shaky, clock: Clock) -> None:
-    """A key is valid up to its time and not in that moment, without anybody being told."""
+    """A key is invalid from the moment of its expiry, without any notification."""
     grants = KeyGrants(expires=101.0)
     secret = new_secret()
     await store.put_key(new_key("late", secret, grants, await store.hash_key(), now=1.0))
@@ -228,7 +228,7 @@ async def test_keys_expire(store: Shaky, clock: Clock) -> None:
 async def test_a_key_that_is_not_understood_is_not_valid(
     store: Shaky, clock: Clock, change: dict[str, Any]
 ) -> None:
-    """What a later version or another seal key wrote is refused and logged, and the others stay valid."""
+    """The ring refuses a stored key that it cannot read; all others stay valid."""
     secret, other = new_secret(), await made(store)
     key: ClientKey = new_key("odd", secret, KeyGrants(mint=True), await store.hash_key(), now=1.0)
     await store.put_key(replace(key, **change))
@@ -239,7 +239,7 @@ async def test_a_key_that_is_not_understood_is_not_valid(
 
 
 async def test_what_is_stored_of_a_key(store: Shaky) -> None:
-    """Of a secret of 256 bits a keyed hash is kept, which another hash key does not give."""
+    """The store has a keyed hash of a secret; of a key that mints also the public half of its signing key."""
     secret = new_secret()
     assert secret.startswith("tr_")
     assert len(secret) == 46
@@ -256,7 +256,7 @@ async def test_what_is_stored_of_a_key(store: Shaky) -> None:
 
 
 async def test_bounds_of_a_made_key_are_those_it_was_made_with(store: Shaky, clock: Clock) -> None:
-    """Rule T2: bounds survive the store's JSON, whatever they say, and name their key."""
+    """Rule T2: argument bounds survive the store's JSON unchanged, and name the key that they come from."""
     bounds = {
         "core__*": {"days": {"max": 3, "required": True}, "units": {"enum": ["metric", 1, 2.5, True]}},
         "t__x": {"slices.*.to": {"pattern": "[A-Z]{3}", "max_length": 3}, "pin": {"forbidden": True}},

@@ -1,4 +1,4 @@
-"""A key in an address is found however it is written there, and goes no further."""
+"""The proxy finds a key in an address in any spelling, and refuses the request."""
 
 import base64
 import io
@@ -29,7 +29,7 @@ def url64(text: str) -> str:
 
 
 def overlong(text: str) -> str:
-    """UTF-8 of two bytes for each character, which no decoder should take and some do."""
+    """UTF-8 with two bytes for each character, which decoders should refuse and some accept."""
     return "".join(f"%{0xC0 | ord(c) >> 6:02X}%{0x80 | ord(c) & 0x3F:02X}" for c in text)
 
 
@@ -91,16 +91,16 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 def pieces_of(secret: str, target: str) -> list[str]:
-    """What of a target must be nowhere: the key as it is, and as it is written there."""
+    """The texts that must appear nowhere: the key, its halves, and its spelling in the target."""
     return [secret, secret[:20], secret[20:], target[-40:]]
 
 
 @pytest.mark.parametrize("kind", ["declared", "stored"])
 @pytest.mark.parametrize("spelling", sorted(SPELLINGS))
 async def test_a_key_in_an_address_goes_no_further(spelling: str, kind: str) -> None:
-    """It is refused by its own code, is not sent up, and stands in no line of the log and in no row."""
+    """A key in an address is a 400 with its own code, and reaches no upstream, log line or stored run."""
     log = io.StringIO()
-    # It is there before the proxy, and knows of no secret that it would mask.
+    # The log is set up before the proxy, without a list of secrets to mask.
     with logged_to(log, level="debug"):
         async with keyed(auth={"mode": "open"}) as (proxy, upstream):
             secret = ALICE if kind == "declared" else await made(proxy.services.store)
@@ -116,7 +116,7 @@ async def test_a_key_in_an_address_goes_no_further(spelling: str, kind: str) -> 
 
 @pytest.mark.parametrize("mode", ["keys", "forward", "open"])
 async def test_a_key_is_looked_for_in_every_mode(mode: str) -> None:
-    """Also where another key lets the request in, and where a connection knows its key by then."""
+    """In every mode the proxy looks for keys in the address, also on a connection that it knows."""
     async with keyed(auth={"mode": mode}) as (proxy, upstream), proxy.connect() as conversation:
         for path, status in (("/v1/models", 200), (f"/v1/models?k={quote(b64(ALICE))}", 400)):
             shown = bearer(ALICE if mode == "keys" else "sk-x")
@@ -136,12 +136,12 @@ async def test_a_key_is_looked_for_in_every_mode(mode: str) -> None:
     ],
 )
 def test_other_addresses_are_nobodys_keys(target: str) -> None:
-    """Ids, names and cursors pass."""
+    """The proxy does not take long ids, names and cursors for keys."""
     assert not finder().holds(target)
 
 
 async def test_an_overlong_target_is_withheld_from_the_log() -> None:
-    """What is too long to be looked through is refused, and no piece of it is logged."""
+    """A target that is too long to be searched is a 414, and the log has no key of it."""
     log = io.StringIO()
     with logged_to(log, level="debug"):
         async with keyed(auth={"mode": "open"}) as (proxy, upstream):
@@ -186,7 +186,7 @@ def finder() -> KeyFinder:
     ],
 )
 def test_reading_a_text_in_every_way_is_bounded(text: str) -> None:
-    """However a text is made, what it may be read as is at most some times its length."""
+    """However a text is encoded, the number of its readings and their total length are bounded."""
     total = [len(reading) for reading in readings(text)]
     assert sum(total) <= len(text) + 12 * 1024
     assert len(total) < 1100

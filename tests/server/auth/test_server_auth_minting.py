@@ -1,4 +1,4 @@
-"""Minted tokens: narrower than their key, gone with it, and not to be forged or stretched."""
+"""Minted tokens: they narrow their key, end with it, and cannot be forged or extended."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "h
 
 @dataclass
 class Clock:
-    """A clock that stands."""
+    """A clock that the test sets."""
 
     now: float = NOW
 
@@ -56,7 +56,7 @@ async def minted(minting: Minting, **asked: Any) -> str:
 
 
 async def test_a_token_is_its_subjects() -> None:
-    """A token is a caller of its own: its own person and budget, its key's beside it, for a time."""
+    """A token is a caller with its own end user, budget and expiry; its key's limits hold as well."""
     clock = Clock()
     minting = await mint_for(clock, limits={"requests": ["9/minute"], "concurrent_streams": 8})
     made = await minting.mint(ALICE, b'{"subject":"ann","expires_in":60,"limits":{"requests":"3/minute"}}')
@@ -78,7 +78,7 @@ async def test_a_token_is_its_subjects() -> None:
 
 
 async def test_a_token_without_a_subject_is_somebody_of_its_own() -> None:
-    """Two tokens that name nobody are two people."""
+    """Two tokens without a subject are two different callers."""
     minting = await mint_for(Clock())
     callers = [await minting.find(await minted(minting)) for _ in range(2)]
     assert len({caller.end_user for caller in callers if caller}) == 2
@@ -86,7 +86,7 @@ async def test_a_token_without_a_subject_is_somebody_of_its_own() -> None:
 
 
 async def test_a_token_narrows_its_key() -> None:
-    """Models and tools of a token count beside those of its key, which it cannot widen."""
+    """A token's models and tools apply in addition to those of its key, so it cannot widen them."""
     minting = await mint_for(Clock(), models=["gpt-*"], tools=["core__*"], endpoints=["/files*"])
     caller = await minting.find(await minted(minting, models=["gpt-4o", "*mini"], tools=["*__calculate"]))
     assert caller is not None
@@ -102,7 +102,7 @@ async def test_a_token_narrows_its_key() -> None:
 
 
 async def test_a_token_has_its_keys_bounds() -> None:
-    """Rule T2: what bounds the arguments of a key's calls bounds those of its tokens."""
+    """Rule T2: the argument bounds of a key hold for its tokens, too."""
     minting = await mint_for(Clock(), arguments={"core__*": {"days": {"max": 3}}})
     caller = await minting.find(await minted(minting))
     assert caller is not None
@@ -150,7 +150,7 @@ async def test_what_cannot_be_minted(body: bytes, param: str | None) -> None:
 
 
 async def test_who_cannot_mint() -> None:
-    """Neither a key without mint nor a token makes tokens."""
+    """A key without ``mint``, a token and an unknown secret cannot mint tokens."""
     minting = await mint_for(Clock())
     for secret in (BOB, await minted(minting), "nobody"):
         with pytest.raises(RequestError) as caught:
@@ -159,7 +159,7 @@ async def test_who_cannot_mint() -> None:
 
 
 async def test_a_token_ends() -> None:
-    """A token is valid until its time, and never past that of its key."""
+    """A token is valid until it expires, which is never later than its key."""
     clock = Clock()
     minting = await mint_for(clock, expires=NOW + 100)
     token, late = await minted(minting, expires_in=50), await minting.mint(ALICE, b'{"expires_in":900}')
@@ -174,7 +174,7 @@ async def test_a_token_ends() -> None:
 
 
 def forged(claims: dict[str, Any], *, secret: str = ALICE, key: str = "config:alice") -> str:
-    """A token that somebody with a key's secret signs, whatever it says."""
+    """A token with these claims, whatever they are, signed with this secret in the name of this key."""
 
     def encode(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -203,7 +203,7 @@ def forged(claims: dict[str, Any], *, secret: str = ALICE, key: str = "config:al
     ],
 )
 async def test_what_is_no_token(token: str) -> None:
-    """A longer life, further rights, another's signature and another spelling are all nothing."""
+    """A token with too long a life, unknown claims, a wrong signature or another spelling is invalid."""
     minting = await mint_for(Clock())
     assert await minting.find(forged({"subject": "a", "until": int(NOW) + 60})) is not None
     assert await minting.find(token) is None
@@ -212,7 +212,7 @@ async def test_what_is_no_token(token: str) -> None:
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_no_changed_token_is_valid(data: st.DataObject) -> None:
-    """However the text of a token is changed, cut or put together, only the very token is valid."""
+    """A token whose text was changed, cut or mixed with that of another token is invalid."""
 
     async def holds() -> None:
         minting = await mint_for(Clock())
@@ -244,7 +244,7 @@ def test_no_changed_token_is_valid(data: st.DataObject) -> None:
 
 
 async def test_a_token_serves_and_dies_with_its_key() -> None:
-    """A token is used like a key, narrower; its key's revocation ends it at once."""
+    """A token works like a narrower key, never goes upstream, and ends when its key is revoked."""
     async with keyed() as (proxy, upstream):
         store = proxy.services.store
         secret = await made(store, mint=True, models=["gpt-*", "o9"])
@@ -262,7 +262,7 @@ async def test_a_token_serves_and_dies_with_its_key() -> None:
 
 
 async def test_a_token_names_its_person_whatever_the_request_says() -> None:
-    """The end user of a token is its subject: a page cannot name another."""
+    """The end user of a token is its subject, whatever a header of the request names."""
     keys = {"alice": declared(ALICE, mint=True)}
     async with keyed(keys=keys, auth={"end_user": "header:x-user"}, store={"content": "all"}) as (proxy, _):
         made = await proxy.ask({"subject": "ann"}, bearer(ALICE), path=TOKENS)
@@ -278,7 +278,7 @@ async def test_a_token_names_its_person_whatever_the_request_says() -> None:
 
 
 async def test_no_token_without_mint() -> None:
-    """A key without mint is told so."""
+    """A key without ``mint`` gets a 403 that says so, and nothing goes upstream."""
     async with keyed() as (proxy, upstream):
         answer = await proxy.ask({}, bearer(ALICE), path=TOKENS)
         assert (answer.status, answer.error["code"]) == (403, "minting_not_allowed")
@@ -286,7 +286,7 @@ async def test_no_token_without_mint() -> None:
 
 
 async def test_a_token_is_worked_out_once() -> None:
-    """A token that was checked is known again, by its whole text, for as long as its key stays the same."""
+    """The proxy checks a token once, and returns the same caller when the token comes again."""
     minting = await mint_for(Clock())
     token = await minted(minting)
     first = await minting.find(token)
@@ -295,7 +295,7 @@ async def test_a_token_is_worked_out_once() -> None:
 
 
 async def test_many_patterns_of_a_token_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patterns come new with each token: what they cost must not grow with how many regular expressions."""
+    """The proxy matches a token's patterns without compiling them: each token may bring new ones."""
     minting = await mint_for(Clock())
     patterns = [f"*{number:02}*" + "x*" * 10 for number in range(32)]
     caller = await minting.find(await minted(minting, models=patterns, tools=patterns))
@@ -309,7 +309,7 @@ async def test_many_patterns_of_a_token_compile_nothing(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("field", ["models", "tools"])
 async def test_few_patterns_of_a_token_are_more_than_asterisks(field: str) -> None:
-    """What takes a regular expression is bounded, also in a token that its key's holder signed by hand."""
+    """A token may have only few patterns that need a regular expression, even if it is signed by hand."""
     minting = await mint_for(Clock())
     few, many = ([f"a{number}?" for number in range(count)] for count in (4, 5))
     assert await minting.find(await minted(minting, **{field: few})) is not None

@@ -1,4 +1,4 @@
-"""What a caller's rights leave of what the configuration allows."""
+"""A caller's rights narrow what the configuration allows."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ RANGES = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted)
 
 
 def test_a_list_of_tools_changes_no_bound() -> None:
-    """A key's lists say which tools and what arguments; how large things may be stays the operator's."""
+    """A key's tools and argument bounds leave the operator's limits of size unchanged."""
     policy = Policy(
         allow=("*",), max_argument_bytes=1 << 30, max_result_bytes=2 << 30, max_image_bytes=3 << 30
     )
@@ -35,7 +35,7 @@ def test_a_list_of_tools_changes_no_bound() -> None:
 def test_a_keys_bounds_hold_beside_the_general_ones(
     general: list[int], own: list[int], arguments: dict[str, Any], tool: str
 ) -> None:
-    """Rule T2: arguments pass where the policy's bounds and the key's own let them, and nowhere else."""
+    """Rule T2: arguments pass only if the policy's bounds and the key's own both allow them."""
     general_bound = ArgumentBound(min=general[0], max=general[1])
     own_bound = ArgumentBound(min=own[0], max=own[1], required=True)
     policy = Policy(allow=("*",), arguments={"t__*": {"n": general_bound}})

@@ -1,6 +1,6 @@
-"""To turn somebody away costs the same however many keys there are, and whichever name they gave.
+"""Refusing a request costs the same however many keys there are, and whichever key it names.
 
-Nothing is timed: what is called is counted.
+The tests measure no time: they count calls.
 """
 
 import gc
@@ -24,9 +24,9 @@ NOW = 1_700_000_000.0
 
 
 class Calls:
-    """Counts the calls that this thread makes in a block, of Python's functions and of those in C.
+    """Counts the calls of Python and C functions that this thread makes in a block.
 
-    No garbage is collected meanwhile: what earlier tests left would be finalized here, and counted.
+    Garbage collection is off meanwhile: it would run, and count, finalizers of earlier tests' objects.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Calls:
 
 
 async def ring_of(keys: int, **more: tuple[str, KeyGrants]) -> KeyRing:
-    """A ring with so many keys of the configuration, as many of the record, and some more."""
+    """A ring with ``keys`` configured keys, as many keys of the store, and ``more`` configured ones."""
     store = MemoryStore()
     await store.start()
     found = {f"key{number}": (new_secret(), KeyGrants()) for number in range(keys)}
@@ -58,7 +58,7 @@ async def ring_of(keys: int, **more: tuple[str, KeyGrants]) -> KeyRing:
 
 
 async def test_no_look_is_taken_at_each_key() -> None:
-    """What a refusal calls is the same with two keys and with four hundred."""
+    """A refusal makes as many calls with two keys as with four hundred."""
     counts = []
     for keys in (1, 200):
         ring = await ring_of(keys)
@@ -72,7 +72,7 @@ async def test_no_look_is_taken_at_each_key() -> None:
 
 
 async def test_a_refused_request_looks_at_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the authenticator, too: as many digests and comparisons with one key as with two hundred."""
+    """For a refused request the proxy makes as many digests and lookups with one key as with two hundred."""
     noted: list[str] = []
 
     def watch(name: str) -> None:
@@ -107,14 +107,14 @@ async def test_a_refused_request_looks_at_no_key(monkeypatch: pytest.MonkeyPatch
 
 
 def token_for(key_id: str, secret: str, said: dict[str, Any]) -> str:
-    """A token by the name of a key, signed with some secret."""
+    """A token that names this key and is signed with this secret."""
     text = f"trt_{key_id}.{_encode(orjson.dumps(said))}"
     return f"{text}.{_encode(signer(secret).sign(text.encode()))}"
 
 
 @pytest.mark.parametrize("late", [False, True])
 async def test_names_of_minting_keys_are_not_to_be_told(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forged token costs one check of a signature, whatever the key of its name may do, if there is one."""
+    """A forged token costs one signature check, whether or not the key that it names exists or may mint."""
     expires = NOW - 1 if late else None
     mints = KeyGrants(mint=True, expires=expires)
     ring = await ring_of(
@@ -141,23 +141,23 @@ async def test_names_of_minting_keys_are_not_to_be_told(late: bool, monkeypatch:
             assert await minting.find(forged) is None
         counts.add(calls.count)
     assert len(checked) == len(names)
-    # A name of the record's is asked for again there where what is known is too old: by its form alone.
+    # A name that could be a stored key's costs a few calls more: the ring checks whether its keys are fresh.
     assert max(counts) - min(counts) <= 6
-    # The dummy key signs for nobody, and one who has the right secret is let in while it is valid.
+    # The right secret of a valid key is accepted; a key that may not mint is not.
     right = await minting.find(token_for("config:alice", ALICE, said))
     assert (right is None) is late
     assert await minting.find(token_for("config:bob", BOB, said)) is None
 
 
 async def test_where_nobody_mints_no_signature_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library for signatures takes 8 MiB, and there is no name to keep."""
+    """If no key may mint, the proxy checks no signature: the library for signatures takes 8 MiB."""
     minting = Minting(await ring_of(2), now=lambda: NOW)
     monkeypatch.setattr(Key, "verifies", lambda *_: pytest.fail("checked"))
     assert await minting.find(token_for("config:key0", new_secret(), {"subject": "eve", "until": 1})) is None
 
 
 async def test_whether_any_key_is_valid_is_known_beforehand() -> None:
-    """With the last key's day the answer changes from "unknown" to "nobody has a key"."""
+    """A ring has a valid key until its last key expires; a ring without keys never has one."""
     store = MemoryStore()
     await store.start()
     now = [NOW]

@@ -1,4 +1,4 @@
-"""Before there is a client key: the token that a start prints, as a raw socket sees it."""
+"""The start token, with which clients come in while there is no client key, seen from a raw socket."""
 
 import io
 import pickle
@@ -19,7 +19,7 @@ TOKEN = "tr_" + "s7" * 21 + "A"
 
 
 def config_of(url: str, mode: str = "auto", **sections: Any) -> Config:
-    """A configuration without a word of who comes in, and the token of this start."""
+    """A configuration with this mode of authentication and the token of this start."""
     return make_config(url, auth={"mode": mode}, **sections).with_start_token(TOKEN)
 
 
@@ -40,8 +40,8 @@ NOT_IT = [
 
 
 async def test_without_the_token_nobody_comes_in() -> None:
-    """A server without keys answers 401 to all but the token, and says what to send, where it was printed,
-    and how to do without."""
+    """Without keys the server answers 401 to a request without the start token. The error says what to send,
+    where the token was printed and how to run without one."""
     async with RawUpstream(OK) as upstream, running(config_of(upstream.url)) as proxy:
         for headers in NOT_IT:
             for method, path, body in (("POST", "/v1/chat/completions", ASK), ("GET", "/v1/files", None)):
@@ -57,10 +57,10 @@ async def test_without_the_token_nobody_comes_in() -> None:
     "headers", [{"Authorization": f"Bearer {TOKEN}"}, {"api-key": TOKEN}, {"x-api-key": TOKEN}]
 )
 async def test_the_token_is_read_where_keys_are_and_goes_no_further(headers: dict[str, str]) -> None:
-    """Each header of a key may carry it; it opens all that an open server serves, and never goes upstream."""
+    """The token works in each header of a key, opens all paths but /admin, and never goes upstream."""
     async with RawUpstream(OK) as upstream, running(config_of(upstream.url)) as proxy:
         async with proxy.connect() as conversation:
-            for _ in range(3):  # A head that comes again is looked at once.
+            for _ in range(3):  # The proxy checks a repeated head only once.
                 conversation.writer.write(proxy.request(ASK, headers))
                 assert (await conversation.answer()).status == 200
             conversation.writer.write(proxy.request(ASK))
@@ -75,7 +75,7 @@ async def test_the_token_is_read_where_keys_are_and_goes_no_further(headers: dic
 
 
 async def test_figures_need_the_token_too() -> None:
-    """/metrics is not open where the rest is not; health is, since probes have no token."""
+    """/metrics needs the token; the health checks do not, since probes have none."""
     async with running(config_of("http://127.0.0.1:9/v1")) as proxy:
         assert (await proxy.ask(None, method="GET", path="/metrics")).status == 401
         assert (await proxy.ask(None, method="GET", path="/healthz")).status == 200
@@ -83,7 +83,7 @@ async def test_figures_need_the_token_too() -> None:
 
 
 async def test_a_token_in_an_address_is_refused() -> None:
-    """There logs and histories keep it: no page takes it from one, so it is a 400 there."""
+    """A token in path or query is a 400, even beside a valid one, since logs and histories would keep it."""
     async with RawUpstream(OK) as upstream, running(config_of(upstream.url)) as proxy:
         for path in (f"/v1/models?token={TOKEN}", f"/v1/files/{TOKEN}"):
             for headers in ({}, bearer(TOKEN)):
@@ -94,7 +94,7 @@ async def test_a_token_in_an_address_is_refused() -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "start_token"])
 async def test_the_first_key_comes_in_beside_the_token(mode: str) -> None:
-    """A key that is made while the server runs is valid at once, within its rights; the token stays, too."""
+    """A key that is made while the server runs is valid at once, within its rights, and so is the token."""
     async with RawUpstream(OK) as upstream, running(config_of(upstream.url, mode)) as proxy:
         secret = await made(proxy.services.store)
         assert (await proxy.ask(ASK, bearer(secret))).status == 200
@@ -104,7 +104,7 @@ async def test_the_first_key_comes_in_beside_the_token(mode: str) -> None:
 
 
 async def test_once_there_was_a_key_no_token_is_asked_for() -> None:
-    """With keys auto means keys, and the token of the start opens nothing; where it is chosen both do."""
+    """With a client key, mode auto refuses the start token; mode start_token accepts both."""
     for mode, status in (("auto", 401), ("start_token", 200)):
         async with RawUpstream(OK) as upstream:
             config = config_of(upstream.url, mode, keys={"alice": declared(ALICE)})
@@ -114,7 +114,7 @@ async def test_once_there_was_a_key_no_token_is_asked_for() -> None:
 
 
 async def test_the_token_is_in_no_log_and_no_record(tmp_path: Any) -> None:
-    """Whatever a client does with it, log and record are without it; configurations do not show it."""
+    """The start token appears in no line of the log, no file of the store and no printed configuration."""
     sink = io.StringIO()
     url = f"sqlite:///{tmp_path / 'r.db'}"
     async with RawUpstream(OK) as upstream:
@@ -137,7 +137,7 @@ async def test_the_token_is_in_no_log_and_no_record(tmp_path: Any) -> None:
 
 
 async def test_the_token_goes_with_the_configuration_to_every_process() -> None:
-    """Workers get the configuration pickled, and a reload reads it again with the same options."""
+    """The token comes from the options and survives pickling, with which workers get the configuration."""
     config = load_config(None, {"OPENAI_API_KEY": "sk-x"}, Options(start_token=TOKEN))
     assert config.start_token == TOKEN
     assert pickle.loads(pickle.dumps(config)).start_token == TOKEN
@@ -145,7 +145,7 @@ async def test_the_token_goes_with_the_configuration_to_every_process() -> None:
 
 
 async def test_one_word_does_without() -> None:
-    """``--open`` wins over file and environment, and the start says which of the two it is."""
+    """``--open`` overrides the mode from the environment, and the server prints which mode it has."""
     env = {"OPENAI_API_KEY": "sk-x", "TOOLRELAY_AUTH__MODE": "keys", "TOOLRELAY_STORE__URL": "memory:"}
     assert load_config(None, env, Options(open=True)).auth.mode == "open"
     for mode, word in (("open", "open; everybody"), ("auto", f"Authorization: Bearer {TOKEN}")):
@@ -156,7 +156,7 @@ async def test_one_word_does_without() -> None:
 
 
 async def test_who_makes_an_application_gets_a_token_all_the_same() -> None:
-    """A program that makes the application without one finds that which was made; each start has its own."""
+    """An application that a program makes without a start token creates its own; each has another one."""
     config = make_config("http://127.0.0.1:9/v1", auth={"mode": "auto"})
     apps = [await create_app(config) for _ in range(2)]
     first, second = (app.authentication.start_token for app in apps)

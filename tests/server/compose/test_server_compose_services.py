@@ -1,4 +1,4 @@
-"""What a start that fails leaves behind."""
+"""A start that fails closes what it opened."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 
 
 class Watched:
-    """An upstream that says whether it was closed."""
+    """An upstream that records whether it was closed."""
 
     name = "default"
 
@@ -41,7 +41,7 @@ class Unreadable:
     "failure", [StoreError("no record"), asyncio.CancelledError()], ids=["fails", "cancelled"]
 )
 async def test_a_start_that_cannot_read_its_pins_closes_what_it_opened(failure: BaseException) -> None:
-    """Upstreams and the record are closed, whether the start fails or is cancelled."""
+    """The upstream is closed whether the start fails or is cancelled."""
     watched = Watched()
 
     def watch(inner: Upstream) -> Upstream:

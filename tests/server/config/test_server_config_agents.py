@@ -1,4 +1,4 @@
-"""The settings of agents: what they read, and how a mistake is told."""
+"""The settings of agents: the files that they may name, and the error for each mistake."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def load(folder: Path, text: str) -> Config:
 
 
 def test_instructions_and_schemas_may_be_files(tmp_path: Path) -> None:
-    """Files are read once, from the configuration's folder."""
+    """Instructions and schemas may be written in place or in files beside the configuration."""
     (tmp_path / "r.md").write_text("Be brief.\n", encoding="utf-8")
     (tmp_path / "r.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
     lines = 'instructions = "file:r.md"\noutput_schema = "file:r.json"\ntools = ["core__*"]\n'
@@ -65,7 +65,7 @@ def test_instructions_and_schemas_may_be_files(tmp_path: Path) -> None:
 def test_a_mistake_is_one_line_that_names_the_key(
     tmp_path: Path, lines: str, setting: str, words: str
 ) -> None:
-    """Each mistake says which setting it is, what is wrong and what to write."""
+    """Each mistake is an error in one line that names the setting and says what is wrong."""
     (tmp_path / "empty.md").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, f"{AGENT}{lines}\n")
@@ -78,6 +78,6 @@ def test_a_mistake_is_one_line_that_names_the_key(
 
 @pytest.mark.parametrize("name", ["", "a__", "_a", "a" * 57, "ä", "a.b"])
 def test_names_that_no_tool_can_have(tmp_path: Path, name: str) -> None:
-    """An agent's name is a part of its tool's id."""
+    """An agent's name must be valid in the id of the agent's tool."""
     with pytest.raises(ConfigError, match="is not a valid agent name"):
         load(tmp_path, f'[agents."{name}"]\ndescription = "a"\ninstructions = "a"\n')

@@ -1,4 +1,4 @@
-"""The settings of connections: what fits together, and one line for what does not."""
+"""The settings of connections: valid combinations, and one line of error for each invalid one."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ LOGIN = '[credentials.a]\ngrant = "authorization_code"\n'
 
 
 def load(folder: Path, text: str) -> Config:
-    """The configuration that a file has."""
+    """Load a file with this text."""
     path = folder / "toolrelay.toml"
     path.write_text(text)
     return load_config(path, ENV)
 
 
 def test_each_kind_becomes_what_it_is(tmp_path: Path) -> None:
-    """Secrets are revealed for the tools' side, and masked in the log; a plain client id is no secret."""
+    """Each kind of connection gets its secrets, which are masked in the log and not in the repr."""
     more = (
         f"{SEALED}{SERVER}{LOGIN}"
         '[mcp.servers.b]\nurl = "https://mcp.example/b"\nconnection = "token"\n'
@@ -120,7 +120,7 @@ def test_each_kind_becomes_what_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_a_connection_that_does_not_fit(tmp_path: Path, text: str, said: str) -> None:
-    """One line that names the key, without a secret."""
+    """An invalid connection is an error in one line that names the setting and shows no secret."""
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, f"{SEALED}{SERVER}[credentials.a]\n{text}\n")
     assert str(caught.value).startswith(said)
@@ -160,7 +160,7 @@ def test_a_connection_that_does_not_fit(tmp_path: Path, text: str, said: str) ->
     ],
 )
 def test_settings_that_do_not_go_together(tmp_path: Path, text: str, said: str) -> None:
-    """One line that names the key."""
+    """Settings that contradict each other are an error in one line that names one of them."""
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
     assert str(caught.value).startswith(said)

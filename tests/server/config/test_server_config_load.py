@@ -1,4 +1,4 @@
-"""The configuration: what it reads, what wins, and how it complains."""
+"""The configuration: its sources, which of them wins, and its errors."""
 
 import socket
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def fault(folder: Path, text: str, env: dict[str, str] | None = None) -> ConfigE
 
 
 def test_no_file_and_a_key_is_a_whole_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no file the defaults hold and the default upstream gets the key of the environment."""
+    """With no file the defaults hold, and the default upstream gets the key from the environment."""
     monkeypatch.chdir(tmp_path)
     config = load_config(None, KEY)
     upstream = config.upstreams["default"]
@@ -45,7 +45,7 @@ def test_no_file_and_a_key_is_a_whole_configuration(tmp_path: Path, monkeypatch:
 
 
 def test_every_key_of_the_contract_has_its_default() -> None:
-    """The defaults are the contract's, key by key."""
+    """Each setting has its documented default."""
     dumped = Config().model_dump()
     assert dumped["server"] == {
         "host": "127.0.0.1",
@@ -165,7 +165,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
 
 
 def test_missing_key_names_every_way_out(tmp_path: Path) -> None:
-    """Without OPENAI_API_KEY the default upstream's error says what could be done."""
+    """Without OPENAI_API_KEY the default upstream's error names each way to go on."""
     error = fault(tmp_path, "", env={})
     assert error.setting == "upstreams.default.api_key"
     for part in ("OPENAI_API_KEY", "--upstream", "toolrelay demo"):
@@ -173,7 +173,7 @@ def test_missing_key_names_every_way_out(tmp_path: Path) -> None:
 
 
 def test_commands_that_ask_no_model_need_no_key(tmp_path: Path) -> None:
-    """With need_secrets=False a missing secret is no key instead of a fault."""
+    """With need_secrets=False a missing secret is no fault, and the upstream has no key."""
     config = load_config(write(tmp_path, ""), {}, need_secrets=False)
     assert config.upstreams["default"].api_key is None
 
@@ -234,7 +234,7 @@ def test_commands_that_ask_no_model_need_no_key(tmp_path: Path) -> None:
 def test_a_fault_is_one_line_with_setting_and_remedy(
     tmp_path: Path, text: str, setting: str, words: str
 ) -> None:
-    """Unknown keys, wrong types and values out of bounds name the setting and what would be right."""
+    """An unknown key, a wrong type or a value out of bounds is an error with setting and remedy."""
     error = fault(tmp_path, text)
     assert error.setting == setting
     assert words in str(error)
@@ -250,7 +250,7 @@ def test_a_fault_is_one_line_with_setting_and_remedy(
     ],
 )
 def test_broken_toml_names_file_line_and_column(tmp_path: Path, text: str, place: str) -> None:
-    """A syntax error is found by its line and column."""
+    """A syntax error names the file, the line and the column."""
     error = fault(tmp_path, text)
     assert str(tmp_path / "toolrelay.toml") in error.setting
     assert place in error.setting
@@ -258,7 +258,7 @@ def test_broken_toml_names_file_line_and_column(tmp_path: Path, text: str, place
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
-    """Missing, unreadable, oversized, binary and absurdly nested files each get their own line."""
+    """A missing, unreadable, oversized, binary or too deeply nested file is an error."""
     with pytest.raises(ConfigError, match=r"the file does not exist.*toolrelay init"):
         load_config(tmp_path / "no.toml", KEY)
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -288,7 +288,7 @@ NO_LIMITS = "[limits]\nrequests = []\ntool_calls = []\n"
 def test_several_workers_need_what_they_can_share(
     tmp_path: Path, text: str, setting: str, words: str
 ) -> None:
-    """What each process would have for itself is refused with more than one, by the setting's name."""
+    """With several workers a store or limits in memory are an error: each process would have its own."""
     error = fault(tmp_path, f"[server]\nworkers = 2\n{text}")
     assert error.setting == setting
     assert words in str(error)
@@ -298,7 +298,7 @@ def test_several_workers_need_what_they_can_share(
 
 @pytest.mark.parametrize("limits", ["requests = ['1/minute']", "concurrent_streams = 1"])
 def test_several_workers_share_the_limits_of_a_key(tmp_path: Path, limits: str) -> None:
-    """A configured key's own limits would hold in each process for itself, and that is refused too."""
+    """With several workers a configured key's own limits need a shared storage, too."""
     env = {**KEY, "WEB_KEY": "web-web-web-0123456789-abcdefghijk"}
     text = NO_LIMITS + f"[keys.web]\nsecret = 'env:WEB_KEY'\nlimits = {{{limits}}}\n"
     with pytest.raises(ConfigError) as caught:
@@ -311,7 +311,7 @@ def test_several_workers_share_the_limits_of_a_key(tmp_path: Path, limits: str) 
 
 
 def test_several_workers_without_limits_in_memory(tmp_path: Path) -> None:
-    """With nothing to be shared but a file, several workers are fine."""
+    """Several workers are allowed if a database file is all that they share."""
     loaded = load_config(write(tmp_path, f"[server]\nworkers = 3\n{NO_LIMITS}"), KEY)
     assert loaded.server.workers == 3
 
@@ -339,7 +339,7 @@ def test_several_workers_without_limits_in_memory(tmp_path: Path) -> None:
     ],
 )
 def test_limits_and_prices_that_make_no_sense(tmp_path: Path, text: str, setting: str) -> None:
-    """A storage that is none, an amount that is none, a cost without prices: one clear line, no password."""
+    """An invalid storage, limit or price, or a cost limit without prices, is an error without a password."""
     error = fault(tmp_path, text)
     assert error.setting == setting
     assert error.remedy
@@ -347,7 +347,7 @@ def test_limits_and_prices_that_make_no_sense(tmp_path: Path, text: str, setting
 
 
 def test_prices_and_limits_are_read(tmp_path: Path) -> None:
-    """Prices by name and pattern, limits of cost in decimals, a cached price only where there is one."""
+    """Prices are read by name and pattern, and the cached price is optional."""
     text = (
         "[prices.'gpt-4o-mini']\ninput = 0.15\ncached_input = 0.075\noutput = 0.6\n"
         "[prices.'llama*']\ncached_input = ''\n"
@@ -361,7 +361,7 @@ def test_prices_and_limits_are_read(tmp_path: Path) -> None:
 
 
 def test_the_storage_of_limits_may_be_a_secret(tmp_path: Path) -> None:
-    """Its password is masked in every log, and its address is checked where it is a secret, too."""
+    """limits.storage may be a secret: its password is masked and never shown, and its address is checked."""
     path = write(tmp_path, "[limits]\nstorage = 'env:LIMITS'")
     config = load_config(path, {**KEY, "LIMITS": "redis://me:hunter%212@x:6379/3"})
     assert config.limits.storage_url == "redis://me:hunter%212@x:6379/3"
@@ -380,7 +380,7 @@ def test_the_storage_of_limits_may_be_a_secret(tmp_path: Path) -> None:
 
 
 def test_several_workers_may_have_their_storage_as_a_secret(tmp_path: Path) -> None:
-    """A Redis that a variable names serves them all; memory does not, wherever it is written."""
+    """Several workers may get the address of a Redis from a variable, but not memory://."""
     path = write(tmp_path, "[limits]\nstorage = 'env:LIMITS'\n[server]\nworkers = 2")
     assert load_config(path, {**KEY, "LIMITS": "redis://:hunter2@x"}).limits.storage_url.endswith("@x")
     with pytest.raises(ConfigError, match=r"is memory://, so each of server\.workers = 2") as caught:
@@ -394,7 +394,7 @@ def test_several_workers_may_have_their_storage_as_a_secret(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("literal", ["sk-verysecretliteral", "verysecretliteral", "env:very-secretliteral"])
 def test_a_literal_key_is_refused_without_being_shown(tmp_path: Path, literal: str) -> None:
-    """A key as plain text is refused; the line names the remedy and not the key."""
+    """A key as plain text is refused; the error says what to write and does not show the key."""
     error = fault(tmp_path, f"[upstreams.x]\napi_key = '{literal}'")
     assert error.setting == "upstreams.x.api_key"
     assert "secretliteral" not in str(error)
@@ -402,7 +402,7 @@ def test_a_literal_key_is_refused_without_being_shown(tmp_path: Path, literal: s
 
 
 def test_credential_headers_are_secrets_too(tmp_path: Path) -> None:
-    """A header that carries a credential takes a reference only, and resolves like api_key."""
+    """A header that carries a credential takes only a reference, which is resolved like api_key."""
     error = fault(tmp_path, "[upstreams.x]\nheaders = {api-key = 'verysecretliteral'}")
     assert "verysecretliteral" not in str(error)
     path = write(tmp_path, "[upstreams.x]\nbase_url='http://h/v1'\nheaders = {api-key='env:AZ', x-team='a'}")
@@ -415,7 +415,7 @@ def test_credential_headers_are_secrets_too(tmp_path: Path) -> None:
 
 
 def test_secrets_come_from_files_beside_the_configuration(tmp_path: Path) -> None:
-    """file: paths start at the configuration's folder and lose their line end."""
+    """A file: path starts at the configuration's folder, and the secret loses its line end."""
     (tmp_path / "key.txt").write_text("sk-from-file\n")
     path = write(tmp_path, "[upstreams.x]\nbase_url='http://h/v1'\napi_key = 'file:key.txt'")
     key = load_config(path, {}).upstreams["x"].api_key
@@ -436,7 +436,7 @@ def test_secrets_come_from_files_beside_the_configuration(tmp_path: Path) -> Non
     ],
 )
 def test_unusable_secret_files(tmp_path: Path, content: bytes | None, words: str) -> None:
-    """A secret's file that cannot be a key is named with its fault, never its content."""
+    """A secret's file that is missing or cannot be a key is an error that says why."""
     if content is not None:
         (tmp_path / "key.txt").write_bytes(content)
     error = fault(tmp_path, "[upstreams.x]\napi_key = 'file:key.txt'")
@@ -445,7 +445,7 @@ def test_unusable_secret_files(tmp_path: Path, content: bytes | None, words: str
 
 
 def test_the_password_of_a_store_is_masked_and_not_shown(tmp_path: Path) -> None:
-    """A password in store.url is among the secrets of the log's mask, and in no address that is printed."""
+    """A password in store.url is masked in logs, and shown in no printed address and no error."""
     url = "postgresql://u:hunter%212@h:5432/d?password=other2&search_path=s"
     config = load_config(write(tmp_path, f"[store]\nurl = '{url}'"), {"OPENAI_API_KEY": "k"})
     assert config.store.shown_url == "postgresql://h:5432/d"
@@ -460,7 +460,7 @@ def test_the_password_of_a_store_is_masked_and_not_shown(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("need", [True, False])
 def test_the_seal_key_is_always_needed(tmp_path: Path, need: bool) -> None:
-    """A command that asks no model still must not write unsealed what the server seals."""
+    """Also a command that needs no other secret needs the seal key, or it would write unsealed content."""
     path = write(tmp_path, '[store]\nseal_key = "env:SEAL"')
     with pytest.raises(ConfigError, match=r"store\.seal_key: the environment variable SEAL is not set"):
         load_config(path, {"OPENAI_API_KEY": "k"}, need_secrets=need)
@@ -478,7 +478,7 @@ def test_an_unresolved_secret_says_so() -> None:
         key.reveal()
 
 
-# --- whose key goes where ---------------------------------------------------------------------------
+# --- which key goes to which upstream ---------------------------------------------------------------
 
 
 def key_of(config: Config, name: str = "default") -> str | None:
@@ -505,13 +505,13 @@ def test_the_openai_key_goes_to_openai_only(tmp_path: Path, url: str) -> None:
 
 
 def test_the_openai_key_goes_to_openai_under_any_spelling(tmp_path: Path) -> None:
-    """The same origin in another spelling is the same place."""
+    """OPENAI_API_KEY is also sent to OpenAI's origin in another spelling."""
     config = load_config(write(tmp_path, ""), KEY, Options(upstream="HTTPS://API.openai.com:443/v1/"))
     assert key_of(config) == "sk-test-openai"
 
 
 def test_an_explicit_key_is_sent_where_it_was_configured(tmp_path: Path) -> None:
-    """A key that stands beside its base_url is used, OPENAI_API_KEY too."""
+    """A key that is configured beside its base_url is sent there, even OPENAI_API_KEY."""
     path = write(tmp_path, "[upstreams.x]\nbase_url='http://h/v1'\napi_key='env:OPENAI_API_KEY'")
     assert key_of(load_config(path, KEY), "x") == "sk-test-openai"
 
@@ -533,7 +533,7 @@ def test_upstream_option_takes_the_configured_key_away(tmp_path: Path) -> None:
 
 
 def test_upstream_option_keeps_a_key_without_an_address(tmp_path: Path) -> None:
-    """A key of one's own with no base_url beside it is meant for whatever --upstream names."""
+    """A configured key without a base_url is sent to the address of --upstream, except OPENAI_API_KEY."""
     path = write(tmp_path, "[upstreams.x]\napi_key='env:K'")
     config = load_config(path, {"K": "the-key"}, Options(upstream="http://other/v1"))
     assert key_of(config, "x") == "the-key"
@@ -566,7 +566,7 @@ def test_an_address_of_the_environment_takes_the_files_key_away(tmp_path: Path) 
 
 
 def test_an_address_of_the_environment_takes_a_key_without_an_address(tmp_path: Path) -> None:
-    """A key of one's own with no base_url beside it is meant for whatever the environment names."""
+    """A configured key without a base_url is sent to the environment's base_url, except OPENAI_API_KEY."""
     env = {**KEY, "K": "the-key", "TOOLRELAY_UPSTREAMS__X__BASE_URL": "http://other/v1"}
     assert key_of(load_config(write(tmp_path, "[upstreams.x]\napi_key='env:K'"), env), "x") == "the-key"
     path = write(tmp_path, "[upstreams.x]\napi_key='env:OPENAI_API_KEY'")
@@ -574,7 +574,7 @@ def test_an_address_of_the_environment_takes_a_key_without_an_address(tmp_path: 
 
 
 def test_an_empty_key_is_no_key(tmp_path: Path) -> None:
-    """api_key = "" sends none, even to OpenAI, and asks for none."""
+    """With an empty api_key the upstream gets no key, even if it is OpenAI, and none has to be set."""
     assert key_of(load_config(write(tmp_path, "[upstreams.x]\napi_key=''"), {}), "x") is None
 
 
@@ -582,7 +582,7 @@ def test_an_empty_key_is_no_key(tmp_path: Path) -> None:
 
 
 def test_the_environment_wins_over_the_file_and_options_over_both(tmp_path: Path) -> None:
-    """Option before environment before file before default."""
+    """An option wins over the environment, and the environment over the file."""
     path = write(tmp_path, "[server]\nport = 1000\nhost = '127.0.0.2'\n[tools]\nmax_turns = 3")
     env = {**KEY, "TOOLRELAY_SERVER__PORT": "2000", "TOOLRELAY_SERVER__HOST": "127.0.0.3"}
     config = load_config(path, env, Options(port=3000))
@@ -590,7 +590,7 @@ def test_the_environment_wins_over_the_file_and_options_over_both(tmp_path: Path
 
 
 def test_environment_values_take_their_settings_type(tmp_path: Path) -> None:
-    """Values are TOML where that fits the setting's type, else plain strings."""
+    """A variable is read as TOML if that fits the setting's type, else as a plain string."""
     env = {
         **KEY,
         "TOOLRELAY_POLICY__ALLOW": '["core__*"]',
@@ -615,12 +615,12 @@ def test_environment_values_take_their_settings_type(tmp_path: Path) -> None:
 
 
 def test_a_string_setting_takes_digits(tmp_path: Path) -> None:
-    """A value that TOML reads as a number stays a string where the setting is one."""
+    """A value that TOML reads as a number stays a string if the setting is a string."""
     assert load_config(write(tmp_path, ""), {**KEY, "TOOLRELAY_SERVER__HOST": "10"}).server.host == "10"
 
 
 def test_environment_finds_a_name_in_any_case(tmp_path: Path) -> None:
-    """A name the file spells in mixed case is found from an upper-case variable."""
+    """An upper-case variable finds a name that the file writes in mixed case."""
     path = write(tmp_path, "[upstreams.Local]\nbase_url = 'http://a/v1'")
     config = load_config(path, {"TOOLRELAY_UPSTREAMS__LOCAL__RETRIES": "5"})
     assert list(config.upstreams) == ["Local"]
@@ -645,7 +645,7 @@ def test_environment_finds_a_name_in_any_case(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_variable_is_named(tmp_path: Path, name: str, value: str, setting: str, words: str) -> None:
-    """Unknown or unfit variables stop the start and are named."""
+    """An unknown or invalid variable is an error that names the variable and the setting."""
     error = fault(tmp_path, "", env={**KEY, name: value})
     assert error.setting == setting
     assert words in str(error)
@@ -661,7 +661,7 @@ def test_a_wrong_variable_is_named(tmp_path: Path, name: str, value: str, settin
     ],
 )
 def test_variables_of_others_stop_nothing(tmp_path: Path, name: str, value: str) -> None:
-    """What Kubernetes sets for a service of such a name is no setting, and no mistake."""
+    """Variables that Kubernetes sets for a service called toolrelay are no settings and no error."""
     assert load_config(write(tmp_path, ""), {**KEY, name: value}) == load_config(write(tmp_path, ""), KEY)
 
 
@@ -688,19 +688,19 @@ def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
     assert config.upstreams["y"].base_url == "replay:"
 
 
-# --- settings at odds ---------------------------------------------------------------------------------
+# --- addresses and conflicts --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
 def test_other_machines_are_not_on_loopback(tmp_path: Path, host: str) -> None:
-    """Every other address counts as one that other machines reach."""
+    """An address other than loopback counts as reachable from other machines."""
     assert not is_loopback(host)
     assert load_config(write(tmp_path, f"[server]\nhost = '{host}'"), KEY).server.host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST."])
 def test_loopback_is_open_by_itself(tmp_path: Path, host: str) -> None:
-    """Every spelling of loopback starts without keys."""
+    """Each spelling of loopback is recognized and needs no setting of authentication."""
     assert is_loopback(host)
     assert load_config(write(tmp_path, f"[server]\nhost = '{host}'"), KEY).auth.mode == "auto"
 
@@ -708,7 +708,7 @@ def test_loopback_is_open_by_itself(tmp_path: Path, host: str) -> None:
 @pytest.mark.parametrize("own", ["127.0.0.1", "localhost", "::1", "0.0.0.0", "::"])
 @pytest.mark.parametrize("named", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "127.0.0.9"])
 def test_own_address_as_upstream(tmp_path: Path, own: str, named: str) -> None:
-    """An upstream that is this very server, in any spelling of this machine, is refused."""
+    """An upstream with the server's own address, in any spelling, is an error; another port is not."""
     text = f"[server]\nhost='{own}'\nport=8123\n[auth]\nmode='open'\n[upstreams.me]\nbase_url='http://{named}:%d/v1'"
     error = fault(tmp_path, text % 8123)
     assert error.setting == "upstreams.me.base_url"
@@ -717,7 +717,7 @@ def test_own_address_as_upstream(tmp_path: Path, own: str, named: str) -> None:
 
 
 def test_own_address_by_name_and_default_port(tmp_path: Path) -> None:
-    """A wildcard server is also met by the machine's own name; port 80 may go unsaid."""
+    """The machine's own name and an omitted port 80 count as the server's own address, too."""
     text = "[server]\nhost='0.0.0.0'\nport=80\n[auth]\nmode='open'\n[upstreams.me]\nbase_url='http://{}/v1'"
     assert "own address" in str(fault(tmp_path, text.format(socket.gethostname().lower())))
     assert "own address" in str(fault(tmp_path, text.format("localhost")))
@@ -767,7 +767,7 @@ NAMES = st.sampled_from(
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(env=st.dictionaries(NAMES, st.text(max_size=30) | SCALARS.map(str), max_size=4))
 def test_no_environment_breaks_the_reader(env: dict[str, str]) -> None:
-    """Whatever the variables hold, the answer is a configuration or a list of named faults."""
+    """Whatever the variables hold, find_faults returns a configuration or a list of named faults."""
     config, faults = find_faults(None, env)
     assert (config is None) == bool(faults)
     assert all(error.setting and error.problem for error in faults)
@@ -777,7 +777,7 @@ def test_no_environment_breaks_the_reader(env: dict[str, str]) -> None:
 
 
 def test_credentials_are_resolved(tmp_path: Path) -> None:
-    """A token, and OAuth 2 with or without a client secret, resolve; all of it is masked in the log."""
+    """The secrets of a token and of an OAuth 2 connection are resolved, and masked in the log."""
     config = load_config(
         write(
             tmp_path,
@@ -809,7 +809,7 @@ def test_credentials_are_resolved(tmp_path: Path) -> None:
     ],
 )
 def test_credentials_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
-    """A connection that is neither or both, or lacks a part, is one clear line without any secret."""
+    """A connection that is incomplete or contradicts itself is an error that shows no secret."""
     with pytest.raises(ConfigError, match=words) as caught:
         load_config(write(tmp_path, f"[credentials.a]\n{text}"), {**KEY, "TOKEN": "s3cret", "ID": "s3cret"})
     assert caught.value.setting.startswith("credentials.a")
@@ -817,7 +817,7 @@ def test_credentials_that_cannot_be_used(tmp_path: Path, text: str, words: str) 
 
 
 def test_commands_that_need_no_secrets_have_no_such_connection(tmp_path: Path) -> None:
-    """Without its secret a connection is none, where secrets are not needed."""
+    """With need_secrets=False a connection without its secret is left out."""
     path = write(tmp_path, '[credentials.a]\ntoken = "env:NONE"')
     assert dict(load_config(path, KEY, need_secrets=False).credentials) == {}
 
@@ -834,7 +834,7 @@ def test_commands_that_need_no_secrets_have_no_such_connection(tmp_path: Path) -
     ],
 )
 def test_settings_of_tools_are_checked(tmp_path: Path, text: str, setting: str) -> None:
-    """What makes no sense is refused by its name."""
+    """An invalid setting of tools or policy is an error that names it."""
     assert fault(tmp_path, text).setting == setting
 
 
@@ -846,7 +846,7 @@ GOOD = "aB3dEf6hIj9lMn2pQr5tUv8xYz1cDe4g"
 def key_faults(
     tmp_path: Path, text: str, env: Mapping[str, str] | None = None, secret: str = GOOD
 ) -> tuple[Config | None, list[ConfigError]]:
-    """What is wrong with a key a whose secret is in the environment."""
+    """The configuration and the faults of a key ``a`` whose secret is in the environment."""
     path = write(tmp_path, f'[keys.a]\nsecret = "env:A"\n{text}')
     return find_faults(path, {**KEY, "A": secret, **(env or {})})
 
@@ -874,7 +874,7 @@ def key_faults(
     ],
 )
 def test_faults_of_a_client_key(tmp_path: Path, text: str, setting: str, words: str) -> None:
-    """Each mistake in [keys.NAME] names its setting and says what would be right."""
+    """Each mistake in [keys.NAME] is an error that names the setting and says what would be right."""
     _, (error,) = key_faults(tmp_path, text)
     assert error.setting == setting
     assert words in str(error)
@@ -882,7 +882,7 @@ def test_faults_of_a_client_key(tmp_path: Path, text: str, setting: str, words: 
 
 
 def test_a_client_key_as_it_is_read(tmp_path: Path) -> None:
-    """Defaults allow what policy allows; dates are UTC; limits may be one text; paths lose their /v1."""
+    """A key allows all models and tools by default; dates are UTC, a limit may be a text, paths lose /v1."""
     config, faults = key_faults(tmp_path, "")
     assert faults == []
     assert config is not None
@@ -918,7 +918,7 @@ def test_a_client_key_as_it_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_client_key_that_can_be_guessed_is_a_fault(tmp_path: Path, secret: str, words: str) -> None:
-    """A secret that is too short, or of few characters, stops the start; it is shown nowhere."""
+    """A secret that is too short or too uniform, or looks like a token, is an error that does not show it."""
     _, (error,) = key_faults(tmp_path, "", secret=secret)
     assert error.setting == "keys.a.secret"
     assert words in str(error)
@@ -926,7 +926,7 @@ def test_a_client_key_that_can_be_guessed_is_a_fault(tmp_path: Path, secret: str
 
 
 def test_a_secret_of_two_is_a_fault(tmp_path: Path) -> None:
-    """Two client keys, or a client key and a provider's, must not have one secret."""
+    """Two client keys, or a client key and a provider's key, must not have the same secret."""
     _, (error,) = key_faults(tmp_path, '[keys.b]\nsecret = "env:A"')
     assert (error.setting, "keys.a.secret" in str(error)) == ("keys.b.secret", True)
     _, (error,) = key_faults(tmp_path, "", {"OPENAI_API_KEY": GOOD})
@@ -934,7 +934,7 @@ def test_a_secret_of_two_is_a_fault(tmp_path: Path) -> None:
 
 
 def test_forwarding_keeps_each_key_at_its_provider(tmp_path: Path) -> None:
-    """With auth.mode forward our own key is not asked for, and two providers are a fault."""
+    """In mode forward the server needs no key of its own, and two providers are an error."""
     config = load_config(write(tmp_path, "[auth]\nmode = 'forward'"), {})
     assert config.upstreams["default"].api_key is None
     two = "[upstreams.a]\nbase_url='https://a.example/v1'\n[upstreams.b]\nbase_url='https://b.example/v1'\n"
@@ -944,7 +944,7 @@ def test_forwarding_keeps_each_key_at_its_provider(tmp_path: Path) -> None:
 
 
 def test_bounds_of_arguments_and_tools_of_an_upstream_are_read(tmp_path: Path) -> None:
-    """Rule T2: policy has bounds by tool and argument, an upstream patterns of tools or a switch."""
+    """Rule T2: a policy bounds arguments by tool and name; an upstream has tools by pattern or none."""
     text = """
         [upstreams.a]
         tools = ["core__*"]
@@ -985,7 +985,7 @@ def test_bounds_of_arguments_and_tools_of_an_upstream_are_read(tmp_path: Path) -
     ],
 )
 def test_a_bound_that_would_not_hold_is_refused(tmp_path: Path, text: str, setting: str, words: str) -> None:
-    """Rule E1: a bound with a mistake in it is named, for it would let everything through."""
+    """Rule E1: a bound with a mistake is an error that names it, since it might let everything through."""
     error = fault(tmp_path, f'[policy.arguments."t__x"]\n{text}\n')
     assert error.setting == setting
     assert words in str(error)
@@ -993,12 +993,12 @@ def test_a_bound_that_would_not_hold_is_refused(tmp_path: Path, text: str, setti
 
 @pytest.mark.parametrize("text", ['"core__*"', "1", '["a b"]', '["a", "a"]'])
 def test_tools_of_an_upstream_are_a_switch_or_patterns(tmp_path: Path, text: str) -> None:
-    """An upstream's tools are true, false or patterns; anything else is one clear line."""
+    """A value of an upstream's tools that is no switch, mode or list of patterns is an error."""
     assert fault(tmp_path, f"[upstreams.a]\ntools = {text}\n").setting == "upstreams.a.tools"
 
 
 def test_the_forms_of_text_calls_are_those_that_there_are() -> None:
-    """What settings take is what can be read, and the two words beside it."""
+    """The setting takes each format of text calls that the proxy can read, and off and auto."""
     assert set(get_args(TextCallForm)) == {"off", "auto", *FORMS}
 
 
@@ -1017,5 +1017,5 @@ def test_the_forms_of_text_calls_are_those_that_there_are() -> None:
     ],
 )
 def test_faults_of_text_calls(tmp_path: Path, lines: str, wrong: str) -> None:
-    """What is wrong is said with what to write instead."""
+    """A wrong setting of text calls is an error that says what is wrong or what to write."""
     assert wrong in str(fault(tmp_path, f"[upstreams.default]\n{lines}\n"))

@@ -1,4 +1,4 @@
-"""``mcp.import``: the servers of other programs' files, read with the configuration."""
+"""``mcp.import``: MCP servers from the configuration files of other programs."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ SECRET = "ghp_0123456789abcdefghijklmnop"
 
 
 def loaded(folder: Path, *files: Any, env: Mapping[str, str] | None = None, more: str = "") -> Config:
-    """The configuration that imports these files, each a value that becomes JSON or the text of TOML."""
+    """Load a configuration that imports these files; a file is text, or a value that is written as JSON."""
     return load_config(written(folder, *files, more=more), {**KEY, **(env or {})})
 
 
@@ -32,7 +32,7 @@ def written(folder: Path, *files: Any, more: str = "") -> Path:
 
 
 def fault(folder: Path, *files: Any, env: Mapping[str, str] | None = None, more: str = "") -> str:
-    """The one fault of such a configuration."""
+    """Return the only fault of such a configuration."""
     _, faults = find_faults(written(folder, *files, more=more), {**KEY, **(env or {})})
     (found,) = faults
     assert isinstance(found, ConfigError)
@@ -42,12 +42,12 @@ def fault(folder: Path, *files: Any, env: Mapping[str, str] | None = None, more:
 
 
 def server(**said: Any) -> dict[str, Any]:
-    """A file with one server, ``a``, of a program by the name of ``x`` unless it says otherwise."""
+    """A file with one server, ``a``, which runs the command ``x`` unless ``said`` names another or a url."""
     return {"mcpServers": {"a": said if "url" in said else {"command": "x", **said}}}
 
 
 def test_claude_desktop_and_claude_code(tmp_path: Path) -> None:
-    """Commands with their environment, addresses with their headers; variables are filled in."""
+    """Commands and addresses are read with their environment and headers; variables are filled in."""
     servers = {
         "My Files!": {
             "command": "npx",
@@ -69,7 +69,7 @@ def test_claude_desktop_and_claude_code(tmp_path: Path) -> None:
 
 
 def test_vs_code_cursor_gemini_and_codex(tmp_path: Path) -> None:
-    """Several files, each in its own form."""
+    """The files of several programs are read together, each in its own format."""
     vs_code = {"servers": {"db": {"command": "./db", "env": {"A": "${input:pass word}"}}}}
     cursor = {
         "mcpServers": {"c": {"command": "c", "cwd": "sub", "env": {"B": "${env:BEE}", "U": "${userHome}"}}}
@@ -90,7 +90,7 @@ def test_vs_code_cursor_gemini_and_codex(tmp_path: Path) -> None:
     env = {"DB_PASS_WORD": "p", "BEE": "b", "TOKEN": "t", "TEAM": "red", "HOME": "/home/me"}
     found = loaded(tmp_path, vs_code, cursor, gemini, codex, env=env).mcp.known()
     assert sorted(found) == ["c", "db", "g", "x"]
-    # Relative paths start where the file is.
+    # Relative paths start at the folder of the file.
     assert (found["db"].command, found["db"].env) == (str(tmp_path / "db"), {"A": "p"})
     assert (found["c"].cwd, found["c"].env) == (str(tmp_path / "sub"), {"B": "b", "U": "/home/me"})
     assert (found["g"].timeout_s, found["g"].tools) == (1.5, ("read",))
@@ -98,27 +98,27 @@ def test_vs_code_cursor_gemini_and_codex(tmp_path: Path) -> None:
 
 
 def test_a_section_says_what_no_file_can(tmp_path: Path) -> None:
-    """Effects are the operator's word."""
+    """A section of toolrelay.toml adds effects and a timeout to an imported server."""
     more = '[mcp.servers.a]\neffects = {"*" = "read_only"}\ntimeout_s = 7\n'
     (found,) = loaded(tmp_path, server(), more=more).mcp.known().values()
     assert (found.command, found.effect_of("z"), found.timeout_s) == ("x", "read_only", 7)
 
 
 def test_nothing_that_is_disabled_is_there(tmp_path: Path) -> None:
-    """Nor what a section says of it."""
+    """A disabled server is left out, also if a section of toolrelay.toml names it."""
     more = '[mcp.servers.a]\neffects = {"*" = "read_only"}\n'
     assert loaded(tmp_path, server(disabled=True), more=more).mcp.known() == {}
 
 
 def test_what_looks_like_a_reference_is_a_value(tmp_path: Path) -> None:
-    """``file:`` is one of ours in toolrelay.toml alone; ``env:`` is taken as we write it."""
+    """In an imported file ``env:`` refers to a variable, but ``file:`` is ordinary text."""
     said = server(env={"DATABASE": "file:./dev.db", "OTHER": "env:FOO"})
     (found,) = loaded(tmp_path, said, env={"FOO": "foo"}).mcp.known().values()
     assert found.env == {"DATABASE": "file:./dev.db", "OTHER": "foo"}
 
 
 def test_the_environment_may_name_the_files(tmp_path: Path) -> None:
-    """Like every setting."""
+    """``TOOLRELAY_MCP__IMPORT`` can name the files, too."""
     (tmp_path / "a.json").write_text(json.dumps(server()))
     path = tmp_path / "toolrelay.toml"
     path.write_text("")
@@ -162,7 +162,7 @@ def test_the_environment_may_name_the_files(tmp_path: Path) -> None:
     ],
 )
 def test_a_fault_names_the_setting_and_the_file(tmp_path: Path, said: Any, words: str) -> None:
-    """On one line, without a value that may be a secret."""
+    """A fault of an imported server is one line that says where it is and shows no possible secret."""
     assert words in fault(tmp_path, said)
 
 
@@ -179,7 +179,7 @@ def test_a_fault_names_the_setting_and_the_file(tmp_path: Path, said: Any, words
     ],
 )
 def test_a_conflict_names_both(tmp_path: Path, files: list[Any], more: str, words: str) -> None:
-    """Whichever of them is meant, one has to be renamed."""
+    """If two servers have the same name, the error names the places of both."""
     assert words in fault(tmp_path, *files, more=more)
 
 
@@ -194,7 +194,7 @@ def test_a_conflict_names_both(tmp_path: Path, files: list[Any], more: str, word
     ],
 )
 def test_the_setting_itself_is_checked(tmp_path: Path, line: str, words: str) -> None:
-    """By its name."""
+    """A wrong value of ``mcp.import`` is an error that names the setting."""
     path = tmp_path / "toolrelay.toml"
     path.write_text(f"[mcp]\n{line}\n")
     _, (found,) = find_faults(path, KEY)
@@ -202,13 +202,13 @@ def test_the_setting_itself_is_checked(tmp_path: Path, line: str, words: str) ->
 
 
 def test_every_fault_of_a_file_is_told(tmp_path: Path) -> None:
-    """One server that is wrong hides no other."""
+    """All faulty servers of a file are reported, not only the first."""
     servers = {"a": 3, "b": {"command": "x"}, "c": {"command": "x", "args": 1}}
     _, faults = find_faults(written(tmp_path, {"mcpServers": servers}), KEY)
     assert [str(one).split(": ")[2] for one in faults] == ["a", "c"]
 
 
 def test_a_missing_secret_leaves_its_server_out_where_none_is_needed(tmp_path: Path) -> None:
-    """For commands that talk to no server."""
+    """With need_secrets=False a server without its secret is left out."""
     path = written(tmp_path, server(env={"TOKEN": "${GH}"}))
     assert load_config(path, KEY, need_secrets=False).mcp.servers == {}

@@ -1,4 +1,4 @@
-"""What the settings look like to people: the commented file and the table."""
+"""The settings as people read them: the commented file and the table."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ KEY = {"OPENAI_API_KEY": "sk-test-openai"}
 
 
 def test_the_written_file_loads_as_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """toolrelay init's file is the default configuration, no more and no less."""
+    """The file that ``toolrelay init`` writes loads as exactly the default configuration."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "toolrelay.toml"
     path.write_text(initial_config(), encoding="utf-8")
@@ -23,7 +23,7 @@ def test_the_written_file_loads_as_the_defaults(tmp_path: Path, monkeypatch: pyt
 def test_the_lines_that_are_commented_out_are_valid_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Taking the comment mark off a setting gives its default, not a fault."""
+    """A setting whose comment mark is removed has its default value."""
     monkeypatch.chdir(tmp_path)
     text, count = re.subn(r"(?m)^# (api_key|format) = ", r"\1 = ", initial_config())
     assert count == 2
@@ -33,7 +33,7 @@ def test_the_lines_that_are_commented_out_are_valid_too(
 
 
 def test_every_setting_is_explained_once_in_file_and_table() -> None:
-    """No setting goes without its line of explanation."""
+    """Each setting has a description, a line in the file and one row in the table."""
     text, table = initial_config(), settings_table()
     for section, model, _ in tables_of(Config):
         for key, info in fields_of(model).items():
@@ -44,7 +44,7 @@ def test_every_setting_is_explained_once_in_file_and_table() -> None:
 
 
 def test_the_examples_are_valid(tmp_path: Path) -> None:
-    """The commented example tables are a configuration that starts, once their secrets are there."""
+    """The commented example tables are a valid configuration once their secrets are set."""
     from proxy.server.config.load import find_faults
 
     lines = initial_config().splitlines()

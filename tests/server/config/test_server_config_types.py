@@ -1,4 +1,4 @@
-"""Settings of browsers and proxies: values as they must be written, and a clear line for all others."""
+"""Settings about browsers and proxies: valid values, and one clear line for each invalid one."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def fault_of(folder: Path, setting: str, *values: str) -> str:
     ],
 )
 def test_origins_are_taken_as_browsers_write_them(tmp_path: Path, origin: str) -> None:
-    """What a browser sends as Origin can be written down as it is."""
+    """An origin as a browser sends it is a valid setting and stays unchanged."""
     assert server_of(tmp_path, "cors_origins", origin) == (origin,)
 
 
@@ -69,7 +69,7 @@ def test_origins_are_taken_as_browsers_write_them(tmp_path: Path, origin: str) -
     ],
 )
 def test_what_is_no_origin_stops_the_start(tmp_path: Path, origin: str, hint: str) -> None:
-    """An entry that no browser would ever send is named, with what to write in its place."""
+    """An entry that no browser sends as its origin is an error with a hint at what to write."""
     assert hint in fault_of(tmp_path, "cors_origins", origin)
 
 
@@ -85,7 +85,7 @@ def test_what_is_no_origin_stops_the_start(tmp_path: Path, origin: str, hint: st
     ],
 )
 def test_hosts_are_names_without_a_port(tmp_path: Path, name: str, read: str) -> None:
-    """Names are read in lower case, as they are compared."""
+    """A host name without a port is a valid setting and is read in lower case."""
     assert server_of(tmp_path, "allowed_hosts", name) == (read,)
 
 
@@ -104,12 +104,12 @@ def test_hosts_are_names_without_a_port(tmp_path: Path, name: str, read: str) ->
     ],
 )
 def test_what_is_no_host_stops_the_start(tmp_path: Path, name: str, hint: str) -> None:
-    """A wildcard for everything would undo the rule; what no Host header can say would never fit."""
+    """A bare wildcard, or an entry that is no plain host name, is an error with a hint."""
     assert hint in fault_of(tmp_path, "allowed_hosts", name)
 
 
 def test_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
-    """One address or a network; everybody is nobody's proxy."""
+    """trusted_proxies takes addresses and networks, but not the network of all addresses."""
     given = ("127.0.0.1", "10.0.0.0/8", "fd00::/8")
     assert server_of(tmp_path, "trusted_proxies", *given) == given
     assert "every address" in fault_of(tmp_path, "trusted_proxies", "0.0.0.0/0")
@@ -119,7 +119,7 @@ def test_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
 
 
 def test_nothing_stands_there_twice(tmp_path: Path) -> None:
-    """One entry twice is a slip of the pen, also where only the spelling differs."""
+    """A repeated entry is an error, also if only the case differs."""
     assert "twice" in fault_of(tmp_path, "cors_origins", "https://a.example", "https://a.example")
     assert "twice" in fault_of(tmp_path, "allowed_hosts", "a.example", "A.example")
     assert "twice" in fault_of(tmp_path, "trusted_proxies", "10.0.0.1", "10.0.0.1")

@@ -1,4 +1,4 @@
-"""Responses in the background: run without their client, told and cancelled by their ids."""
+"""Background responses: they run without their client, which polls, streams and cancels them by id."""
 
 import asyncio
 import json
@@ -27,13 +27,13 @@ ASK: dict[str, Any] = {"model": "m", "input": "Do it.", "background": True}
 
 @pytest.fixture
 def watch() -> Watch:
-    """What the probe tools do in this test."""
+    """Return the record of what the probe tools do, reset for this test."""
     WATCH.reset()
     return WATCH
 
 
 def model(tool: str, arguments: str = "{}", said: str = "It is done.") -> Any:
-    """A model that calls a tool and then says something."""
+    """Return the script of a model that calls a tool and then sends a text."""
 
     def script(request: RawRequest) -> Sequence[Step]:
         if request.method == "DELETE":
@@ -51,7 +51,7 @@ def model(tool: str, arguments: str = "{}", said: str = "It is done.") -> Any:
 
 @asynccontextmanager
 async def served(script: Any, **config: Any) -> AsyncIterator[Proxy]:
-    """A proxy before an upstream that speaks Responses."""
+    """Run a proxy in front of an upstream that speaks the Responses API."""
     config = {"allow": (SLOW, ECHO), **config}
     tools = {"timeout_s": LATE_S, **config.pop("tools", {})}
     async with (
@@ -62,7 +62,7 @@ async def served(script: Any, **config: Any) -> AsyncIterator[Proxy]:
 
 
 async def get(proxy: ProxyAddress, response_id: str, query: str = "", **headers: str) -> Answer:
-    """A response by its id."""
+    """Ask the proxy for a response by its id."""
     return await proxy.ask(method="GET", path=f"/v1/responses/{response_id}{query}", headers=headers)
 
 
@@ -90,7 +90,7 @@ def events_of(body: bytes) -> list[dict[str, Any]]:
 
 
 async def test_the_answer_comes_at_once_and_the_run_goes_on(watch: Watch) -> None:
-    """A client is answered before anything is done, polls, and gets the whole response under its first id."""
+    """The client gets an id at once, can poll it while the run goes on, and then gets the whole response."""
     async with served(model(SLOW)) as proxy:
         first = await proxy.ask(ASK, path="/v1/responses")
         response_id = first.json["id"]
@@ -105,7 +105,7 @@ async def test_the_answer_comes_at_once_and_the_run_goes_on(watch: Watch) -> Non
         assert [part["text"] for item in whole["output"] for part in item["content"]] == ["It is done."]
         detail = await proxy.run_reaches("completed")
         assert first.header("x-toolrelay-run") == detail.run.id
-        # It is a response like any other: to be gone on from, and to be deleted.
+        # A client can continue from it and delete it, as with any other response.
         after = {"model": "m", "input": "And?", "previous_response_id": response_id, "background": True}
         second = await proxy.ask(after, path="/v1/responses")
         await reaches(proxy, second.json["id"], "completed")
@@ -116,7 +116,7 @@ async def test_the_answer_comes_at_once_and_the_run_goes_on(watch: Watch) -> Non
 
 @pytest.mark.parametrize("wires", [("responses",), ("chat",)])
 async def test_a_stream_is_resumed_where_it_broke(watch: Watch, wires: tuple[str, ...]) -> None:
-    """A client that leaves its stream gets the rest of it by its id, from the very next event on."""
+    """A client that leaves its stream gets the rest of it by the response's id, from the next event on."""
     script = model(SLOW)
     if wires == ("chat",):
         from chat_script import call, content, finish, role, stream
@@ -163,7 +163,7 @@ async def test_a_stream_is_resumed_where_it_broke(watch: Watch, wires: tuple[str
 
 
 async def test_a_response_is_cancelled(watch: Watch) -> None:
-    """Cancelling ends the run and its tool, twice is fine, and what there is stays."""
+    """Cancelling ends the run and its tool, can be repeated, and leaves the response readable."""
     async with served(model(SLOW)) as proxy:
         response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
         await until(lambda: watch.started == ["slow"])
@@ -178,7 +178,7 @@ async def test_a_response_is_cancelled(watch: Watch) -> None:
 
 
 async def test_a_failure_is_told(watch: Watch) -> None:
-    """An upstream that refuses or breaks off makes a failed response, which says why."""
+    """If the upstream refuses the request, the response fails, and its error says why."""
     refused: list[Step] = [b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n"]
     async with served(refused) as proxy:
         response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
@@ -188,7 +188,7 @@ async def test_a_failure_is_told(watch: Watch) -> None:
 
 
 async def test_few_run_for_one_caller(watch: Watch) -> None:
-    """One response too many of a caller is refused, another caller's is not, and a place becomes free."""
+    """A caller at the limit gets a 429 until one of its responses ends; other callers are not affected."""
     keys = {"alice": declared(ALICE), "bob": declared(BOB)}
     async with served(model(SLOW), keys=keys, limits={"background": 2}) as proxy:
         ids = [(await proxy.ask(ASK, bearer(ALICE), path="/v1/responses")).json["id"] for _ in range(2)]
@@ -196,7 +196,7 @@ async def test_few_run_for_one_caller(watch: Watch) -> None:
         assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         assert "limits.background" in refused.error["message"]
         assert (await proxy.ask(ASK, bearer(BOB), path="/v1/responses")).status == 200
-        # What is another's is not there.
+        # Another caller's response looks as if it did not exist.
         assert (await get(proxy, ids[0], **bearer(BOB))).status == 404
         stolen = await proxy.ask({}, bearer(BOB), path=f"/v1/responses/{ids[0]}/cancel")
         assert stolen.status == 404
@@ -210,7 +210,7 @@ async def test_few_run_for_one_caller(watch: Watch) -> None:
 
 
 async def test_few_start_at_once_for_one_caller(watch: Watch, tmp_path: Path) -> None:
-    """A request counts before it is planned: while one waits for the record, others of the caller arrive."""
+    """The proxy counts a request before it plans it, so simultaneous requests cannot exceed the limit."""
     said = [("user", "Hello."), ("assistant", "Hello!"), ("user", "Do it.")]
     ask = {**ASK, "input": [{"role": role, "content": text} for role, text in said]}
     limits, store = {"background": 2}, {"url": f"sqlite:///{tmp_path / 'r.db'}"}
@@ -221,7 +221,7 @@ async def test_few_start_at_once_for_one_caller(watch: Watch, tmp_path: Path) ->
 
 
 async def test_a_response_has_a_time(watch: Watch) -> None:
-    """Past ``tools.background_s`` a run comes to its end, as any run whose time is over."""
+    """When ``tools.background_s`` is over, the tool call times out and the response is still completed."""
     async with served(model(SLOW), tools={"background_s": 0.3}) as proxy:
         response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
         whole = await reaches(proxy, response_id, "completed")
@@ -238,7 +238,7 @@ async def test_a_response_has_a_time(watch: Watch) -> None:
 async def test_what_nobody_could_ask_for_later_is_refused(
     watch: Watch, asked: dict[str, Any], config: dict[str, Any], param: str
 ) -> None:
-    """Without a place to keep it there is no response in the background."""
+    """The proxy refuses a background response if the request or the configuration forbids storing it."""
     async with served(model(ECHO), **config) as proxy:
         answer = await proxy.ask({**ASK, **asked}, path="/v1/responses")
     assert answer.status == 400
@@ -246,7 +246,7 @@ async def test_what_nobody_could_ask_for_later_is_refused(
 
 
 async def test_without_server_tools_it_is_the_upstreams(watch: Watch) -> None:
-    """Where no server tool takes part the request goes through as it came."""
+    """The proxy passes a background request without server tools to the upstream byte for byte."""
     body = json.dumps(ASK).encode()
     async with (
         RawUpstream(responses_script.reply(status="queued")) as upstream,
@@ -272,7 +272,7 @@ async def test_without_server_tools_it_is_the_upstreams(watch: Watch) -> None:
 async def test_the_server_ends(
     watch: Watch, more: dict[str, Any], state: str, status: str, message: str
 ) -> None:
-    """A response that runs when the server ends is handed over, or has failed if it cannot be run again."""
+    """When the server stops, a running response is released to other processes, or fails if it cannot be."""
     async with served(model(SLOW), server={"drain_s": 0.1}) as proxy:
         response_id = (await proxy.ask({**ASK, **more}, path="/v1/responses")).json["id"]
         await until(lambda: watch.started == ["slow"])
@@ -290,7 +290,7 @@ async def test_the_server_ends(
 
 
 async def test_the_official_client_follows(watch: Watch) -> None:
-    """openai-python creates, streams on from where it was, retrieves and cancels."""
+    """openai-python creates a background response, resumes its stream, retrieves it and cancels another."""
     async with (
         served(model(SLOW)) as proxy,
         AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused", max_retries=0) as client,
@@ -321,14 +321,14 @@ WORKERS = '[limits]\nrequests = []\ntool_calls = []\n[store]\nurl = "sqlite:///t
 
 
 async def fresh(proxy: ProxyProcess, response_id: str, times: int = 12) -> list[dict[str, Any]]:
-    """A response as several connections are told of it, so that every worker has its say."""
+    """Ask for a response over several connections, so that every worker answers; return all answers."""
     answers = await asyncio.gather(*(get(proxy, response_id) for _ in range(times)))
     assert {answer.status for answer in answers} == {200}
     return [answer.json for answer in answers]
 
 
 async def test_every_worker_knows_and_cancels(tmp_path: Path, watch: Watch) -> None:
-    """With two workers any of them says how a response is, streams it, and cancels it."""
+    """With two workers, each of them reports the response's status, streams it and cancels it."""
     async with RawUpstream(model("effect__act")) as upstream:
         write_config(tmp_path, upstream.url, allow=("effect__act",), more=WORKERS, workers=2)
         async with serving(tmp_path) as proxy:
@@ -355,7 +355,7 @@ async def test_every_worker_knows_and_cancels(tmp_path: Path, watch: Watch) -> N
 
 
 async def test_a_long_stream_is_not_kept(watch: Watch) -> None:
-    """Past its bound a log lets all of its events go, and whoever follows is told that there are no more."""
+    """A log above its size limit drops all its events and wakes its readers, who find it full."""
     log = EventLog(max_bytes=100)
     log.put(0, b"x" * 60)
     waiting = asyncio.create_task(log.wait(1, LATE_S))

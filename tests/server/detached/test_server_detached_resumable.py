@@ -1,4 +1,4 @@
-"""A dropped stream is resumed: the run goes on without its client, who gets all of it again."""
+"""Resumed streams: a run goes on without its client, which can come back and get the whole stream."""
 
 import asyncio
 import json
@@ -33,13 +33,13 @@ DIALECTS = [
 
 @pytest.fixture
 def watch() -> Watch:
-    """What the probe tools do in this test."""
+    """Return the record of what the probe tools do, reset for this test."""
     WATCH.reset()
     return WATCH
 
 
 def model(tool: str = SLOW) -> Models:
-    """A model that says a word, calls a tool and says what came of it."""
+    """Return a model that sends a text, calls a tool and, after its result, sends another text."""
 
     def say(asked: Asked) -> Turn:
         return Turn("It is done.") if asked.results else Turn("Let me see.", calls=[(tool, {})])
@@ -49,7 +49,7 @@ def model(tool: str = SLOW) -> Models:
 
 @asynccontextmanager
 async def served(models: Models, **config: Any) -> AsyncIterator[Proxy]:
-    """A proxy before an upstream that speaks Chat, asked in any dialect."""
+    """Run a proxy in front of an upstream that speaks Chat Completions; clients may use any dialect."""
     tools = {"timeout_s": LATE_S, "keepalive_s": LATE_S, **config.pop("tools", {})}
     async with (
         RawUpstream(models) as upstream,
@@ -70,7 +70,7 @@ async def served(models: Models, **config: Any) -> AsyncIterator[Proxy]:
 async def left(
     proxy: Proxy, path: str, body: Any, watch: Watch, headers: dict[str, str] | None = None
 ) -> tuple[str, bytes]:
-    """Begin a stream and leave it while the tool runs; the run's id, and what was seen."""
+    """Begin a stream, leave it while the tool runs, and return the run's id and the bytes received."""
     async with proxy.sent(body, {**ON, **(headers or {})}, path=path) as conversation:
         answer = await conversation.head()
         assert answer.status == 200
@@ -86,7 +86,7 @@ async def left(
 
 
 async def resume(proxy: Proxy, path: str, body: Any, run_id: str, **headers: str) -> Answer:
-    """The same request with the run's id."""
+    """Send the same request with the run's id."""
     return await proxy.ask(body, {"x-toolrelay-resume": run_id, **headers}, path=path)
 
 
@@ -94,7 +94,7 @@ async def resume(proxy: Proxy, path: str, body: Any, run_id: str, **headers: str
 async def test_a_dropped_stream_is_resumed_on_every_dialect(
     watch: Watch, path: str, body: dict[str, Any]
 ) -> None:
-    """The client that comes back gets every byte that it had, and then the rest, as often as it asks."""
+    """A client that resumes gets every byte that it had and then the rest, as often as it asks."""
     models = model()
     async with served(models) as proxy:
         run_id, seen = await left(proxy, path, body, watch)
@@ -117,7 +117,7 @@ async def test_a_dropped_stream_is_resumed_on_every_dialect(
 
 
 async def test_a_resumed_stream_is_that_of_a_client_that_stayed(watch: Watch) -> None:
-    """What is put together from both parts is one ordinary stream."""
+    """A client that resumes after the end of the run gets one ordinary stream with the whole text."""
     path, body = DIALECTS[0]
     async with served(model()) as proxy:
         run_id, _ = await left(proxy, path, body, watch)
@@ -128,7 +128,7 @@ async def test_a_resumed_stream_is_that_of_a_client_that_stayed(watch: Watch) ->
 
 
 async def test_a_reply_that_is_not_streamed_is_resumed_too(watch: Watch) -> None:
-    """A client that left before anything was sent gets the whole answer."""
+    """A client that left before the proxy sent anything gets the whole answer when it resumes."""
     body = {"model": "m", "messages": QUESTION}
     async with served(model()) as proxy:
         async with proxy.sent(body, ON):
@@ -141,7 +141,7 @@ async def test_a_reply_that_is_not_streamed_is_resumed_too(watch: Watch) -> None
 
 
 async def test_nobody_else_resumes_a_run(watch: Watch) -> None:
-    """A run is resumed by its caller, with the request that it answers; an unknown id looks the same."""
+    """Only its own caller with the same request resumes a run; to another caller its id looks unknown."""
     path, body = DIALECTS[0]
     keys = {"alice": declared(ALICE), "bob": declared(BOB)}
     async with served(model(), keys=keys) as proxy:
@@ -158,7 +158,7 @@ async def test_nobody_else_resumes_a_run(watch: Watch) -> None:
 
 
 async def test_a_run_whose_client_does_not_come_back_ends(watch: Watch) -> None:
-    """After ``tools.resume_s`` seconds without a client a run is cancelled, and nothing of it is kept."""
+    """After ``tools.resume_s`` seconds without a client the proxy cancels a run and keeps nothing of it."""
     path, body = DIALECTS[0]
     async with served(model(), tools={"resume_s": 0.2}) as proxy:
         run_id, _ = await left(proxy, path, body, watch)
@@ -172,7 +172,7 @@ async def test_a_run_whose_client_does_not_come_back_ends(watch: Watch) -> None:
 
 
 async def test_without_the_header_a_run_ends_with_its_client(watch: Watch) -> None:
-    """What did not ask to be resumed is not, and where it is switched off asking is an error."""
+    """With ``tools.resume_s`` 0 the header is an error, and a run without it is cancelled with its client."""
     path, body = DIALECTS[0]
     async with served(model(), tools={"resume_s": 0}) as proxy:
         refused = await proxy.ask(body, ON, path=path)
@@ -185,7 +185,7 @@ async def test_without_the_header_a_run_ends_with_its_client(watch: Watch) -> No
 async def test_what_is_kept_for_a_resumed_stream_is_bounded(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that is too long to be kept reaches a client that stays, and cannot be resumed."""
+    """A run that is too large to keep reaches a client that stays, but cannot be resumed."""
     monkeypatch.setattr(resumable, "_MAX_BYTES", 300)
     path, body = DIALECTS[0]
     async with served(model()) as proxy:
@@ -201,7 +201,7 @@ async def test_what_is_kept_for_a_resumed_stream_is_bounded(
 
 
 class SlowClient:
-    """A connection that takes one piece for each step of its reader."""
+    """A client connection that takes one piece of the stream for each step that the test allows."""
 
     stopped_by_server = False
     origin = ""
@@ -245,7 +245,7 @@ class SlowClient:
         self.read()
 
     def read(self, steps: int = 99) -> None:
-        """Take so many pieces more."""
+        """Take this many more pieces."""
         for _ in range(steps):
             self._steps.release()
 
@@ -257,7 +257,7 @@ async def turns() -> None:
 
 
 class KeptRun:
-    """A run that has sent three pieces, whose client has left, and that goes on when it is told to."""
+    """A run that has sent three pieces to a client that left; it goes on when the test sets ``more``."""
 
     def __init__(self) -> None:
         self.runs = ResumableRuns(LATE_S)
@@ -281,13 +281,13 @@ class KeptRun:
         await asyncio.wait({serving})
 
     def resumed(self) -> tuple[SlowClient, asyncio.Task[None]]:
-        """A client that comes back."""
+        """Return a client that resumes the run, and the task that serves it."""
         client = SlowClient()
         return client, asyncio.create_task(self.runs.resume("r", "me", b"", client))
 
 
 async def test_the_newest_of_two_clients_that_come_back_at_once_gets_the_stream() -> None:
-    """The other one's connection is cut, and the run does not end because that one has left."""
+    """The older client's connection is cut, and its leaving does not start the timer that ends the run."""
     kept = KeptRun()
     await kept.left()
     older, losing = kept.resumed()
@@ -307,7 +307,7 @@ async def test_the_newest_of_two_clients_that_come_back_at_once_gets_the_stream(
 
 
 async def test_no_client_gets_a_stream_with_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that becomes too long while its client catches up: the connection is cut."""
+    """If a run becomes too large to keep while its client catches up, the client's connection is cut."""
     monkeypatch.setattr(resumable, "_MAX_BYTES", 10)
     kept = KeptRun()
     kept.last = b"d" * 11
@@ -324,7 +324,7 @@ async def test_no_client_gets_a_stream_with_a_gap(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_run_whose_client_is_gone_when_it_sends_ends_in_its_time_too() -> None:
-    """The run may find a closed connection before the request of that client is cancelled."""
+    """If the run itself finds the connection closed first, the timer that ends it starts all the same."""
     kept = KeptRun()
     client = SlowClient()
     client.read()

@@ -1,4 +1,4 @@
-"""Responses that a dead process has left on record: run again, or ended for a reason that is said."""
+"""Responses that a dead process left in the store: the proxy runs them again, or ends them with a reason."""
 
 import json
 import time
@@ -34,18 +34,18 @@ DIED = "The server process that ran this response ended before the response was 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no process runs is found and run again at once."""
+    """Let the proxy find responses without a process at once, and run them again without a delay."""
     monkeypatch.setattr(take_over, "_LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(take_over, "_AFTER_DEATH_S", (0.0, 0.0))
 
 
 def config(folder: Path, upstream: str, **sections: Any) -> Config:
-    """A server whose record is a file, to which a dead process has written."""
+    """Return the configuration of a server whose store is a file that the dead process wrote, too."""
     return make_config(upstream, store={"url": f"sqlite:///{folder / 'r.db'}"}, **sections)
 
 
 def request(**changes: Any) -> StoredRequest:
-    """The request that the dead process ran."""
+    """Return the request that the dead process ran."""
     body = b'{"model": "m", "input": "Do it.", "background": true}'
     return replace(
         StoredRequest(body=body, ticket={"open": "somebody"}, caller="open", request_id="req_1"), **changes
@@ -61,7 +61,7 @@ async def left(
     sections: dict[str, Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Proxy]:
-    """A proxy that starts after a process has died in the middle of a response."""
+    """Run a proxy that starts after another process has died in the middle of a response."""
     caller = wanted.caller or "open"
     record = replace(BackgroundRecord(ID, caller, "run_1", time.time()), **changes)
     async with RawUpstream(responses_script.stream(message("It is done."), id="resp_up1")) as upstream:
@@ -84,7 +84,7 @@ async def left(
 
 
 async def settled(proxy: Proxy, **headers: str) -> dict[str, Any]:
-    """The response once it has ended."""
+    """Wait until the response has ended, and return it."""
     found: dict[str, Any] = {}
 
     async def ended() -> bool:
@@ -97,7 +97,7 @@ async def settled(proxy: Proxy, **headers: str) -> dict[str, Any]:
 
 
 async def test_it_is_run_again(tmp_path: Path) -> None:
-    """The request goes to the model once more, and the response keeps its id and its time."""
+    """The proxy runs the request again under the same response id, and links the two runs."""
     async with left(tmp_path, request()) as proxy:
         done = await settled(proxy)
         runs = await proxy.runs()
@@ -113,8 +113,8 @@ async def test_it_is_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [False, True], ids=["before its first word", "after it"])
 async def test_a_reader_in_the_middle_is_told(tmp_path: Path, words: bool) -> None:
-    """Who follows a response of another process is told when another attempt begins, and goes on with it if
-    the first said nothing of the answer."""
+    """A client that streams a response of another process continues with the next attempt if the first sent
+    no text; otherwise it is told that the response was restarted."""
     kinds = ["response.created", "response.in_progress", *["response.output_text.delta"] * words]
     events = [
         (number, encode_event(json.dumps({"type": kind, "sequence_number": number}).encode(), kind.encode()))
@@ -186,7 +186,7 @@ async def test_a_reader_in_the_middle_is_told(tmp_path: Path, words: bool) -> No
 async def test_why_it_is_not_run_again(
     tmp_path: Path, wanted: StoredRequest, given: dict[str, Any], words: str
 ) -> None:
-    """A response that cannot be run again has failed, with the reason, and its stream says so."""
+    """A response that cannot be run again fails, its error has the reason, and its stream has the failure."""
     async with left(tmp_path, wanted, **given) as proxy:
         failed = await settled(proxy)
         stream = await proxy.ask(method="GET", path=f"/v1/responses/{ID}?stream=true")
@@ -197,7 +197,7 @@ async def test_why_it_is_not_run_again(
 
 
 async def test_after_three_deaths_it_is_over(tmp_path: Path) -> None:
-    """A request whose processes have died is not run for ever."""
+    """A response fails after three server processes that ran it have died."""
     async with left(tmp_path, request(), attempt=3, deaths=2) as proxy:
         failed = await settled(proxy)
     assert failed["error"]["message"] == (
@@ -206,22 +206,21 @@ async def test_after_three_deaths_it_is_over(tmp_path: Path) -> None:
 
 
 async def test_its_time_is_not_begun_anew(tmp_path: Path) -> None:
-    """A response whose time was over when its process died has failed."""
+    """A response whose time limit has passed since the client asked for it fails instead of running again."""
     async with left(tmp_path, request(), asked_at=time.time() - 7200) as proxy:
         failed = await settled(proxy)
     assert "tools.background_s" in failed["error"]["message"]
 
 
 async def test_it_is_cancelled_though_nobody_runs_it(tmp_path: Path) -> None:
-    """A cancellation that the dead process did not see any more ends the response as cancelled."""
+    """If a client cancelled the response of the dead process, it ends as cancelled, without a new run."""
     async with left(tmp_path, request(), cancelled=True) as proxy:
         assert (await settled(proxy))["status"] == "cancelled"
         assert len(await proxy.runs()) == 1
 
 
 async def test_a_revoked_keys_response_is_not_run_again(tmp_path: Path) -> None:
-    """A key that is valid has its response run again with the rights that it has now; one that is gone has
-    not."""
+    """The proxy runs a response again if its key is still valid, and lets it fail if the key is gone."""
     keys = {"alice": declared(ALICE)}
     wanted = request(caller="config:alice", key="config:alice", ticket={"key": "config:alice"})
     (tmp_path / "a").mkdir()
@@ -236,7 +235,7 @@ async def test_a_revoked_keys_response_is_not_run_again(tmp_path: Path) -> None:
 
 
 async def test_a_key_without_the_model_any_more(tmp_path: Path) -> None:
-    """The rights of the key at that time hold: a model that it may not use any more is not asked."""
+    """The proxy checks the key's current rights: a response fails if its key may no longer use the model."""
     keys = {"alice": declared(ALICE, models=["other"])}
     wanted = request(caller="config:alice", key="config:alice", ticket={"key": "config:alice"})
     async with left(tmp_path, wanted, sections={"keys": keys}) as proxy:
@@ -246,7 +245,7 @@ async def test_a_key_without_the_model_any_more(tmp_path: Path) -> None:
 
 
 def test_a_request_is_read_as_it_was_written() -> None:
-    """What is kept of a request comes back whole."""
+    """A stored request is read back exactly as it was written."""
     from proxy.relay.memory.idempotency import Attempt
     from proxy.relay.offer import Wanted
     from proxy.server.detached.stored_request import read_request

@@ -1,4 +1,4 @@
-"""A dropped stream is resumed at another worker of the same port: two applications on one record."""
+"""A client resumes a dropped stream at another worker of the same port; the two workers share a store."""
 
 import asyncio
 import socket
@@ -29,14 +29,14 @@ MINE = bearer(ALICE)
 
 @pytest.fixture
 def watch() -> Watch:
-    """What the probe tools do in this test."""
+    """Return the record of what the probe tools do, reset for this test."""
     WATCH.reset()
     return WATCH
 
 
 @dataclass
 class Workers:
-    """Two workers; the first can be ended before the other."""
+    """Two workers; the test can end the first before the second."""
 
     first: Proxy
     second: Proxy
@@ -44,13 +44,13 @@ class Workers:
 
 
 def say(asked: Asked) -> Turn:
-    """Say a word, call a tool and say what came of it."""
+    """Send a text and call a tool; after the tool's result, send another text."""
     return Turn("It is done.") if asked.results else Turn("Let me see.", calls=[(SLOW, {})])
 
 
 @asynccontextmanager
 async def workers(folder: Path) -> AsyncIterator[Workers]:
-    """Two workers of one server, which can ask each other."""
+    """Run two workers of one server, which can ask each other."""
     peers = Peers(), Peers()
 
     def ask(other: Peers) -> Any:
@@ -77,7 +77,7 @@ async def workers(folder: Path) -> AsyncIterator[Workers]:
 
 
 async def left(worker: Proxy, watch: Watch) -> tuple[str, bytes]:
-    """Begin a stream and leave it while the tool runs; the run's id, and what was seen."""
+    """Begin a stream, leave it while the tool runs, and return the run's id and the bytes received."""
     async with worker.sent(BODY, {**MINE, "x-toolrelay-resume": "on"}) as conversation:
         answer = await read_until(conversation, b"see.")
         await until(lambda: bool(watch.started))
@@ -86,7 +86,7 @@ async def left(worker: Proxy, watch: Watch) -> tuple[str, bytes]:
 
 
 async def read_until(conversation: Conversation, words: bytes) -> Answer:
-    """An answer as far as these words."""
+    """Read an answer until these words have come."""
     answer = await conversation.head()
     assert answer.status == 200
     async for piece in conversation.pieces(answer):
@@ -97,12 +97,12 @@ async def read_until(conversation: Conversation, words: bytes) -> Answer:
 
 
 async def resume(worker: Proxy, run_id: str, body: Any = BODY, key: str = ALICE) -> Answer:
-    """The same request with the run's id."""
+    """Send the same request with the run's id."""
     return await worker.ask(body, {**bearer(key), "x-toolrelay-resume": run_id})
 
 
 async def test_a_stream_is_resumed_at_another_worker(tmp_path: Path, watch: Watch) -> None:
-    """Every byte comes again and the rest as it comes, from a run that is made once; also after its end."""
+    """The client gets all bytes again and then the rest, during the run and after it, from one run only."""
     async with workers(tmp_path) as two:
         run_id, seen = await left(two.first, watch)
         async with two.second.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as conversation:
@@ -123,14 +123,14 @@ async def test_a_stream_is_resumed_at_another_worker(tmp_path: Path, watch: Watc
 
 
 async def test_a_client_leaves_one_worker_and_comes_back_to_the_other(tmp_path: Path, watch: Watch) -> None:
-    """The newest client has the run, wherever the one before it reads."""
+    """The newest client gets the run, and the proxy cuts off the client that read at the other worker."""
     async with workers(tmp_path) as two:
         run_id, seen = await left(two.first, watch)
         async with two.second.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as older:
             answer = await read_until(older, seen)
             async with two.first.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as newer:
                 await read_until(newer, seen)
-                # The older one is cut off where it was.
+                # The older client gets nothing more and no proper end.
                 async for piece in older.pieces(answer):
                     answer.body += piece
                 newer.leave()
@@ -145,7 +145,7 @@ async def test_a_client_leaves_one_worker_and_comes_back_to_the_other(tmp_path: 
 
 
 async def test_nobody_else_resumes_it_there_either(tmp_path: Path, watch: Watch) -> None:
-    """Another caller gets what an unknown id gets, and another request a 400, as at the worker itself."""
+    """At either worker, another caller gets the same 404 as for an unknown id, and another request a 400."""
     async with workers(tmp_path) as two:
         run_id, _ = await left(two.first, watch)
         for worker in (two.first, two.second):
@@ -154,7 +154,7 @@ async def test_nobody_else_resumes_it_there_either(tmp_path: Path, watch: Watch)
             assert (stolen.status, unknown.status, changed.status) == (404, 404, 400)
             assert stolen.error == unknown.error
             assert {stolen.error["code"], changed.error["code"]} == {"run_not_resumable"}
-            # Neither can be said to another worker: bytes that are no UTF-8, and a long name.
+            # A worker can ask no other about these ids: one is not UTF-8, the other is too long.
             strange = [await resume(worker, name) for name in ("run_\xff", "run_" + "0" * 2000)]
             assert [one.status for one in strange] == [404, 404]
         watch.go_on.set()
@@ -162,7 +162,7 @@ async def test_nobody_else_resumes_it_there_either(tmp_path: Path, watch: Watch)
 
 
 async def test_the_worker_with_the_run_ends(tmp_path: Path, watch: Watch) -> None:
-    """A client of another worker is told of the end as if it were its own; later there is no such run."""
+    """If the worker with the run stops, a client at the other worker gets an error event, and later a 404."""
     async with workers(tmp_path) as two:
         run_id, seen = await left(two.first, watch)
         async with two.second.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as conversation:
@@ -178,7 +178,7 @@ async def test_the_worker_with_the_run_ends(tmp_path: Path, watch: Watch) -> Non
 
 
 async def test_a_run_waits_for_a_client_of_another_worker_that_does_not_read() -> None:
-    """Little is kept on the way to it, and a worker that goes is a client that has left."""
+    """The run waits once a few pieces are unread, and gets a connection error once that worker is gone."""
     near, far = socket.socketpair()
     channel = await Channel.over(near)
     stream = _OtherWorker(channel)

@@ -1,4 +1,4 @@
-"""Background responses whose process dies or stops: another one runs the request again, or says why not."""
+"""Background responses whose process dies or stops: another process runs them again, or says why not."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ ASK: dict[str, Any] = {"model": "m", "input": "Do it.", "background": True}
 
 
 def model(tool: str) -> Any:
-    """A model that says something, calls a tool and says its result."""
+    """Return the script of a model that sends a text and a tool call and, after its result, another text."""
 
     def script(request: RawRequest) -> Sequence[Step]:
         if request.method == "DELETE":
@@ -62,7 +62,7 @@ def model(tool: str) -> Any:
 
 
 def write(folder: Path, upstream: str, more: str = MORE, **server: Any) -> None:
-    """A configuration with a tool that reads and a tool with an effect."""
+    """Write a configuration with a tool that reads and a tool with an effect."""
     write_config(folder, upstream, allow=("effect__act", "read__look"), more=more, **server)
     (folder / "read.py").write_text(READ)
     config = folder / "toolrelay.toml"
@@ -70,7 +70,7 @@ def write(folder: Path, upstream: str, more: str = MORE, **server: Any) -> None:
 
 
 async def get(proxy: ProxyProcess, response_id: str, query: str = "", **headers: str) -> Answer:
-    """A response by its id."""
+    """Ask the proxy for a response by its id."""
     return await proxy.ask(method="GET", path=f"/v1/responses/{response_id}{query}", headers=headers)
 
 
@@ -92,26 +92,26 @@ async def reaches(proxy: ProxyProcess, response_id: str, *statuses: str, **heade
 
 
 def owner_of(proxy: ProxyProcess) -> int:
-    """The process id of the worker that runs the one response."""
+    """Return the process id of the worker that runs the only response."""
     rows = proxy.rows("SELECT o.pid FROM background_runs b JOIN owners o ON o.id = b.owner_id")
     assert len(rows) == 1
     return int(rows[0][0])
 
 
 def text_of(resource: dict[str, Any]) -> list[str]:
-    """The texts of a response's messages."""
+    """Return the texts of a response's messages."""
     items = [item for item in resource["output"] if item["type"] == "message"]
     return [part["text"] for item in items for part in item["content"]]
 
 
 async def looked(proxy: ProxyProcess, times: int) -> None:
-    """Wait until the reading tool has been called so often."""
+    """Wait until the reading tool has been called this many times."""
     file = proxy.folder / "looked"
     await until(lambda: file.exists() and len(file.read_text()) >= times)
 
 
 async def has_words_on_record(folder: Path, response_id: str) -> None:
-    """Wait until the record has the first attempt's events as far as the model's first words."""
+    """Wait until the store has the first attempt's events up to the model's first text."""
     store = open_record(load_config(folder / "toolrelay.toml", os.environ), must_exist=True)
     await store.start()
     kept = KeptAttempts(store)
@@ -127,7 +127,7 @@ async def has_words_on_record(folder: Path, response_id: str) -> None:
 
 
 async def test_a_response_is_taken_over_after_its_worker_was_killed(tmp_path: Path) -> None:
-    """Without an effect the request is run again under the same id, and its answer is one attempt's alone."""
+    """A request without an effect is run again under the same id, and its answer is from one attempt only."""
     async with RawUpstream(model("read__look")) as upstream:
         write(tmp_path, upstream.url, workers=2)
         async with serving(tmp_path) as proxy:
@@ -183,8 +183,8 @@ async def test_a_response_with_an_effect_fails_and_names_the_call(tmp_path: Path
 
 
 async def test_a_reader_gets_one_consistent_answer(tmp_path: Path) -> None:
-    """openai-python: who has seen nothing of an answer goes on after the take-over; who has seen some of the
-    first attempt's is told to start over, and then gets the second's alone."""
+    """openai-python: after the take-over, a client that has read some of the first attempt's text gets an
+    error; a client that has read none of it goes on, and gets the second attempt's text only."""
     async with RawUpstream(model("read__look")) as upstream:
         write(tmp_path, upstream.url, workers=2)
         async with (
@@ -238,7 +238,7 @@ async def test_a_server_that_stops_hands_its_responses_over(tmp_path: Path) -> N
 
 
 async def test_two_hosts_on_one_postgresql(tmp_path: Path) -> None:
-    """A response of a host that was killed is taken over by the other host, and is read there."""
+    """If a host is killed, another host on the same PostgreSQL takes its response over and serves it."""
     need_postgres()
     async with new_schema() as url, RawUpstream(model("read__look")) as upstream:
         more = f'[limits]\nrequests = []\ntool_calls = []\n[store]\nurl = "{url}"\nseal_key = "env:SEAL"\n'
@@ -281,7 +281,7 @@ async def strike(name: str) -> dict[str, bool]:
 
 
 def striker(request: RawRequest) -> Sequence[Step]:
-    """A model that reads first, then strikes with its input's name, then says so."""
+    """Script a model that calls the reading tool, then ``strike`` with its input's name, then ends."""
     if request.method == "DELETE":
         return whole(b"{}")
     asked = json.loads(request.body)["input"]
@@ -301,7 +301,7 @@ def striker(request: RawRequest) -> Sequence[Step]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_workers_die_at_any_moment(tmp_path: Path, kind: str, seed: int) -> None:
-    """Rule R5: wherever workers are killed, each response ends, as one whole answer or with a reason, and no
+    """Rule R5: whenever a worker is killed, each response ends with one whole answer or with a reason, and no
     effect happens twice."""
     chance, names = random.Random(seed), [f"n{number}" for number in range(5)]
     async with AsyncExitStack() as stack:
@@ -321,7 +321,7 @@ async def test_workers_die_at_any_moment(tmp_path: Path, kind: str, seed: int) -
         env = {"XDG_STATE_HOME": str(tmp_path / "state")}
         proxy = await stack.enter_async_context(serving(tmp_path, env=env))
         ids = [(await proxy.ask({**ASK, "input": name}, path="/v1/responses")).json["id"] for name in names]
-        await asyncio.sleep(chance.random() * 0.3)  # anywhere; no outcome hangs on it
+        await asyncio.sleep(chance.random() * 0.3)  # a random moment; no outcome depends on it
         owners = "SELECT pid FROM owners WHERE ended_at IS NULL"
         pids = await fetch(url, owners) if kind == "postgres" else proxy.rows(owners)
         os.kill(chance.choice(sorted(pids))[0], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Who is let in, who is told to wait and how, and what happens when nothing can be counted."""
+"""The rate limiter: what it admits, how it refuses the rest, and what it does without its counters."""
 
 import asyncio
 import sys
@@ -71,7 +71,7 @@ async def refused(made: RateLimiter, caller: Caller = ME) -> RequestError:
 
 
 async def test_headers_are_openais() -> None:
-    """Requests and tokens: the tightest limit, what is left of it, when the oldest use is forgotten."""
+    """For requests and for tokens, headers give the tightest limit, what is left of it and when it resets."""
     made = limiter(requests=["100/day", "3/minute"], tokens=["1000/hour"], cost=["5/day"])
     admission = await made.admit(ME)
     assert admission.headers == {
@@ -96,7 +96,7 @@ async def test_headers_are_openais() -> None:
     ],
 )
 async def test_a_refusal_says_which_limit_and_how_long(limits: Any, said: str, retries: str | None) -> None:
-    """A 429 names the limit and the wait; an SDK that would not wait that long is told not to try."""
+    """A 429 names the limit and the wait; if the wait is too long for an SDK, a header forbids the retry."""
     made = limiter(**limits)
     await made.admit(ME)
     error = await refused(made)
@@ -109,7 +109,7 @@ async def test_a_refusal_says_which_limit_and_how_long(limits: Any, said: str, r
 
 
 async def test_cost_is_refused_in_the_currency() -> None:
-    """A limit of cost is told as it was written."""
+    """A refusal because of cost gives the limit in the currency, not in billionths of it."""
     made = limiter(cost=["0.50/hour"])
     admission = await made.admit(ME)
     admission.spend(10**30, 600_000_000)
@@ -117,7 +117,7 @@ async def test_cost_is_refused_in_the_currency() -> None:
 
 
 async def test_a_callers_own_limits_hold() -> None:
-    """A key's limits take the place of the general ones, equal ones in another object too."""
+    """A key's own limits replace the general ones; equal limits in two objects share their counters."""
     made = limiter(requests=["100/minute"], tool_calls=["100/minute"])
     for _ in range(2):
         own = KeyLimits(requests=(parse("2/minute"),), tool_calls=(parse("1/minute"),))
@@ -130,7 +130,7 @@ async def test_a_callers_own_limits_hold() -> None:
 
 
 async def test_a_callers_open_streams() -> None:
-    """A key with so many places gets one more only when it gives one back."""
+    """A key at its limit of open requests gets another one only after it releases one."""
     made = limiter()
     caller = Caller("key_1", "key_1", KeyLimits(concurrent_streams=1))
     first = await made.admit(caller)
@@ -142,7 +142,7 @@ async def test_a_callers_open_streams() -> None:
 
 
 async def test_a_key_pays_for_its_tokens() -> None:
-    """Minted tokens have limits of their own, and all of them together those of their key."""
+    """A minted token has limits of its own, and all tokens of a key together have the key's limits."""
     made = limiter()
     key = KeyLimits(
         requests=(parse("3/minute"),), tokens=(parse("10/minute"),), tool_calls=(parse("1/minute"),),
@@ -166,7 +166,7 @@ async def test_a_key_pays_for_its_tokens() -> None:
 
 
 async def test_a_token_past_its_own_tool_calls_costs_its_key_none() -> None:
-    """A page that keeps calling past its token's limit takes nothing from the key's other tokens."""
+    """Tool calls beyond a token's own limit take nothing from the key's other tokens."""
     made = limiter()
     key = KeyLimits(tool_calls=(parse("3/minute"),))
     own = KeyLimits(tool_calls=(parse("1/minute"),))
@@ -181,7 +181,7 @@ async def test_a_token_past_its_own_tool_calls_costs_its_key_none() -> None:
 
 
 class Slow(MemoryCounters):
-    """Counters whose answer about a key never comes."""
+    """Counters that never answer for the caller ``key``."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 1000.0)
@@ -197,7 +197,7 @@ class Slow(MemoryCounters):
 
 
 async def test_a_client_that_leaves_at_the_door_gives_its_place_back() -> None:
-    """A token's place is free again when its client goes while the key's limits are still looked up."""
+    """If a client leaves while the limiter looks up its key's limits, its token's place is free again."""
     counters = Slow()
     made = limiter(counters=counters)
     one = KeyLimits(concurrent_streams=1)
@@ -219,7 +219,7 @@ async def test_what_a_token_uses_its_key_has_used() -> None:
 
 
 async def test_no_limit_is_no_limit() -> None:
-    """Without limits nothing is counted, nothing said."""
+    """Without limits the limiter counts nothing and sets no headers."""
     made = limiter()
     for _ in range(100):
         admission = await made.admit(ME)
@@ -231,7 +231,7 @@ async def test_no_limit_is_no_limit() -> None:
 
 
 async def test_open_lets_in_what_cannot_be_counted() -> None:
-    """With on_error open requests and tool calls go on uncounted, and hold no place they never got."""
+    """With ``on_error`` open, requests and tool calls pass uncounted and release no place they never got."""
     gone = Gone()
     made = limiter("open", gone, requests=["1/minute"], tool_calls=["1/minute"])
     for _ in range(3):
@@ -243,7 +243,7 @@ async def test_open_lets_in_what_cannot_be_counted() -> None:
 
 
 async def test_closed_refuses_what_cannot_be_counted() -> None:
-    """With on_error closed a request is a 503, a tool call a failure that the model reads."""
+    """With ``on_error`` closed, a request gets a 503, and a tool call fails with an error for the model."""
     made = limiter("closed", Gone(), requests=["1/minute"])
     error = await refused(made)
     assert (error.status, error.code) == (503, "limits_unavailable")
@@ -285,7 +285,7 @@ async def test_durations_are_in_openais_form(seconds: float, text: str) -> None:
 
 
 class AccessMiddleware:
-    """A proxy before an upstream, for a while."""
+    """A context manager that runs a proxy in front of an upstream."""
 
     def __init__(self, *scripts: Sequence[Step], **config: Any) -> None:
         self._upstream = RawUpstream(*scripts)
@@ -304,7 +304,7 @@ class AccessMiddleware:
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_answers_carry_our_numbers(allow: tuple[str, ...], streamed: bool) -> None:
-    """Ours take the place of the upstream's for requests; for tokens, without a limit here, theirs pass."""
+    """The proxy replaces the upstream's headers for requests; those for tokens pass without a limit here."""
     theirs = ("X-RateLimit-Remaining-Requests: 7", "x-ratelimit-remaining-tokens: 8")
     script = whole(b'{"choices":[{"message":{"role":"assistant","content":"x"}}]}', *theirs)
     async with AccessMiddleware(
@@ -326,7 +326,7 @@ async def test_answers_carry_our_numbers(allow: tuple[str, ...], streamed: bool)
 
 
 async def test_a_refused_request_reaches_nobody() -> None:
-    """A 429 is ours alone, in OpenAI's shape with its headers, and the process's own endpoints stay free."""
+    """The proxy answers 429 by itself, in OpenAI's shape with its headers, and ``/healthz`` has no limit."""
     async with AccessMiddleware(OK, limits={"requests": ["1/minute"]}) as (proxy, upstream):
         began = time.monotonic()
         assert (await proxy.ask(ASK)).status == 200
@@ -342,7 +342,7 @@ async def test_a_refused_request_reaches_nobody() -> None:
 
 @pytest.fixture
 async def window() -> AsyncIterator[int]:
-    """Seconds of a window that no other test has, so that no other test's keys are counted in it."""
+    """Return the length of a window that no other test uses, so that it counts no other test's requests."""
     from secrets import randbelow
 
     from redis.asyncio import Redis
@@ -358,7 +358,7 @@ async def window() -> AsyncIterator[int]:
 
 
 async def test_two_proxies_share_one_redis(window: int) -> None:
-    """Two servers on one Redis have one limit between them, and every answer says what is left of it."""
+    """Two servers on one Redis share one limit, and every answer says what is left of it."""
     limits = {"requests": [f"3 per {window} seconds"], "storage": SERVER}
     async with (
         AccessMiddleware(OK, limits=limits) as (one, _),
@@ -371,7 +371,7 @@ async def test_two_proxies_share_one_redis(window: int) -> None:
 
 
 async def test_tokens_used_at_one_proxy_count_at_the_other(window: int) -> None:
-    """What a request used behind one server keeps the caller out of the other, until it is forgotten."""
+    """Tokens that a request used at one server count against the caller's limit at the other server."""
     limits = {"tokens": [f"100 per {window} seconds"], "storage": SERVER}
     script = reply("Hi", used=(90, 10))
     async with (
@@ -380,7 +380,7 @@ async def test_tokens_used_at_one_proxy_count_at_the_other(window: int) -> None:
     ):
         assert (await one.ask(ASK)).status == 200
         async with asyncio.timeout(PATIENCE_S):
-            # Use is written without anybody waiting, so it may be there a moment later.
+            # The first proxy writes usage in the background, so the other one may see it a moment later.
             while (answer := await other.ask(ASK)).status == 200:
                 continue
         assert answer.status == 429
@@ -389,7 +389,7 @@ async def test_tokens_used_at_one_proxy_count_at_the_other(window: int) -> None:
 
 
 def test_redis_needs_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra the start stops with what to install."""
+    """Without the ``redis`` extra the start fails, and the error says what to install."""
     from proxy.errors import ConfigError
     from proxy.server.limits.storage import open_counters
 
@@ -409,7 +409,7 @@ def test_redis_needs_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("on_error", "status"), [("open", 200), ("closed", 503)])
 async def test_redis_goes_away_under_a_running_proxy(on_error: str, status: int, window: int) -> None:
-    """A Redis that goes away is let pass or refused as set, and counts again when it is back."""
+    """Without Redis, requests pass or are refused as ``on_error`` says; once it is back, it counts again."""
     async with cable() as wire:
         limits = {"requests": [f"50 per {window} seconds"], "storage": wire.url, "on_error": on_error}
         async with AccessMiddleware(OK, limits=limits) as (proxy, upstream):
@@ -431,6 +431,6 @@ async def test_redis_goes_away_under_a_running_proxy(on_error: str, status: int,
 
 
 async def test_done_is_still_last() -> None:
-    """Rule W3: limits change nothing of a stream."""
+    """Rule W3: with limits, a stream still ends with ``[DONE]``."""
     async with AccessMiddleware(TEXT, limits={"requests": ["5/minute"]}) as (proxy, _):
         assert (await proxy.ask({**ASK, "stream": True})).body.endswith(DONE)

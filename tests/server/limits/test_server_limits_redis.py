@@ -1,4 +1,4 @@
-"""Counters in a real Redis: shared by processes, bounded in time, away and back again."""
+"""Counters in a real Redis: processes share them, their entries expire, and they survive an outage."""
 
 import asyncio
 import sys
@@ -47,12 +47,12 @@ async def lets_in(counters: RedisCounters, limit: Limit = REQUESTS) -> bool:
 
 
 async def came_back(counters: RedisCounters) -> None:
-    """Wait until the counters have noticed that Redis is there again."""
+    """Wait until the counters have noticed that Redis is available again."""
     await until(lambda: not counters.down)
 
 
 def count_batches(counters: RedisCounters, patch: pytest.MonkeyPatch) -> list[int]:
-    """The number of commands of every batch that is sent from now on."""
+    """Return a list that gets the number of commands of every batch that the counters send from now on."""
     sent: list[int] = []
     send = counters._send
 
@@ -65,7 +65,7 @@ def count_batches(counters: RedisCounters, patch: pytest.MonkeyPatch) -> list[in
 
 
 async def test_two_processes_share_one_limit_exactly(prefix: str) -> None:
-    """Two processes that ask 400 times at once get 100 places between them; a refusal counts nowhere."""
+    """Two processes that ask 400 times get 100 places in total, and a refused request counts for no limit."""
     workers = [
         await asyncio.create_subprocess_exec(
             sys.executable,
@@ -98,7 +98,7 @@ async def test_two_processes_share_one_limit_exactly(prefix: str) -> None:
 
 
 async def test_a_redis_that_forgot_its_scripts_counts_on(prefix: str) -> None:
-    """After a restart the scripts are loaded again, and nothing is counted twice or missed."""
+    """If Redis has lost its scripts, the counters load them again and count every request exactly once."""
     from redis.asyncio import Redis
 
     counters = RedisCounters(SERVER, prefix=prefix)
@@ -112,7 +112,7 @@ async def test_a_redis_that_forgot_its_scripts_counts_on(prefix: str) -> None:
 
 
 async def test_a_redis_that_goes_away_is_said_once_and_waited_for_by_nobody(prefix: str) -> None:
-    """While it is away nobody asks it; one line says so, and one how many were not counted."""
+    """During an outage requests do not ask Redis; one log line reports its start, another its end."""
     async with cable() as wire:
         counters = RedisCounters(wire.url, prefix=prefix)
         assert await lets_in(counters)
@@ -134,7 +134,7 @@ async def test_a_redis_that_goes_away_is_said_once_and_waited_for_by_nobody(pref
         assert "127.0.0.1" not in str(logs)
         verdict = await counters.take("a", (REQUESTS,), (TOKENS,), None, "")
         assert verdict.refused is None
-        # What was used meanwhile is owed, and counted now.
+        # The counters now add what the caller used during the outage.
         assert {limit_status.limit: limit_status.left for limit_status in verdict.limit_statuses} == {
             TOKENS: 400,
             REQUESTS: 98,
@@ -143,7 +143,7 @@ async def test_a_redis_that_goes_away_is_said_once_and_waited_for_by_nobody(pref
 
 
 async def test_what_many_used_meanwhile_is_counted_afterwards(prefix: str) -> None:
-    """However many callers used something while Redis was away, all of it is counted when it is back."""
+    """After an outage the counters add what all callers used meanwhile, however many they are."""
     async with cable() as wire:
         counters = RedisCounters(wire.url, prefix=prefix)
         wire.cut()
@@ -163,10 +163,10 @@ async def test_what_many_used_meanwhile_is_counted_afterwards(prefix: str) -> No
 
 
 async def test_a_redis_that_hangs_is_not_waited_for(prefix: str) -> None:
-    """A server that takes the request and never answers costs those who asked then a tenth of a second."""
+    """If Redis takes a batch and never answers, all waiting requests fail after one timeout."""
     async with cable() as wire:
         with pytest.MonkeyPatch.context() as patch:
-            # The driver's own patience ends none of it in time.
+            # The driver's own timeout is too long to end these requests in time.
             patch.setattr("proxy.server.limits.redis._PROBE_S", (0.05, LATE_S))
             counters = RedisCounters(wire.url, prefix=prefix)
         assert await lets_in(counters)
@@ -179,19 +179,19 @@ async def test_a_redis_that_hangs_is_not_waited_for(prefix: str) -> None:
                     *(lets_in(counters) for _ in range(200)), return_exceptions=True
                 )
         assert {type(result) for result in results} == {LimitsUnavailable}
-        # Those who did not fit into the first batch wait for no second.
+        # Requests that did not fit into the first batch fail without a second one.
         assert len(sent) == 1
         with pytest.raises(LimitsUnavailable):
             await lets_in(counters)
         wire.mend()
         await came_back(counters)
-        # The server has counted what hung on the cable.
+        # Redis may have counted the delayed requests, so this one has another limit.
         assert await lets_in(counters, Limit("requests", 5, 60))
         await counters.aclose()
 
 
 async def test_a_redis_that_was_never_there(prefix: str) -> None:
-    """A start without Redis is a start: it is asked in the background, and closing waits for nothing."""
+    """The counters start without Redis, look for it in the background, and close without waiting for it."""
     async with cable() as wire:
         wire.cut()
         counters = RedisCounters(wire.url, prefix=prefix)
@@ -204,7 +204,7 @@ async def test_a_redis_that_was_never_there(prefix: str) -> None:
 
 
 async def test_a_redis_that_only_refuses_is_away(prefix: str) -> None:
-    """An error in place of an answer is no answer: the key of another type here stands for a full server."""
+    """A Redis that answers with errors counts as unavailable; a key of the wrong type causes them here."""
     from redis.asyncio import Redis
 
     async with Redis.from_url(SERVER) as client:
@@ -220,7 +220,7 @@ async def test_a_redis_that_only_refuses_is_away(prefix: str) -> None:
 
 
 async def test_a_place_of_a_dead_process_is_free_again(prefix: str) -> None:
-    """A lease that nobody renews ends by itself, for all processes."""
+    """A lease that no process renews expires, and its place is free for all processes."""
     now = [1_800_000_000.0]
     dead = RedisCounters(SERVER, prefix=prefix, clock=lambda: now[0])
     alive = RedisCounters(SERVER, prefix=prefix, clock=lambda: now[0])
@@ -234,7 +234,7 @@ async def test_a_place_of_a_dead_process_is_free_again(prefix: str) -> None:
 
 
 async def test_one_timer_keeps_all_places_of_a_process(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places that are held are renewed together, and are free once they are given back."""
+    """One task renews all leases of a process, and a released place is free at once."""
     from redis.asyncio import Redis
 
     monkeypatch.setattr("proxy.server.limits.redis.LEASE_S", 3.0)
@@ -261,7 +261,7 @@ async def test_one_timer_keeps_all_places_of_a_process(prefix: str, monkeypatch:
 
 
 async def test_who_leaves_while_waiting_leaves_no_place_behind(prefix: str) -> None:
-    """A request that is cancelled while its limits are asked holds no place afterwards."""
+    """A request that is cancelled while Redis is asked about its limits holds no place afterwards."""
     async with cable() as wire:
         counters = RedisCounters(wire.url, prefix=prefix)
         assert await lets_in(counters)
@@ -276,7 +276,7 @@ async def test_who_leaves_while_waiting_leaves_no_place_behind(prefix: str) -> N
 
 
 async def test_memory_in_redis_is_bounded_and_ends(prefix: str) -> None:
-    """Ten thousand requests and amounts leave as many entries as the limit and the parts, and all expire."""
+    """However many requests and amounts Redis counts, its entries are bounded in number, and all expire."""
     from redis.asyncio import Redis
 
     now = [1_800_000_000.0]
@@ -296,7 +296,7 @@ async def test_memory_in_redis_is_bounded_and_ends(prefix: str) -> None:
 
 
 async def test_a_callers_name_cannot_leave_its_keys(prefix: str) -> None:
-    """A name with a brace or a space in it is digested, and still is a name of its own."""
+    """A caller's name with special characters makes valid keys in Redis, and each name has its own."""
     from redis.asyncio import Redis
 
     counters = RedisCounters(SERVER, prefix=prefix)
@@ -310,5 +310,5 @@ async def test_a_callers_name_cannot_leave_its_keys(prefix: str) -> None:
 
 
 def test_a_cable_is_what_it_says() -> None:
-    """The tests' own cable starts out whole."""
+    """The tests' own cable forwards connections from the start."""
     assert Cable().mode == "through"

@@ -1,4 +1,4 @@
-"""Limits as they are written, what holds for a caller, and requests that are open in this process."""
+"""Limits: how their texts are parsed, which ones hold for a caller, and the cap on open requests."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ from proxy.server.limits.rules import (
     "text", ["", "often", "600", "0/minute", "600/fortnight", "-5/minute", "0.5/minute", "9" * 16 + "/day"]
 )
 def test_a_bad_limit_names_its_setting(text: str) -> None:
-    """What is no limit is refused with the name of the setting."""
+    """A text that is not a limit is refused with the name of its setting and an example."""
     with pytest.raises(ConfigError) as caught:
         parse_limits("limits.requests", [text])
     assert caught.value.setting == "limits.requests"
@@ -31,7 +31,7 @@ def test_a_bad_limit_names_its_setting(text: str) -> None:
     "text", ["", "5", "0/day", "0.0000000001/day", "-1/day", "1e3/day", "5 EUR/day", ".5/day"]
 )
 def test_a_bad_limit_of_cost_names_its_setting(text: str) -> None:
-    """What is no limit of cost is refused, an amount too small to count too."""
+    """A text that is not a limit of cost is refused, and so is an amount too small to count."""
     with pytest.raises(ConfigError) as caught:
         parse_cost_limits("limits.cost", [text])
     assert caught.value.setting == "limits.cost"
@@ -53,13 +53,13 @@ def test_a_bad_limit_of_cost_names_its_setting(text: str) -> None:
 def test_a_limit_is_bounded_in_length_and_window(
     parse: Callable[[str, Sequence[str]], object], text: str
 ) -> None:
-    """No text keeps the parser busy, and no window is longer than what counts can count."""
+    """The parser refuses a text that is too long, and a window that is too long for the counters."""
     with pytest.raises(ConfigError):
         parse("limits.x", [text])
 
 
 def test_limits_are_few() -> None:
-    """A list holds at most 16 limits, however it is cut."""
+    """A list holds at most 16 limits, whether they are in one text or in several."""
     assert len(parse_limits("x", ["1/day;2/day"] * 8)) == 16
     for texts in (["1/day;2/day"] * 8 + ["3/day"], ["1/day"] * 100_000):
         with pytest.raises(ConfigError, match="more than 16 limits"):
@@ -67,13 +67,13 @@ def test_limits_are_few() -> None:
 
 
 def test_limits_are_read_as_written() -> None:
-    """Amount and window come out as they went in, several in one string too."""
+    """The parser reads the amount and the window of each limit, also of several limits in one text."""
     items = parse_limits("x", ["600/minute", "5 per 2 seconds; 7/day"])
     assert [(item.amount, item.get_expiry()) for item in items] == [(600, 60), (5, 2), (7, 86400)]
 
 
 def test_limits_of_cost_are_decimals() -> None:
-    """Cost is counted in billionths, exactly as it was written."""
+    """The parser converts an amount of cost to billionths exactly."""
     items = parse_cost_limits("x", ["5/day", "0.50/hour; 0.1 per 2 minutes", "12.000000001/month"])
     assert [(item.amount, item.get_expiry()) for item in items] == [
         (5_000_000_000, 86400),
@@ -84,7 +84,7 @@ def test_limits_of_cost_are_decimals() -> None:
 
 
 def test_a_limit_says_itself_in_words() -> None:
-    """A message about a limit says its amount in the unit in which it was written."""
+    """A limit as a text has its amount in the unit of the configuration, and its window in words."""
     assert str(Limit("requests", 600, 60)) == "600 per minute"
     assert str(Limit("tokens", 5, 7200)) == "5 per 2 hours"
     assert str(Limit("requests", 5, 90)) == "5 per 90 seconds"
@@ -94,7 +94,7 @@ def test_a_limit_says_itself_in_words() -> None:
 
 
 def test_a_callers_own_limits_come_before_the_general_ones() -> None:
-    """None leaves the general limit, an empty list sets none, and open streams are the caller's alone."""
+    """None keeps the general limit, an empty list removes it; only a caller has a cap on open streams."""
     general = KeyLimits(
         requests=parse_limits("x", ["600/minute"]),
         tool_calls=parse_limits("x", ["60/minute"]),
@@ -117,13 +117,13 @@ def test_a_callers_own_limits_come_before_the_general_ones() -> None:
 
 
 def test_one_open_stream_too_many_is_refused() -> None:
-    """What has no place is a 429 in OpenAI's terms."""
+    """One open request too many gets a 429 with OpenAI's error code and a time to wait."""
     refusal = ConcurrentStreams(2).refusal()
     assert (refusal.status, refusal.code) == (429, "rate_limit_exceeded")
     assert refusal.headers == {"retry-after": "1"}
 
 
 def test_a_cap_below_one_is_refused() -> None:
-    """A cap that lets nobody in is a mistake."""
+    """A cap below 1 would admit no request, so it is a configuration error."""
     with pytest.raises(ConfigError, match=r"limits.concurrent_streams"):
         ConcurrentStreams(0)

@@ -24,13 +24,13 @@ PROBES = "probe_tools__*"
 
 @pytest.fixture(autouse=True)
 def _fresh_watch() -> None:
-    """Nothing of another test's."""
+    """Reset the record of what the probe tools do."""
     WATCH.reset()
 
 
 @asynccontextmanager
 async def serving(allow: Sequence[str] = (PROBES,), **sections: Any) -> AsyncIterator[Proxy]:
-    """A proxy that serves its tools; nobody asks its upstream anything."""
+    """Run a proxy that serves its tools; the tests send nothing to its upstream."""
     sections.setdefault("mcp", {"serve": True})
     sections.setdefault("tools", {"keepalive_s": LATE_S})
     config = make_config("http://127.0.0.1:9", allow=allow, modules=("probe_tools",), **sections)
@@ -39,25 +39,25 @@ async def serving(allow: Sequence[str] = (PROBES,), **sections: Any) -> AsyncIte
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """The one text of a result."""
+    """Return the only text of a result."""
     (block,) = result["content"]
     assert block["type"] == "text"
     return str(block["text"])
 
 
 async def begin(proxy: Proxy, headers: Mapping[str, str] = NONE) -> str:
-    """A handshake; the id of its session."""
+    """Make a handshake, and return the id of its session."""
     hello = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     answer = await ask(proxy, "initialize", hello, version=HANDSHAKE, headers=headers)
     assert answer.status == 200, answer.body
     return str(answer.header("mcp-session-id"))
 
 
-# ---------------------------------------------------------------- both eras
+# ---------------------------------------------------------------- revisions with and without a handshake
 
 
 async def test_it_is_served_only_where_the_operator_says_so() -> None:
-    """Otherwise there is nothing at that path, as before."""
+    """Without ``mcp.serve`` the path ``/mcp`` does not exist."""
     async with serving(mcp={}) as proxy:
         answer = await ask(proxy, "tools/list")
         assert answer.status == 404
@@ -66,7 +66,7 @@ async def test_it_is_served_only_where_the_operator_says_so() -> None:
 
 @pytest.mark.parametrize("version", mcp_types.version.HANDSHAKE_PROTOCOL_VERSIONS)
 async def test_a_handshake_agrees_on_the_revision_that_the_client_speaks(version: str) -> None:
-    """What is answered is what the SDK's models of that revision take."""
+    """The proxy answers in the client's revision, and the SDK's models of it accept each result."""
     async with serving() as proxy:
         hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         answer = await ask(proxy, "initialize", hello, version=version)
@@ -84,7 +84,7 @@ async def test_a_handshake_agrees_on_the_revision_that_the_client_speaks(version
 
 
 async def test_a_client_of_an_unknown_revision_is_offered_the_newest() -> None:
-    """It leaves where it does not speak that."""
+    """A client with an unknown revision is offered the newest one that has a handshake."""
     async with serving() as proxy:
         hello = {"protocolVersion": "1999-01-01", "capabilities": {}}
         answer = await ask(proxy, "initialize", hello, version=HANDSHAKE)
@@ -92,7 +92,7 @@ async def test_a_client_of_an_unknown_revision_is_offered_the_newest() -> None:
 
 
 async def test_without_a_handshake_each_request_stands_for_itself() -> None:
-    """Revision 2026-07-28, held to the SDK's models of it."""
+    """In revision 2026-07-28 requests need no session, and the SDK's models of it accept each result."""
     async with serving() as proxy:
         for method in ("server/discover", "tools/list"):
             answer = await ask(proxy, method)
@@ -116,7 +116,7 @@ async def test_without_a_handshake_each_request_stands_for_itself() -> None:
     ],
 )
 async def test_each_era_has_its_methods(method: str, version: str, status: int) -> None:
-    """One that there is not is said to be none, in the way of the era."""
+    """A method outside the client's revision gets error -32601, with a 404 in the one without a handshake."""
     async with serving() as proxy:
         answer = await ask(proxy, method, version=version, number="seven")
         assert answer.status == status
@@ -128,7 +128,7 @@ async def test_each_era_has_its_methods(method: str, version: str, status: int) 
 
 
 async def test_a_client_that_contradicts_itself_is_refused() -> None:
-    """What stands between reads the headers, and this server the body: both must say the same."""
+    """A request whose MCP headers are missing, repeated or unlike its body is refused with error -32020."""
     body = message("tools/call", {"name": "probe_tools__echo", "arguments": {"text": "x"}})
     right = headers_of(body)
     wrong: list[dict[str, str]] = [
@@ -147,7 +147,7 @@ async def test_a_client_that_contradicts_itself_is_refused() -> None:
             assert answer.json["id"] == 1
         twice = [*right.items(), ("mcp-name", "probe_tools__echo")]
         assert (await proxy.ask(body, twice, path="/mcp")).json["error"]["code"] == -32020
-        # probe_tools__echo
+        # The base64 text means probe_tools__echo.
         encoded = {**right, "Mcp-Name": "=?base64?cHJvYmVfdG9vbHNfX2VjaG8=?="}
         assert (await proxy.ask(body, encoded, path="/mcp")).status == 200
 
@@ -169,7 +169,7 @@ async def test_a_client_that_contradicts_itself_is_refused() -> None:
     ],
 )
 async def test_what_is_no_message_is_refused(body: Any, code: int, number: Any) -> None:
-    """Rule E1: with an error of JSON-RPC, and the id as far as there is one."""
+    """Rule E1: an invalid message gets an error of JSON-RPC, with its id if that is valid."""
     async with serving() as proxy:
         answer = await proxy.ask(body, {"Accept": ACCEPT}, path="/mcp")
         assert answer.status == 400
@@ -178,7 +178,7 @@ async def test_what_is_no_message_is_refused(body: Any, code: int, number: Any) 
 
 
 async def test_a_revision_that_is_not_served_is_named_with_those_that_are() -> None:
-    """So that a client of a later one can ask again."""
+    """The error for an unknown revision lists the supported ones, so that the client can ask again."""
     async with serving() as proxy:
         body = message("tools/list", {"_meta": {"io.modelcontextprotocol/protocolVersion": "2031-01-01"}})
         answer = await proxy.ask(
@@ -193,14 +193,14 @@ async def test_a_revision_that_is_not_served_is_named_with_those_that_are() -> N
 
 
 async def test_answers_to_what_was_never_asked_are_passed_over() -> None:
-    """And so is every notification but a cancellation."""
+    """The proxy accepts and ignores a response that it never asked for, and a notification of progress."""
     async with serving() as proxy:
         assert (await proxy.ask({"jsonrpc": "2.0", "id": 1, "result": {}}, path="/mcp")).status == 202
         assert (await ask(proxy, "notifications/progress", number=None)).status == 202
 
 
 async def test_only_a_post_of_json_is_served() -> None:
-    """Nothing else is, below the path neither, and nothing of it goes to an upstream."""
+    """Other methods get a 405, paths below a 404, other types of body a 415, and an unusable Accept a 406."""
     async with serving() as proxy:
         for method in ("GET", "DELETE", "PUT"):
             answer = await proxy.ask(headers={"Accept": "text/event-stream"}, method=method, path="/mcp")
@@ -216,7 +216,7 @@ async def test_only_a_post_of_json_is_served() -> None:
 
 
 async def test_a_client_that_takes_a_stream_alone_gets_one() -> None:
-    """With the answer as its only event."""
+    """A client that accepts only an event stream gets one, with the answer as its only event."""
     async with serving() as proxy:
         params = {"name": "probe_tools__echo", "arguments": {"text": "x"}}
         for method, told in (("tools/list", {}), ("tools/call", params)):
@@ -227,11 +227,11 @@ async def test_a_client_that_takes_a_stream_alone_gets_one() -> None:
             assert event["id"] == 1
 
 
-# ---------------------------------------------------------------- who may what
+# ---------------------------------------------------------------- permissions and limits
 
 
 async def test_a_page_of_another_origin_is_refused() -> None:
-    """Rebinding of a name in DNS included; nothing runs."""
+    """A call from a page of another origin gets a 403, also after DNS rebinding, and no tool runs."""
     async with serving() as proxy:
         for headers in (
             {"Origin": "http://evil.example"},
@@ -248,7 +248,7 @@ async def test_a_page_of_another_origin_is_refused() -> None:
 
 
 async def test_a_client_needs_a_key_where_there_are_keys() -> None:
-    """Rule T2: and sees the tools that its key may use, no others."""
+    """Rule T2: a client without a key gets a 401; others see and call only the tools of their key."""
     keys = {"alice": declared(ALICE), "bob": declared(BOB, tools=("probe_tools__echo",))}
     async with serving(keys=keys) as proxy:
         answer = await ask(proxy, "tools/list")
@@ -272,7 +272,7 @@ async def test_a_client_needs_a_key_where_there_are_keys() -> None:
 
 
 async def test_what_needs_an_approval_is_not_there() -> None:
-    """Rule T2: nobody could give one."""
+    """Rule T2: a tool that needs an approval is neither listed nor callable, as nobody could approve it."""
     async with serving(policy={"approve_effects": ("external_side_effect",)}) as proxy:
         tools = (await ask(proxy, "tools/list")).json["result"]["tools"]
         assert "probe_tools__echo" in [tool["name"] for tool in tools]
@@ -283,7 +283,7 @@ async def test_what_needs_an_approval_is_not_there() -> None:
 
 
 async def test_without_tools_there_are_none() -> None:
-    """``tools.enabled`` holds here, too."""
+    """With ``tools.enabled`` false the endpoint lists no tool and runs none."""
     async with serving(tools={"enabled": False}) as proxy:
         assert (await ask(proxy, "tools/list")).json["result"]["tools"] == []
         answer = await ask(proxy, "tools/call", {"name": "probe_tools__buy", "arguments": {"what": "x"}})
@@ -292,7 +292,7 @@ async def test_without_tools_there_are_none() -> None:
 
 
 def test_forwarded_keys_open_nothing() -> None:
-    """No provider would check them, so that the configuration is refused."""
+    """No provider would check forwarded keys at ``/mcp``, so the configuration is refused."""
     config = make_config("https://api.example.com/v1", auth={"mode": "forward"}, mcp={"serve": True})
     (fault,) = find_conflicts(config)
     assert isinstance(fault, ConfigError)
@@ -300,7 +300,7 @@ def test_forwarded_keys_open_nothing() -> None:
 
 
 async def test_limits_of_tool_calls_hold() -> None:
-    """The client's model reads when the next is free."""
+    """A call above the limit of tool calls fails with ``rate_limited``, for the client's model to read."""
     async with serving(limits={"tool_calls": ["1/hour"]}) as proxy:
         assert not (await call(proxy, "probe_tools__echo", {"text": "x"}))["isError"]
         refused = await call(proxy, "probe_tools__echo", {"text": "x"})
@@ -309,7 +309,7 @@ async def test_limits_of_tool_calls_hold() -> None:
 
 
 async def test_limits_of_requests_hold() -> None:
-    """With the HTTP status of that, and an error of JSON-RPC."""
+    """A request above the limit of requests gets a 429 with an error of JSON-RPC."""
     async with serving(limits={"requests": ["1/hour"]}) as proxy:
         assert (await ask(proxy, "tools/list")).status == 200
         answer = await ask(proxy, "tools/list")
@@ -321,7 +321,7 @@ async def test_limits_of_requests_hold() -> None:
 
 
 async def test_tools_are_listed_as_they_are() -> None:
-    """With the operator's word on what they do; the schema lets be left out what has a default."""
+    """The list has the operator's hints on effects, and requires no argument that has a default."""
     async with serving(allow=(PROBES, "core__*")) as proxy:
         tools = {tool["name"]: tool for tool in (await ask(proxy, "tools/list")).json["result"]["tools"]}
         assert list(tools) == sorted(tools)
@@ -336,7 +336,7 @@ async def test_tools_are_listed_as_they_are() -> None:
 
 
 async def test_a_call_is_on_record_as_a_run_of_its_own() -> None:
-    """Rule T1 and rule T4: by the runner, redacted; with the run's id in the response."""
+    """Rule T1 and rule T4: the runner records a call as a run, redacted, and the response has its id."""
     async with serving() as proxy:
         params = {"name": "probe_tools__unlock", "arguments": {"pin": "1234"}}
         answer = await ask(proxy, "tools/call", params)
@@ -350,7 +350,7 @@ async def test_a_call_is_on_record_as_a_run_of_its_own() -> None:
 
 
 async def test_a_call_of_what_is_not_offered_is_on_record() -> None:
-    """And ran nothing."""
+    """A call of a tool that policy does not allow is recorded as refused, and runs nothing."""
     async with serving(allow=()) as proxy:
         await ask(proxy, "tools/call", {"name": "probe_tools__buy", "arguments": {"what": "x"}})
         detail = await proxy.only_run()
@@ -361,7 +361,7 @@ async def test_a_call_of_what_is_not_offered_is_on_record() -> None:
 
 
 async def test_a_failure_is_for_the_model_to_read() -> None:
-    """Rule T3: also where the arguments do not fit; no argument is repeated."""
+    """Rule T3: a failure or an invalid argument is a result for the model, without the argument's value."""
     async with serving() as proxy:
         failed = await call(proxy, "probe_tools__fail")
         assert failed["isError"]
@@ -374,7 +374,7 @@ async def test_a_failure_is_for_the_model_to_read() -> None:
 
 
 async def test_an_image_comes_as_one() -> None:
-    """Beside the text of the result."""
+    """A tool's image comes as an image block after the text of the result."""
     async with serving() as proxy:
         result = await call(proxy, "probe_tools__picture")
         kinds = [block["type"] for block in result["content"]]
@@ -384,7 +384,7 @@ async def test_an_image_comes_as_one() -> None:
 
 
 async def test_a_call_that_takes_long_becomes_a_stream() -> None:
-    """With comments until the answer is there; a client that takes no stream waits in silence."""
+    """A slow call becomes a stream with keep-alive comments; a client that accepts only JSON waits for it."""
     async with serving(tools={"keepalive_s": 0.01}) as proxy:
         params = {"name": "probe_tools__slow", "arguments": {}}
         body = message("tools/call", params)
@@ -409,12 +409,12 @@ async def test_a_call_that_takes_long_becomes_a_stream() -> None:
             assert answer.header("content-type") == "application/json"
 
 
-# ---------------------------------------------------------------- who leaves, cancels, repeats
+# ---------------------------------------------------------------- clients that leave, cancel or repeat
 
 
 @pytest.mark.parametrize("tool", ["slow", "slow_buy"])
 async def test_a_client_that_leaves_ends_what_only_reads(tool: str) -> None:
-    """Rule E4: an effect that has begun runs to its end."""
+    """Rule E4: when the client leaves, a tool that only reads is cancelled; an effect runs to its end."""
     async with serving() as proxy:
         body = message("tools/call", {"name": f"probe_tools__{tool}", "arguments": {}})
         async with proxy.sent(body, headers_of(body), path="/mcp") as conversation:
@@ -430,7 +430,7 @@ async def test_a_client_that_leaves_ends_what_only_reads(tool: str) -> None:
 
 
 async def test_a_client_cancels_its_own_request_alone() -> None:
-    """By its session and the request's number: that of another session may be the same."""
+    """A client cancels only its own request, by id and session, as other sessions may use the same ids."""
     async with serving() as proxy:
         mine, other = await begin(proxy), await begin(proxy)
         body = message("tools/call", {"name": "probe_tools__slow"}, version=HANDSHAKE, number=7)
@@ -465,7 +465,7 @@ async def test_a_client_cancels_its_own_request_alone() -> None:
 
 
 async def test_a_session_is_its_callers() -> None:
-    """Another key's, and one that was made up, is none: its client begins a new one."""
+    """A session of another key, or an invented one, gets a 404, upon which a client begins a new one."""
     keys = {"alice": declared(ALICE), "bob": declared(BOB)}
     async with serving(keys=keys) as proxy:
         session = await begin(proxy, bearer(ALICE))
@@ -482,8 +482,8 @@ async def test_a_session_is_its_callers() -> None:
 
 
 async def test_a_call_whose_answer_was_lost_is_not_made_twice() -> None:
-    """Rule R5: the same call again is answered with what the first came to; after an answer it is made
-    anew."""
+    """Rule R5: a call repeated after a lost answer gets the first call's result; after a delivered answer it
+    runs again."""
     keys = {"alice": declared(ALICE)}
     async with serving(keys=keys) as proxy:
         body = message("tools/call", {"name": "probe_tools__slow_buy", "arguments": {}})
@@ -502,7 +502,7 @@ async def test_a_call_whose_answer_was_lost_is_not_made_twice() -> None:
 
 
 async def test_the_same_idempotency_key_is_the_same_call() -> None:
-    """Rule R5: for a client that says so itself."""
+    """Rule R5: two calls with the same idempotency key run the tool once."""
     async with serving(keys={"alice": declared(ALICE)}) as proxy:
         for _ in range(2):
             result = await call(
@@ -516,7 +516,7 @@ async def test_the_same_idempotency_key_is_the_same_call() -> None:
 
 
 async def test_a_server_that_stops_says_so() -> None:
-    """The client of a call that is cut reads why; an effect goes on as long as the server waits."""
+    """A call that the server cuts at its shutdown gets a 503 that says so."""
     async with serving() as proxy:
         body = message("tools/call", {"name": "probe_tools__slow", "arguments": {}})
         async with proxy.sent(body, headers_of(body), path="/mcp") as conversation:
@@ -529,7 +529,7 @@ async def test_a_server_that_stops_says_so() -> None:
 
 
 async def test_nothing_is_said_to_be_kept_from_who_called_itself() -> None:
-    """The client has what its call gave; no trace had to show it."""
+    """The run of a call over MCP withholds nothing, as its client already has the result."""
     async with serving() as proxy:
         await call(proxy, "probe_tools__echo", {"text": "x"})
         assert list(withheld(await proxy.only_run())) == []

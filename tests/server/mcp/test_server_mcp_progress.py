@@ -1,4 +1,4 @@
-"""How far a call has come: what a server says of it reaches who asked to be told, and nobody else."""
+"""Progress of calls: an MCP server's notifications reach clients that asked for them, and nobody else."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ KEPT: dict[str, Any] = {
 
 
 def model(request: RawRequest) -> list[Step]:
-    """A model that streams, calls the tool, and says what that gave."""
+    """A model that streams, calls the tool, and then sends the tool's result as text."""
     results = [one["content"] for one in json.loads(request.body)["messages"] if one["role"] == "tool"]
     if results:
         return chunked(role(), content(str(results[0])), finish(), DONE)
@@ -30,7 +30,7 @@ def model(request: RawRequest) -> list[Step]:
 
 
 def close(gate: Path) -> None:
-    """Have the tool wait."""
+    """Make the tool wait."""
     gate.unlink(missing_ok=True)
 
 
@@ -40,7 +40,7 @@ def pass_gate(gate: Path) -> None:
 
 
 async def streamed(proxy: Proxy, path: str, body: dict[str, Any], gate: Path) -> str:
-    """A whole answer in the trace of events; the tool goes on once the client was told of its progress."""
+    """Read a whole answer with the trace of events; let the tool go on once its progress has arrived."""
     close(gate)
     headers = {"x-toolrelay-trace": "events"}
     async with proxy.sent(body, headers, path=path) as conversation:
@@ -55,8 +55,8 @@ async def streamed(proxy: Proxy, path: str, body: dict[str, Any], gate: Path) ->
 
 
 async def test_progress_is_in_the_trace_of_events(tmp_path: Path) -> None:
-    """In each dialect that shows a call before it is over, as numbers: the tool's words are part of what it
-    gives, and redaction shows none of that."""
+    """In each dialect that shows a call before it is over, the trace of events has the progress as numbers.
+    The tool's message is not in it: it is part of the output, which redaction hides."""
     gate = tmp_path / "gate"
     tool = {"progress": STEPS, "until": str(gate), **OK}
     server = scripted(tmp_path, [tool_definition("a")], {"a": tool})
@@ -84,7 +84,7 @@ async def test_progress_is_in_the_trace_of_events(tmp_path: Path) -> None:
 
 
 async def test_a_client_of_mcp_is_told_of_progress_if_it_asks(tmp_path: Path) -> None:
-    """With the tool's words, without what a person does not see, and numbers that rise; then the answer."""
+    """A client with a progress token gets numbers that rise and the message without invisible characters."""
     gate = tmp_path / "gate"
     tool = {"progress": STEPS, "until": str(gate), **OK}
     server = scripted(tmp_path, [tool_definition("a")], {"a": tool})

@@ -1,4 +1,4 @@
-"""What every request passes: its id, its answer whatever happens, and nothing left of it at its end."""
+"""The access middleware: request ids, an answer to every failure, and nothing left of an ended request."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ PAGE = "https://app.example.com"
 
 
 class NoKeys:
-    """Where there are no client keys."""
+    """An empty set of client keys."""
 
     def knows(self, secret: str) -> bool:
         return False
@@ -52,7 +52,7 @@ class NoKeys:
 def edge(
     fault: Exception | None = None, cors: Cors | None = None, seen: list[dict[str, Any]] | None = None
 ) -> AccessMiddleware:
-    """An edge before a handler that answers, or fails."""
+    """Return the middleware around a handler that answers, or raises ``fault``."""
 
     async def serve(request: EdgeRequest, facts: RequestFacts) -> web.StreamResponse:
         if seen is not None:
@@ -88,8 +88,8 @@ def edge(
     ],
 )
 async def test_a_request_has_one_id(given: str, kept: bool) -> None:
-    """The client's own id is kept where it can stand in a log, as a key or token cannot; any other request
-    gets a new one."""
+    """The proxy keeps the client's request id if it may stand in a log; it replaces any other id, for example
+    one that contains a token."""
     seen: list[dict[str, Any]] = []
     response = await edge(seen=seen).handle(edge_request(headers={"x-request-id": given}))
     request_id = response.headers["x-request-id"]
@@ -99,7 +99,7 @@ async def test_a_request_has_one_id(given: str, kept: bool) -> None:
 
 
 async def test_nothing_of_a_request_is_left_for_the_next() -> None:
-    """Requests of one connection share a task, and the lines of one never carry another's id."""
+    """Requests of a connection share a task, so the logging context is empty after each, failed ones too."""
     await edge().handle(edge_request())
     assert structlog.contextvars.get_contextvars() == {}
     await edge(ZeroDivisionError()).handle(edge_request())
@@ -107,7 +107,7 @@ async def test_nothing_of_a_request_is_left_for_the_next() -> None:
 
 
 async def test_who_leaves_before_its_turn_has_its_line() -> None:
-    """A request that ended while it waited for its turn to begin is in the log like any other."""
+    """A request that is cancelled while it waits for its turn to start has a log line with status 499."""
     with logged_to(out := io.StringIO()):
         served = edge()
         tasks = [asyncio.ensure_future(served.handle(edge_request())) for _ in range(MOST_STARTED + 1)]
@@ -128,7 +128,7 @@ async def test_who_leaves_before_its_turn_has_its_line() -> None:
     ],
 )
 async def test_every_failure_is_an_answer(fault: Exception, status: int) -> None:
-    """Rule E1: whatever is raised, the client gets a status in OpenAI's shape, and pages may read it."""
+    """Rule E1: each exception becomes an error in OpenAI's shape without internals, which pages may read."""
     request = edge_request(headers={"Origin": PAGE})
     response = await edge(fault, Cors([PAGE])).handle(request)
     assert isinstance(response, web.Response)
@@ -144,7 +144,7 @@ async def test_every_failure_is_an_answer(fault: Exception, status: int) -> None
 async def test_a_lost_connection_is_the_clients_own_or_a_fault(
     gone: bool, status: int, lines: list[str]
 ) -> None:
-    """A client that is still there is not told that it has gone, and the log has the cause."""
+    """A connection error is a 499 if the client has left; otherwise it is a 500, and the log has an error."""
     request = edge_request()
     request.transport.is_closing.return_value = gone  # type: ignore[union-attr]
     with capture_logs() as log:
@@ -154,14 +154,14 @@ async def test_a_lost_connection_is_the_clients_own_or_a_fault(
 
 
 async def test_a_request_s_memory_is_free_at_its_end() -> None:
-    """Nothing of a request waits for the garbage collector: its head has the client's key in it."""
+    """A request, whose head has the client's key, is freed at its end without the garbage collector."""
 
     def left() -> int:
         return _alive(EdgeRequest)
 
     async with (
         RawUpstream(*[whole(b"{}")] * 3) as upstream,
-        # asyncio keeps the context of a timer that was cancelled until the timer would have gone off.
+        # asyncio keeps the context of a cancelled timer until the timer would have fired.
         running(make_config({"base_url": upstream.url, "connect_timeout_s": 1}, allow=())) as proxy,
         proxy.connect() as conversation,
     ):
@@ -178,7 +178,7 @@ async def test_a_request_s_memory_is_free_at_its_end() -> None:
 
 
 async def test_a_run_s_memory_is_free_at_its_end(tmp_path: Path) -> None:
-    """Nothing of a run with a tool call waits for the garbage collector, nor what is kept of it."""
+    """A run with a tool call and its hidden turns are freed at its end without the garbage collector."""
     function = {"name": "core__calculate", "arguments": '{"expression": "1 + 1"}'}
     call = {"id": "call_1", "type": "function", "function": function}
     turns = (

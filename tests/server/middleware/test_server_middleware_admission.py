@@ -1,4 +1,4 @@
-"""Admission: how many requests are open, and who finds no place."""
+"""Admission: the proxy counts open requests and refuses one too many."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from proxy.server.serving.draining import Draining
 
 
 class Open:
-    """What draining knows of a request: its task."""
+    """A request as draining knows it: an object with a task."""
 
     def __init__(self) -> None:
         self.task = object()
 
 
 async def test_open_requests_are_counted_and_leave_their_places() -> None:
-    """A place that was left is free again; one request too many is a 429, told of, and counted nowhere."""
+    """A place that a request leaves is free again; one request too many gets a 429 and takes no place."""
     told: list[str] = []
     streams, draining = ConcurrentStreams(2), Draining()
     limiter: Any = None

@@ -1,4 +1,4 @@
-"""What browsers are told: preflights, and the headers on everything that a page may read."""
+"""CORS: preflights, and the headers of every response that a page may read."""
 
 import json
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ PREFLIGHT = {
 
 
 class ShutDoor:
-    """Lets nobody in."""
+    """An authenticator that refuses everybody."""
 
     async def admit(self, request: Any, target: Any) -> Caller:
         raise RequestError(401, "No such key.", type="authentication_error", code="invalid_api_key")
@@ -44,7 +44,7 @@ class ShutDoor:
 
 @asynccontextmanager
 async def for_pages(*script: Step, **config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy for pages of two origins, before an upstream that plays the script."""
+    """Run a proxy for pages of two origins, in front of an upstream that plays the script."""
     overrides = config.pop("overrides", None)
     config["server"] = {"cors_origins": (APP, LOCAL), **config.get("server", {})}
     async with (
@@ -55,7 +55,7 @@ async def for_pages(*script: Step, **config: Any) -> AsyncIterator[tuple[Proxy, 
 
 
 def vary_of(answer: Answer) -> set[str]:
-    """Every header that the response says it varies by."""
+    """Return every header name in the response's ``Vary``."""
     lines = [value for name, value in answer.headers if name.lower() == "vary"]
     return {word.strip().lower() for line in lines for word in line.split(",")}
 
@@ -75,7 +75,7 @@ def readable(answer: Answer, origin: str = APP) -> None:
 @pytest.mark.parametrize("origin", [APP, LOCAL])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files/f", "/admin/runs"])
 async def test_a_preflight_is_answered_here(origin: str, path: str) -> None:
-    """A browser that asks for a listed origin is told what it may send, and keeps that for two hours."""
+    """The proxy tells a page of a listed origin what it may send, for the browser to keep for two hours."""
     async with for_pages() as (proxy, upstream):
         answer = await proxy.ask(None, {**PREFLIGHT, "Origin": origin}, method="OPTIONS", path=path)
         assert (answer.status, answer.body) == (204, b"")
@@ -94,7 +94,7 @@ async def test_a_preflight_is_answered_here(origin: str, path: str) -> None:
 
 
 async def test_preflights_need_no_key_and_count_against_no_limit() -> None:
-    """A browser sends no key when it asks, and its question is nobody's request."""
+    """Browsers send preflights without a key, so the proxy neither authenticates nor limits them."""
     limits = {"requests": ("1/minute",)}
     for overrides in (None, Overrides(authenticator=ShutDoor())):
         async with for_pages(limits=limits, overrides=overrides) as (proxy, upstream):
@@ -105,7 +105,7 @@ async def test_preflights_need_no_key_and_count_against_no_limit() -> None:
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
 async def test_a_preflight_of_another_origin_is_refused(origin: str) -> None:
-    """A page that is not listed is told nothing that its browser could take for a yes."""
+    """A preflight of an origin that is not listed gets a 403 without any header of CORS."""
     for server in ({}, {"cors_origins": ()}):
         async with for_pages(server=server) as (proxy, upstream):
             answer = await proxy.ask(None, {**PREFLIGHT, "Origin": origin}, method="OPTIONS")
@@ -119,7 +119,7 @@ async def test_a_preflight_of_another_origin_is_refused(origin: str) -> None:
     "asked", ["x" * 65, ", ".join(f"x-{n}" for n in range(65)), "x-a,,x-b", "x a", "x;a", "*", "ä", "x-a,"]
 )
 async def test_only_plausible_headers_are_allowed(asked: str) -> None:
-    """Rule E1: what is echoed is a list of header names within bounds; anything else is a 400."""
+    """Rule E1: the proxy echoes a bounded list of valid header names; any other list gets a 400."""
     async with for_pages() as (proxy, _):
         headers = {**PREFLIGHT, "Access-Control-Request-Headers": asked}
         answer = await proxy.ask(None, headers, method="OPTIONS")
@@ -129,7 +129,7 @@ async def test_only_plausible_headers_are_allowed(asked: str) -> None:
 
 
 async def test_no_headers_asked_for_none_allowed() -> None:
-    """A preflight for the sake of a method alone says nothing of headers."""
+    """A preflight that asks for a method only gets no ``Access-Control-Allow-Headers``."""
     async with for_pages() as (proxy, _):
         for extra in ({}, {"Access-Control-Request-Headers": ""}):
             headers = {"Origin": APP, "Access-Control-Request-Method": "DELETE", **extra}
@@ -139,7 +139,7 @@ async def test_no_headers_asked_for_none_allowed() -> None:
 
 
 async def test_a_listed_page_may_come_in_from_a_public_network() -> None:
-    """Browsers that guard private networks ask on their own, and get their answer where they ask."""
+    """A browser that asks whether a page may call a private network is told yes; others are told nothing."""
     async with for_pages() as (proxy, _):
         asked = {**PREFLIGHT, "Access-Control-Request-Private-Network": "true"}
         answer = await proxy.ask(None, asked, method="OPTIONS")
@@ -164,7 +164,7 @@ UPSTREAMS_OWN = (
 
 
 async def test_a_stream_can_be_read() -> None:
-    """The head of a stream tells the browser who may read it, and what of the headers."""
+    """The head of a stream lets a page of the origin read the stream and the headers of the proxy."""
     async with for_pages() as (proxy, _):
         answer = await proxy.ask(ASK, {"Origin": APP})
         assert (answer.status, answer.body) == (200, b"".join(STREAM))
@@ -185,7 +185,7 @@ async def test_a_stream_can_be_read() -> None:
 
 
 async def test_what_the_upstream_says_of_origins_is_replaced() -> None:
-    """Whom the provider lets read its answers is not whom the proxy lets read them."""
+    """The proxy, not the upstream, decides which pages read an answer: it replaces the upstream's headers."""
     async with for_pages(*whole(b"{}", *UPSTREAMS_OWN)) as (proxy, _):
         answer = await proxy.ask(ASK, {"Origin": APP})
         readable(answer)
@@ -196,7 +196,7 @@ async def test_what_the_upstream_says_of_origins_is_replaced() -> None:
 
 
 async def test_who_is_no_page_hears_nothing_but_that_it_varies() -> None:
-    """A cache must not give a program's response to a page, so all of them vary; no more is said."""
+    """A response to a program has only ``Vary: Origin``, so that a cache does not give it to a page."""
     async with for_pages() as (proxy, _):
         answer = await proxy.ask(ASK)
         assert vary_of(answer) == {"origin"}
@@ -204,13 +204,13 @@ async def test_who_is_no_page_hears_nothing_but_that_it_varies() -> None:
 
 
 async def test_without_origins_nothing_is_said() -> None:
-    """Rule W1: where no page may call, responses are as they were."""
+    """Rule W1: without listed origins a response has neither ``Vary`` nor a header of CORS."""
     async with for_pages(server={"cors_origins": ()}) as (proxy, _):
         assert not {"vary", "access-control-allow-origin"} & set((await proxy.ask(ASK)).names())
 
 
 async def test_errors_can_be_read() -> None:
-    """A page gets to see why: what the proxy refuses, limits, authentication, upstreams that are gone."""
+    """A listed page can read each error: refusals, limits, authentication and failures of the upstream."""
     async with for_pages(limits={"requests": ("1/minute",)}) as (proxy, _):
         origin = {"Origin": APP}
         readable(await proxy.ask(b"{", origin))
@@ -239,7 +239,7 @@ async def test_errors_can_be_read() -> None:
 
 
 async def test_a_stream_that_breaks_can_be_read_to_its_end() -> None:
-    """Rule W3: a page reads the error event and the end mark of a stream that broke off."""
+    """Rule W3: a page can read the error event and the end mark of a stream that breaks."""
     broken: list[Step] = [
         head("Content-Type: text/event-stream", "Transfer-Encoding: chunked"),
         chunk(role() + content("hello")),
@@ -253,7 +253,7 @@ async def test_a_stream_that_breaks_can_be_read_to_its_end() -> None:
 
 
 async def test_a_run_with_tools_can_be_read() -> None:
-    """A composed stream and its run's id are a page's to read, like any other."""
+    """A page can read a stream that the proxy composes with tools, and the header with the run's id."""
     async with for_pages(modules=("probe_tools",)) as (proxy, _):
         answer = await proxy.ask(ASK, {"Origin": LOCAL})
         readable(answer, LOCAL)
@@ -261,7 +261,7 @@ async def test_a_run_with_tools_can_be_read() -> None:
 
 
 async def test_a_page_of_another_origin_cannot_read_why() -> None:
-    """A refusal names no origin that could read it, neither the page's nor a listed one."""
+    """The refusal of another origin has no header of CORS and names no listed origin."""
     async with for_pages() as (proxy, upstream):
         answer = await proxy.ask(ASK, {"Origin": "https://evil.example"})
         assert answer.status == 403
@@ -271,7 +271,7 @@ async def test_a_page_of_another_origin_cannot_read_why() -> None:
 
 
 async def test_options_that_is_no_preflight_goes_its_way() -> None:
-    """OPTIONS without the browser's question is a request like others, upstream and within limits."""
+    """The proxy forwards an OPTIONS request that is not a preflight to the upstream."""
     async with for_pages(*whole(b"{}")) as (proxy, upstream):
         assert (await proxy.ask(None, {"Origin": APP}, method="OPTIONS", path="/v1/models")).status == 200
         assert [request.method for request in upstream.requests] == ["OPTIONS"]

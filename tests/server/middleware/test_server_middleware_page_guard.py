@@ -1,4 +1,4 @@
-"""Web pages must not reach tools through the browser of whoever looks at them."""
+"""The page guard: web pages must not reach tools through the browsers of their visitors."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -28,7 +28,7 @@ FORM = ("Content-Type", "multipart/form-data; boundary=x")
 
 
 class KeyAuthenticator:
-    """Lets in whoever has the one key."""
+    """An authenticator that admits whoever has the one key."""
 
     async def admit(self, request: Any, target: Any) -> Caller:
         if request.headers.get("Authorization") != "Bearer good":
@@ -49,7 +49,7 @@ class KeyAuthenticator:
 async def guarded(
     *, host: str = "127.0.0.1", keyed: bool = False, **server: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy that believes to listen on ``host``, open or with a key, before an upstream."""
+    """Run a proxy that is configured to listen on ``host``, open or with a key, in front of an upstream."""
     config: dict[str, Any] = {"server": {"host": host, **server}, "auth": {"mode": "open"}}
     overrides = Overrides(authenticator=KeyAuthenticator()) if keyed else None
     async with (
@@ -62,13 +62,13 @@ async def guarded(
 async def verdict(
     proxy: Proxy, *headers: tuple[str, str], body: Any = ASK, path: str = "/v1/chat/completions"
 ) -> str | int:
-    """The error code of a POST, or the status where it was served."""
+    """Return the error code of a POST, or its status if it was served."""
     answer = await proxy.ask(body, headers, path=path)
     return answer.status if answer.status < 400 else answer.error["code"]
 
 
 async def looked_at(proxy: Proxy, *headers: tuple[str, str]) -> str | int:
-    """The error code of a GET, or the status where it was served."""
+    """Return the error code of a GET, or its status if it was served."""
     answer = await proxy.ask(None, headers, method="GET", path="/v1/models")
     return answer.status if answer.status < 400 else answer.error["code"]
 
@@ -79,7 +79,7 @@ async def looked_at(proxy: Proxy, *headers: tuple[str, str]) -> str | int:
 @pytest.mark.parametrize("host", ["localhost", "LocalHost:8080", "127.0.0.1", "127.0.0.2:80", "[::1]:8080"])
 @pytest.mark.parametrize("listening", ["127.0.0.1", "0.0.0.0", "::"])
 async def test_names_of_the_loopback_are_served(host: str, listening: str) -> None:
-    """Every name of this machine's own loopback is let in, so that a published port works as pasted."""
+    """Every loopback name is served, even if the server listens on all addresses, as on a published port."""
     async with guarded(host=listening) as (proxy, _):
         assert await verdict(proxy, ("Host", host)) == 200
 
@@ -106,7 +106,7 @@ async def test_names_of_the_loopback_are_served(host: str, listening: str) -> No
 )
 @pytest.mark.parametrize("listening", ["127.0.0.1", "0.0.0.0"])
 async def test_names_that_a_page_may_have_rebound_are_refused(host: str, listening: str) -> None:
-    """A page that rebinds its name to this machine still calls it by its own name."""
+    """A page that rebinds its name to this machine still sends that name as ``Host``, which is refused."""
     async with guarded(host=listening) as (proxy, upstream):
         assert await verdict(proxy, ("Host", host)) == "host_not_allowed"
         assert await looked_at(proxy, ("Host", host)) == "host_not_allowed"
@@ -114,7 +114,7 @@ async def test_names_that_a_page_may_have_rebound_are_refused(host: str, listeni
 
 
 async def test_addresses_are_nobodys_to_rebind() -> None:
-    """An address as Host is let in where others may connect, and refused on loopback."""
+    """Nobody can rebind an address: as ``Host`` it is served where others may connect, not on loopback."""
     for host in ("10.0.0.1", "192.168.1.7:8080", "[fd00::2]:8080"):
         async with guarded(host="0.0.0.0") as (proxy, _):
             assert await verdict(proxy, ("Host", host)) == 200
@@ -123,7 +123,7 @@ async def test_addresses_are_nobodys_to_rebind() -> None:
 
 
 async def test_names_of_the_operators_choosing_are_served() -> None:
-    """``server.allowed_hosts`` and ``server.host`` name the server, ``*.`` all names below one."""
+    """``server.allowed_hosts`` and ``server.host`` name the server; ``*.`` stands for all names below one."""
     names = ("Proxy.example.com", "*.cluster.local", "192.168.1.7")
     for listening in ("127.0.0.1", "0.0.0.0", "relay.lan"):
         async with guarded(host=listening, allowed_hosts=names) as (proxy, _):
@@ -135,12 +135,12 @@ async def test_names_of_the_operators_choosing_are_served() -> None:
 
 
 async def test_two_hosts_are_none() -> None:
-    """Rule E1: a Host that stands there twice could be read in two ways, and is served in none."""
+    """Rule E1: a request with two ``Host`` headers could be read in two ways, so it is refused."""
     async with guarded() as (proxy, upstream):
         answer = await proxy.ask(ASK, [("Host", "localhost"), ("Host", "evil.example")])
         assert 400 <= answer.status < 500
         assert upstream.requests == []
-    # Parsers differ in whether they let such a request through at all.
+    # A parser of HTTP may refuse such a request before the guard does, so ask the guard itself, too.
     guard = PageGuard(
         Targets(SERVED), cors=Cors(), hosts=HostRule(True), needs_key=False, proxies=TrustedProxies()
     )
@@ -151,7 +151,7 @@ async def test_two_hosts_are_none() -> None:
 
 
 async def test_who_shows_a_key_may_call_a_reachable_server_what_they_like() -> None:
-    """No page has a key: names are checked on loopback, and where the operator listed some."""
+    """With a key any ``Host`` is served, except on loopback and where the operator listed names."""
     key = ("Authorization", "Bearer good")
     async with guarded(host="0.0.0.0", keyed=True) as (proxy, _):
         assert await verdict(proxy, ("Host", "any.example"), key) == 200
@@ -184,7 +184,7 @@ ORIGINS = [
 @pytest.mark.parametrize("origin", ORIGINS)
 @pytest.mark.parametrize("keyed", [False, True])
 async def test_pages_of_other_origins_are_refused(origin: str, keyed: bool) -> None:
-    """In every mode a page whose origin is not listed, letter by letter, gets nothing, key or no key."""
+    """A page whose origin is not listed, letter by letter, is refused, with a key or without."""
     async with guarded(keyed=keyed, cors_origins=(APP,)) as (proxy, upstream):
         headers = (("Origin", origin), ("Authorization", "Bearer good"))
         assert await verdict(proxy, *headers) == "origin_not_allowed"
@@ -193,14 +193,14 @@ async def test_pages_of_other_origins_are_refused(origin: str, keyed: bool) -> N
 
 
 async def test_two_origins_are_none() -> None:
-    """A request that names two origins is no browser's, and is refused whichever they are."""
+    """No browser sends two origins, so a request with two is refused even if both are listed."""
     async with guarded(cors_origins=(APP,)) as (proxy, upstream):
         assert await verdict(proxy, ("Origin", APP), ("Origin", APP)) == "origin_not_allowed"
         assert upstream.requests == []
 
 
 async def test_pages_of_our_own_origin_are_served() -> None:
-    """A page from behind the same name may call, if the browser does not say that it is from elsewhere."""
+    """A page of the server's own origin is served unless the browser says that it is of another site."""
     async with guarded() as (proxy, _):
         own = ("Host", "localhost:8080"), ("Origin", "http://localhost:8080")
         assert await verdict(proxy, *own) == 200
@@ -216,7 +216,7 @@ async def test_pages_of_our_own_origin_are_served() -> None:
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "something-new", ""])
 async def test_what_comes_from_other_sites_without_an_origin_is_refused(site: str) -> None:
-    """Images and links name no origin, but browsers say that they are of another site, or port."""
+    """A request without an origin is refused if the browser says that it comes from another site."""
     for keyed in (False, True):
         async with guarded(keyed=keyed, cors_origins=(APP,)) as (proxy, upstream):
             headers = (("Sec-Fetch-Site", site), ("Authorization", "Bearer good"))
@@ -225,14 +225,14 @@ async def test_what_comes_from_other_sites_without_an_origin_is_refused(site: st
 
 
 BEYOND = ["10.0.0.1", "192.168.1.7:8080", "[fd00::2]:8080", "relay.lan"]
-"""Addresses to which browsers do not say where a request comes from, unless it is by https."""
+"""Hosts to which browsers send ``Sec-Fetch-Site`` over https only."""
 
 
 @pytest.mark.parametrize("host", BEYOND)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_beyond_loopback_a_get_shows_that_no_page_sent_it(host: str, method: str) -> None:
-    """What an image or a script of another site sends there is like a program's GET, but for headers that no
-    page can add: an open server takes those alone."""
+    """An image of another site makes the same GET as a program, except for headers that no page can add: an
+    open server serves a GET only with such a header."""
     async with guarded(host="0.0.0.0", allowed_hosts=("relay.lan",)) as (proxy, upstream):
 
         async def asked(*headers: tuple[str, str], path: str = "/v1/models") -> int:
@@ -248,18 +248,18 @@ async def test_beyond_loopback_a_get_shows_that_no_page_sent_it(host: str, metho
         assert upstream.requests == []
         for proof in [header for header, proves in PROOFS if proves]:
             assert await asked(proof) == 200
-        # By https a browser does say it, and so does a page that is listed or our own.
+        # Over https browsers send Sec-Fetch-Site; Origin and Referer show a page of the server itself.
         assert await asked(("Sec-Fetch-Site", "same-origin")) == 200
         assert await asked(("Sec-Fetch-Site", "cross-site")) == 403
         assert await asked(("Origin", f"http://{host}")) == 200
         assert await asked(("Referer", f"http://{host}/page?x=1")) == 200
-        # Probes have no key, and there is nothing to be had.
+        # Probes have no key, and these paths are harmless.
         for path in ("/healthz", "/readyz", "/metrics"):
             assert await asked(path=path) == 200
 
 
 async def test_a_get_by_a_local_name_needs_nothing() -> None:
-    """Browsers say of the loopback where a request comes from, however far the server listens."""
+    """Browsers send ``Sec-Fetch-Site`` to loopback names, so a GET to one needs no other proof."""
     for listening in ("127.0.0.1", "0.0.0.0"):
         async with guarded(host=listening) as (proxy, _):
             for host in ("localhost:8080", "127.0.0.1", "[::1]:80"):
@@ -267,15 +267,15 @@ async def test_a_get_by_a_local_name_needs_nothing() -> None:
 
 
 async def test_with_keys_a_get_needs_only_its_key() -> None:
-    """No page has a key, by whatever address it calls."""
+    """No page has a key, so a GET with one is served by whatever address it comes."""
     async with guarded(host="0.0.0.0", keyed=True) as (proxy, _):
         assert await looked_at(proxy, ("Host", "10.0.0.1"), ("Authorization", "Bearer good")) == 200
         assert await looked_at(proxy, ("Host", "10.0.0.1")) == "invalid_api_key"
 
 
 async def test_an_open_server_takes_no_http_1_0() -> None:
-    """Reverse proxies speak it that say nothing of themselves; with keys, or through one that is trusted, it
-    may be spoken."""
+    """An open server refuses HTTP/1.0, the sign of a reverse proxy that does not name itself; a server with
+    keys or with a trusted proxy serves it."""
 
     async def asked(proxy: Proxy, *headers: str) -> int:
         lines = ("GET /v1/models HTTP/1.0", "Host: localhost", *headers, "", "")
@@ -298,13 +298,13 @@ async def test_an_open_server_takes_no_http_1_0() -> None:
 
 @pytest.mark.parametrize("site", ["none", "same-origin"])
 async def test_an_address_that_somebody_typed_is_served(site: str) -> None:
-    """What a person enters into a browser comes from no page."""
+    """A request that a person enters into the browser, or a page of the server makes, is served."""
     async with guarded() as (proxy, _):
         assert await looked_at(proxy, ("Sec-Fetch-Site", site)) == 200
 
 
 async def test_a_listed_origin_is_served_from_wherever_it_is() -> None:
-    """A page of a listed origin is on another site as a rule."""
+    """A page of a listed origin is served although its browser says that it is of another site."""
     for keyed in (False, True):
         async with guarded(keyed=keyed, cors_origins=(APP, "app://obsidian.md")) as (proxy, _):
             for origin in (APP, "app://obsidian.md"):
@@ -313,7 +313,7 @@ async def test_a_listed_origin_is_served_from_wherever_it_is() -> None:
 
 
 async def test_odd_methods_are_refused() -> None:
-    """Nothing but the methods of the API is served; TRACE would echo headers."""
+    """The proxy refuses methods that the API does not have, such as TRACE, which would echo headers."""
     async with guarded() as (proxy, upstream):
         for method in ("TRACE", "PROPFIND"):
             assert (await proxy.ask(None, method=method, path="/v1/models")).status == 405
@@ -321,7 +321,7 @@ async def test_odd_methods_are_refused() -> None:
 
 
 async def test_no_host_is_nobodys_origin() -> None:
-    """An origin without a host is not that of a server that was called by no name."""
+    """An origin without a host does not count as the server's own if the request has no host either."""
     async with guarded(host="0.0.0.0", keyed=True) as (proxy, _):
         for origin in ("http://", "https://", "://", "http:///"):
             headers = ("Host", ""), ("Origin", origin), ("Authorization", "Bearer good")
@@ -340,20 +340,20 @@ UNASKED = [
     "json",
     "",
 ]
-"""What a form, or a page without asking, can call a body; and what is near enough to be confused."""
+"""Content types that a page can send without a preflight, and types that could be confused with JSON."""
 
 
 @pytest.mark.parametrize("kind", UNASKED)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/x"])
 async def test_an_open_server_takes_json_alone(kind: str, path: str) -> None:
-    """Without keys a body that a page can send unasked reaches neither tool nor model."""
+    """Without keys a body that a page can send without a preflight is refused."""
     async with guarded() as (proxy, upstream):
         assert await verdict(proxy, ("Content-Type", kind), path=path) == "content_type_not_allowed"
         assert upstream.requests == []
 
 
 async def test_a_body_without_a_name_is_refused() -> None:
-    """A page can send a body with no type at all, and one header says no more than two do."""
+    """A body without a content type, which a page can send, or with two content types is refused."""
     async with guarded() as (proxy, upstream):
         body = json.dumps(ASK)
         for kinds in ("", "Content-Type: application/json\r\nContent-Type: text/plain\r\n"):
@@ -363,20 +363,20 @@ async def test_a_body_without_a_name_is_refused() -> None:
                     f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
                 )
                 answer = await conversation.answer()
-                # A parser may refuse two of them before we do.
+                # A parser of HTTP may refuse two of them before the guard does.
                 assert answer.status == 415 or (kinds and answer.status == 400)
         assert upstream.requests == []
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
 async def test_json_is_served_however_it_is_written(kind: str) -> None:
-    """The type is compared without its parameters and without regard to case."""
+    """The guard compares a content type without its parameters and without regard to case."""
     async with guarded() as (proxy, _):
         assert await verdict(proxy, ("Content-Type", kind)) == 200
 
 
 async def test_a_post_without_a_body_is_served() -> None:
-    """Some calls have nothing to say, such as the one that cancels; a form always names a type."""
+    """A POST without a body and a content type is served, but one with the type of a form is refused."""
     async with guarded() as (proxy, upstream):
         path = "/v1/batches/b/cancel"
         assert (await proxy.ask(None, [("Content-Length", "0")], path=path)).status == 200
@@ -386,7 +386,7 @@ async def test_a_post_without_a_body_is_served() -> None:
 
 
 async def test_other_methods_may_carry_anything() -> None:
-    """A browser asks before it sends PUT, PATCH or DELETE for a page, whatever they carry."""
+    """PUT, PATCH and DELETE may have any content type, as browsers send a preflight for them."""
     async with guarded() as (proxy, upstream):
         for method in ("PUT", "PATCH", "DELETE"):
             answer = await proxy.ask(b"x", [("Content-Type", "text/plain")], method=method, path="/v1/x")
@@ -400,7 +400,7 @@ PROOFS: Sequence[tuple[tuple[str, str], bool]] = (
     (("X-Api-Key", "unused"), True),
     (("X-Stainless-Lang", "python"), True),
     (("x-toolrelay-tools", "none"), True),
-    (("Authorization", "Basic dTpw"), False),  # a browser sends it unasked, once it knows it
+    (("Authorization", "Basic dTpw"), False),  # a browser sends a known password by itself
     (("Accept", "*/*"), False),
     (("X-Request-Id", "added-by-a-proxy"), False),
 )
@@ -408,7 +408,7 @@ PROOFS: Sequence[tuple[tuple[str, str], bool]] = (
 
 @pytest.mark.parametrize(("header", "served"), PROOFS)
 async def test_files_come_from_programs_alone(header: tuple[str, str], served: bool) -> None:
-    """A form with files needs a header for which a browser would have asked beforehand."""
+    """A form with files is served only with a header for which a browser would need a preflight."""
     async with guarded() as (proxy, upstream):
         for path in ("/v1/audio/transcriptions", "/v1/files", "/v1/images/edits", "/v1/uploads/u/parts"):
             said = await verdict(proxy, FORM, header, body=MULTIPART, path=path)
@@ -420,7 +420,7 @@ async def test_files_come_from_programs_alone(header: tuple[str, str], served: b
 
 
 async def test_files_come_from_pages_that_may_call() -> None:
-    """A page of a listed origin has been judged by that already."""
+    """A page of a listed origin may send a form with files, but no text in place of JSON."""
     async with guarded(cors_origins=(APP,)) as (proxy, _):
         origin = ("Origin", APP)
         assert await verdict(proxy, FORM, origin, body=MULTIPART, path="/v1/files") == 200
@@ -428,7 +428,7 @@ async def test_files_come_from_pages_that_may_call() -> None:
 
 
 async def test_with_keys_bodies_may_be_called_anything() -> None:
-    """Who shows a key is no page that nobody asked, so the upstream judges the type."""
+    """No page has a key, so with a key any content type passes, and the upstream judges it."""
     async with guarded(keyed=True) as (proxy, upstream):
         headers = ("Content-Type", "text/plain"), ("Authorization", "Bearer good")
         assert await verdict(proxy, *headers) == 200
@@ -462,7 +462,7 @@ FORWARDED = [
 
 @pytest.mark.parametrize("name", FORWARDED)
 async def test_an_open_server_behind_an_unknown_proxy_serves_nobody(name: str) -> None:
-    """What came through a proxy came from somewhere else: an open server must not be open to that."""
+    """An open server refuses a request with a forwarding header, unless it trusts the proxy before it."""
     async with guarded(cors_origins=(APP,)) as (proxy, upstream):
         header = (name, "203.0.113.7")
         assert await verdict(proxy, header) == "forwarded_not_allowed"
@@ -479,7 +479,7 @@ async def test_an_open_server_behind_an_unknown_proxy_serves_nobody(name: str) -
 
 
 async def test_behind_a_trusted_proxy_each_client_has_limits_of_its_own() -> None:
-    """Limits count by the address that the proxy saw, whatever the client claims to its left."""
+    """Limits count by the address that the trusted proxy saw, not by what the client claims."""
     server = {"trusted_proxies": ("127.0.0.1",)}
     async with (
         RawUpstream(whole(b'{"ok":true}')) as upstream,

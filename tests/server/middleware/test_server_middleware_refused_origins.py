@@ -1,4 +1,4 @@
-"""A page that is refused is said in the log, with the line that would let it in, and never often."""
+"""The log of refused origins: a line suggests the setting that would admit the page, and lines are few."""
 
 import io
 import json
@@ -19,7 +19,7 @@ APP = "https://app.example.com"
 
 
 class Clock:
-    """A clock that goes where it is put."""
+    """A clock that the test sets."""
 
     now = 0.0
 
@@ -28,13 +28,13 @@ class Clock:
 
 
 def lines_of(sink: io.StringIO) -> list[dict[str, Any]]:
-    """The lines of refused origins."""
+    """Return the log lines about refused origins."""
     lines = [json.loads(line) for line in sink.getvalue().splitlines()]
     return [line for line in lines if line["event"] == "origin_refused"]
 
 
 async def test_the_line_of_the_log_lets_the_page_in() -> None:
-    """What the log says to set, set, serves the page, and those that were listed before still come in."""
+    """With the setting that the log suggests, the page is served, and so are the origins listed before."""
     sink = io.StringIO()
     for origin in (APP, "http://localhost:5173"):
         async with RawUpstream(OK) as upstream:
@@ -57,7 +57,7 @@ async def test_the_line_of_the_log_lets_the_page_in() -> None:
     "origin", ["null", "", "file://", "https://a.example/path", "x\x7fy", "*", "a" * 999]
 )
 def test_what_cannot_be_listed_is_said_to_be_so(origin: str) -> None:
-    """No line is offered that would stop the next start."""
+    """For an origin that cannot be listed, the log suggests no setting, which would stop the next start."""
     sink = io.StringIO()
     with logged_to(sink):
         RefusedOrigins((APP,)).refused(origin)
@@ -68,7 +68,7 @@ def test_what_cannot_be_listed_is_said_to_be_so(origin: str) -> None:
 
 
 def test_once_a_minute_and_counted() -> None:
-    """Each origin has a line a minute, which says how many requests it stands for."""
+    """Each origin has at most one line a minute, with the number of requests since its last line."""
     sink, clock = io.StringIO(), Clock()
     with logged_to(sink):
         origins = RefusedOrigins((), clock)
@@ -81,7 +81,7 @@ def test_once_a_minute_and_counted() -> None:
 
 
 def test_made_up_origins_fill_neither_log_nor_memory() -> None:
-    """Ten thousand origins have seventeen lines in a minute, and one that comes later has its own again."""
+    """Ten thousand origins make 17 lines in a minute and fill no memory; a later origin has its own line."""
     sink, clock = io.StringIO(), Clock()
     with logged_to(sink):
         origins = RefusedOrigins((), clock)

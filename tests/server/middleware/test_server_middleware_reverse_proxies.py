@@ -1,4 +1,4 @@
-"""Reverse proxies that people run, in front of a server that knows nothing of them."""
+"""Common reverse proxies in front of a server that is not configured for them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ FROM_OUTSIDE = {"Host": "llm.example.com"}
 
 @asynccontextmanager
 async def behind(mode: str, **server: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A local server, open or with a start token, before an upstream that says yes."""
+    """Run a local server, open or with a start token, in front of an upstream that always succeeds."""
     async with RawUpstream(OK) as upstream:
         config = make_config(upstream.url, auth={"mode": mode}, server=server)
         async with running(config.with_start_token(TOKEN)) as proxy:
@@ -25,7 +25,7 @@ async def behind(mode: str, **server: Any) -> AsyncIterator[tuple[Proxy, RawUpst
 
 
 async def verdicts(proxy: ProxyAddress, headers: dict[str, str]) -> set[str | int]:
-    """The error codes of a POST and a GET, or the statuses where they were served."""
+    """Return the error codes of a POST and two GETs, or their statuses if they were served."""
     answers = [
         await proxy.ask(ASK, headers),
         await proxy.ask(None, headers, method="GET", path="/v1/models"),
@@ -35,8 +35,8 @@ async def verdicts(proxy: ProxyAddress, headers: dict[str, str]) -> set[str | in
 
 
 async def test_a_bare_nginx_does_not_open_an_open_server(tmp_path: Path) -> None:
-    """nginx with nothing but ``proxy_pass`` calls the server by its own name, in HTTP/1.0 and without a
-    word of where a request came from: the error says what to do."""
+    """nginx with only ``proxy_pass`` speaks HTTP/1.0 and does not say where a request comes from: an open
+    server refuses it, and the error names the remedies."""
     async with (
         behind("open") as (proxy, upstream),
         nginx(tmp_path, proxy.port, "proxy_http_version 1.0;") as front,
@@ -51,8 +51,8 @@ async def test_a_bare_nginx_does_not_open_an_open_server(tmp_path: Path) -> None
 
 
 async def test_what_nginx_does_without_a_word_of_configuration(tmp_path: Path) -> None:
-    """Whichever version of HTTP the installed one speaks by itself: a server with a start token lets nobody
-    in without it, and serves who has it."""
+    """Whichever version of HTTP the installed nginx speaks by default, a server with a start token serves
+    only requests with that token."""
     async with behind("auto") as (proxy, upstream), nginx(tmp_path, proxy.port) as front:
         for headers in (FROM_OUTSIDE, {"Host": "localhost"}, {**FROM_OUTSIDE, **bearer("unused")}):
             assert await verdicts(front, headers) == {"invalid_api_key"}
@@ -61,7 +61,7 @@ async def test_what_nginx_does_without_a_word_of_configuration(tmp_path: Path) -
 
 
 async def test_an_nginx_that_says_what_it_does(tmp_path: Path) -> None:
-    """With a forwarder header an open server refuses, unless it trusts the proxy, of either version then."""
+    """If nginx adds a forwarding header, an open server refuses requests unless it trusts that nginx."""
     says = "proxy_set_header X-Forwarded-For $remote_addr;"
     for version in ("1.0", "1.1"):
         more = f"proxy_http_version {version}; {says}"
@@ -76,8 +76,8 @@ async def test_an_nginx_that_says_what_it_does(tmp_path: Path) -> None:
 
 
 async def test_what_an_open_server_cannot_see(tmp_path: Path) -> None:
-    """The limit that SECURITY.md names: a proxy that speaks HTTP/1.1, adds nothing and calls the server by a
-    local name is a local client.  The start token is what helps."""
+    """The limit that SECURITY.md names: an open server serves a reverse proxy that speaks HTTP/1.1, adds no
+    header and uses a local name, like a local client.  A start token helps."""
     silent = "proxy_http_version 1.1;"
     for mode, seen in (("open", {200}), ("auto", {"invalid_api_key"})):
         async with behind(mode) as (proxy, _), nginx(tmp_path, proxy.port, silent) as front:
@@ -87,8 +87,8 @@ async def test_what_an_open_server_cannot_see(tmp_path: Path) -> None:
 
 
 async def test_haproxy_says_what_it_was_called(tmp_path: Path) -> None:
-    """HAProxy leaves ``Host`` as it came, which a local server does not go by; with ``option forwardfor`` it
-    is known as a proxy, whatever a client writes."""
+    """HAProxy keeps the client's ``Host``, and an open server refuses a foreign name; with ``option
+    forwardfor`` it refuses a local name, too, because it recognizes the proxy."""
     async with behind("open") as (proxy, upstream), haproxy(tmp_path, proxy.port) as front:
         assert await verdicts(front, FROM_OUTSIDE) == {"host_not_allowed"}
         assert upstream.requests == []

@@ -1,4 +1,4 @@
-"""The description of the admin API is valid OpenAPI, and describes what the admin API really answers."""
+"""The description of the admin API is valid OpenAPI and matches the API's real answers."""
 
 import asyncio
 import copy
@@ -22,7 +22,7 @@ NO_IDS = {"/admin/approvals/grants": "grant_" + "0" * 32, "/admin/approvals": "a
 
 
 def strict(schema: Any) -> Any:
-    """The same schema, in which an object may have no other members than those that are described."""
+    """Return the same schema, in which an object may have no other members than the described ones."""
     if isinstance(schema, list):
         return [strict(part) for part in schema]
     if not isinstance(schema, dict):
@@ -34,7 +34,7 @@ def strict(schema: Any) -> Any:
 
 
 def faults(name: str, value: Any) -> list[str]:
-    """What an answer has that its schema does not describe, or lacks."""
+    """Return the differences of an answer from its schema."""
     document = {**strict(copy.deepcopy(admin_openapi())), "$ref": f"#/components/schemas/{name}"}
     return [
         f"{error.instance_path}: {error.message}"
@@ -43,13 +43,13 @@ def faults(name: str, value: Any) -> list[str]:
 
 
 def no_one(path: str) -> str:
-    """A path with the id of nothing."""
+    """Return the path with an id that does not exist."""
     known = [no_id for start, no_id in NO_IDS.items() if path.startswith(start)]
     return path.replace("{id}", known[0] if known else "run_1")
 
 
 async def look(proxy: Proxy, path: str, method: str = "GET", body: Any = None) -> Answer:
-    """One request of an administrator's."""
+    """Send one request of an administrator."""
     return await proxy.ask(body, ADMIN, method=method, path=path)
 
 
@@ -62,7 +62,7 @@ def test_it_is_valid() -> None:
 
 
 async def test_real_answers_are_as_described(tmp_path: Path) -> None:
-    """Each path, asked on a server that has run a tool and holds a call back, answers by its schema."""
+    """Each path answers by its schema on a server that has run a tool and has a call awaiting approval."""
     steps = turns_of("chat", stream=True)
     turns = (
         chunked(role(), call("call_e", ECHO, '{"text": "hi"}'), finish("tool_calls"), DONE),
@@ -112,7 +112,7 @@ async def test_real_answers_are_as_described(tmp_path: Path) -> None:
 
 
 async def test_refusals_are_as_described() -> None:
-    """Each path refuses who is no administrator, an unknown parameter and a wrong method, by the schema."""
+    """Each path refuses a missing key, an unknown parameter and a wrong method with the described error."""
     async with running(make_config(keys={"alice": declared(ALICE, admin=True)})) as proxy:
         for one in ADMIN_PATHS:
             path = no_one(one.path)
@@ -130,7 +130,7 @@ async def test_refusals_are_as_described() -> None:
 
 @pytest.mark.parametrize("path", sorted({one.path for one in ADMIN_PATHS if query_of(one.path)}))
 async def test_each_parameter_is_known(path: str) -> None:
-    """No parameter that is described is refused as unknown."""
+    """The API does not refuse any described parameter as unknown."""
     async with running(make_config(keys={"alice": declared(ALICE, admin=True)})) as proxy:
         at = no_one(path)
         answers = await asyncio.gather(*(look(proxy, f"{at}?{name}=true") for name in query_of(path)))

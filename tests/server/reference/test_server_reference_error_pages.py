@@ -1,4 +1,4 @@
-"""``/docs/errors``: what each error means, served by the proxy that answered with it."""
+"""``/docs/errors``: the proxy serves a page about each of its errors."""
 
 import base64
 import hashlib
@@ -23,18 +23,18 @@ SECTIONS: dict[str, dict[str, Any]] = {
 
 
 async def page(proxy: Proxy, path: str, *headers: tuple[str, str]) -> Any:
-    """What a path says to a request without a key."""
+    """Ask for a path without a key."""
     return await proxy.ask(None, headers, method="GET", path=path)
 
 
 def config_of(mode: str) -> Any:
-    """A server that lets callers in like this."""
+    """Return the configuration of a server with this kind of authentication."""
     return make_config({"base_url": "http://127.0.0.1:9/v1"}, **SECTIONS[mode])
 
 
 @pytest.mark.parametrize("mode", SECTIONS)
 async def test_an_error_leads_to_its_page(mode: str) -> None:
-    """The address in the body and in the Link header is that of a page which anybody can read."""
+    """The body and the Link header of an error have the address of its page, which needs no key."""
     async with running(config_of(mode)) as proxy:
         refused = await proxy.ask(b"{", path="/v1/chat/completions")
         assert refused.status in (400, 401)
@@ -48,7 +48,7 @@ async def test_an_error_leads_to_its_page(mode: str) -> None:
 
 @pytest.mark.parametrize("name", ERRORS)
 async def test_each_code_has_a_page(name: str) -> None:
-    """A page names its code, its statuses, what happened and what to do; Markdown's marks are gone."""
+    """A page has its code, its statuses, what happened and what to do, without the marks of Markdown."""
     async with running(config_of("keys")) as proxy:
         error = ERRORS[name]
         text = (await page(proxy, f"/docs/errors/{name}")).body.decode()
@@ -65,7 +65,7 @@ async def test_each_code_has_a_page(name: str) -> None:
 
 
 async def test_all_are_on_one_page() -> None:
-    """The page above lists each code with a link to its own."""
+    """``/docs/errors`` lists all codes, each with a link to its page."""
     async with running(config_of("keys")) as proxy:
         for path in ("/docs/errors", "/docs/errors/"):
             html = (await page(proxy, path, HTML)).body.decode()
@@ -75,7 +75,7 @@ async def test_all_are_on_one_page() -> None:
 
 
 async def test_a_page_runs_and_loads_nothing() -> None:
-    """The content security policy allows the one style that is in the page."""
+    """The content security policy of a page allows nothing but the one style in the page."""
     async with running(config_of("keys")) as proxy:
         answer = await page(proxy, "/docs/errors/rate_limit_exceeded", HTML)
         style = re.search(rb"<style>(.*)</style>", answer.body)
@@ -91,7 +91,7 @@ async def test_a_page_runs_and_loads_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["context_length_exceeded", "a/b", "%3Cb%3E", "x" * 200])
 async def test_a_code_of_somebody_else_has_none(name: str) -> None:
-    """A provider's code is a 404 that says whose it may be; nothing of it is taken for HTML."""
+    """An unknown code gets a 404 in JSON, which says that the code may be the model provider's."""
     async with running(config_of("keys")) as proxy:
         answer = await page(proxy, f"/docs/errors/{name}", HTML)
         assert answer.status == 404
@@ -102,7 +102,7 @@ async def test_a_code_of_somebody_else_has_none(name: str) -> None:
 
 @pytest.mark.parametrize("mode", SECTIONS)
 async def test_a_reader_may_follow_a_link_from_another_site(mode: str) -> None:
-    """A browser that follows a link of another page is shown the page; a script of that page gets nothing."""
+    """A browser may follow a link of another site to a page, but a script of that site gets a 403."""
     async with running(config_of(mode)) as proxy:
         elsewhere = ("Sec-Fetch-Site", "cross-site")
         link = (elsewhere, ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document"))
@@ -112,7 +112,7 @@ async def test_a_reader_may_follow_a_link_from_another_site(mode: str) -> None:
 
 
 async def test_no_host_no_address() -> None:
-    """Without a Host that could be an address, the Link is a path, and the body has none."""
+    """Without a valid ``Host`` the Link header has only a path, and the body has no address."""
     async with running(config_of("keys")) as proxy, proxy.connect() as connection:
         connection.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: <b>\r\n\r\n")
         answer = await connection.answer()
@@ -123,7 +123,7 @@ async def test_no_host_no_address() -> None:
 
 
 async def test_an_upstreams_own_error_leads_nowhere() -> None:
-    """What a provider says passes through without an address of ours."""
+    """An upstream's error passes unchanged, without a link to a page of the proxy."""
     body = b'{"error":{"message":"No.","type":"t","param":null,"code":"model_not_found"}}'
     async with (
         RawUpstream(whole(body, status="404 Not Found")) as upstream,
@@ -135,7 +135,7 @@ async def test_an_upstreams_own_error_leads_nowhere() -> None:
 
 
 def test_codes_of_others_lead_nowhere() -> None:
-    """A code that is not of the table has no page, and an error without a code has that of its status."""
+    """A code outside the table has no page, and an error without a code has the page of its status."""
     assert docs_path("model_not_found", 404) == "/docs/errors/model_not_found"
     assert docs_path(None, 414) == "/docs/errors/414"
     assert docs_path(None, 418) == "/docs/errors"

@@ -1,4 +1,4 @@
-"""aiohttp's private names: said in one module, and there in the installed version as they are used."""
+"""aiohttp's private names: one module uses them, and the installed version has them as expected."""
 
 import ast
 import asyncio
@@ -34,17 +34,17 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-# ---------------------------------------------------------------- who says a private name
+# ---------------------------------------------------------------- where private names are used
 
 
 def is_private(name: str) -> bool:
-    """Whether a name begins with one underscore, and is no special one."""
+    """Return whether a name begins with one underscore, but not with two."""
     return name.startswith("_") and not name.startswith("__")
 
 
 @cache
 def classes_of_aiohttp() -> dict[str, frozenset[str]]:
-    """aiohttp's classes by module and name, with the private names of each: members, slots and fields."""
+    """Return aiohttp's classes by module and name, each with its private members, slots and fields."""
     found = {}
     for path in sorted(Path(aiohttp.__path__[0]).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -54,7 +54,7 @@ def classes_of_aiohttp() -> dict[str, frozenset[str]]:
 
 
 def names_in(kind: ast.ClassDef) -> Iterator[str]:
-    """What a class defines, binds or has as a slot, and what it stores anywhere."""
+    """Yield what a class defines, binds, has as a slot, or stores in any attribute."""
     for node in ast.walk(kind):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -67,7 +67,7 @@ def names_in(kind: ast.ClassDef) -> Iterator[str]:
 
 
 def inherited_names(kind: type) -> frozenset[str]:
-    """The private names that a class has from aiohttp's."""
+    """Return the private names that a class inherits from aiohttp's classes."""
     none: frozenset[str] = frozenset()
     named = (f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__[1:])
     return none.union(*(classes_of_aiohttp().get(name, none) for name in named))
@@ -75,20 +75,20 @@ def inherited_names(kind: type) -> frozenset[str]:
 
 @cache
 def names_of_aiohttp() -> frozenset[str]:
-    """The private names of all classes of aiohttp's."""
+    """Return the private names of all classes of aiohttp."""
     none: frozenset[str] = frozenset()
     return none.union(*classes_of_aiohttp().values())
 
 
 def classes_in(tree: ast.Module, module: ModuleType) -> Iterator[tuple[ast.ClassDef, type]]:
-    """The classes that stand at a module's top level."""
+    """Yield the classes at a module's top level."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield node, getattr(module, node.name)
 
 
 def said_in(kind: ast.ClassDef, inherited: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Where a class says one of the names that it inherits: by ``self``, by its base, or by defining it."""
+    """Yield where a class uses a name that it inherits: on ``self``, on its base, or by defining it."""
     for node in ast.walk(kind):
         if isinstance(node, ast.Attribute) and node.attr in inherited:
             yield node.lineno, node.attr
@@ -97,11 +97,11 @@ def said_in(kind: ast.ClassDef, inherited: frozenset[str]) -> Iterator[tuple[int
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in inherited:
             yield node.lineno, node.id
         elif isinstance(node, ast.Constant) and node.value in inherited:
-            yield node.lineno, str(node.value)  # A slot, or what ``getattr`` is asked for.
+            yield node.lineno, str(node.value)  # A slot, or the name in a ``getattr``.
 
 
 def said_of_others(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Where a module asks something that is not its own class for a private name of aiohttp's."""
+    """Yield where a module reads a private name of aiohttp from an object that is not of its own class."""
     own = {"self", "cls"}
     own |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     defined = {
@@ -116,7 +116,7 @@ def said_of_others(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def imported(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Where a module imports a private name of aiohttp's, or from a private module."""
+    """Yield where a module imports a private name of aiohttp, or imports from a private module of it."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -131,7 +131,7 @@ def imported(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def private_uses(tree: ast.Module, module: ModuleType) -> list[tuple[int, str]]:
-    """The lines of a module that say a private name of aiohttp's, and the names."""
+    """Return the lines of a module that use a private name of aiohttp, with the names."""
     nodes = tuple(ast.walk(tree))
     found = [*imported(nodes), *said_of_others(nodes)]
     for node, kind in classes_in(tree, module):
@@ -140,11 +140,11 @@ def private_uses(tree: ast.Module, module: ModuleType) -> list[tuple[int, str]]:
 
 
 def test_private_names_are_said_in_the_seam_alone() -> None:
-    """An update of aiohttp is looked at in one module: no other uses, overrides or imports what it hides."""
+    """Only one module uses, overrides or imports what aiohttp hides, so that an update concerns one place."""
     for name in sorted(set(MODULES) - {aiohttp_seam.__name__, "proxy.__main__"}):
         text = MODULES[name].read_text("utf-8")
         if "aiohttp" not in text and names_of_aiohttp().isdisjoint(re.findall(r"\b_\w+", text)):
-            continue  # Most modules say none of these names, and to look through their trees takes long.
+            continue  # Most modules have none of these names, and a search of their syntax trees is slow.
         found = private_uses(ast.parse(text), importlib.import_module(name))
         assert found == [], f"{name}: give these a public name in {aiohttp_seam.__name__}"
 
@@ -165,9 +165,9 @@ SAMPLES = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_way_to_say_a_private_name_is_seen(name: str) -> None:
-    """The test above finds each of these."""
+    """The search of the test above finds each way to use a private name."""
     module = ModuleType("sample")
-    vars(module)["A"] = EdgeConnection  # As the samples, a class below aiohttp's.
+    vars(module)["A"] = EdgeConnection  # Like the class of the samples, it inherits from aiohttp's.
     assert private_uses(ast.parse(SAMPLES[name]), module) != []
 
 
@@ -190,14 +190,14 @@ SHAPES: dict[str, tuple[type, ...]] = {
     "_upgraded": (bool,),
     "_waiter": (type(None),),
 }
-"""What a new connection of aiohttp's own has in each slot that the seam names."""
+"""The types of the values that a new connection of aiohttp has in each slot that the seam names."""
 
 METHODS = {"_process_keepalive", "_resume_reading_if_drained"}
-"""The private methods that the seam names: each is called with nothing but the connection."""
+"""The private methods that the seam names: each takes only the connection."""
 
 
 def renamed() -> dict[str, str]:
-    """The private name behind each public one of the seam."""
+    """Return the private name behind each public name of the seam."""
     return {
         name: value.__name__
         for name, value in vars(AiohttpConnection).items()
@@ -206,12 +206,12 @@ def renamed() -> dict[str, str]:
 
 
 def test_every_name_of_the_seam_is_known_here() -> None:
-    """A name that is added or no longer needed is added to, or taken from, the tables above."""
+    """The tables above have exactly the private names that the seam uses."""
     assert sorted(renamed().values()) == sorted({*SHAPES, *METHODS})
 
 
 async def test_the_installed_aiohttp_has_each_private_name() -> None:
-    """An update that makes something else of a name fails here and says of which."""
+    """The installed aiohttp has each private name as expected; the assertion says which one differs."""
 
     async def handle(request: web.BaseRequest) -> web.Response:
         return web.Response()
@@ -232,13 +232,13 @@ OVERRIDDEN = [name for name in vars(EdgeConnection) if name in THEIRS and not na
 
 @pytest.mark.parametrize("name", OVERRIDDEN)
 def test_what_is_overridden_is_asked_as_before(name: str) -> None:
-    """Each method of aiohttp's that the connection replaces is there and takes the same arguments."""
+    """Each public method that the connection overrides takes the same arguments in aiohttp."""
     ours, theirs = getattr(EdgeConnection, name), getattr(RequestHandler, name)
     assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters]
 
 
 def test_a_slot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program on another aiohttp does not start, and says which of its names is missing."""
+    """With an aiohttp that lacks a slot the import fails, and the error has the version and the slot."""
     monkeypatch.delattr(RequestHandler, "_waiter")
     monkeypatch.setattr(aiohttp, "__version__", "3.99")
     with pytest.raises(ImportError, match=r"aiohttp 3\.99 has no attribute _waiter"):
@@ -246,7 +246,7 @@ def test_a_slot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_request_that_aiohttp_cancels_is_told() -> None:
-    """aiohttp's name for it and ours are one."""
+    """aiohttp's private ``_cancel`` calls the request's public ``client_gone``."""
     told: list[BaseException] = []
 
     class Request(AiohttpRequest):
@@ -259,7 +259,7 @@ def test_a_request_that_aiohttp_cancels_is_told() -> None:
 
 
 async def test_what_aiohttp_asks_of_a_connection_it_finds() -> None:
-    """While a request is served both names of each field give what aiohttp goes by."""
+    """While a request is served, the public and the private name of each field have the same value."""
 
     async def hello(request: EdgeRequest) -> web.Response:
         handler = request.protocol
@@ -289,7 +289,7 @@ async def test_what_aiohttp_asks_of_a_connection_it_finds() -> None:
 
 
 def test_the_parser_in_c_is_there() -> None:
-    """What these tests run on is what the proxy asks for."""
+    """The tests use aiohttp's parser in C, which the proxy requires."""
     check_http_parser()
     assert RawRequestMessage.__module__ == "aiohttp._http_parser"
 
@@ -306,7 +306,7 @@ def test_the_parser_in_c_is_there() -> None:
     ],
 )
 def test_an_old_aiohttp_is_refused(version: str, good: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line says which version is there and what to do."""
+    """The proxy refuses an old aiohttp, and the error has its version and the remedy."""
     monkeypatch.setattr(aiohttp, "__version__", version)
     if good:
         check_http_parser()
@@ -318,10 +318,10 @@ def test_an_old_aiohttp_is_refused(version: str, good: bool, monkeypatch: pytest
 
 
 async def test_a_parser_in_python_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two parsers are two readings of one request; the line names the variable that switches them."""
+    """The proxy does not start with the parser in Python; the error names the variable that selects it."""
 
     class Message:
-        """As aiohttp's parser in Python makes it."""
+        """It stands for the message class of aiohttp's parser in Python."""
 
     monkeypatch.setattr(aiohttp_seam, "RawRequestMessage", Message)
     with pytest.raises(ConfigError, match="AIOHTTP_NO_EXTENSIONS"):

@@ -1,4 +1,4 @@
-"""Azure's spelling of the API's paths: what each means, and that nothing is decided by another name."""
+"""Azure's paths: the proxy maps each to a path below ``/v1``, and applies the rules of that path."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ MODELS = whole(b'{"object":"list","data":[{"id":"gpt-4o"}]}')
         ("/openai/models?api-version=1", "/models", ""),
         ("/openai/responses/resp_1", "/responses/resp_1", ""),
         ("/v1/openai/models", "/openai/models", ""),
-        # No path of Azure's.
+        # Paths that Azure does not have.
         ("/openai", None, ""),
         ("/openai/", None, ""),
         ("/openai/v1", None, ""),
@@ -49,7 +49,7 @@ MODELS = whole(b'{"object":"list","data":[{"id":"gpt-4o"}]}')
     ],
 )
 def test_what_a_path_means(path: str, below: str | None, deployment: str) -> None:
-    """One path below /v1 for each, and a deployment only where Azure has one."""
+    """Each path maps to at most one path below ``/v1``, and names a deployment only where Azure has one."""
     target = Targets(SERVED).read("POST", path)
     assert (target.below, target.deployment) == (below, deployment)
     assert below is None or below.startswith("/")
@@ -60,7 +60,7 @@ PIECES = ["openai", "v1", "v10", "deployments", "gpt-4o", "chat", "completions",
 
 @given(st.lists(st.sampled_from(PIECES), max_size=7))
 def test_every_path_means_one_below_v1_or_none(pieces: list[str]) -> None:
-    """What goes up is a path of whole segments, the end of the one that was sent."""
+    """The mapped path is the end of the path that was sent, from a slash on and without encoded slashes."""
     path = "/" + "/".join(pieces)
     try:
         target = Targets(SERVED).read("POST", path)
@@ -89,7 +89,7 @@ def test_every_path_means_one_below_v1_or_none(pieces: list[str]) -> None:
     ],
 )
 def test_a_path_that_two_could_read_in_two_ways_is_refused(path: str) -> None:
-    """A slash may be encoded in a deployment's name, which leaves in the body, and nowhere else."""
+    """An ambiguous path gets a 400; an encoded slash is allowed only in the name of a deployment."""
     with pytest.raises(RequestError) as refused:
         Targets(SERVED).read("POST", path)
     assert (refused.value.status, refused.value.code) == (400, "invalid_path")
@@ -100,7 +100,7 @@ def test_a_path_that_two_could_read_in_two_ways_is_refused(path: str) -> None:
     "more", [b"", b',"model":null', b',"model":"gpt-4o"', b',"mod\\u0065l":null', b',"mod\\u0065l":"gpt-4o"']
 )
 async def test_the_deployment_is_the_model(more: bytes, allow: tuple[str, ...]) -> None:
-    """It goes up in the body, once, to the path below the upstream's own base; api-version goes along."""
+    """The upstream gets the deployment as the only model of the body, and ``api-version`` in the query."""
     body = json.dumps(SAY).encode()[:-1] + more + b"}"
     async with (
         RawUpstream(reply("Hello.")) as upstream,
@@ -118,7 +118,7 @@ async def test_the_deployment_is_the_model(more: bytes, allow: tuple[str, ...]) 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passed", "with tools"])
 @pytest.mark.parametrize("model", ["gpt-4o-mini", "", 7, ["gpt-4o"]])
 async def test_two_names_are_a_conflict(model: object, allow: tuple[str, ...]) -> None:
-    """Neither wins: nothing goes up, and the error names both and the field."""
+    """If the body names another model than the path, the proxy refuses it and names field and deployment."""
     async with RawUpstream(OK) as upstream, running(make_config(upstream.url, allow=allow)) as proxy:
         for path in (
             CHAT,
@@ -132,12 +132,12 @@ async def test_two_names_are_a_conflict(model: object, allow: tuple[str, ...]) -
 
 
 def shown(answer: Answer) -> tuple[int, Any]:
-    """Status and error code."""
+    """Return the status and the error code."""
     return answer.status, answer.error["code"]
 
 
 async def test_a_keys_models_hold_for_the_deployment() -> None:
-    """What is sent upstream is what was judged, whichever path and header the client uses."""
+    """The models of a key hold for the deployment, whichever path and header the client uses."""
     keys = {"alice": declared(ALICE, models=["gpt-4o-mini"])}
     async with keyed(reply("Hello."), keys=keys) as (proxy, upstream):
         for headers in (bearer(ALICE), {"api-key": ALICE}):
@@ -164,7 +164,7 @@ async def test_a_keys_models_hold_for_the_deployment() -> None:
 
 
 async def test_the_door_is_that_of_the_path_it_means() -> None:
-    """Without a key nobody comes in; a key reaches files only where it may."""
+    """An Azure path has the access rules of the path that it maps to: it needs a key; files are closed."""
     async with keyed(MODELS) as (proxy, upstream):
         for path in (CHAT, "/openai/v1/chat/completions", "/openai/models"):
             assert shown(await proxy.ask(SAY, path=path)) == (401, "invalid_api_key")
@@ -182,7 +182,7 @@ async def test_the_door_is_that_of_the_path_it_means() -> None:
 
 
 async def test_a_renamed_model_is_renamed() -> None:
-    """The deployment is the name that clients use, as a model in the body is."""
+    """The proxy maps a deployment's name to the upstream's model, like the name of a model in the body."""
     async with RawUpstream(reply("Hello.")) as upstream:
         table = {"base_url": upstream.url, "models": {"fast": "gpt-4o-mini"}}
         async with running(make_config(table)) as proxy:
@@ -206,7 +206,7 @@ async def test_a_renamed_model_is_renamed() -> None:
     ],
 )
 async def test_a_path_that_means_nothing_is_no_fault_of_ours(method: str, path: str) -> None:
-    """Whatever the method, and whoever asks, with and without a key."""
+    """A path that maps to nothing causes no server error, with any method and with a key or without."""
     async with keyed() as (proxy, _):
         for headers in ({}, bearer(ALICE), {"Origin": "http://a.example"}, {"Sec-Fetch-Site": "cross-site"}):
             assert (await proxy.ask(None, headers, method=method, path=path)).status < 500

@@ -1,4 +1,4 @@
-"""A request's body on its way in: its time, its counts, and the word that it is waited for."""
+"""A request's body: its timeout, the length of its lists, and ``100-continue``."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ both = pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses",
 
 @both
 async def test_a_body_has_a_time_in_all(path: str) -> None:
-    """A byte now and then does not put it off; the client is told and the connection ends."""
+    """A body that is not complete in time gets a 408 and ends the connection, even if bytes keep coming."""
     async with RawUpstream(OK) as upstream, running(_config(upstream, body_timeout_s=0.3)) as proxy:
         async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
             conversation.writer.write(
@@ -44,7 +44,7 @@ async def _drip(writer: asyncio.StreamWriter) -> None:
 
 
 async def test_an_upload_that_comes_on_earns_its_time() -> None:
-    """A larger body may take longer, as long as it comes as fast as a body of the bound would."""
+    """A large upload may take longer than the timeout as long as its bytes come fast enough."""
     async with RawUpstream(OK) as upstream:
         config = _config(upstream, body_timeout_s=0.5, max_body_bytes=2_000)
         async with running(config) as proxy, asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
@@ -69,7 +69,7 @@ async def test_an_upload_that_comes_on_earns_its_time() -> None:
     ],
 )
 async def test_a_refusal_comes_instead_of_100_continue(headers: dict[str, str], status: int) -> None:
-    """Rule E1: a client that asks first is not told to send what will be refused."""
+    """Rule E1: a client that expects ``100-continue`` gets a refusal at once in its place."""
     async with RawUpstream(OK) as upstream, running(_config(upstream)) as proxy:
         async with proxy.sent(
             None, {"Content-Type": "application/json", **headers, "Expect": "100-continue"}
@@ -81,7 +81,7 @@ async def test_a_refusal_comes_instead_of_100_continue(headers: dict[str, str], 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files"])
 async def test_100_continue_comes_where_the_body_is_wanted(path: str) -> None:
-    """The client waits for it, sends its body and gets its answer on the same connection, twice."""
+    """The client gets ``100 Continue``, sends its body and gets its answer, twice on one connection."""
     async with RawUpstream(OK) as upstream, running(_config(upstream)) as proxy:
         body = json.dumps(ASK).encode()
         async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
@@ -102,7 +102,7 @@ async def test_100_continue_comes_where_the_body_is_wanted(path: str) -> None:
 
 
 async def test_a_body_that_was_not_asked_for_ends_its_connection() -> None:
-    """Whoever asked first may leave its body out, so what comes next is neither body nor request."""
+    """After a refusal in place of ``100-continue`` the connection ends, as the next bytes are ambiguous."""
     async with RawUpstream(OK) as upstream, running(_config(upstream)) as proxy:
         behind = proxy.request(method="GET", path="/v1/models")
         headers = {
@@ -122,7 +122,7 @@ async def test_a_body_that_was_not_asked_for_ends_its_connection() -> None:
 
 
 async def test_any_other_expectation_is_refused() -> None:
-    """Rule E1: 417 in OpenAI's shape; the upstream is not asked."""
+    """Rule E1: an unknown expectation gets a 417 in OpenAI's shape, and the upstream gets nothing."""
     async with RawUpstream(OK) as upstream, running(_config(upstream)) as proxy:
         answer = await proxy.ask(ASK, {"Expect": "200-maybe"})
         assert (answer.status, answer.error["code"]) == (417, "expectation_failed")
@@ -133,7 +133,7 @@ async def test_any_other_expectation_is_refused() -> None:
     ("field", "most"), [("messages", 20_000), ("input", 20_000), ("tools", 2_000), ("functions", 2_000)]
 )
 def test_long_lists_have_a_bound(field: str, most: int) -> None:
-    """Rule E1: more entries than any model takes are a 400 that names the field."""
+    """Rule E1: a list with more entries than any model takes gets a 400 that names its field."""
     size = 5 * (most + 1)
     check_counts({field: [None] * most}, size)
     with pytest.raises(RequestError) as caught:
@@ -144,7 +144,7 @@ def test_long_lists_have_a_bound(field: str, most: int) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 async def test_the_bound_holds_on_every_wire(path: str) -> None:
-    """Rule E1: with and without tools offered, and the upstream is spared."""
+    """Rule E1: both dialects refuse a list with too many entries, and the upstream gets nothing."""
     async with RawUpstream(OK) as upstream, running(_config(upstream)) as proxy:
         field = "messages" if "chat" in path else "input"
         answer = await proxy.ask({"model": "m", field: [1] * 20_001}, path=path)
@@ -157,7 +157,7 @@ async def test_the_bound_holds_on_every_wire(path: str) -> None:
 
 
 async def test_the_tokens_of_a_text_are_no_messages() -> None:
-    """The input of an embedding may be a long list of numbers."""
+    """The limit does not apply to an embedding's input, which may be a long list of numbers."""
     async with RawUpstream(OK) as upstream, running(_config(upstream)) as proxy:
         answer = await proxy.ask({"model": "m", "input": [1] * 32_768}, path="/v1/embeddings")
         assert answer.status == 200

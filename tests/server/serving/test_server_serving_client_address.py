@@ -1,4 +1,4 @@
-"""Whose address a request has, where proxies stand in front."""
+"""The address of a client when reverse proxies stand in front of the server."""
 
 import pytest
 from edge_requests import edge_request
@@ -34,12 +34,12 @@ PROXIES = TrustedProxies(["127.0.0.1", "10.0.0.0/8", "fd00::/8"])
 def test_the_client_is_the_right_most_who_is_not_trusted(
     peer: str, forwarded: list[str], client: str
 ) -> None:
-    """A proxy writes on the right whom it was called by; left of that anybody may have written."""
+    """The client is the right-most untrusted address, as anybody may have written what is left of it."""
     assert PROXIES.client_of(peer, forwarded) == client
 
 
 def test_a_long_chain_ends_the_search() -> None:
-    """However much a client writes, a bounded part is read, and it is never the client's choice."""
+    """The proxy reads a bounded part of a long header, and a client cannot choose its address with it."""
     for flood in ("6.6.6.6, " * 100_000, "6" * 1_000_000 + ", ", ", " * 500_000):
         assert PROXIES.client_of("10.0.0.1", [flood + "203.0.113.7"]) == "203.0.113.7"
     cut = "203.0.113.7, " + "10.0.0.2, " * 500
@@ -49,7 +49,7 @@ def test_a_long_chain_ends_the_search() -> None:
 
 
 def test_nobody_is_trusted_unless_named() -> None:
-    """Without a list there is no proxy to believe."""
+    """Without a list the server trusts no proxy; with one, it trusts only the proxies in it."""
     assert not TrustedProxies()
     assert TrustedProxies().client_of("127.0.0.1", ["203.0.113.7"]) == "127.0.0.1"
     assert PROXIES
@@ -73,14 +73,14 @@ def test_nobody_is_trusted_unless_named() -> None:
     ],
 )
 def test_limits_count_networks_of_ipv6(address: str, counted: str) -> None:
-    """One person has all addresses of a network of 64 bits, and may not have as many limits."""
+    """Limits count an IPv6 network of 64 bits as one address, as one person may have all of it."""
     request = edge_request()
     request.client_address = address
     assert counted_address(request) == counted
 
 
 def test_who_has_no_address_is_counted_together() -> None:
-    """A connection without an address, such as over a socket file, is still counted."""
+    """Limits count connections without an address, such as over a socket file, under one name."""
     request = edge_request()
     request.protocol.peername = ""
     assert counted_address(request) == "unknown"

@@ -1,4 +1,4 @@
-"""A client's connection: what is malformed, late or never read."""
+"""A client's connection: data that is malformed, late or never read."""
 
 import asyncio
 import io
@@ -26,7 +26,7 @@ ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 @asynccontextmanager
 async def edge(*scripts: list[Step], **server: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy whose bounds a test can wait for."""
+    """Run a proxy whose timeouts a test can wait for."""
     async with (
         RawUpstream(*(scripts or (whole(b'{"ok":true}'),))) as upstream,
         running(make_config(upstream.url, server=server)) as proxy,
@@ -35,7 +35,7 @@ async def edge(*scripts: list[Step], **server: Any) -> AsyncIterator[tuple[Proxy
 
 
 async def said(proxy: Proxy, data: bytes, *more: bytes) -> tuple[Answer, bytes]:
-    """Send bytes as they stand, later ones after a moment; one response, and what follows it to the end."""
+    """Send bytes, and more after a moment; return one response, and what follows it until the end."""
     async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         conversation.writer.write(data)
         for piece in more:
@@ -60,7 +60,7 @@ MALFORMED: dict[str, tuple[bytes, int]] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 async def test_what_cannot_be_parsed_is_refused_without_a_word_of_it(name: str) -> None:
-    """Rule E1: OpenAI's shape and an id, nothing of the client's bytes in answer or log, and the end."""
+    """Rule E1: malformed bytes get an error with an id, and the end; no answer and no log repeats them."""
     data, status = MALFORMED[name]
     log = io.StringIO()
     with logged_to(log):
@@ -96,7 +96,7 @@ async def test_what_cannot_be_parsed_is_refused_without_a_word_of_it(name: str) 
 async def test_what_readers_of_other_versions_take_for_something_else_is_refused(
     version: str, framing: bytes
 ) -> None:
-    """Rule E1: no version but 1.0 and 1.1 is served, and no chunks under 1.0, where none would see a body."""
+    """Rule E1: the server refuses versions other than HTTP/1.0 and 1.1, and a chunked body with HTTP/1.0."""
     async with edge() as (proxy, upstream):
         host = f"127.0.0.1:{proxy.port}"
         kept = f"Host: {host}\r\nConnection: keep-alive\r\nContent-Type: application/json\r\n".encode()
@@ -111,8 +111,8 @@ async def test_what_readers_of_other_versions_take_for_something_else_is_refused
 @pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.0"])
 @pytest.mark.parametrize("path", ["/healthz", "/v1/models"])
 async def test_nothing_behind_an_offered_upgrade_is_a_request(protocol: str, path: str) -> None:
-    """Rule E1: the parser loses what it reads along with such a request: the rest of a body behind it must
-    not be taken for a request of its own."""
+    """Rule E1: the connection ends after a request that offers an upgrade. The parser loses what it has read
+    behind it, so the rest of a body could look like a request."""
     async with edge() as (proxy, upstream):
         offers = proxy.request(None, {"Connection": "upgrade", "Upgrade": protocol}, method="GET", path=path)
         upload = {"Content-Type": "application/json", "Content-Length": "300"}
@@ -126,7 +126,7 @@ async def test_nothing_behind_an_offered_upgrade_is_a_request(protocol: str, pat
 
 
 async def test_a_refused_client_that_goes_on_sending_sees_its_answer() -> None:
-    """The connection stays open a moment for what is still coming, or its system would drop the answer."""
+    """A refused connection stays open while its client still sends, so that the client gets the answer."""
     async with edge() as (proxy, _), asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         conversation.writer.write(b"GET /v1/models HTTP/1.1\r\nx: ")
         for _ in range(64):
@@ -136,7 +136,7 @@ async def test_a_refused_client_that_goes_on_sending_sees_its_answer() -> None:
 
 
 async def test_a_malformed_chunk_fails_the_body_that_waits_for_it() -> None:
-    """Rule E1: a body whose framing breaks while it is read is a 400, not a request that never ends."""
+    """Rule E1: a malformed chunk in a body that the proxy reads gets a 400 and ends the connection."""
     async with edge() as (proxy, upstream):
         opening = (
             proxy.request(None, {"Content-Type": "application/json", "Transfer-Encoding": "chunked"})
@@ -149,7 +149,7 @@ async def test_a_malformed_chunk_fails_the_body_that_waits_for_it() -> None:
 
 
 async def test_a_malformed_chunk_breaks_an_upload_off() -> None:
-    """What was sent on of a body that turns out malformed is never a whole request upstream."""
+    """If a chunk of an upload is malformed, the upstream never gets a complete request."""
     async with edge() as (proxy, upstream):
         opening = (
             proxy.request(
@@ -165,7 +165,7 @@ async def test_a_malformed_chunk_breaks_an_upload_off() -> None:
 
 @pytest.mark.parametrize("warm", [False, True])
 async def test_a_head_has_a_time_in_all(warm: bool) -> None:
-    """Bytes now and then do not put it off, on a new connection or after a first request."""
+    """A head that is not complete in time gets a 408, even if bytes keep coming or a request came before."""
     async with edge(header_timeout_s=0.3) as (proxy, upstream), proxy.connect() as conversation:
         loop = asyncio.get_running_loop()
         if warm:
@@ -191,7 +191,7 @@ async def _drip(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def test_a_quiet_connection_is_no_late_head() -> None:
-    """A client may be silent between two requests for longer than a head may take."""
+    """A client may be silent between two requests for longer than the timeout of a head."""
     async with edge(header_timeout_s=0.1) as (proxy, _), proxy.connect() as conversation:
         for _ in range(2):
             await asyncio.sleep(0.2)
@@ -208,7 +208,7 @@ FLOOD: list[Step] = [
 
 
 async def test_a_client_that_takes_nothing_is_let_go() -> None:
-    """Its upstream is not held by it for ever."""
+    """The proxy drops a client that stops reading after the timeout, which frees the upstream."""
     async with (
         edge(FLOOD, send_timeout_s=0.3) as (proxy, upstream),
         proxy.sent({**ASK, "stream": True}) as conversation,
@@ -220,7 +220,7 @@ async def test_a_client_that_takes_nothing_is_let_go() -> None:
 
 
 async def test_a_client_that_takes_a_little_is_kept() -> None:
-    """Slow is not gone: each time something is taken the wait begins anew."""
+    """The proxy keeps a slow client: each time the client reads something, the timeout starts anew."""
     script: list[Step] = [*FLOOD[:402], b"0\r\n\r\n", HANG]
     async with edge(script, send_timeout_s=2.0) as (proxy, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=65536)
@@ -237,7 +237,7 @@ async def test_a_client_that_takes_a_little_is_kept() -> None:
 
 
 async def test_what_is_sent_at_once_behind_a_late_body_is_answered() -> None:
-    """Rule E1: a body that came after its head takes no place from the requests behind it for good."""
+    """Rule E1: after a body that came later than its head, 70 pipelined requests are all answered."""
     async with edge() as (proxy, _), asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         first, blank, body = proxy.request(ASK).partition(b"\r\n\r\n")
         conversation.writer.write(first + blank)
@@ -249,7 +249,7 @@ async def test_what_is_sent_at_once_behind_a_late_body_is_answered() -> None:
 
 
 async def test_many_requests_at_once_keep_nobody_waiting() -> None:
-    """Between two requests of one connection the loop does what others wait for."""
+    """Between two pipelined requests of a connection the event loop serves others."""
     order: list[str] = []
 
     async def note(request: EdgeRequest) -> web.Response:
@@ -274,7 +274,7 @@ async def test_many_requests_at_once_keep_nobody_waiting() -> None:
 
 
 async def test_a_body_that_nobody_read_is_no_request() -> None:
-    """What is left of a body after an early answer is thrown away, and the next request is served."""
+    """The server discards the rest of a body after an early answer, and serves the next request."""
 
     async def early(request: EdgeRequest) -> web.Response:
         return web.Response(text="early")

@@ -1,4 +1,4 @@
-"""A process that runs out of file descriptors: it says so, serves those whom it has, and recovers."""
+"""A process that runs out of file descriptors: it refuses clients, serves the others, and recovers."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ ASK = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
 def test_the_reserve_is_a_part_of_the_system_s_limit() -> None:
-    """Sixty-four of many, a quarter of few, and none where there is no limit."""
+    """The reserve is 64 of many descriptors, a quarter of few, and none if there is no limit."""
     assert Descriptors(1024)._most == 960
     assert Descriptors(100)._most == 75
     assert Descriptors(0)._most == 0
@@ -27,11 +27,11 @@ def test_the_reserve_is_a_part_of_the_system_s_limit() -> None:
 
 
 async def test_a_connection_too_many_is_answered() -> None:
-    """It gets a 503 that names the limit; whoever is connected is served, and a free place is taken."""
+    """One connection too many gets a 503 that names the limit; others are served, and free places reused."""
     async with RawUpstream(whole(b'{"data":[]}')) as upstream, running(make_config(upstream.url)) as proxy:
         lowest = os.dup(0)
         os.close(lowest)
-        # Both ends of each connection are in this process, and so is the upstream's.
+        # This process has both ends of each connection, and those of the upstream's.
         proxy.bounds.descriptors._most = lowest + 16
         async with contextlib.AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
             open_ = [await stack.enter_async_context(proxy.connect()) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""Why a request was refused stands in its line of the log, and whose error it was."""
+"""The access log: its line has the code of a refusal, and tells the upstream's errors from the proxy's."""
 
 import io
 import json
@@ -22,7 +22,7 @@ CALLED = stream(role(), call("c1", TIME, '{"timezone":"UTC"}'), finish("tool_cal
 
 
 async def logged(*scripts: list[Step], ask: Any = ASK, **config: Any) -> dict[str, Any]:
-    """The access line of one request."""
+    """Send one request, and return its line of the access log."""
     sink = io.StringIO()
     target = {name: config.pop(name) for name in ("method", "path") if name in config}
     headers = config.pop("headers", ())
@@ -47,7 +47,7 @@ async def logged(*scripts: list[Step], ask: Any = ASK, **config: Any) -> dict[st
     ],
 )
 async def test_a_refusal_of_ours_says_why(config: dict[str, Any], code: str) -> None:
-    """Whatever we refuse, its line has the code that the client was told, or else the error's type."""
+    """If the proxy refuses a request, its log line has the error code, or else the error's type."""
     line = await logged(**config)
     assert 400 <= line["status"] < 500
     assert line["error_code"]
@@ -57,20 +57,20 @@ async def test_a_refusal_of_ours_says_why(config: dict[str, Any], code: str) -> 
 
 @pytest.mark.parametrize("allow", [(), (TIME,)], ids=["passed", "orchestrated"])
 async def test_an_upstream_that_is_not_there_is_our_word(allow: tuple[str, ...]) -> None:
-    """What we say of an upstream has our code, with tools and without."""
+    """If the upstream cannot be reached, the log line has the proxy's code, with tools and without."""
     with closed_port() as port:
         line = await logged(url=f"http://127.0.0.1:{port}/v1", allow=allow)
     assert (line["status"], line["error_code"]) == (502, "upstream_unreachable")
 
 
 async def test_an_error_of_the_upstream_that_passes_through_is_not_ours() -> None:
-    """The status of the upstream says it; a code of ours would claim that we refused."""
+    """An upstream's error that passes through is logged with its status, without a code of the proxy."""
     line = await logged(REFUSED, allow=())
     assert (line["status"], line["upstream_status"]) == (429, 429)
     assert "error_code" not in line
 
 
 async def test_an_upstream_that_refuses_a_later_turn_is_named_as_the_cause() -> None:
-    """The code that a provider chose may be anything, so the line says only whose error it is."""
+    """A failed later turn is logged as ``upstream_error``, since a provider's own code may be anything."""
     line = await logged(CALLED, REFUSED, REFUSED, REFUSED, ask={**ASK, "stream": True}, allow=(TIME,))
     assert line["error_code"] == "upstream_error"

@@ -17,7 +17,7 @@ async def _begin(turns: FairScheduler, begun: list[int], number: int) -> None:
 
 
 async def test_requests_that_come_at_once_begin_a_few_at_a_time() -> None:
-    """Each turn of the loop lets a few begin, in order, so that others are served in between."""
+    """Each turn of the event loop starts a few requests, in order, so that others are served in between."""
     turns, begun = FairScheduler(asyncio.get_running_loop()), list[int]()
     tasks = [asyncio.ensure_future(_begin(turns, begun, number)) for number in range(5 * MOST_STARTED)]
     seen = []
@@ -31,7 +31,7 @@ async def test_requests_that_come_at_once_begin_a_few_at_a_time() -> None:
 
 
 async def test_a_client_that_has_gone_keeps_nobody_waiting() -> None:
-    """Who is cancelled while it waits takes no place."""
+    """A request that is cancelled while it waits does not delay the others."""
     turns = FairScheduler(asyncio.get_running_loop())
     for _ in range(MOST_STARTED):
         assert turns.take() is None

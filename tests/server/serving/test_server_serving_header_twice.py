@@ -1,4 +1,4 @@
-"""Headers that decide something and stand twice: two readers need not agree on which line counts."""
+"""Headers that matter and stand twice: two readers may disagree on which line counts."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ ACTS = ("probe_tools__*",)
 
 
 def lines(name: str, *values: str) -> Lines:
-    """One header in several lines."""
+    """Return one header in several lines."""
     return [(name, value) for value in values]
 
 
@@ -26,7 +26,7 @@ def lines(name: str, *values: str) -> Lines:
     "codings", [("identity", "gzip"), ("", "br"), ("identity, gzip",), ("GZIP", "identity")]
 )
 async def test_no_line_hides_a_compressed_body(path: str, codings: tuple[str, ...]) -> None:
-    """Rule E1: one coding in any line of ``Content-Encoding`` makes the body one that is refused."""
+    """Rule E1: a body is refused if any line of ``Content-Encoding`` names a coding."""
     async with RawUpstream(OK) as upstream, running(make_config(upstream.url)) as proxy:
         answer = await proxy.ask(ASK, lines("Content-Encoding", *codings), path=path)
         assert (answer.status, answer.error["code"]) == (415, "unsupported_content_encoding")
@@ -34,7 +34,7 @@ async def test_no_line_hides_a_compressed_body(path: str, codings: tuple[str, ..
 
 
 async def test_a_body_that_says_twice_that_it_is_plain_is_taken() -> None:
-    """``identity`` is no coding, however often it stands there."""
+    """``identity`` is no coding, so a body whose headers repeat it is accepted."""
     async with RawUpstream(OK) as upstream, running(make_config(upstream.url, allow=())) as proxy:
         given = lines("Content-Encoding", "identity", "Identity, identity")
         assert (await proxy.ask(ASK, given)).status == 200
@@ -43,7 +43,7 @@ async def test_a_body_that_says_twice_that_it_is_plain_is_taken() -> None:
 
 @pytest.mark.parametrize("name", ["Content-Type", "Host", "Content-Length", "Transfer-Encoding"])
 async def test_what_frames_a_request_stands_once(name: str) -> None:
-    """Rule E1: what says whose, how long or of which kind a body is has one line, even of one value."""
+    """Rule E1: a header that gives the host, the length or the type gets a 400 if it stands twice."""
     async with RawUpstream(OK) as upstream, running(make_config(upstream.url)) as proxy:
         values = {
             "Content-Type": "application/json",
@@ -72,7 +72,7 @@ async def test_what_frames_a_request_stands_once(name: str) -> None:
     ],
 )
 async def test_a_wish_is_said_once(name: str, values: tuple[str, ...]) -> None:
-    """Rule E1: of two wishes none is obeyed, and the answer names the header."""
+    """Rule E1: a client's option that stands twice gets a 400 that names its header."""
     config = make_config("http://127.0.0.1:9/v1", allow=ACTS, modules=("probe_tools",))
     async with running(config) as proxy:
         answer = await proxy.ask(ASK, lines(name, *values))
@@ -81,7 +81,7 @@ async def test_a_wish_is_said_once(name: str, values: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["Authorization", "x-api-key", "api-key"])
 async def test_who_shows_two_keys_shows_none(name: str) -> None:
-    """Rule E1: a key beside another one lets nobody in, also on a connection that it had let in."""
+    """Rule E1: a request with two keys gets a 401, also on a connection that served one with one key."""
     key = f"Bearer {ALICE}" if name == "Authorization" else ALICE
     async with keyed() as (proxy, upstream), proxy.connect() as conversation:
         for given, status in (
@@ -95,7 +95,7 @@ async def test_who_shows_two_keys_shows_none(name: str) -> None:
 
 
 async def test_one_line_that_says_another_site_is_enough() -> None:
-    """A page of another site is not let in by a second line, whichever comes first."""
+    """A request is refused if any line of ``Sec-Fetch-Site`` names another site."""
     async with RawUpstream(OK) as upstream, running(make_config(upstream.url)) as proxy:
         own = [("Host", "localhost:8080"), ("Origin", "http://localhost:8080")]
         for first in ([], own):
@@ -107,7 +107,7 @@ async def test_one_line_that_says_another_site_is_enough() -> None:
 
 @pytest.mark.parametrize("values", [("100-continue", "x"), ("", "x"), ("100-continue, x",)])
 async def test_one_line_of_another_expectation_is_enough(values: tuple[str, ...]) -> None:
-    """Rule E1: what is expected beside ``100-continue`` is a 417."""
+    """Rule E1: another expectation beside ``100-continue`` gets a 417."""
     async with RawUpstream(OK) as upstream, running(make_config(upstream.url)) as proxy:
         answer = await proxy.ask(ASK, lines("Expect", *values))
         assert (answer.status, answer.error["code"]) == (417, "expectation_failed")
@@ -116,7 +116,7 @@ async def test_one_line_of_another_expectation_is_enough(values: tuple[str, ...]
 
 @pytest.mark.parametrize("values", [("h2c", "websocket"), ("h2c, WebSocket",)])
 async def test_one_line_that_offers_websocket_is_enough(values: tuple[str, ...]) -> None:
-    """Rule E1: an upgrade to WebSocket is a 426 among other offers, too."""
+    """Rule E1: an upgrade to WebSocket gets a 426, also among other offers."""
     async with RawUpstream(OK) as upstream, running(make_config(upstream.url)) as proxy:
         given = [("Connection", "Upgrade"), *lines("Upgrade", *values)]
         assert (await proxy.ask(ASK, given)).status == 426
@@ -124,7 +124,7 @@ async def test_one_line_that_offers_websocket_is_enough(values: tuple[str, ...])
 
 
 async def test_two_names_of_an_end_user_are_none() -> None:
-    """Rule R4: who is named twice is nobody, and is shown neither person's response."""
+    """Rule R4: a request that names two end users gets neither one's response."""
     config = {"allow": (), "auth": {"end_user": "header:x-user"}}
     async with keyed(reply(message("hello")), **config) as (proxy, upstream):
         key = list(bearer(ALICE).items())

@@ -1,4 +1,4 @@
-"""Large JSON bodies: counted before they are parsed, off the loop, and one at a time for each caller."""
+"""Large JSON bodies: the proxy counts their values, and parses one at a time for each caller in a thread."""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ def no_parser(raw: bytes) -> dict[str, Any]:
 async def test_a_body_of_too_many_values_is_not_parsed(
     piece: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule E1: it is refused by a 400 that names the setting, and no value is made of it."""
+    """Rule E1: a body with too many values gets a 400 that names the setting, and is not parsed."""
     async with keyed(server={"max_json_values": 2000}) as (proxy, upstream):
         body = f'{{"model":"m","input":"x","messages":[],"x":[{",".join([piece] * 2000)}]}}'
         monkeypatch.setattr(json_bodies, "load_strict", no_parser)
@@ -42,7 +42,7 @@ async def test_a_body_of_too_many_values_is_not_parsed(
 
 
 async def ask_raw(proxy: Proxy, body: bytes, path: str, key: str = ALICE) -> Any:
-    """One request with a body of these very bytes."""
+    """Send one request with a body of exactly these bytes."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -53,7 +53,7 @@ async def ask_raw(proxy: Proxy, body: bytes, path: str, key: str = ALICE) -> Any
 
 
 def test_the_limit_is_met_exactly() -> None:
-    """As many values as the setting says are taken, and one more is not; texts may hold any commas."""
+    """A body may have as many values as the setting says, and not one more; commas in a text do not count."""
     bodies = JsonBodies(1000)
     assert bodies.load_now(b'{"t":"' + b"a,[{" * 5000 + b'","x":[' + b"1," * 996 + b"1]}") is not None
     with pytest.raises(RequestError):
@@ -61,7 +61,7 @@ def test_the_limit_is_met_exactly() -> None:
 
 
 def test_what_is_large() -> None:
-    """A long text is not parsed in a thread for its length alone, unless that is very long."""
+    """A body is large if it has many values; one long text makes it large only if it is very long."""
     assert not is_large(orjson.dumps({"content": "word " * 100_000}))
     assert not is_large(orjson.dumps({"x": [0] * 5000}))
     assert is_large(orjson.dumps(LARGE))
@@ -69,7 +69,7 @@ def test_what_is_large() -> None:
 
 
 class Held:
-    """A parser that waits in its thread, and knows how many wait there."""
+    """A parser that waits in its thread, and records which bodies and threads wait."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -86,7 +86,7 @@ class Held:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    """Large bodies stay with their parser until they may go on."""
+    """Make the parser of large bodies wait until the test lets it go on."""
     parser = Held()
     monkeypatch.setattr(json_bodies, "load_strict", parser)
     yield parser
@@ -94,7 +94,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 
 async def test_the_loop_serves_others_while_a_large_body_is_parsed(held: Held) -> None:
-    """Another request of the same caller, and the health check, are answered meanwhile."""
+    """While a thread parses a large body, the proxy serves the same caller's small body and health checks."""
     async with keyed(allow=()) as (proxy, _):
         first = asyncio.create_task(proxy.ask(LARGE, bearer(ALICE)))
         await until(lambda: bool(held.begun))
@@ -106,7 +106,7 @@ async def test_the_loop_serves_others_while_a_large_body_is_parsed(held: Held) -
 
 
 async def test_one_large_body_of_a_caller_at_a_time(held: Held) -> None:
-    """Ten at once are parsed one after the other; another caller's is not in line behind them."""
+    """A caller's large bodies are parsed one after the other; another caller's does not wait for them."""
     async with keyed(allow=()) as (proxy, upstream):
         asked = [asyncio.create_task(proxy.ask(LARGE, bearer(ALICE))) for _ in range(10)]
         await until(lambda: bool(held.begun))
@@ -123,8 +123,8 @@ async def test_one_large_body_of_a_caller_at_a_time(held: Held) -> None:
 async def test_made_up_credentials_are_no_further_callers(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where clients bring the provider's key, those of one address are parsed one after the other, and each
-    of them has its turn; who needs no thread is not kept waiting."""
+    """With forwarded keys, large bodies from one address are parsed one after the other, whatever their keys
+    are, and a small body does not wait."""
     asked_for = []
     load = JsonBodies.load
 
@@ -147,7 +147,7 @@ async def test_made_up_credentials_are_no_further_callers(
 
 
 async def test_who_leaves_does_not_let_the_next_one_in_beside_it(held: Held) -> None:
-    """A thread cannot be stopped: until it is done, it is the caller's one large body."""
+    """The thread of a cancelled request goes on, so the caller's next large body waits until it is done."""
     bodies = JsonBodies(400_000)
     raw = orjson.dumps(LARGE)
     first = asyncio.create_task(bodies.load(raw, "me"))

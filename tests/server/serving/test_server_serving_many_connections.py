@@ -1,4 +1,4 @@
-"""Tools with credentials in the composed services: found missing at start, used without being seen."""
+"""Tools with credentials in a whole server: missing ones are found at start, and no result shows them."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -44,7 +44,7 @@ def look() -> str:
 
 
 def config_for(folder: Path, more: str, allow: str = "shop__order") -> Config:
-    """A configuration with a module that needs a connection."""
+    """Write and load a configuration with a module that needs a connection."""
     (folder / "shop.py").write_text(MODULE, encoding="utf-8")
     path = folder / "toolrelay.toml"
     path.write_text(
@@ -57,7 +57,7 @@ def config_for(folder: Path, more: str, allow: str = "shop__order") -> Config:
 
 @pytest.fixture
 async def shop() -> AsyncIterator[str]:
-    """A service that knows one token."""
+    """Run a service that knows one token."""
 
     async def answer(request: web.Request) -> web.Response:
         known = request.headers.get("Authorization") == "Bearer s3cret-token"
@@ -72,7 +72,7 @@ async def shop() -> AsyncIterator[str]:
 
 
 async def test_a_named_tool_without_its_connection_stops_the_start(tmp_path: Path) -> None:
-    """Rule T6: the line names connection and tool; a tool that is not allowed asks for nothing."""
+    """Rule T6: the start fails if an allowed tool lacks its connection; other tools need no connection."""
     with pytest.raises(ConfigError, match=r"shop__order, which policy\.allow names, needs it") as caught:
         await create_app(config_for(tmp_path, ""))
     assert caught.value.setting == "credentials.shop"
@@ -82,7 +82,7 @@ async def test_a_named_tool_without_its_connection_stops_the_start(tmp_path: Pat
 
 
 async def test_an_entry_that_allows_nothing_is_named(tmp_path: Path) -> None:
-    """A misspelt tool in policy.allow is said, with the nearest; what allows something is not."""
+    """An entry of ``policy.allow`` that matches no tool is reported, with the nearest name or the reason."""
     config = config_for(tmp_path, "", "core__get_wether")
     app = await create_app(config)
     said = [line for line in withheld_lines(config, app.services) if line.startswith("policy.allow")]
@@ -104,7 +104,7 @@ async def test_an_entry_that_allows_nothing_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_alias_that_means_nothing_is_named(tmp_path: Path) -> None:
-    """An alias of a tool that is not loaded is said, with the nearest; one of a tool that is there is not."""
+    """An alias of a tool that is not loaded is reported with the nearest name; other aliases are not."""
     more = '[tools.aliases]\nweather = "core__get_wether"\ntime = "core__get_current_time"\n'
     config = config_for(tmp_path, more)
     app = await create_app(config_for(tmp_path, more, "core__*"))
@@ -116,7 +116,7 @@ async def test_an_alias_that_means_nothing_is_named(tmp_path: Path) -> None:
 
 
 async def test_what_a_stranger_s_text_withholds_is_said(tmp_path: Path) -> None:
-    """Rule T2: check names the tools that policy.after_untrusted withholds, and whose results do that."""
+    """Rule T2: the check names what ``policy.after_untrusted`` withholds, and whose results cause it."""
     (tmp_path / "desk.py").write_text(DESK)
     modules = f'[tools]\nmodules = ["{tmp_path / "desk.py"}"]\n'
     said = "after a run has read a result of desk__page: asks first: desk__send (policy.after_untrusted)"
@@ -149,7 +149,7 @@ async def test_a_pattern_does_not_ask_for_every_account(tmp_path: Path) -> None:
 
 
 async def test_a_tool_calls_with_its_connection(tmp_path: Path, shop: str) -> None:
-    """Rule T6: the configured token reaches the service, and nothing else."""
+    """Rule T6: the configured token reaches the service, but no result and no text of the configuration."""
     config = config_for(tmp_path, '[credentials.shop]\ntoken = "env:SHOP_TOKEN"')
     services = await create_services(config)
     try:

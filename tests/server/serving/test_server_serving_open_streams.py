@@ -1,4 +1,4 @@
-"""What an open stream keeps in memory: not the conversation that it answers."""
+"""The memory of an open stream: it does not keep the conversation that it answers."""
 
 import gc
 import json
@@ -12,7 +12,7 @@ MARK = "a conversation that nobody needs any more " * 3000
 
 
 def keepers() -> list[str]:
-    """Whoever holds the conversation, as text, bytes or a piece of what was read of it."""
+    """Return the types of the objects that hold the conversation as text or bytes."""
     own = MARK.encode()
     found = []
     for holder in gc.get_objects():
@@ -27,7 +27,7 @@ def keepers() -> list[str]:
 
 
 async def test_an_open_stream_lets_go_of_the_conversation(tmp_path: Path) -> None:
-    """Once the first bytes of a stream are here, nothing holds the request's body, nor what read it."""
+    """Once the client has a stream's first bytes, nothing holds the request's body or the body's reader."""
     async with stepping(tools=False, path=tmp_path) as (proxy, steps), proxy.connect() as conversation:
         ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": MARK}]}
         conversation.writer.write(proxy.request(json.dumps(ask).encode()))

@@ -1,4 +1,4 @@
-"""What goes back to a client, byte by byte: framing, order, and how a response ends that cannot end well."""
+"""Responses to a client, byte by byte: their framing, their order, and how a broken response ends."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 
 @asynccontextmanager
 async def before(*scripts: list[Step], old: bool = False) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy without tools before a raw upstream; one that takes ``old`` HTTP, as from a proxy it trusts."""
+    """Run a proxy without tools in front of a raw upstream; with ``old`` it accepts HTTP/1.0, too."""
     config = dict(ONLY_DEPARTURE)
     if old:
         config["server"] = {**config["server"], "trusted_proxies": ("127.0.0.1",)}
@@ -47,7 +47,7 @@ async def before(*scripts: list[Step], old: bool = False) -> AsyncIterator[tuple
 
 
 async def exchanged(proxy: Proxy, sent: bytes) -> bytes:
-    """All bytes that come back until the connection ends; a reset ends them with ``RESET``."""
+    """Return all bytes until the connection ends; a reset adds ``RESET``."""
     async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         conversation.writer.write(sent)
         found = b""
@@ -60,22 +60,22 @@ async def exchanged(proxy: Proxy, sent: bytes) -> bytes:
 
 
 def get(path: str, *headers: str, version: str = "1.1", method: str = "GET") -> bytes:
-    """A request without a body."""
+    """Return a request without a body."""
     return "\r\n".join([f"{method} /v1{path} HTTP/{version}", "Host: 127.0.0.1", *headers, "", ""]).encode()
 
 
 def upload(*headers: str) -> bytes:
-    """The head of an upload."""
+    """Return the head of an upload."""
     return get("/files", "Content-Type: application/json", *headers, method="POST")
 
 
 def body_of(response: bytes) -> bytes:
-    """What stands behind a response's head."""
+    """Return what stands behind a response's head."""
     return response.partition(b"\r\n\r\n")[2]
 
 
 async def test_pipelined_requests_are_answered_in_order_and_apart() -> None:
-    """No byte of one response stands in the next, though what ends one is held back for a moment."""
+    """Pipelined requests are answered in order, and no byte of one response stands in the next."""
     stream = [b"data: %d\n\n" % n for n in range(50)]
     scripts = [
         chunked(*stream, END_MARK),
@@ -98,7 +98,7 @@ async def test_pipelined_requests_are_answered_in_order_and_apart() -> None:
 
 
 async def test_an_old_client_gets_its_body_until_the_end_of_the_connection() -> None:
-    """HTTP/1.0 has no chunks; with a length its connection can be kept."""
+    """An HTTP/1.0 client gets a body without chunks; with a length its connection can be kept."""
     async with before(chunked(b"a", b"b"), whole(b"{}"), old=True) as (proxy, _):
         response = await exchanged(proxy, get("/files", version="1.0"))
         assert body_of(response) == b"ab"
@@ -112,7 +112,7 @@ async def test_an_old_client_gets_its_body_until_the_end_of_the_connection() -> 
 
 @pytest.mark.parametrize("ending", [FIN, RESET])
 async def test_a_body_that_broke_never_looks_whole(ending: Step) -> None:
-    """Where only the connection's end ends a body, one that broke off ends in a reset."""
+    """A broken body ends in a reset over HTTP/1.0, and without a last chunk over HTTP/1.1."""
     script: list[Step] = [
         head("Content-Type: text/plain", "Transfer-Encoding: chunked"),
         chunk(b"a"),
@@ -126,7 +126,7 @@ async def test_a_body_that_broke_never_looks_whole(ending: Step) -> None:
 
 
 async def test_a_head_request_gets_a_head() -> None:
-    """The length that GET would give stands there without the body, and the connection goes on."""
+    """A HEAD request gets the length of the body without the body, and its connection goes on."""
     async with before([head("Content-Length: 5", "Content-Type: text/plain"), KEEP], whole(b"{}")) as (
         proxy,
         _,
@@ -140,7 +140,7 @@ async def test_a_head_request_gets_a_head() -> None:
 
 @pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
 async def test_a_response_without_a_body_has_none(status: str) -> None:
-    """Neither chunks nor a length of something stand behind 204 and 304."""
+    """A response with status 204 or 304 has no body, neither with a length nor in chunks."""
     async with before([head("ETag: x", status=status), KEEP]) as (proxy, _):
         found = await exchanged(proxy, get("/files", "Connection: close"))
     assert body_of(found) == b""
@@ -149,7 +149,7 @@ async def test_a_response_without_a_body_has_none(status: str) -> None:
 
 
 async def test_odd_header_bytes_pass_and_a_missing_type_is_named() -> None:
-    """A value in UTF-8 comes back as it was; what is no UTF-8 is replaced, never an error."""
+    """Header values in UTF-8 pass, other bytes are replaced, and a missing content type is added."""
     script: list[Step] = [
         b"HTTP/1.1 200 OK\r\nETag: \xc3\xa9\r\nVary: \xe9\r\nContent-Length: 2\r\n\r\n{}",
         KEEP,
@@ -177,7 +177,7 @@ OUR_LIMITS = [("x-ratelimit-limit-requests", "5"), ("x-ratelimit-remaining-reque
 def lines_of(
     status: int, theirs: Headers, limits: Headers, method: str, *, old: bool, keep: bool
 ) -> tuple[list[str], bool]:
-    """The head that a response has, header by header and without its date, and whether its connection
+    """Return the headers that a response should have, without its date, and whether its connection
     goes on."""
     shown = limits if status != 429 else []
     replaced = {name for name, _ in shown} | ({"content-length"} if status == 204 else set())
@@ -210,7 +210,7 @@ def lines_of(
 def test_a_head_has_each_header_under_its_name(
     status: int, theirs: Headers, limits: Headers, method: str, old: bool, keep: bool, last: bool
 ) -> None:
-    """What is kept of heads with the same names changes nothing about one."""
+    """The cached templates of heads with the same names change nothing about a head."""
     theirs = [(name, "1" if name.lower() == "content-length" else value) for name, value in theirs]
     request = edge_request(method)
     request.version = HttpVersion10 if old else HttpVersion11
@@ -227,10 +227,10 @@ def test_a_head_has_each_header_under_its_name(
 
 
 def test_ever_other_ways_to_answer_keep_few_frames() -> None:
-    """A client chooses version, method, page and run; what is kept of one upstream's names has a bound."""
+    """However clients vary their requests, the cache has few templates of heads for one upstream's names."""
     theirs = [("X-Kept-For-Many", "1"), ("Content-Length", "0")]
     heads: dict[Any, list[bytes]] = {}
-    for _ in range(2):  # What has made room comes again as it was.
+    for _ in range(2):  # A dropped template is made again as it was.
         for way in product(["GET", "HEAD"], [True, False], [True, False], [200, 204], range(4)):
             method, old, keep, status, told = way
             request = edge_request(method)
@@ -247,7 +247,7 @@ def test_ever_other_ways_to_answer_keep_few_frames() -> None:
 
 
 async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
-    """``Expect: 100-continue`` is answered before the body comes, and is not sent on."""
+    """The proxy answers ``Expect: 100-continue`` before the body comes, and does not forward it."""
     async with before(whole(b"{}")) as (proxy, upstream), proxy.connect() as conversation:
         conversation.writer.write(upload("Expect: 100-continue", "Content-Length: 3"))
         async with asyncio.timeout(PATIENCE_S):
@@ -260,7 +260,7 @@ async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
 async def test_a_client_that_dies_in_its_upload_ends_it_upstream(framing: str) -> None:
-    """Half an upload is never finished for the client, and its connection is closed."""
+    """If a client dies in its upload, the upstream gets no whole request, and its connection is closed."""
     opening = "Content-Length: 100000" if framing == "length" else "Transfer-Encoding: chunked"
     sent = upload(opening)
     async with before(whole(b"{}")) as (proxy, upstream):
@@ -273,7 +273,7 @@ async def test_a_client_that_dies_in_its_upload_ends_it_upstream(framing: str) -
 
 
 async def test_an_early_answer_ends_an_upload_in_order() -> None:
-    """An upstream that refuses an upload before its end is heard, and the next request is served."""
+    """An upstream's early refusal of an upload reaches the client, and the next request is served."""
     served: list[asyncio.StreamWriter] = []
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -299,7 +299,7 @@ async def test_an_early_answer_ends_an_upload_in_order() -> None:
 
 
 async def test_an_upload_waits_for_the_upstream() -> None:
-    """An upstream that does not read stops the client: what is between them is bounded."""
+    """If the upstream does not read, the proxy stops reading from the client, so its buffers are bounded."""
     go = asyncio.Event()
     got: list[int] = []
 
@@ -332,11 +332,11 @@ async def test_an_upload_waits_for_the_upstream() -> None:
     await asyncio.sleep(0.01)
 
 
-# ---------------------------------------------------------------- slow and gone
+# ---------------------------------------------------------------- clients that are slow or leave
 
 
 async def test_a_client_that_stops_reading_and_leaves_frees_the_upstream() -> None:
-    """The upstream is not read beyond the buffers, and is let go when the client goes."""
+    """The proxy reads the upstream only as far as its buffers go, and drops it when the client leaves."""
     pieces = [chunk(b"data: " + b"x" * 60000 + b"\n\n")] * 3000
     async with before([SSE_HEAD, *pieces, LAST_CHUNK, HANG]) as (proxy, upstream):
         async with proxy.sent(ASK) as conversation:
@@ -351,7 +351,7 @@ async def test_a_client_that_stops_reading_and_leaves_frees_the_upstream() -> No
 
 
 class Flood(PulledResponse):
-    """A stream that goes on behind its end mark."""
+    """A stream that goes on after its end mark."""
 
     status = 200
     headers: Headers = (("Content-Type", "text/event-stream"),)
@@ -370,7 +370,7 @@ class Flood(PulledResponse):
 
 
 class Client:
-    """Writes down what it is given, and which of it as the last."""
+    """A client that records what it gets, and which piece was marked as the last."""
 
     stopped_by_server = False
     origin = ""
@@ -409,7 +409,7 @@ class Client:
 
 
 class AtOnce(Flood):
-    """A stream that came whole, in one read."""
+    """A stream that arrives whole, in one read."""
 
     def push(self, sink: Sink) -> Awaitable[None] | None:
         sink(b"data: 1\n\n" + END_MARK)
@@ -417,7 +417,7 @@ class AtOnce(Flood):
 
 
 class Writes(asyncio.Transport):
-    """Keeps what is written, piece by piece."""
+    """A transport that records each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -434,7 +434,7 @@ class Writes(asyncio.Transport):
 
 
 async def test_a_head_waits_for_no_body_that_is_still_to_come() -> None:
-    """The client sees status and headers as soon as the upstream's are here."""
+    """The client gets the status and the headers as soon as the upstream has sent them."""
     for kind in ("text/event-stream", "text/plain"):
         go_on = asyncio.Event()
         script: list[Step] = [head(f"Content-Type: {kind}", "Content-Length: 9"), go_on, b"data: 1\n\n", KEEP]
@@ -447,7 +447,7 @@ async def test_a_head_waits_for_no_body_that_is_still_to_come() -> None:
 
 
 async def test_a_response_that_is_here_leaves_in_one_write() -> None:
-    """Head, body and end are one call of the system where nothing of them has to be waited for."""
+    """The proxy writes head, body and end in one call if all of them are here at once."""
     transport = Writes()
     request = edge_request("POST", "/v1/responses")
     request.protocol.transport = transport
@@ -459,7 +459,7 @@ async def test_a_response_that_is_here_leaves_in_one_write() -> None:
 
 
 async def test_each_piece_is_one_chunk_of_its_own_length() -> None:
-    """Whatever a piece's size, it goes out at once behind its length, a secret in it blanked out."""
+    """The proxy writes each piece at once as one chunk with its length, with secrets blanked out."""
     for shapes in ([b"sk-Q0" + 20 * b"a"], [b"sk-Q0" + 20 * b"a", b"Zz9" + 20 * b"x"]):
         transport = Writes()
         request = edge_request("POST", "/v1/responses")
@@ -479,7 +479,7 @@ async def test_each_piece_is_one_chunk_of_its_own_length() -> None:
 
 @pytest.mark.parametrize("control", ["\r", "\n", "\0"])
 async def test_no_header_ends_its_line(control: str) -> None:
-    """A control character in a name or a value, the upstream's or ours, makes no head at all."""
+    """The proxy writes no head if a header's name or value, whoever set it, has a control character."""
     fine, odd = ("X-A", "a"), f"a{control}b"
     limits = ("x-ratelimit-limit-requests", "9")
     for bad in ((odd, "a"), ("X-A", odd), ("x-ratelimit-a", odd)):
@@ -488,7 +488,7 @@ async def test_no_header_ends_its_line(control: str) -> None:
             ([fine], [bad], []),
             ([limits], [("Server", "a")], [bad]),
         ):
-            for _ in range(2):  # What is kept of names is no way around it.
+            for _ in range(2):  # The second time the template may be cached.
                 request = edge_request("POST", "/v1/responses")
                 request.protocol.transport = Writes()
                 request.limit_headers = dict(ahead)
@@ -499,7 +499,7 @@ async def test_no_header_ends_its_line(control: str) -> None:
 
 
 async def test_an_open_stream_keeps_no_head() -> None:
-    """Once the response's head is made that of the request goes, unless a body is still to come."""
+    """When the response's head is made, the request drops its own, unless its body is still to come."""
     for still_sending in (False, True):
         request = edge_request("POST", "/v1/responses", {"User-Agent": "sdk"})
         request.protocol.transport = Writes()
@@ -511,26 +511,26 @@ async def test_an_open_stream_keeps_no_head() -> None:
 
 
 class AtTheLastMoment(Flood):
-    """A stream whose end comes in the turn of the loop in which the time for it has run out."""
+    """A stream whose end comes in the same turn of the event loop in which its time runs out."""
 
     def push(self, sink: Sink) -> Awaitable[None] | None:
         return self._late(sink)
 
     async def _late(self, sink: Sink) -> None:
         asyncio.get_running_loop().call_later(0.02, sink, b"data: 1\n\n" + END_MARK)
-        time.sleep(0.05)  # noqa: ASYNC251 - both times are to be up when the loop looks again
+        time.sleep(0.05)  # noqa: ASYNC251 - both timers must be due when the loop looks again
         await asyncio.Event().wait()
 
 
 async def test_an_end_mark_at_the_last_moment_is_an_end() -> None:
-    """The end that comes as the total time runs out is sent, and nothing is said to have broken."""
+    """An end that comes as the total time runs out is sent, and the stream does not count as broken."""
     client = Client()
     await pump(AtTheLastMoment(), client, dialect=OPENAI, total=Deadlines(0.01))
     assert client.given == [(b"data: 1\n\n" + END_MARK, True)]
 
 
 async def test_only_the_end_mark_is_held_for_the_end() -> None:
-    """What comes behind the end mark is sent as all the rest is, and makes the upstream wait as it does."""
+    """Only the piece with the end mark is marked as the last; what follows it is sent like the rest."""
     client = Client()
     await pump(Flood(), client, dialect=OPENAI)
     assert [last for _, last in client.given] == [True, False, False, False]
@@ -564,12 +564,12 @@ FINAL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 )
 @pytest.mark.parametrize("cut", [False, True])
 async def test_a_response_never_answers_the_next_request(response: bytes, cut: bool) -> None:
-    """What an upstream sends beyond one response reaches no client as another, however it is cut."""
+    """What an upstream sends beyond one response reaches no client as a second one, however it is cut."""
     pieces: list[Step] = [response[at : at + 1] for at in range(len(response))] if cut else [response]
     async with before([*pieces, KEEP], whole(b'{"second":1}')) as (proxy, _):
         found = await exchanged(proxy, get("/files") + get("/files", "Connection: close"))
     assert b"evil" not in found
-    # The first answer may be an error that ends the connection; what is there are whole responses.
+    # The first answer may be an error that ends the connection; each answer is whole.
     assert len(re.findall(rb"HTTP/1\.1 \d{3} ", found)) <= 2
     if b'{"second":1}' in found:
         assert found.endswith(b'{"second":1}')
@@ -586,12 +586,12 @@ class Wrong(PulledResponse):
         self._pieces = pieces
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body."""
+        """Yield the body."""
         for piece in self._pieces:
             yield piece
 
     async def read(self, limit: int) -> bytes:
-        """Nobody asks."""
+        """Not called."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
@@ -607,19 +607,19 @@ class Written(asyncio.Transport):
         self.closed = False
 
     def write(self, data: bytes) -> None:  # type: ignore[override]
-        """Keep it."""
+        """Keep the data."""
         self.written += data
 
     def get_write_buffer_size(self) -> int:
-        """Everything has gone."""
+        """Return 0, as everything has been sent."""
         return 0
 
     def is_closing(self) -> bool:
-        """Whether it was closed."""
+        """Return whether it was closed."""
         return self.closed
 
     def close(self) -> None:
-        """Close."""
+        """Note that it was closed."""
         self.closed = True
 
 
@@ -636,7 +636,7 @@ class Written(asyncio.Transport):
 async def test_a_body_that_breaks_its_word_ends_the_connection(
     announced: int, pieces: list[bytes], sent: bytes
 ) -> None:
-    """At the first byte too many, or where some are missing: the client never waits or misreads the next."""
+    """If a body is longer or shorter than announced, the proxy ends the connection and drops the excess."""
     request, transport = edge_request(), Written()
     request.protocol.transport = transport
     client = HttpClientStream(request, {})

@@ -1,4 +1,4 @@
-"""What the configuration says of running tools, as it reaches the runner."""
+"""The configuration of running tools, as the runner applies it."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ async def order(http: HttpClient) -> str:
 
 
 def config_for(folder: Path, more: str) -> Config:
-    """A configuration with that module."""
+    """Write and load a configuration with that module."""
     (folder / "desk.py").write_text(MODULE, encoding="utf-8")
     path = folder / "toolrelay.toml"
     path.write_text(
@@ -53,7 +53,7 @@ def config_for(folder: Path, more: str) -> Config:
     [("", 8), ("max_parallel = 3", 3), ("max_parallel = 12\n[limits]\nconcurrent_tools_per_caller = 5", 5)],
 )
 async def test_the_calls_of_a_run_are_bounded(tmp_path: Path, more: str, most: int) -> None:
-    """Rule T7: so many calls of a run go on at once as tools.max_parallel says, within the limits."""
+    """Rule T7: ``tools.max_parallel`` calls of a run go on at once, or fewer if the limits say so."""
     services = await create_services(config_for(tmp_path, more))
     try:
         calls = [ToolCall(f"c{n}", "desk__look", f'{{"n":{n}}}', n) for n in range(20)]
@@ -64,7 +64,7 @@ async def test_the_calls_of_a_run_are_bounded(tmp_path: Path, more: str, most: i
 
 
 async def test_an_effect_without_credentials_is_not_begun(tmp_path: Path) -> None:
-    """Rule T6: where the token endpoint gives none, the tool is not called and the line names it."""
+    """Rule T6: if the token endpoint gives no token, the call fails and the error names the connection."""
     services = await create_services(config_for(tmp_path, ""))
     try:
         call = ToolCall("c", "desk__order", "{}", 0)

@@ -1,4 +1,4 @@
-"""A dialect that is not in the product: what is settled about a request hangs on its endpoint alone."""
+"""A dialect that only these tests have: the proxy treats a request by the table of endpoints alone."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ def oops(
     request_id: str = "",
     doc_url: str = "",
 ) -> dict[str, Any]:
-    """An error in the toy's words."""
+    """Return an error in the toy dialect's format."""
     return {"oops": message, "why": code or type}
 
 
@@ -49,7 +49,7 @@ TABLE = EndpointTable((SPEAK,), OPENAI)
 
 @asynccontextmanager
 async def toy(**config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy that serves the toy's dialect and nothing else, before an upstream."""
+    """Run a proxy that serves only the toy dialect, in front of an upstream."""
     async with (
         RawUpstream(whole(b'{"said":"hi"}')) as upstream,
         running(make_config(upstream.url, allow=(), **config), Overrides(endpoints=TABLE)) as proxy,
@@ -58,18 +58,18 @@ async def toy(**config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
 
 
 def shown(secret: str) -> Mapping[str, str]:
-    """A key where the toy's clients show it."""
+    """Return a key in the header of the toy dialect."""
     return {"x-toy-key": secret}
 
 
 def refused(answer: Answer, status: int, why: str) -> None:
-    """An answer is that error, in the toy's words."""
+    """Assert that an answer is that error, in the toy dialect's format."""
     assert (answer.status, answer.json.get("why")) == (status, why), answer.body
     assert set(answer.json) == {"oops", "why"}
 
 
 async def test_a_path_is_served_below_its_own_prefix() -> None:
-    """What goes up is the path below the prefix, which is part of the upstream's address."""
+    """The upstream gets the path below the dialect's prefix; a path without the prefix is unknown."""
     async with toy() as (proxy, upstream):
         assert (await proxy.ask(SAID, path="/toy/speak?mode=loud")).status == 200
         assert [request.target for request in upstream.requests] == ["/v1/speak?mode=loud"]
@@ -77,7 +77,7 @@ async def test_a_path_is_served_below_its_own_prefix() -> None:
 
 
 async def test_a_key_is_where_the_dialect_has_it() -> None:
-    """A key counts in the dialect's own header, and nowhere else."""
+    """A key counts only in the dialect's own header, and does not reach the upstream."""
     async with toy(keys={"alice": declared(ALICE)}) as (proxy, upstream):
         refused(await proxy.ask(SAID, path="/toy/speak"), 401, "invalid_api_key")
         refused(await proxy.ask(SAID, bearer(ALICE), path="/toy/speak"), 401, "invalid_api_key")
@@ -87,7 +87,7 @@ async def test_a_key_is_where_the_dialect_has_it() -> None:
 
 
 async def test_what_the_dialect_does_not_have_is_closed_to_keys() -> None:
-    """A key may call inference; what no endpoint says is inference needs its leave."""
+    """A key may call only paths that an endpoint declares as inference."""
     async with toy(keys={"alice": declared(ALICE)}) as (proxy, upstream):
         for path in ("/v1/shout", "/v1/chat/completions"):
             answer = await proxy.ask(SAID, bearer(ALICE), path=path)
@@ -103,14 +103,14 @@ async def test_what_the_dialect_does_not_have_is_closed_to_keys() -> None:
     ],
 )
 async def test_what_a_body_asks_for_is_held_to_rights(more: dict[str, Any], status: int, why: str) -> None:
-    """A model that a key may not use, and a response that is not its own, are not there."""
+    """A model that a key may not use, or a response that is not its own, looks as if it did not exist."""
     async with toy(keys={"bob": declared(BOB, models=("m",))}) as (proxy, upstream):
         refused(await proxy.ask({**SAID, **more}, shown(BOB), path="/toy/speak"), status, why)
         assert upstream.requests == []
 
 
 async def test_a_body_is_read_strictly_and_so_is_a_query() -> None:
-    """What two readers could take for two things does not go up."""
+    """A body with a duplicate name, or a query with an unknown parameter, is refused."""
     async with toy() as (proxy, upstream):
         refused(await proxy.ask(b'{"model":"m","model":"n"}', path="/toy/speak"), 400, "duplicate_key")
         refused(await proxy.ask(SAID, path="/toy/speak?beta=1"), 400, "unknown_query_parameter")
@@ -118,14 +118,14 @@ async def test_a_body_is_read_strictly_and_so_is_a_query() -> None:
 
 
 async def test_what_it_costs_is_limited() -> None:
-    """What has no price is not asked where cost is limited."""
+    """Where cost is limited, a request for a model without a price is refused."""
     async with toy(limits=LIMITED) as (proxy, upstream):
         refused(await proxy.ask(SAID, path="/toy/speak"), 400, "model_not_priced")
         assert upstream.requests == []
 
 
 async def test_a_page_cannot_send_what_the_dialect_takes_no_files_for() -> None:
-    """A form goes to the dialect's own places for files, and from programs alone."""
+    """A form with files is refused at a path where the dialect takes no files."""
     form = {"Content-Type": "multipart/form-data; boundary=x", "Authorization": "Bearer unused"}
     async with toy() as (proxy, upstream):
         refused(await proxy.ask(b"--x--", form, path="/toy/speak"), 415, "content_type_not_allowed")
@@ -142,6 +142,6 @@ async def test_it_is_counted_under_its_own_name() -> None:
 
 
 def test_two_endpoints_are_told_apart() -> None:
-    """A table with the same path twice would serve one of them and forget the other."""
+    """A table refuses two endpoints of the same method and path, as it could serve only one of them."""
     with pytest.raises(ValueError, match="same method and path"):
         EndpointTable((SPEAK, replace(SPEAK, body="opaque")), OPENAI)

@@ -1,4 +1,4 @@
-"""The bytes of runs: kept with each run where the operator keeps all content, in bounds, and of no secret."""
+"""The bytes of runs: kept with each run if the operator keeps all content, bounded and without secrets."""
 
 import base64
 import io
@@ -29,19 +29,19 @@ _OF_RUNS = ("toolrelay_runs", "toolrelay_turns", "toolrelay_tool", "toolrelay_to
 
 
 def body_of(wire: dict[str, Any], leg: str) -> bytes:
-    """The bytes of a leg."""
+    """Return the bytes of a leg."""
     return b"".join(base64.b64decode(chunk["data"]) for chunk in wire["chunks"] if chunk["leg"] == leg)
 
 
 async def asked(browser: Browser, body: Any = QUESTION, **more: Any) -> tuple[str, bytes]:
-    """Ask; the run's id and the answer's bytes."""
+    """Send a request, and return the run's id and the answer's bytes."""
     answer = await browser.proxy.ask(body, bearer(CLIENT), **more)
     assert answer.status == 200, answer.body
     return answer.header("x-toolrelay-run") or "", answer.body
 
 
 async def test_the_bytes_of_every_run_are_kept() -> None:
-    """With all content on record nobody has to ask: both sides are there, and each piece has its time."""
+    """A store that keeps all content has the bytes of every run on both sides, each piece with its time."""
     async with ui_proxy(store=ALL) as (browser, upstream):
         await browser.sign_in()
         assert (await browser.get("session")).json["capture"]["keeps"] is True
@@ -64,7 +64,7 @@ async def test_the_bytes_of_every_run_are_kept() -> None:
 
 @pytest.mark.parametrize("store", [{"content": "tools"}, {"content": "all", "wire_bytes": False}])
 async def test_bytes_are_kept_only_where_the_operator_says_so(store: dict[str, Any]) -> None:
-    """Otherwise the page says which setting keeps them."""
+    """With other settings the store keeps no bytes, and the UI says which setting would keep them."""
     async with ui_proxy(store=store) as (browser, _):
         await browser.sign_in()
         run_id, _ = await asked(browser)
@@ -77,7 +77,7 @@ async def test_bytes_are_kept_only_where_the_operator_says_so(store: dict[str, A
 
 
 async def test_bytes_are_not_kept_in_a_record_that_is_not_encrypted(tmp_path: Path) -> None:
-    """Private arguments stand in them as they are, and nobody can mask them."""
+    """A store without encryption keeps no bytes, since private arguments in them cannot be masked."""
     store = {**ALL, "url": f"sqlite:///{tmp_path / 'r.db'}", "seal": False}
     async with ui_proxy(store=store) as (browser, _):
         await browser.sign_in()
@@ -88,7 +88,7 @@ async def test_bytes_are_not_kept_in_a_record_that_is_not_encrypted(tmp_path: Pa
 
 
 async def test_a_secret_that_an_upstream_repeats_is_not_kept() -> None:
-    """The proxy's key at the upstream is blanked out in what came back, cut by the network or not."""
+    """If the upstream repeats the proxy's own key, the kept bytes have it blanked out."""
     key = "sk-upstream-0123456789abcdef"
     said = chunked(role(), content(f"your key is {key}"), finish(), DONE)
     async with RawUpstream(said) as upstream:
@@ -103,7 +103,7 @@ async def test_a_secret_that_an_upstream_repeats_is_not_kept() -> None:
 
 
 async def test_an_agents_run_has_bytes_of_its_own() -> None:
-    """What an agent's model is asked is not among the turns of the run that called it."""
+    """The requests of an agent's run are kept with that run, not with the run that called the agent."""
     models = Models(
         {
             "m": lambda asked: (
@@ -129,7 +129,7 @@ async def test_an_agents_run_has_bytes_of_its_own() -> None:
 
 
 async def test_what_was_refused_and_asked_again_is_one_turn() -> None:
-    """Each request to an upstream has its answer beside it, and the turn that it was for."""
+    """A refused request and its repetition belong to the same turn, each with its own answer."""
     refusal = whole(b'{"error":{"message":"tools are not supported"}}', status="400 Bad Request")
     async with ui_proxy(store=ALL) as (browser, upstream):
         upstream.scripts = (refusal, chunked(role(), content("Hi."), finish(), DONE))
@@ -141,7 +141,7 @@ async def test_what_was_refused_and_asked_again_is_one_turn() -> None:
 
 
 def test_runs_that_go_on_share_their_room() -> None:
-    """What does not fit any more is cut, and the room is free again once a run is over."""
+    """Runs share a bounded room: bytes that do not fit are cut, and a closed tape frees its part."""
     room = Room(200 << 10)
     first, second = RunTape("run_1", room, Draws()), RunTape("run_2", room, Draws())
     for tape in (first, second):
@@ -163,7 +163,7 @@ PIECES = st.lists(st.binary(max_size=40), max_size=20)
 
 @given(PIECES, PIECES)
 def test_a_tape_is_read_as_it_was_noted(came: list[bytes], went: list[bytes]) -> None:
-    """However bodies were cut, each byte comes back in its body and its piece."""
+    """However bodies were cut into pieces, a tape gives back each byte in its body and its piece."""
     clock = iter(range(10_000))
     tape = RunTape("run_1", Room(1 << 20), Draws(), now=lambda: float(next(clock)))
     number = tape.asked("up", "/chat/completions", b"{}")
@@ -180,7 +180,7 @@ def test_a_tape_is_read_as_it_was_noted(came: list[bytes], went: list[bytes]) ->
 
 @given(st.integers(min_value=1, max_value=40), st.binary(max_size=30))
 def test_a_secret_is_blanked_out_wherever_it_is_cut(cut: int, before: bytes) -> None:
-    """The pieces keep their lengths, so that times and offsets still hold."""
+    """A secret is blanked out wherever it is cut into pieces, and the body keeps its length."""
     secret = b"sk-0123456789abcdef"
     tape = RunTape("run_1", Room(1 << 20), Draws())
     tape.secrets = Secrets([secret])
@@ -194,7 +194,7 @@ def test_a_secret_is_blanked_out_wherever_it_is_cut(cut: int, before: bytes) -> 
 
 
 def test_many_pieces_are_kept_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past the bound the last pieces are one, and no byte is lost."""
+    """Beyond the largest number of pieces the last ones become one, and no byte is lost."""
     monkeypatch.setattr(taping, "_MAX_PIECES", 10)
     tape = RunTape("run_1", Room(1 << 20), Draws())
     leg = tape.leg("client.response", 0, 200, "text/event-stream")
@@ -206,7 +206,7 @@ def test_many_pieces_are_kept_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_values_are_drawn_again_in_their_order() -> None:
-    """Each kind for itself; behind the old ones there are new ones, and other types are not taken."""
+    """A replay takes the old values of each kind in order, then new ones, and none of another type."""
     first = Draws()
     with drawing(first):
         assert [
@@ -226,7 +226,7 @@ def test_values_are_drawn_again_in_their_order() -> None:
 
 
 async def counted(browser: Browser) -> list[str]:
-    """What metrics say of runs, turns, tokens and tool calls."""
+    """Return the metrics of runs, turns, tokens, tool calls and upstreams."""
     page = await browser.proxy.ask(headers=bearer(ADMIN), method="GET", path="/metrics")
     assert page.status == 200
     lines = page.body.decode().splitlines()
@@ -234,7 +234,7 @@ async def counted(browser: Browser) -> list[str]:
 
 
 async def test_a_replay_looks_like_nobodys_request() -> None:
-    """The log tells that content is read for it, and neither log, metrics nor usage has a further request."""
+    """A replay adds no request to the log or the metrics, but the log says that content was read."""
     sink = io.StringIO()
     with logged_to(sink, level="debug"):
         async with ui_proxy(store=ALL) as (browser, _):

@@ -1,4 +1,4 @@
-"""The line of each request: made of a form wherever it is like one before it."""
+"""The access log: a cached form makes the line of a request that is like an earlier one."""
 
 import io
 import json
@@ -20,14 +20,14 @@ CHAT = "/v1/chat/completions"
 
 
 class Sent:
-    """A response that has gone out."""
+    """A response that has been sent."""
 
     first_byte_at = 1.0
     sent = 421
 
 
 def facts(**more: Any) -> RequestFacts:
-    """A request that went well, and what is different about it."""
+    """Return the facts of a successful request, with the values of ``more`` in place of the usual ones."""
     made = RequestFacts(more.pop("request_id", "req_" + "0f" * 16), "POST", CHAT, 1.0)
     usual = {
         "endpoint": CHAT, "caller": "config:bench", "model": "m", "status": 200, "seconds": 0.01234,
@@ -39,7 +39,7 @@ def facts(**more: Any) -> RequestFacts:
 
 
 def lines(out: io.StringIO) -> list[str]:
-    """The lines without what only the clock says."""
+    """Return the lines without their timestamps."""
     found = out.getvalue().splitlines()
     assert all(re.search(r',"timestamp":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"}$', line) for line in found)
     return [line.rpartition(',"timestamp"')[0] for line in found]
@@ -58,14 +58,14 @@ names = st.sampled_from(["", "config:a%d", 'quo"ted', "ümlaut", "100%", "a\\b",
 def test_a_form_makes_the_line_that_the_long_way_makes(
     whole: float, first: float | None, head: float | None, path: str, **more: Any
 ) -> None:
-    """Whatever a request was, its line is byte for byte the one that is made value by value."""
+    """The line of a cached form is byte for byte the line that is made value by value."""
     out = io.StringIO()
     one = facts(seconds=whole, first_byte_s=first, upstream_s=head, path=path, **more)
     with logged_to(out, secrets=["sk-1234"]):
         log = AccessLog([one.model])
         log.write(one)
         log.write(one)
-        one.id_given = True  # Then no form is used.
+        one.id_given = True  # With an id of the client the log uses no form.
         log.write(one)
     first_line, second, long = lines(out)
     assert first_line == second == long
@@ -74,7 +74,7 @@ def test_a_form_makes_the_line_that_the_long_way_makes(
 
 
 def test_numbers_and_ids_are_each_requests_own() -> None:
-    """Lines of one form differ in what is their own."""
+    """Lines of the same form have each request's own id and numbers."""
     out = io.StringIO()
     with logged_to(out):
         log = AccessLog(["m"])
@@ -88,7 +88,7 @@ def test_numbers_and_ids_are_each_requests_own() -> None:
 
 @pytest.mark.parametrize("secret", ["0f0f0f0f", "req_"])
 def test_a_secret_like_a_piece_of_an_id_is_looked_for(secret: str) -> None:
-    """Where a secret could stand in an id of ours by chance, each line is searched for it."""
+    """If a secret could occur in a generated id by chance, the log masks it in each line."""
     out = io.StringIO()
     with logged_to(out, secrets=[secret]):
         log = AccessLog(["m"])
@@ -99,7 +99,7 @@ def test_a_secret_like_a_piece_of_an_id_is_looked_for(secret: str) -> None:
 
 
 def test_forms_have_a_bound_and_end_with_their_configuration() -> None:
-    """However many kinds of lines there are, few forms are kept, and none outlives a new set-up."""
+    """The log keeps a bounded number of forms, and drops them when its configuration changes."""
     with logged_to(io.StringIO()):
         log = EventWriter("proxy.test")
         log.write({"event": "x"})
@@ -125,8 +125,8 @@ def test_forms_have_a_bound_and_end_with_their_configuration() -> None:
     ],
 )
 def test_a_model_is_named_where_it_looks_like_a_name(model: str, shown: str) -> None:
-    """With a default configuration, which lists no model, the line says which one was asked for; what is
-    no name, and may be content or a key, is not written."""
+    """If no models are configured, the line has the requested model if it looks like a name; other text,
+    which may be content or a key, is not written."""
     out = io.StringIO()
     with logged_to(out):
         log = AccessLog([])
@@ -136,7 +136,7 @@ def test_a_model_is_named_where_it_looks_like_a_name(model: str, shown: str) -> 
 
 
 def test_a_client_cannot_make_names_without_end() -> None:
-    """After so many names that no configuration has, others are not named; the configured ones are."""
+    """The log writes a bounded number of names that are not configured, and every configured one."""
     out = io.StringIO()
     with logged_to(out):
         log = AccessLog(["mine"])
@@ -150,7 +150,7 @@ def test_a_client_cannot_make_names_without_end() -> None:
 
 
 def test_a_line_on_a_terminal_begins_with_what_people_look_for() -> None:
-    """Status, method, path and milliseconds come first, and the line fits; JSON keeps every field."""
+    """On a terminal a line begins with status, method, path and milliseconds, and has a bounded length."""
     out = io.StringIO()
     with logging_put_back():
         configure_logging(format="console", stream=out)

@@ -1,4 +1,4 @@
-"""What holds wherever use is counted: in this process, and in a Redis that is told the time."""
+"""Counters of limits: what holds for those in memory and for those in Redis, by the clock of a test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,7 +24,7 @@ DAY = Limit("tokens", 1000, 86400)
 
 @dataclass
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that stands still until the test moves it."""
 
     now: float = 1_800_000_000.0
 
@@ -34,7 +34,7 @@ class Clock:
 
 @dataclass
 class Rig:
-    """Counters under a clock, asked in the fewest words."""
+    """Counters with a clock, and short ways to ask them."""
 
     counters: Counters
     clock: Clock = field(default_factory=Clock)
@@ -72,7 +72,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
 
 
 async def test_a_limit_is_per_caller_and_kind(rig: Rig) -> None:
-    """A spent limit names itself and the wait; other callers and other kinds are untouched."""
+    """A refusal has the spent limit and the wait; other callers and other kinds are not affected."""
     assert [await rig.lets_in(REQUESTS) for _ in range(3)] == [True] * 3
     refused = await rig.take(REQUESTS)
     assert refused.refused == REQUESTS
@@ -95,7 +95,7 @@ async def test_the_window_moves(rig: Rig) -> None:
 
 
 async def test_what_is_refused_is_counted_by_none(rig: Rig) -> None:
-    """Of several limits one that is spent keeps the others as they are, and the longest wait is told."""
+    """A request that one of several limits refuses counts for none, and is told the longest wait."""
     short, long = Limit("requests", 1, 10), Limit("requests", 2, 1000)
     assert await rig.lets_in(short, long)
     for _ in range(5):
@@ -110,7 +110,7 @@ async def test_what_is_refused_is_counted_by_none(rig: Rig) -> None:
 
 
 async def test_standings_say_what_is_left(rig: Rig) -> None:
-    """Each limit says how much is left after this request, and when its oldest use is forgotten."""
+    """The status of a limit has what is left after this request, and when its oldest use expires."""
     verdict = await rig.take(REQUESTS)
     (limit_status,) = verdict.limit_statuses
     assert (limit_status.limit, limit_status.left) == (REQUESTS, 2)
@@ -122,7 +122,7 @@ async def test_standings_say_what_is_left(rig: Rig) -> None:
 
 
 async def test_tokens_are_counted_with_debt(rig: Rig) -> None:
-    """Below the limit a request comes in whatever it uses; then nobody does until enough was forgotten."""
+    """A request below the limit may use more than is left; then none is admitted until enough has expired."""
     assert await rig.lets_in(spending=[TOKENS])
     rig.counters.spend("a", [(TOKENS, 99)])
     assert await rig.lets_in(spending=[TOKENS])
@@ -141,11 +141,11 @@ async def test_tokens_are_counted_with_debt(rig: Rig) -> None:
 
 
 async def test_debt_is_forgotten_part_by_part(rig: Rig) -> None:
-    """The wait ends when so much was forgotten that the rest is below the limit."""
+    """Use expires part by part, and the wait ends when the rest is below the limit."""
     for _ in range(5):
         rig.counters.spend("a", [(TOKENS, 30)])
         rig.clock.now += 6
-        await rig.take(spending=[TOKENS])  # So that what is owed is counted at this time.
+        await rig.take(spending=[TOKENS])  # This counts the pending use at this time.
     refused = await rig.take(spending=[TOKENS])
     assert refused.refused == TOKENS
     rig.clock.now += refused.wait_s + 0.01
@@ -155,7 +155,7 @@ async def test_debt_is_forgotten_part_by_part(rig: Rig) -> None:
 
 
 async def test_spent_tokens_refuse_before_a_request_is_counted(rig: Rig) -> None:
-    """A request that is refused for tokens takes no place of the requests."""
+    """A request that is refused for tokens does not count for the limit of requests."""
     rig.counters.spend("a", [(TOKENS, 100)])
     for _ in range(4):
         assert (await rig.take(REQUESTS, spending=[TOKENS])).refused == TOKENS
@@ -163,7 +163,7 @@ async def test_spent_tokens_refuse_before_a_request_is_counted(rig: Rig) -> None
 
 
 async def test_open_streams_of_a_caller(rig: Rig) -> None:
-    """A caller has so many places; one is free again when it is given back."""
+    """A caller has a number of places for open streams; a released one is free again."""
     assert await rig.lets_in(streams=2, lease="1")
     assert await rig.lets_in(streams=2, lease="2")
     refused = await rig.take(REQUESTS, streams=2, lease="3")
@@ -177,14 +177,14 @@ async def test_open_streams_of_a_caller(rig: Rig) -> None:
 
 
 async def test_many_at_once_never_pass_the_limit(rig: Rig) -> None:
-    """However many ask at one time, no more than the limit get through."""
+    """However many requests ask at the same time, no more than the limit are admitted."""
     limit = Limit("requests", 10, 3600)
     results = await asyncio.gather(*(rig.lets_in(limit) for _ in range(300)))
     assert sum(results) == 10
 
 
 async def test_long_windows_and_large_sums_stay_exact(rig: Rig) -> None:
-    """Billionths of a currency add up without rounding, over weeks too."""
+    """Billionths of a currency add up without rounding, also over a week."""
     limit = Limit("cost", 5_000_000_000_000, 2592000)
     for _ in range(7):
         rig.counters.spend("a", [(limit, 123_456_789_123)])
@@ -206,14 +206,14 @@ STEPS = st.lists(STEP, max_size=60)
 async def _play(
     steps: Sequence[tuple[str, int]], counters: Counters, clock: Clock
 ) -> list[tuple[str, float, int]]:
-    """Carry steps out on two limits; what was let in, when, with how much left, and what was spent."""
+    """Play steps on two limits; return what was admitted, refused or spent, when, and what was left."""
     happened: list[tuple[str, float, int]] = []
     for step, number in steps:
         if step == "pass":
             clock.now += number / 4
         elif step == "spend":
             counters.spend("a", [(Limit("tokens", 200, 8), number)])
-            # What is owed is counted before time goes on.
+            # This counts the pending use before time goes on.
             await counters.take("a", (), (Limit("tokens", 200, 8),), None, "")
             happened.append(("spend", clock.now, number))
         else:
@@ -230,7 +230,7 @@ async def _play(
 @given(STEPS)
 @settings(max_examples=150, deadline=None)
 def test_no_window_ever_holds_more_than_the_limit(steps: list[tuple[str, int]]) -> None:
-    """Any window has at most the limit of requests, and nobody comes in while tokens are over theirs."""
+    """No window has more requests than the limit, and none is admitted while the tokens exceed theirs."""
     clock = Clock(0.0)
     happened = asyncio.run(_play(steps, MemoryCounters(clock), clock))
     accepted = [when for kind, when, _ in happened if kind == "in"]
@@ -242,7 +242,7 @@ def test_no_window_ever_holds_more_than_the_limit(steps: list[tuple[str, int]]) 
         if kind == "in":
             assert sum(number for then, number in spent if then >= when - 8) < 200
         elif kind == "tokens":
-            # Late by at most a part of the window on either side, never early.
+            # Use may expire late, by at most one part of the window, but never early.
             assert sum(number for then, number in spent if then >= when - 8 * (1 + 1 / SLOTS)) >= 200
         elif kind == "requests":
             assert sum(when - 5 <= then <= when for other, then, _ in before if other == "in") >= 3
@@ -251,7 +251,7 @@ def test_no_window_ever_holds_more_than_the_limit(steps: list[tuple[str, int]]) 
 @given(st.lists(st.integers(0, 12), max_size=60), st.integers(1, 4))
 @settings(max_examples=150, deadline=None)
 def test_the_window_is_that_of_the_library(waits: list[int], amount: int) -> None:
-    """One limit lets in and refuses as the moving window of ``limits`` does, to the edge of the window."""
+    """A limit admits and refuses exactly as the moving window of the library ``limits`` does."""
     clock = Clock(0.0)
 
     class Time:
@@ -273,7 +273,7 @@ def test_the_window_is_that_of_the_library(waits: list[int], amount: int) -> Non
 @given(STEPS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_redis_counts_as_memory_does(steps: list[tuple[str, int]]) -> None:
-    """The scripts and the counters of this process come to the same verdicts, with the same left."""
+    """Redis and memory come to the same verdicts, with the same amounts left."""
     need_redis()
     ours, theirs = Clock(), Clock()
 
@@ -292,7 +292,7 @@ def test_redis_counts_as_memory_does(steps: list[tuple[str, int]]) -> None:
 
 
 async def test_memory_forgets_callers_that_are_gone() -> None:
-    """Counters of callers that have used nothing for a window go, however many there were."""
+    """The memory drops the counters of callers that have used nothing for a window."""
     clock = Clock()
     counters = MemoryCounters(clock)
     for number in range(5000):
@@ -306,7 +306,7 @@ async def test_memory_forgets_callers_that_are_gone() -> None:
 
 
 async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood of new callers costs the oldest counters, and no more memory."""
+    """A flood of new callers pushes out the oldest counters, so that memory stays bounded."""
     monkeypatch.setattr("proxy.server.limits.memory.MOST_COUNTERS", 2000)
     assert MOST_COUNTERS >= 10_000
     counters = MemoryCounters(Clock())
@@ -317,7 +317,7 @@ async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_flood_does_not_empty_a_counter_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever makes callers without end, as tokens do, has the limits of their own key all the same."""
+    """A flood of new callers, as tokens of a key can be, does not reset the key's own counters."""
     monkeypatch.setattr("proxy.server.limits.memory.MOST_COUNTERS", 2000)
     counters = MemoryCounters(Clock())
     counters.spend("key", [(DAY, 1000)])
@@ -330,7 +330,7 @@ async def test_a_flood_does_not_empty_a_counter_in_use(monkeypatch: pytest.Monke
 
 
 async def test_what_was_spent_takes_no_more_memory_than_parts() -> None:
-    """A million small amounts are as many parts of the window as there are."""
+    """However many small amounts are spent, memory has at most one number for each part of the window."""
     clock = Clock()
     counters = MemoryCounters(clock)
     for _ in range(20_000):
@@ -348,7 +348,7 @@ async def test_what_was_spent_takes_no_more_memory_than_parts() -> None:
     )
 )
 def test_what_is_let_in_at_once_is_what_would_be_let_in(steps: list[tuple[str, int, float]]) -> None:
-    """A hit that needs no wait counts, refuses and tells exactly as taking does."""
+    """``try_hit`` counts, refuses and reports exactly as ``take`` does."""
     clock = Clock()
     limits = (Limit("requests", 3, 10), Limit("requests", 5, 60), Limit("requests", 3, 10))
     quick, plain = MemoryCounters(clock), MemoryCounters(clock)

@@ -1,4 +1,4 @@
-"""/metrics of a running proxy while something is going on: each figure with something in it."""
+"""``/metrics`` of a running proxy: each metric shows what is going on."""
 
 import asyncio
 import sqlite3
@@ -19,12 +19,12 @@ ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user
 TIME = "core__get_current_time"
 OPENING = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 DELAY_S = 0.3
-"""How long an upstream lets wait: no machine is too slow to wait at least so long."""
+"""How long the upstream waits; on a slow machine it only takes longer."""
 
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_streams_show_while_they_are_open(allow: tuple[str, ...]) -> None:
-    """Each open stream is one in the gauge and among the open requests, and none once it has ended."""
+    """The gauges count each open stream and each open request until it ends."""
     go = asyncio.Event()
     script = [OPENING, chunk(role()), go, *stream(content("x"), finish())[1:]]
     async with RawUpstream(script) as upstream, running(make_config(upstream.url, allow=allow)) as proxy:
@@ -32,7 +32,7 @@ async def test_streams_show_while_they_are_open(allow: tuple[str, ...]) -> None:
             answers = [(each, await each.head()) for each in (one, two)]
             seen = await scrape(proxy)
             assert value(seen, "toolrelay_open_streams") == 2
-            assert value(seen, "toolrelay_open_requests") == 3  # The one that asks is the third.
+            assert value(seen, "toolrelay_open_requests") == 3  # The third one asks for the metrics.
             go.set()
             for each, answer in answers:
                 assert b"[DONE]" in b"".join([piece async for piece in each.pieces(answer)])
@@ -48,7 +48,7 @@ async def test_streams_show_while_they_are_open(allow: tuple[str, ...]) -> None:
 
 @asynccontextmanager
 async def _recording(path: Path) -> AsyncIterator[Proxy]:
-    """A proxy with its record in a file, before an upstream that answers in one word."""
+    """Run a proxy with its store in a file, in front of an upstream that answers with one word."""
     async with (
         RawUpstream(stream(role(), content("x"), finish())) as upstream,
         running(make_config(upstream.url, store={"url": f"sqlite:///{path}"})) as proxy,
@@ -57,7 +57,7 @@ async def _recording(path: Path) -> AsyncIterator[Proxy]:
 
 
 async def test_what_waits_for_the_record_shows(tmp_path: Path) -> None:
-    """While somebody else holds the record's lock a run's rows wait; afterwards all are written."""
+    """While the store is locked, the metrics count the waiting writes; afterwards all are written."""
     path = tmp_path / "r.db"
     async with _recording(path) as proxy:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -73,7 +73,7 @@ async def test_what_waits_for_the_record_shows(tmp_path: Path) -> None:
 
 
 async def test_what_the_record_lost_shows(tmp_path: Path) -> None:
-    """A row that the record refuses counts as lost, each by itself."""
+    """Each row that the store refuses counts as one lost write."""
     path = tmp_path / "r.db"
     async with _recording(path) as proxy:
         with closing(sqlite3.connect(path, isolation_level=None)) as record:
@@ -91,7 +91,7 @@ async def test_what_the_record_lost_shows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_times_are_those_that_passed(allow: tuple[str, ...]) -> None:
-    """Time to the head, to the first byte and to the end each have what the upstream let wait, in seconds."""
+    """The times to the head, to the first byte and to the end include the upstream's delays, in seconds."""
     script: list[Step] = [DELAY_S, OPENING, DELAY_S, chunk(role()), DELAY_S, chunk(finish()), LAST_CHUNK]
     chat = {"endpoint": "/v1/chat/completions"}
     asked = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "other"}
@@ -121,7 +121,7 @@ async def test_times_are_those_that_passed(allow: tuple[str, ...]) -> None:
 
 
 async def test_every_limit_counts_what_it_refuses() -> None:
-    """Requests, tool calls, tokens, cost and open streams: each has a label of its own."""
+    """The limits of requests, tool calls, tokens and cost each count refusals under their own label."""
     limits: dict[str, dict[str, Any]] = {
         "requests": {"requests": ["1/hour"]},
         "tool_calls": {"tool_calls": ["1/hour"]},
@@ -147,7 +147,7 @@ async def test_every_limit_counts_what_it_refuses() -> None:
 
 
 async def test_full_places_count_as_streams() -> None:
-    """limits.concurrent_streams refuses under a name of its own, apart from a key's."""
+    """A refusal by ``limits.concurrent_streams`` counts as ``streams``, apart from a key's own limit."""
     go = asyncio.Event()
     keys = {"alice": declared(ALICE), "root": declared(BOB, admin=True)}
     async with keyed([go, *reply("hi")], keys=keys, limits={"concurrent_streams": 1}) as (proxy, upstream):
@@ -162,7 +162,7 @@ async def test_full_places_count_as_streams() -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_upstreams_errors_count_for_the_one_that_failed(allow: tuple[str, ...]) -> None:
-    """A status and a broken stream count at their own upstream, not at the one that helped out."""
+    """An error status and a broken stream count for the upstream that failed, not for the fallback."""
     refusal = whole(b'{"error":{"message":"no"}}', status="503 Service Unavailable")
     answer = stream(role(), content("x"), finish())
     async with RawUpstream(refusal, [OPENING, chunk(role()), RESET]) as one, RawUpstream(answer) as two:

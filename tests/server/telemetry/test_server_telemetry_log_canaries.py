@@ -1,4 +1,4 @@
-"""Nothing that must not be in the log is in it: every path is driven at debug level, then it is searched."""
+"""Secrets and content stay out of the log: the tests use every path at debug level, then search the log."""
 
 import asyncio
 import gc
@@ -54,7 +54,7 @@ async def act(pin: str) -> dict[str, str]:
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """The whole log at debug level, taken down again afterwards."""
+    """Capture the whole log at debug level, and restore the logging afterwards."""
     out = io.StringIO()
     with logged_to(out, level="debug", secrets=[SERVER_KEY]):
         yield out
@@ -65,7 +65,7 @@ def events(log: io.StringIO) -> list[str]:
 
 
 def ours(log: io.StringIO) -> list[dict[str, Any]]:
-    """The proxy's own lines: the peers of a test may leave some of asyncio's."""
+    """Return the proxy's own lines, as the peers of a test may cause some of asyncio's."""
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     return [line for line in lines if line["logger"].startswith("proxy")]
 
@@ -77,7 +77,7 @@ def assert_clean(log: io.StringIO) -> None:
 
 
 class Failing:
-    """An upstream with a fault of the program in it, whose words are the client's."""
+    """An upstream that raises an unexpected error, whose message may have the client's words."""
 
     name = "default"
 
@@ -92,14 +92,14 @@ class Failing:
 
 
 async def raw(proxy: Proxy, data: bytes) -> None:
-    """Send bytes and read what comes until the connection ends."""
+    """Send bytes, and read until the connection ends."""
     async with proxy.connect() as conversation:
         conversation.writer.write(data)
         await conversation.reader.read()
 
 
 async def test_runs_and_tools(log: io.StringIO, tmp_path: Path) -> None:
-    """Prompts, arguments, results and crashes of tools stay out, in a record on disk as well."""
+    """Prompts, arguments, results and crashes of tools stay out of the log, also with a store on disk."""
     (tmp_path / "free.py").write_text(TOOLS)
     names = ("look", "crash", "act", "unknown")
     calls = [
@@ -124,7 +124,7 @@ async def test_runs_and_tools(log: io.StringIO, tmp_path: Path) -> None:
 
 
 async def test_upstreams_that_fail(log: io.StringIO) -> None:
-    """An upstream's words, its headers and cookies, and our key in them stay out."""
+    """An upstream's messages, headers and cookies, and the proxy's key in them, stay out of the log."""
     quoting = f'{{"error":{{"message":"canary-message {SERVER_KEY}"}}}}'.encode()
     opening = head(
         "Content-Type: text/event-stream",
@@ -154,7 +154,7 @@ async def test_upstreams_that_fail(log: io.StringIO) -> None:
 
 
 async def test_requests_that_make_no_sense(log: io.StringIO) -> None:
-    """Malformed heads, bodies and targets are refused without a word of theirs in the log."""
+    """The log repeats nothing of malformed heads, bodies, targets and headers."""
     async with RawUpstream(reply("hi")) as upstream, running(make_config(upstream.url)) as proxy:
         host = f"Host: 127.0.0.1:{proxy.port}\r\n".encode()
         for line in (
@@ -191,7 +191,7 @@ async def test_requests_that_make_no_sense(log: io.StringIO) -> None:
     ],
 )
 async def test_a_fault_of_the_program(log: io.StringIO, error: Exception) -> None:
-    """An unexpected exception is in the log by its type and place, without its words."""
+    """The log has the type and the place of an unexpected exception, but not its message."""
 
     def broken(upstream: Upstream) -> Upstream:
         return Failing(error)
@@ -208,7 +208,7 @@ async def test_a_fault_of_the_program(log: io.StringIO, error: Exception) -> Non
 
 
 async def test_what_the_event_loop_says(log: io.StringIO) -> None:
-    """asyncio's own lines name what failed, without arguments or words of exceptions."""
+    """asyncio's own log lines name what failed, without arguments or messages of exceptions."""
     loop = asyncio.get_running_loop()
 
     # A traceback shows the source, so the word must not stand in the line that raises.
@@ -239,8 +239,8 @@ async def test_what_the_event_loop_says(log: io.StringIO) -> None:
 
 @pytest.mark.parametrize("kept", ["tools", "none"])
 async def test_one_line_for_a_request_and_one_for_a_call(log: io.StringIO, kept: str) -> None:
-    """From info on a run is one access line and one line for each call, found by the same ids; where no
-    content is kept, none of them has arguments."""
+    """At level info a run has one access line and one line for each call, with the same ids; if the store
+    keeps no content, no line has arguments."""
     first = stream(role(), call("c1", "core__get_current_time", '{"timezone":"UTC"}'), finish("tool_calls"))
     async with (
         RawUpstream(first, stream(role(), content("noon"), finish())) as upstream,
@@ -271,7 +271,7 @@ async def test_one_line_for_a_request_and_one_for_a_call(log: io.StringIO, kept:
 
 
 async def test_the_line_of_an_administrator_s_request_names_the_key(log: io.StringIO) -> None:
-    """Who looked at the record stands on the access line, and nobody's name where authentication failed."""
+    """The access line names the key of an administrator, and no key if authentication failed."""
     keys = {"root": declared(BOB, admin=True)}
     async with keyed(keys=keys) as (proxy, _):
         assert (await proxy.ask(None, bearer(BOB), method="GET", path="/admin/tools")).status == 200
@@ -282,7 +282,7 @@ async def test_the_line_of_an_administrator_s_request_names_the_key(log: io.Stri
 
 
 async def test_a_key_in_an_address_is_not_logged(log: io.StringIO) -> None:
-    """Where a client writes its key into a path or a query, no line repeats it."""
+    """If a client writes its key into a path or a query, no log line repeats it."""
     secret = f"tr_{'canary-in-a-path-'.ljust(43, 'x')}"
     async with keyed() as (proxy, _):
         for path in (f"/v1/models/{secret}", f"/v1/models?key={secret}", f"/{secret}"):
@@ -291,7 +291,7 @@ async def test_a_key_in_an_address_is_not_logged(log: io.StringIO) -> None:
 
 
 async def test_ids_do_not_leak_into_the_next_request(log: io.StringIO) -> None:
-    """On one connection a request's lines carry its own ids and none of the one before."""
+    """The lines of a request have its own ids, and none of an earlier request on the same connection."""
     first = stream(role(), content("x"), finish())
     async with (
         RawUpstream(first) as upstream,

@@ -1,4 +1,4 @@
-"""The log: one line per event, and nothing on it that must not be."""
+"""The log: one line for each event, without secrets and control characters."""
 
 import asyncio
 import io
@@ -26,7 +26,7 @@ SECRET = "sk-known-secret-value"
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """A JSON log of everything, taken down again afterwards."""
+    """Capture a JSON log of all levels, and restore the logging afterwards."""
     out = io.StringIO()
     with logged_to(out, level="debug", secrets=[SECRET]):
         yield out
@@ -37,7 +37,7 @@ def lines(out: io.StringIO) -> list[dict[str, object]]:
 
 
 def test_our_events_and_stdlib_records_read_alike(log: io.StringIO) -> None:
-    """structlog and logging end in the same JSON, with time, level, logger and correlation ids."""
+    """structlog and logging write the same JSON, with time, level, logger and correlation ids."""
     structlog.contextvars.bind_contextvars(request_id="req-1")
     structlog.get_logger("proxy.test").info("run_started", model="m", turns=2)
     logging.getLogger("asyncio").warning("plain %s", "record")
@@ -53,7 +53,7 @@ def test_our_events_and_stdlib_records_read_alike(log: io.StringIO) -> None:
 def test_the_short_way_of_an_event_makes_the_same_line(
     log: io.StringIO, format: Literal["json", "console"]
 ) -> None:
-    """An event that is written without structlog's loggers reads as theirs do, in either format."""
+    """An event writer writes the same line as structlog's loggers do, in both formats."""
     out = io.StringIO()
     configure_logging(format=format, level="info", secrets=[SECRET], stream=out, worker=2)
     structlog.get_logger("proxy.test").info("said", path=f"/{SECRET}\x1b", status=200)
@@ -66,14 +66,14 @@ def test_the_short_way_of_an_event_makes_the_same_line(
 
 
 def test_an_event_writer_keeps_to_the_level(log: io.StringIO) -> None:
-    """Above info there is nothing to write, and whoever would make an event can know it."""
+    """If the level is above info, an event writer says that it is not enabled."""
     assert EventWriter("proxy.test").enabled
     configure_logging(format="json", level="warning", stream=io.StringIO())
     assert not EventWriter("proxy.test").enabled
 
 
 def test_the_time_of_a_line_is_now_in_utc(log: io.StringIO) -> None:
-    """The time has its microseconds, also where many lines fall into one second."""
+    """A line has the current time in UTC with microseconds, and times never go back."""
     before = datetime.now(UTC)
     for _ in range(3):
         structlog.get_logger("proxy.test").info("said")
@@ -85,7 +85,7 @@ def test_the_time_of_a_line_is_now_in_utc(log: io.StringIO) -> None:
 
 
 def test_what_is_remembered_of_texts_has_a_bound() -> None:
-    """However many texts are logged, few are remembered, and a secret is masked after all of them."""
+    """The cache of texts without a secret is bounded, and a secret is masked after any number of texts."""
     to_json = JsonLines([SECRET])
     for number in range(5000):
         to_json(None, "info", {"event": "x", "path": f"/{number}"})
@@ -94,7 +94,7 @@ def test_what_is_remembered_of_texts_has_a_bound() -> None:
 
 
 def test_ids_push_nothing_out_of_what_is_remembered() -> None:
-    """The line of a tool call leaves none of its ids behind, which never come again."""
+    """The ids of a tool call do not enter the cache of texts, since they never come again."""
     to_json = JsonLines([SECRET])
     ids = ("correlation_id", "operation_id", "request_id", "run_id", "tool_invocation_id")
     to_json(None, "info", {"event": "tool_invocation_success", **{name: f"{name}-1" for name in ids}})
@@ -102,7 +102,7 @@ def test_ids_push_nothing_out_of_what_is_remembered() -> None:
 
 
 def test_a_second_set_up_replaces_the_first(log: io.StringIO) -> None:
-    """Setting up twice does not write lines twice."""
+    """A second configuration of the logging replaces the first, so that no line is written twice."""
     again = io.StringIO()
     configure_logging(format="json", level="info", stream=again)
     structlog.get_logger("proxy.test").info("once")
@@ -111,7 +111,7 @@ def test_a_second_set_up_replaces_the_first(log: io.StringIO) -> None:
 
 
 def test_the_level_holds_for_all_loggers(log: io.StringIO) -> None:
-    """Below the level nothing is written, whoever logs."""
+    """Lines below the level are not written, whichever logger makes them."""
     out = io.StringIO()
     configure_logging(format="json", level="warning", stream=out)
     structlog.get_logger("proxy.test").info("no")
@@ -122,7 +122,7 @@ def test_the_level_holds_for_all_loggers(log: io.StringIO) -> None:
 
 @pytest.mark.parametrize(("level", "heard"), [("debug", True), ("error", False)])
 def test_libraries_are_heard_from_warnings_on(log: io.StringIO, level: str, heard: bool) -> None:
-    """What a library says below a warning is not written at any level, and no level is lowered for it."""
+    """Lines of libraries below a warning are never written; a warning is written if the level allows it."""
     out = io.StringIO()
     configure_logging(format="json", level=level, stream=out)
     for name in ("aiosqlite", "asyncpg", "asyncio", "aiohttp.web", "redis"):
@@ -171,7 +171,7 @@ def test_console_on_a_terminal_json_elsewhere(log: io.StringIO) -> None:
     ],
 )
 def test_no_credential_gets_into_a_line(log: io.StringIO, values: dict[str, Any]) -> None:
-    """Known secrets anywhere, and values under credential names or in credential phrases, are masked."""
+    """The log masks known secrets anywhere, and values under credential names or in credential phrases."""
     event = values.pop("event")
     structlog.get_logger("proxy.test").warning(event, **values)
     assert len(lines(log)) == 1
@@ -181,7 +181,7 @@ def test_no_credential_gets_into_a_line(log: io.StringIO, values: dict[str, Any]
 
 
 def test_an_exception_is_masked_too(log: io.StringIO) -> None:
-    """A traceback keeps its line breaks and loses the exception's words, which may be anything."""
+    """A logged traceback keeps its line breaks, but not the exception's message, which may be anything."""
     try:
         raise RuntimeError(f"refused {SECRET}")
     except RuntimeError:
@@ -194,7 +194,7 @@ def test_an_exception_is_masked_too(log: io.StringIO) -> None:
 
 
 async def test_a_malformed_header_line_stays_out_of_the_log(log: io.StringIO) -> None:
-    """aiohttp's parser quotes the offending line, a client's key perhaps; our log does not."""
+    """aiohttp's parser quotes a malformed line, which may have a client's key; the log does not."""
     runner = web.AppRunner(web.Application())
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -213,7 +213,7 @@ async def test_a_malformed_header_line_stays_out_of_the_log(log: io.StringIO) ->
 
 
 def test_what_json_cannot_say_is_said_all_the_same(log: io.StringIO) -> None:
-    """Odd values become text, and no log call fails for its values."""
+    """Values that JSON cannot express become text, and no log call fails because of them."""
     cycle: list[object] = []
     cycle.append(cycle)
     structlog.get_logger("proxy.test").info(
@@ -233,7 +233,7 @@ def test_what_json_cannot_say_is_said_all_the_same(log: io.StringIO) -> None:
 
 
 def test_a_command_to_run_is_shown_whole() -> None:
-    """A scope may end in "basic"; what comes after that word is masked where it can be a credential."""
+    """A scope may end in "basic"; the word behind it is masked only if it can be a credential."""
     clean = LineCleaner()
     hint = "run: toolrelay credentials login x --scope mcp:basic --scope mcp:write"
     assert clean(None, "info", {"event": "x", "hint": hint})["hint"] == hint
@@ -241,7 +241,7 @@ def test_a_command_to_run_is_shown_whole() -> None:
 
 
 def test_a_long_text_is_cut() -> None:
-    """A line has a bound, whatever is logged."""
+    """Long texts and long lists are cut, so that a line has a bounded length."""
     event = LineCleaner()(None, "info", {"event": "x" * 100_000, "list": list(range(10_000))})
     assert len(event["event"]) < 9000
     assert len(event["list"]) == 200
@@ -269,7 +269,7 @@ names = st.sampled_from(["a", "model", "api_key", "X-Api-Key", "cookie", "Author
     )
 )
 def test_the_short_way_says_what_the_long_way_says(event: dict[str, Any]) -> None:
-    """A line that is rendered without being cleaned is the one that cleaning would have made."""
+    """A line that is rendered directly is the same as one that is cleaned first."""
     secrets = [SECRET, 'sec"ret-1']
     cleaned = LineCleaner(secrets)(None, "info", dict(event))
     assert json.loads(JsonLines(secrets)(None, "info", dict(event))) == json.loads(

@@ -1,4 +1,4 @@
-"""How long the loop is held: what a timer makes of it, and where it is to be seen."""
+"""How long one step holds the event loop: the timer that measures it, and the metric."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from proxy.server.telemetry.loop_held import LoopHeld
 
 
 class Machine:
-    """A clock, a processor and a loop with one timer, all of which go as the test says."""
+    """A clock, a processor and an event loop with one timer, all controlled by the test."""
 
     def __init__(self) -> None:
         self.now = self.used = 0.0
@@ -20,11 +20,11 @@ class Machine:
         self.timer: Callable[[], None] | None = None
 
     def time(self) -> float:
-        """The loop's clock."""
+        """Return the loop's time."""
         return self.now
 
     def thread_time(self) -> float:
-        """What the loop's thread has used of the processor."""
+        """Return the processor time of the loop's thread."""
         return self.used
 
     def call_at(self, when: float, callback: Callable[..., None], *arguments: object) -> SimpleNamespace:
@@ -33,11 +33,11 @@ class Machine:
         return SimpleNamespace(cancel=self.cancel)
 
     def cancel(self) -> None:
-        """Take it back."""
+        """Cancel the timer."""
         self.timer = None
 
     def step(self, seconds: float, *, busy: bool) -> None:
-        """Let time pass in one step of the loop, which works or only waits; then the timer may go off."""
+        """Let time pass in one step of the loop, busy or idle; then call the timer if it is due."""
         self.now += seconds
         self.used += seconds if busy else 0.0
         if self.timer is not None and self.now >= self.due:
@@ -46,7 +46,7 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """What the timer takes for the loop and the processor."""
+    """Give the timer a loop and a processor that the test controls."""
     made = Machine()
     module = "proxy.server.telemetry.loop_held"
     monkeypatch.setattr(f"{module}.asyncio", SimpleNamespace(get_running_loop=lambda: made))
@@ -55,7 +55,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def told(machine: Machine, *steps: tuple[float, bool]) -> list[float]:
-    """What is told of steps that take so long, busy or not."""
+    """Return what the timer reports of steps of these lengths, busy or idle."""
     found: list[float] = []
     held = LoopHeld(found.append, every_s=0.25)
     held.start()
@@ -67,17 +67,17 @@ def told(machine: Machine, *steps: tuple[float, bool]) -> list[float]:
 
 
 def test_a_step_that_works_is_told(machine: Machine) -> None:
-    """The processor time of a step that was under way when the timer was due; none after the stop."""
+    """The timer reports how long a busy step delayed it, and nothing after the stop."""
     assert told(machine, (0.25, False), (0.125, False), (0.5, True)) == [0.0, 0.375]
 
 
 def test_a_busy_machine_holds_nothing(machine: Machine) -> None:
-    """A timer that is late since others had the processor tells of no step of ours."""
+    """A timer that is late because other processes had the processor reports no step of the loop."""
     assert told(machine, (4.0, False), (0.25, True), (0.125, True), (4.0, False)) == [0.0, 0.0, 0.125]
 
 
 async def test_it_is_among_the_figures() -> None:
-    """A step that holds a running proxy's loop is in its figures; nothing goes on after its end."""
+    """A step that holds a running proxy's loop is in its metrics, and the timer ends with the proxy."""
     async with running(make_config("http://127.0.0.1:9/v1")) as proxy:
 
         async def count(sample: str) -> float:
@@ -94,7 +94,7 @@ async def test_it_is_among_the_figures() -> None:
             return await count('bucket{le="0.1"}') < await count("count")
 
         await until(ticks)
-        # Four times as long as the timer waits: it is due meanwhile, whenever it was set.
+        # This is four times the timer's interval, so the timer becomes due meanwhile.
         end = time.thread_time() + 0.4
         while time.thread_time() < end:
             pass

@@ -1,4 +1,4 @@
-"""/metrics: what is counted, under which labels, and how the figures of several processes become one."""
+"""``/metrics``: what is counted, under which labels, and how those of several processes are merged."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ TIME = "core__get_current_time"
 
 
 async def test_a_run_with_a_tool_is_counted_whole() -> None:
-    """Requests, turns, tool calls, tokens, times and what is open: one run shows in all of them."""
+    """One run counts in requests, turns, tool calls, tokens, times and open requests."""
     first = stream(role(), call("c1", TIME, '{"timezone":"UTC"}'), finish("tool_calls"), usage(10, 5))
     second = stream(role(), content("noon"), finish(), usage(20, 7))
     async with (
@@ -60,13 +60,13 @@ async def test_a_run_with_a_tool_is_counted_whole() -> None:
     served = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "m"}
     assert value(seen, "gen_ai_server_request_duration_seconds_count", **served) == 1
     assert value(seen, "gen_ai_server_time_to_first_token_seconds_count", **served) == 1
-    assert value(seen, "toolrelay_open_requests") == 1  # The one that asks.
+    assert value(seen, "toolrelay_open_requests") == 1  # This one asks for the metrics.
     assert value(seen, "toolrelay_open_streams") == 0
     assert value(seen, "process_resident_memory_bytes") > 0
 
 
 async def test_what_passes_through_is_counted_too() -> None:
-    """A request without tools has its times and its upstream; its tokens nobody has read."""
+    """A request without tools counts with its times and its upstream, but without tokens."""
     answers = [reply("hi", used=(3, 4)), whole(b'{"data":[]}'), whole(b"{}", status="429 Too Many Requests")]
     async with (
         RawUpstream(*answers) as upstream,
@@ -93,7 +93,7 @@ async def test_what_passes_through_is_counted_too() -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 async def test_upstream_errors_are_told_apart(allow: tuple[str, ...]) -> None:
-    """Each way in which an upstream fails has a name, before its first byte and in its stream."""
+    """Each way in which an upstream fails has its own label, before its first byte and in its stream."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
     broken: list[Step] = [opening, chunk(role()), RESET]
     late = [HANG]
@@ -112,7 +112,7 @@ async def test_upstream_errors_are_told_apart(allow: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("allow", [(), ("core__*",)])
 async def test_a_client_that_leaves_is_counted_as_499(allow: tuple[str, ...]) -> None:
-    """A client that goes away leaves a request, an upstream call and nothing open behind."""
+    """A client that leaves counts as a 499 and as a cancelled upstream request, and leaves nothing open."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
     async with (
         RawUpstream([opening, chunk(role()), HANG]) as upstream,
@@ -130,7 +130,7 @@ async def test_a_client_that_leaves_is_counted_as_499(allow: tuple[str, ...]) ->
 
 
 async def test_refusals_by_limits_are_counted() -> None:
-    """A limit that refuses a request says so in its own counter."""
+    """A refusal by a limit counts under the label of that limit."""
     async with (
         RawUpstream(reply("hi")) as upstream,
         running(make_config(upstream.url, limits={"requests": ("1/hour",)})) as proxy,
@@ -141,7 +141,7 @@ async def test_refusals_by_limits_are_counted() -> None:
 
 
 async def test_a_key_s_full_places_are_counted_as_such() -> None:
-    """A key with too many open requests shows under its own kind of limit, not under other."""
+    """A refusal because of a key's open requests counts as ``concurrent_streams``."""
     go = asyncio.Event()
     keys = {
         "alice": declared(ALICE, limits={"concurrent_streams": 1}),
@@ -159,7 +159,7 @@ async def test_a_key_s_full_places_are_counted_as_such() -> None:
 
 
 async def test_the_record_s_queue_and_losses_are_shown(tmp_path: Path) -> None:
-    """What waits for the record and what it lost are read from it when they are asked for."""
+    """The metrics have the waiting and the lost writes of the store."""
     config = make_config("http://127.0.0.1:9/v1", store={"url": f"sqlite:///{tmp_path}/r.db"})
     async with running(config) as proxy:
         seen = await scrape(proxy)
@@ -168,7 +168,7 @@ async def test_the_record_s_queue_and_losses_are_shown(tmp_path: Path) -> None:
 
 
 async def test_metrics_can_be_switched_off() -> None:
-    """With telemetry.metrics = false nothing is counted and nothing is served."""
+    """With ``telemetry.metrics`` false the proxy counts nothing and serves no metrics."""
     async with running(make_config("http://127.0.0.1:9/v1", telemetry={"metrics": False})) as proxy:
         assert (await proxy.ask(method="GET", path="/metrics")).status == 404
         assert proxy.services.instruments.metrics is None
@@ -176,7 +176,7 @@ async def test_metrics_can_be_switched_off() -> None:
 
 @pytest.mark.parametrize("mode", ["open", "keys", "forward", "auto"])
 async def test_with_client_keys_figures_are_an_administrator_s(mode: str) -> None:
-    """Where callers show keys /metrics takes an administrator's, on loopback too; open is open."""
+    """``/metrics`` needs an administrator's key, also on loopback, unless the mode is open."""
     keys = {"alice": declared(ALICE, admin=True), "bob": declared(BOB)}
     async with keyed(keys=keys, auth={"mode": mode}) as (proxy, _):
         asked = [
@@ -191,7 +191,7 @@ async def test_with_client_keys_figures_are_an_administrator_s(mode: str) -> Non
 
 
 async def test_nothing_a_client_or_an_upstream_says_becomes_a_label() -> None:
-    """Models, paths, methods, tools, statuses and finish reasons from outside become classes."""
+    """Labels have classes in place of models, paths, methods, tools, statuses and reasons from outside."""
     odd = stream(role(), call("c1", "canary-tool", "{}"), finish("tool_calls"))
     end = stream(role(), content("x"), finish("canary-reason"))
     async with (
@@ -215,7 +215,7 @@ async def test_nothing_a_client_or_an_upstream_says_becomes_a_label() -> None:
 
 
 def test_labels_have_a_bound() -> None:
-    """A hundred thousand different requests make no more series than a handful."""
+    """However many different requests there are, the number of series stays bounded."""
     metrics = Metrics(models=["m"], tools=["t"])
     for i in range(3000):
         facts = RequestFacts("r", f"M{i}", f"/v1/{i}", 0.0)
@@ -250,7 +250,7 @@ def test_labels_have_a_bound() -> None:
 def test_times_are_counted_as_if_one_by_one(
     ended: list[tuple[float, float | None, int]], asked_after: int
 ) -> None:
-    """However many requests ended since somebody asked, each stands in the bucket of its time."""
+    """However many requests ended since the last scrape, each counts in the bucket of its time."""
     metrics = Metrics(models=["m"])
     for number, (seconds, first, status) in enumerate(ended):
         facts = RequestFacts("req_1", "POST", "/v1/chat/completions", 0.0)
@@ -317,12 +317,12 @@ def invocation(tool: str, error_code: Any = None) -> ToolInvocationRecord:
     ],
 )
 def test_paths_are_classed(path: str, expected: str) -> None:
-    """A path shows as its class."""
+    """The label of a path is the class of paths that it belongs to."""
     assert Targets(SERVED).read("POST", path).label == expected
 
 
 def test_every_name_is_one_that_prometheus_takes() -> None:
-    """Names and labels are well-formed, counters end in _total, and no family stands twice."""
+    """Names and labels are valid, only counters end in ``_total``, and no family occurs twice."""
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
     for family in FAMILIES:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name)
@@ -350,7 +350,7 @@ def counted(requests: int, *, start: float = 100.0) -> bytes:
 
 
 def test_snapshots_are_summed() -> None:
-    """Counters, every cell of a histogram and gauges are added; what must not be added is not."""
+    """Merging adds counters, cells of histograms and gauges, but not start times or build information."""
     text, _ = render(merge([counted(2, start=300.0), counted(3, start=200.0), counted(0)]))
     seen = parse(text)
     labels = {"method": "POST", "endpoint": "/v1/chat/completions", "status": "200"}
@@ -367,7 +367,7 @@ def test_snapshots_are_summed() -> None:
 
 
 def test_a_process_that_has_ended_keeps_its_counts() -> None:
-    """Its counters and histograms stay in the sum, so that no sum falls; its gauges do not."""
+    """The counters of an ended process stay in the sum, so that no sum falls; its gauges do not."""
     dead = counted(4)
     seen = parse(render(merge([counted(1)], [dead, dead]))[0])
     labels = {"method": "POST", "endpoint": "/v1/chat/completions", "status": "200"}
@@ -380,20 +380,20 @@ def test_a_process_that_has_ended_keeps_its_counts() -> None:
 
 
 def test_a_sum_of_one_is_the_same_figures() -> None:
-    """Merging changes nothing where there is nothing to add."""
+    """Merging a single snapshot changes nothing."""
     alone = counted(3)
     assert parse(render(alone)[0]) == parse(render(merge([alone]))[0])
 
 
 @pytest.mark.parametrize("broken", [b"", b"[]", b"{", b"\xff"])
 def test_what_is_no_snapshot_is_refused(broken: bytes) -> None:
-    """A worker's bytes that are none are an error, not figures."""
+    """Merging bytes that are not a snapshot is an error."""
     with pytest.raises(ValueError, match="not a snapshot"):
         merge([broken])
 
 
 def test_open_metrics_is_spoken_where_asked_for() -> None:
-    """A scraper that asks for OpenMetrics gets it, all others the text format."""
+    """A scraper that asks for OpenMetrics gets it; all others get the text format."""
     text, kind = render(counted(1), "application/openmetrics-text; version=1.0.0")
     assert kind.startswith("application/openmetrics-text")
     assert text.endswith(b"# EOF\n")
@@ -401,7 +401,7 @@ def test_open_metrics_is_spoken_where_asked_for() -> None:
 
 
 def test_cost_has_its_place() -> None:
-    """What a request cost is added under its model's label, in the unit of the prices."""
+    """The cost of a request is added under its model's label, in the unit of the prices."""
     metrics = Metrics(models=["m"])
     for model, cost in (("m", 250_000_000), ("m", 500_000_000), ("unknown", 1_000_000_000), ("m", 0)):
         operation = Operation("chat", "u", "/chat/completions", model, False, 0, 0.0)
@@ -413,7 +413,7 @@ def test_cost_has_its_place() -> None:
 
 
 async def test_tokens_of_what_passes_through_are_counted_where_they_are_limited() -> None:
-    """A limit of tokens has a response's usage read, and then it is among the figures, with its cost."""
+    """With a limit of tokens the proxy reads a response's usage, so the metrics have it, with its cost."""
     config: dict[str, Any] = {
         "limits": {"tokens": ("1000000/minute",)},
         "prices": {"m": {"input": 1.0, "output": 2.0}},

@@ -1,4 +1,4 @@
-"""The queue before standard error and standard output: who does not read stops nobody."""
+"""The queue before standard error and standard output: a reader that does not read blocks nobody."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ configure_logging(format="json")
 
 
 def told(program: str, *, read: bool = True) -> "subprocess.CompletedProcess[str]":
-    """What a program that logs through the queue says."""
+    """Run a program that logs through the queue, and return its output."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM + program],
         capture_output=read,
@@ -38,7 +38,7 @@ def told(program: str, *, read: bool = True) -> "subprocess.CompletedProcess[str
 
 
 def test_lines_keep_their_order_and_none_is_lost_at_the_end() -> None:
-    """Log lines, prints and lines of other loggers come in the order in which they were made, to the last."""
+    """Log lines, prints and lines of other loggers keep their order, and none is lost at the end."""
     said = told(
         "log = structlog.get_logger('t')\n"
         "for number in range(3000):\n"
@@ -55,7 +55,7 @@ def test_lines_keep_their_order_and_none_is_lost_at_the_end() -> None:
 
 @pytest.mark.parametrize("end", ["raise RuntimeError('canary')", "sys.exit(3)", "os.kill(os.getpid(), 15)"])
 def test_what_was_logged_before_a_crash_is_written(end: str) -> None:
-    """An exception that nobody catches comes after the lines before it; a handled signal loses none."""
+    """Lines logged before an exit, a handled signal or an uncaught exception are written, and come first."""
     handled = "import signal; signal.signal(15, lambda *_: sys.exit(4))\n"
     said = told(f"{handled}structlog.get_logger('t').info('before')\n{end}\ntime.sleep(1)\n")
     lines = said.stderr.splitlines()
@@ -66,7 +66,7 @@ def test_what_was_logged_before_a_crash_is_written(end: str) -> None:
 
 
 def test_a_fork_writes_its_own_lines_and_nobody_elses() -> None:
-    """The child's lines come once, and so do the parent's."""
+    """After a fork the lines of the child and of the parent each come once."""
     said = told(
         "log = structlog.get_logger('t')\n"
         "log.info('parent')\n"
@@ -79,13 +79,13 @@ def test_a_fork_writes_its_own_lines_and_nobody_elses() -> None:
 
 
 def test_what_does_not_fit_is_dropped_counted_and_told_in_its_place() -> None:
-    """The queue is bounded in lines and in bytes; one line stands where the dropped ones would have."""
+    """The queue is bounded in lines and in bytes; one line in place of the dropped ones counts them."""
     reading, writing = os.pipe()
     try:
         blocked = b"x" * 65535 + b"\n"
         queue = OutputQueue(writing, max_lines=3, max_bytes=400_000)
         queue.put(blocked)
-        while not queue._asleep:  # Written into the pipe, which is full then.
+        while not queue._asleep:  # The line is in the pipe, which is full now.
             time.sleep(0.001)
         queue.put(b"next\n")
         while queue._lines:
@@ -114,8 +114,8 @@ AT_ONCE = 4
 
 
 async def test_a_log_that_nobody_reads_stops_no_request(tmp_path: Path) -> None:
-    """Thousands of requests are answered while the pipe of the log is full; the lines that were dropped
-    are counted and told when somebody reads again, and the server ends in time."""
+    """While nobody reads the log, the server answers thousands of requests; it counts the lines that it
+    drops, reports them when somebody reads again, and ends in time."""
     write_config(tmp_path, "http://127.0.0.1:9/v1")
     read, write = os.pipe()
     process = await asyncio.create_subprocess_exec(
@@ -157,10 +157,10 @@ async def test_a_log_that_nobody_reads_stops_no_request(tmp_path: Path) -> None:
         (loss,) = [json.loads(one) for one in lines if "log_lines_dropped" in one]
         assert loss["dropped"] >= dropped
         assert loss["note"].startswith(f"{loss['dropped']} log lines were dropped")
-        # Every request has a line, or was counted.
+        # Each request has a line, or its dropped line was counted.
         seen = sum('"path":"/healthz"' in one for one in lines)
         assert seen + loss["dropped"] >= REQUESTS
-        # Again nobody reads, and it ends all the same.
+        # Nobody reads again, and the server ends all the same.
         await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
         started = children(process.pid)
         assert len(started) == 1
@@ -175,7 +175,7 @@ async def test_a_log_that_nobody_reads_stops_no_request(tmp_path: Path) -> None:
 
 
 async def test_a_command_that_does_not_serve_waits_for_its_reader(tmp_path: Path) -> None:
-    """What other commands print reaches a reader that begins late, whole: nothing of it is dropped."""
+    """A command that does not serve drops no output, even if its reader begins late."""
     environment = {**os.environ, "TOOLRELAY_UPSTREAMS__DEFAULT__BASE_URL": "http://127.0.0.1:9/v1"}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _MANY_LINES), cwd=tmp_path, env=environment, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Where a provider refuses the operator's key, the log says once which setting it came from."""
+"""If a provider refuses the operator's key, the log says once which setting it came from."""
 
 import io
 import json
@@ -21,7 +21,7 @@ ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
 async def warned(*answers: Any, **served: Any) -> list[dict[str, Any]]:
-    """The lines about the provider's key, after as many requests as there are answers."""
+    """Send one request for each answer, and return the log lines about the provider's key."""
     log = io.StringIO()
     auth = served.pop("auth", {})
     key = {"api_key": Secret("env:PROVIDER_KEY", SERVER_KEY), **served}
@@ -38,7 +38,7 @@ async def warned(*answers: Any, **served: Any) -> list[dict[str, Any]]:
 
 
 async def test_one_line_for_many_requests() -> None:
-    """A refused key is one warning that names the setting and the variable, whatever was asked for."""
+    """A key that is refused many times makes one warning, which names the setting and the variable."""
     (line,) = await warned(*[NO] * 6)
     assert line["level"] == "warning"
     assert (line["upstream"], line["status"]) == ("default", 401)
@@ -59,17 +59,17 @@ async def test_one_line_for_many_requests() -> None:
     ],
 )
 async def test_it_is_logged_again_once_the_key_has_worked(answers: list[Any], times: int) -> None:
-    """Only a success makes the next refusal news; a 403 may be one model's, so it is not news so soon."""
+    """After a success the next 401 is logged again, but not a 403 so soon, as that may concern one model."""
     assert len(await warned(*answers)) == times
 
 
 async def test_a_clients_own_key_is_not_ours() -> None:
-    """With auth.mode forward the client's key was refused, and the client reads that itself."""
+    """With ``auth.mode`` forward the refused key is the client's, so the log has no warning."""
     assert await warned(NO, NO, auth={"mode": "forward"}) == []
 
 
 async def test_a_key_in_a_header_is_named_as_that() -> None:
-    """Where the credential is a configured header, that setting is named; where there is none, its lack."""
+    """The log names the setting of a header with the credential, or says that no key is set."""
     headers = {"x-api-key": Secret("env:OTHER_KEY", "other-other-0123456789")}
     (line,) = await warned(NO, api_key=None, headers=headers)
     assert line["setting"] == "upstreams.default.headers (env:OTHER_KEY)"
@@ -78,7 +78,7 @@ async def test_a_key_in_a_header_is_named_as_that() -> None:
 
 
 def test_a_403_is_news_after_a_while() -> None:
-    """Ten minutes after the last one it is logged again, if the key has worked in between."""
+    """A 403 is logged again ten minutes after the last one, if the key has worked in between."""
     now = [0.0]
     keys = RefusedKeys({"main": "upstreams.main.api_key"}, clock=lambda: now[0])
     with capture_logs() as lines:

@@ -1,4 +1,4 @@
-"""Traces: what a collector gets, whose trace a request belongs to, and what a dead collector costs."""
+"""Traces: what a collector gets, which trace a request belongs to, and what a dead collector costs."""
 
 import asyncio
 import gzip
@@ -91,7 +91,7 @@ def attributes(span: Span) -> dict[str, Any]:
 
 
 async def trace(*scripts: Any, ask: Any = None, headers: Any = (), **config: Any) -> tuple[Collector, Any]:
-    """One request before these turns; the collector after the proxy has stopped, and the upstream."""
+    """Send one request; return the collector, after the proxy has stopped, and the upstream."""
     async with collecting() as collector, RawUpstream(*scripts) as upstream:
         settings = make_config(upstream.url, telemetry={"otlp_endpoint": collector.url}, **config)
         async with running(settings) as proxy:
@@ -100,7 +100,7 @@ async def trace(*scripts: Any, ask: Any = None, headers: Any = (), **config: Any
 
 
 async def test_a_run_is_one_trace() -> None:
-    """A request is a server span, its turns and its tool calls stand below it, with what was used."""
+    """A request is a server span; its turns and tool calls are spans below it, with the token usage."""
     first = stream(role(), call("c1", TIME, '{"timezone":"UTC"}'), finish("tool_calls"), usage(10, 5))
     second = stream(role(), content("canary-answer"), finish(), usage(20, 7))
     collector, upstream = await trace(first, second)
@@ -141,7 +141,7 @@ async def test_a_run_is_one_trace() -> None:
 
 
 async def test_no_content_is_in_a_span() -> None:
-    """Neither a prompt nor an answer, argument, result or key is sent to a collector."""
+    """The collector gets no prompt, answer, argument or key."""
     first = stream(role(), call("c1", TIME, '{"timezone":"Canary/Zone"}'), finish("tool_calls"))
     second = stream(role(), content("canary-answer"), finish())
     collector, _ = await trace(first, second, headers={"Authorization": "Bearer canary-key"})
@@ -153,7 +153,7 @@ async def test_no_content_is_in_a_span() -> None:
 
 
 async def test_what_passes_through_is_drawn_too() -> None:
-    """A request without tools is a server span with one client span; another path has a span of its own."""
+    """A request without tools is a server span with one client span below it."""
     collector, _ = await trace(reply("hi"), ask={**ASK, "stream": False}, allow=())
     (server,) = collector.named("POST /v1/chat/completions")
     (asked,) = collector.named("chat m")
@@ -162,7 +162,7 @@ async def test_what_passes_through_is_drawn_too() -> None:
 
 
 async def test_a_stream_that_breaks_says_so() -> None:
-    """A client span ends with the type of its error."""
+    """The client span of a broken stream has the type of the error."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
     for allow in ((), ("core__*",)):
         collector, _ = await trace([opening, chunk(role()), RESET], allow=allow)
@@ -172,7 +172,7 @@ async def test_a_stream_that_breaks_says_so() -> None:
 
 
 async def test_a_turn_asked_again_is_two_spans() -> None:
-    """Each request upstream has a span: the one that was refused, and the one that was answered."""
+    """Each request to an upstream has a span of its own, also one that is refused and repeated."""
     first = stream(role(), call("c1", TIME, '{"timezone":"UTC"}'), finish("tool_calls"))
     refusal = whole(b'{"error":{"message":"slow down"}}', "Retry-After: 0", status="429 Too Many Requests")
     collector, _ = await trace(first, refusal, stream(role(), content("x"), finish()))
@@ -181,7 +181,7 @@ async def test_a_turn_asked_again_is_two_spans() -> None:
 
 @pytest.mark.parametrize("flags", ["00", "01"])
 async def test_a_client_s_trace_is_continued_whatever_its_flag(flags: str) -> None:
-    """A well-formed traceparent gives the trace; its flag neither hides the request nor draws it."""
+    """A valid ``traceparent`` gives the trace, and the request has spans whatever the sampled flag says."""
     given = GIVEN[:-2] + flags
     collector, upstream = await trace(
         reply("hi"), ask={**ASK, "stream": False}, headers={"traceparent": given, "tracestate": "a=b"}
@@ -207,7 +207,7 @@ async def test_a_client_s_trace_is_continued_whatever_its_flag(flags: str) -> No
     ],
 )
 async def test_a_malformed_trace_is_ignored(given: str) -> None:
-    """Anything else is no trace: a new one begins, and the upstream never sees what was sent."""
+    """With a malformed ``traceparent`` a new trace begins, and the upstream gets only the new one."""
     collector, upstream = await trace(reply("hi"), headers={"traceparent": given}, allow=())
     (server,) = collector.named("POST /v1/chat/completions")
     assert not server.parent_span_id
@@ -217,7 +217,7 @@ async def test_a_malformed_trace_is_ignored(given: str) -> None:
 
 
 async def test_without_traces_a_client_s_header_passes() -> None:
-    """A proxy that draws nothing leaves the header as it is."""
+    """A proxy without tracing passes the client's ``traceparent`` to the upstream unchanged."""
     async with RawUpstream(reply("hi")) as upstream, running(make_config(upstream.url)) as proxy:
         await proxy.ask({**ASK, "stream": False}, {"traceparent": "whatever"})
         assert upstream.requests[0].header("traceparent") == "whatever"
@@ -225,7 +225,7 @@ async def test_without_traces_a_client_s_header_passes() -> None:
 
 @pytest.mark.parametrize("patience_s", [0.05, 3.0])
 async def test_a_dead_collector_costs_no_answer(patience_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests are served while nobody takes spans; the stop does not wait for long and leaves no thread."""
+    """Without a collector requests are served, and the stop does not wait for long and leaves no thread."""
     monkeypatch.setattr("proxy.server.telemetry.tracing._CLOSE_S", patience_s)
     monkeypatch.setattr("proxy.server.telemetry.tracing._EXPORT_TIMEOUT_S", 3600.0)
     before = set(threading.enumerate())
@@ -237,13 +237,13 @@ async def test_a_dead_collector_costs_no_answer(patience_s: float, monkeypatch: 
                     assert (await proxy.ask({**ASK, "stream": False})).status == 200
                 sending = [each for each in set(threading.enumerate()) - before if "Span" in each.name]
     assert len(sending) == 1
-    # By itself the exporter tries for half a minute.
+    # The exporter alone would retry for half a minute.
     await asyncio.to_thread(sending[0].join, 15.0)
     assert not sending[0].is_alive()
 
 
 class _Exporter:
-    """Takes spans, or does not."""
+    """An exporter with scripted results."""
 
     def __init__(self, *results: str) -> None:
         self.results = list(results)
@@ -259,7 +259,7 @@ class _Exporter:
 
 
 def test_a_collector_s_absence_is_told_once() -> None:
-    """One line when it stops to take spans, one when it takes them again."""
+    """The log has one line when the collector stops taking spans, and one when it takes them again."""
     from proxy.server.telemetry.tracing import _Reporting
 
     with structlog.testing.capture_logs() as lines:
@@ -274,7 +274,7 @@ def test_a_collector_s_absence_is_told_once() -> None:
 
 
 def test_a_missing_extra_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the libraries the setting is a fault that names what to install."""
+    """Without the libraries the setting is an error that names what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError, match=r"telemetry\.otlp_endpoint: .*pip install '\.\[otel\]'"):
         open_tracing("http://127.0.0.1:4318", {}, version="1")
@@ -284,12 +284,12 @@ def test_a_missing_extra_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
     "endpoint", ["http://h:4318", "http://h:4318/", "http://h:4318/v1/traces", "http://h:4318/v1/traces/"]
 )
 def test_an_address_may_be_the_base_or_the_whole(endpoint: str) -> None:
-    """Both spellings lead to the path that the protocol fixes."""
+    """The endpoint may be the base URL or the whole URL of the collector."""
     assert traces_url(endpoint) == "http://h:4318/v1/traces"
 
 
 async def test_the_variables_of_the_sdk_are_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator's service name, attributes and sampler win over ours; without them ours hold."""
+    """The SDK's variables for service name, attributes and sampler win over the proxy's defaults."""
 
     async def service() -> tuple[dict[str, str], list[Span]]:
         collector, _ = await trace(stream(role(), content("x"), finish()))
@@ -316,7 +316,7 @@ async def test_the_variables_of_the_sdk_are_respected(monkeypatch: pytest.Monkey
 
 
 async def test_health_checks_and_figures_are_not_traced() -> None:
-    """What a load balancer and a scraper ask all day makes no span; a request beside them does."""
+    """Health checks and scrapes of metrics make no span, but another request does."""
     async with collecting() as collector:
         settings = make_config("http://127.0.0.1:9/v1", telemetry={"otlp_endpoint": collector.url})
         async with running(settings) as proxy:

@@ -1,4 +1,4 @@
-"""Approvals in the web UI: who sees which, who decides, and what open pages are told."""
+"""Approvals in the web UI: who sees them, who decides, and which events open pages get."""
 
 import json
 import time
@@ -25,13 +25,13 @@ IDS = [f"appr_{number:032x}" for number in range(4)]
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits a second between two looks."""
+    """Shorten the interval at which the feed polls the store."""
     monkeypatch.setattr(feeding, "POLL_S", FAST_S)
 
 
 @asynccontextmanager
 async def asked(tmp_path: Path, **approvals: Any) -> AsyncIterator[Browser]:
-    """A server on whose record a payment and a mail wait."""
+    """Run a server in whose store a payment and a mail wait for approval."""
     keys = {
         "boss": declared(ADMIN, admin=True),
         "anna": declared(PAYER, approves=["pay__*"]),
@@ -45,7 +45,7 @@ async def asked(tmp_path: Path, **approvals: Any) -> AsyncIterator[Browser]:
 
 
 async def put(proxy: Proxy, number: int, tool: str, arguments: Any, shown: Any = None) -> str:
-    """Let a call wait that the key ``webui`` asked for."""
+    """Store a call of the key ``webui`` that waits for approval."""
     log: Any = proxy.services.store
     made = approval(
         IDS[number],
@@ -62,7 +62,7 @@ async def put(proxy: Proxy, number: int, tool: str, arguments: Any, shown: Any =
 
 
 async def test_grants_are_given_listed_and_revoked_by_their_approvers(tmp_path: Path) -> None:
-    """The list says what may be granted; another tool's approver sees no grant, and a GET revokes nothing."""
+    """An administrator gives a grant with an approval, lists it and revokes it; only a DELETE revokes it."""
     async with asked(tmp_path) as browser:
         await browser.sign_in()
         assert (await browser.get("approvals")).json["rules"] == {"edit": False, "max_grant_s": 86400}
@@ -89,7 +89,7 @@ async def test_grants_are_given_listed_and_revoked_by_their_approvers(tmp_path: 
 
 
 async def test_an_administrator_sees_and_decides_all(tmp_path: Path) -> None:
-    """The list has redacted arguments; the exact ones come one by one, and the log says who read them."""
+    """The list has redacted arguments; an administrator can read exact ones, and the log records that."""
     async with asked(tmp_path) as browser:
         assert (await browser.get("approvals")).status == 401
         await browser.sign_in()
@@ -120,7 +120,7 @@ async def test_an_administrator_sees_and_decides_all(tmp_path: Path) -> None:
 
 
 async def test_no_other_site_decides(tmp_path: Path) -> None:
-    """Without the header, from a foreign origin, as a form or without a session nothing is decided."""
+    """A decision without the page's header or a session, from another origin or as a form is refused."""
     async with asked(tmp_path) as browser:
         await browser.sign_in()
         path, yes = f"approvals/{IDS[0]}", {"approve": True}
@@ -140,14 +140,14 @@ async def test_no_other_site_decides(tmp_path: Path) -> None:
         wrongs: list[Any] = [{"approve": "true"}, {"approve": 1}, {}, []]
         for wrong in wrongs:
             assert (await browser.send("POST", path, wrong)).status == 400
-        # The cookie says nothing to the admin API.
+        # The admin API ignores the cookie.
         answer = await browser.proxy.ask(yes, browser.headers(writes=True), path=f"/admin/{path}")
         assert answer.status in (401, 403)
         assert (await browser.get(path)).json["status"] == "pending"
 
 
 async def test_an_approver_sees_and_decides_its_tools_only(tmp_path: Path) -> None:
-    """By the page and the admin API alike: other approvals are not there, and other paths are refused."""
+    """An approver sees and decides only its tools' approvals, on the page and in the admin API."""
     async with asked(tmp_path) as browser:
         await browser.sign_in(PAYER)
         assert (await browser.get("session")).json["role"] == "approver"
@@ -175,7 +175,7 @@ async def test_an_approver_sees_and_decides_its_tools_only(tmp_path: Path) -> No
 
 
 async def test_the_key_that_asked_does_not_decide_where_another_must(tmp_path: Path) -> None:
-    """With approvals.by = "admin" an approver's own call needs another approver, on every path."""
+    """With ``approvals.by`` set to admin, an approver's own call needs another approver, on every path."""
     async with asked(tmp_path, by="admin") as browser:
         log: Any = browser.proxy.services.store
         made = approval(IDS[2], tool="pay__send", caller="config:anna", key="config:anna", **_now())
@@ -190,7 +190,7 @@ async def test_the_key_that_asked_does_not_decide_where_another_must(tmp_path: P
 
 
 async def test_a_link_decides_as_the_operator(tmp_path: Path) -> None:
-    """Who came by `toolrelay ui` has no key; the record says that the operator decided."""
+    """A session by a link of ``toolrelay ui`` has no key, so its decisions are recorded as the operator's."""
     async with asked(tmp_path, by="admin") as browser:
         _, hash_key = await browser.proxy.services.store.hash_key()
         await browser.send("POST", "session", {"code": login_code(signing_key(hash_key), now=time.time())})
@@ -199,7 +199,7 @@ async def test_a_link_decides_as_the_operator(tmp_path: Path) -> None:
 
 
 async def test_open_pages_are_told_of_their_approvals(tmp_path: Path) -> None:
-    """New calls and decisions come live, with the number that waits; an approver hears of its tools only."""
+    """Open pages get new calls, decisions and the number that waits; an approver gets those of its tools."""
     async with asked(tmp_path) as browser:
         await browser.sign_in()
         anna = await Browser(browser.proxy).sign_in(PAYER)
@@ -219,13 +219,13 @@ async def test_open_pages_are_told_of_their_approvals(tmp_path: Path) -> None:
             assert (row["status"], row["reason"]) == ("denied", "no")
             while (await payer.next("stats"))[0] != {"approvals_pending": 1}:
                 pass
-            # A page that comes later knows the number at once.
+            # A page that opens later gets the number at once.
             async with listening(browser) as later:
                 assert (await later.next("stats"))[0]["approvals_pending"] == 3
 
 
 async def test_an_approval_too_long_for_an_event_is_announced(tmp_path: Path) -> None:
-    """Its id, tool and state come, and the word that the page has to read the rest."""
+    """The event of a long approval has its id, tool and status, and a mark that it was cut."""
     async with asked(tmp_path) as browser:
         await browser.sign_in()
         async with listening(browser) as events:

@@ -1,4 +1,4 @@
-"""Capturing bytes: only where an administrator asked, in bounds, sealed, and aligned afterwards."""
+"""Captures of bytes: only on an order of an administrator, bounded, and aligned afterwards."""
 
 import base64
 import io
@@ -23,23 +23,23 @@ from proxy.server.ui.aligning import aligned
 from proxy.upstreams.recorded.fixtures import load_turns
 
 _MINTED = re.compile(rb"chatcmpl-\w+")
-"""The id that each composed stream gets."""
+"""The id that the proxy gives each composed stream."""
 
 
 async def asked(browser: Browser, secret: str = CLIENT, **more: Any) -> tuple[str, bytes]:
-    """Ask the question; the run's id and the answer's bytes."""
+    """Ask the question, and return the run's id and the answer's bytes."""
     answer = await browser.proxy.ask({**QUESTION, **more}, bearer(secret))
     assert answer.status == 200, answer.body
     return answer.header("x-toolrelay-run") or "", answer.body
 
 
 def body_of(wire: dict[str, Any], leg: str) -> bytes:
-    """The bytes of a leg."""
+    """Return the bytes of a leg."""
     return b"".join(base64.b64decode(chunk["data"]) for chunk in wire["chunks"] if chunk["leg"] == leg)
 
 
 async def test_nothing_is_captured_until_somebody_asks() -> None:
-    """Without an order there are no bytes, and upstreams are asked without anything between."""
+    """Without an order no bytes are captured, and the page gets the reason."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         run_id, _ = await asked(browser)
@@ -50,7 +50,7 @@ async def test_nothing_is_captured_until_somebody_asks() -> None:
 
 
 async def test_both_sides_of_a_run_are_captured_and_aligned() -> None:
-    """What the client sent and got, what the upstream got and sent; untouched stretches are one span."""
+    """A capture has the bytes of client and upstream, aligned in spans; untouched spans are equal."""
     async with ui_proxy() as (browser, upstream):
         await browser.sign_in()
         order = await browser.send("POST", "capture", {"runs": 1, "minutes": 5})
@@ -83,7 +83,7 @@ async def test_both_sides_of_a_run_are_captured_and_aligned() -> None:
 
 
 async def test_a_captured_run_is_a_fixture_that_can_be_replayed(tmp_path: Path) -> None:
-    """The archive has both sides byte for byte, and an upstream that replays it answers the same."""
+    """The fixture has both sides byte for byte, and an upstream that replays it gives the same answer."""
     async with ui_proxy() as (browser, upstream):
         await browser.sign_in()
         early, _ = await asked(browser)
@@ -119,7 +119,7 @@ async def test_a_captured_run_is_a_fixture_that_can_be_replayed(tmp_path: Path) 
 
 
 async def test_a_capture_is_for_one_key_and_can_be_ended() -> None:
-    """Runs of others are left alone, and after its end those of the key, too."""
+    """A capture for one key captures no run of another key, and no run after its end."""
     tables = {"boss": declared(ADMIN, admin=True), "webui": declared(CLIENT)}
     async with ui_proxy(keys=tables) as (browser, _):
         await browser.sign_in()
@@ -134,7 +134,7 @@ async def test_a_capture_is_for_one_key_and_can_be_ended() -> None:
 
 
 async def test_a_capture_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In runs, in time, and in bytes; what is past them is marked."""
+    """A capture is bounded in runs, minutes and bytes; a run with more bytes is marked as truncated."""
     monkeypatch.setattr(taping, "MAX_BYTES", 300)
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
@@ -152,7 +152,7 @@ async def test_a_capture_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     "config", [{"ui": {"capture": "off"}}, {"store": {"content": "none"}}], ids=["off", "no content"]
 )
 async def test_nothing_is_captured_where_content_is_not_kept(config: dict[str, Any]) -> None:
-    """The operator's word on content holds for captures."""
+    """The proxy refuses captures if they are turned off, or if the store keeps no content."""
     async with ui_proxy(**config) as (browser, _):
         await browser.sign_in()
         answer = await browser.send("POST", "capture", {"runs": 1})
@@ -161,7 +161,7 @@ async def test_nothing_is_captured_where_content_is_not_kept(config: dict[str, A
 
 
 async def test_a_client_that_wants_nothing_kept_is_not_captured() -> None:
-    """A request that must not be kept uses up no order, and nothing of it is kept with its run either."""
+    """A request with ``store: false`` uses up no order, and no bytes of it are kept with its run."""
     nothing = {"model": "m", "input": "hi", "store": False}
     async with ui_proxy(store={"content": "all"}) as (browser, _):
         await browser.sign_in()
@@ -175,7 +175,7 @@ async def test_a_client_that_wants_nothing_kept_is_not_captured() -> None:
 
 
 async def test_an_order_ends_with_its_time_and_its_runs() -> None:
-    """One whose time is over captures nothing, and neither does one that has captured its runs."""
+    """A captured run uses up one run of its order, and an order whose time is over captures nothing."""
     now = [1000.0]
     async with ui_proxy() as (browser, _):
         captures = Captures(browser.proxy.services.store, None, now=lambda: now[0])
@@ -189,7 +189,7 @@ async def test_an_order_ends_with_its_time_and_its_runs() -> None:
 
 
 async def test_other_workers_are_told_and_read_the_order(tmp_path: Path) -> None:
-    """A process over the same record captures once it is told, and what it kept can be read at the other."""
+    """Another worker on the same store captures once it is told, and the first one can read the bytes."""
     keys = {"boss": declared(ADMIN, admin=True), "webui": declared(CLIENT)}
     store = {"url": f"sqlite:///{tmp_path / 'r.db'}"}
     told = Peers()
@@ -221,7 +221,7 @@ PIECES = st.lists(st.sampled_from([b"data: a\n\n", b"data: b\n\n", b"data: c\n\n
 
 @given(PIECES, PIECES)
 def test_spans_cover_each_side_once_and_in_order(a: list[bytes], b: list[bytes]) -> None:
-    """Whatever came and went, each byte of either side is in one span, and untouched ones are the same."""
+    """Each byte of either side is in one span, and untouched spans are equal on both sides."""
     bodies = {"upstream.1.response": b"".join(a), "client.response": b"".join(b)}
     legs = [{"id": name, "content_type": "text/event-stream"} for name in bodies]
     chunks = [{"leg": name, "data": base64.b64encode(body).decode()} for name, body in bodies.items()]

@@ -1,4 +1,4 @@
-"""The event stream of the web UI: what happens is told soon, in bounds, and to nobody whose session ended."""
+"""The event stream of the web UI: it is prompt and bounded, and ends with its session."""
 
 import asyncio
 import json
@@ -25,12 +25,12 @@ FAST_S = 0.02
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits a second between two looks."""
+    """Shorten the interval at which the feed polls the store."""
     monkeypatch.setattr(feeding, "POLL_S", FAST_S)
 
 
 async def test_a_run_appears_while_it_happens() -> None:
-    """Each page that listens is told of a run, and of its end, with the calls in it."""
+    """Each open page is told of a run, of its calls and of its end."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         async with listening(browser) as one, listening(browser) as two:
@@ -49,7 +49,7 @@ async def test_a_run_appears_while_it_happens() -> None:
 
 
 async def test_nobody_looks_while_nobody_listens() -> None:
-    """Without a page the record is not asked, and the last one that leaves ends the asking."""
+    """Without an open page nothing polls the store, and the last page that leaves ends the polling."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         store, asked = browser.proxy.services.store, []
@@ -71,7 +71,7 @@ async def test_nobody_looks_while_nobody_listens() -> None:
 
 
 async def test_a_page_goes_on_where_it_was() -> None:
-    """After a lost connection the events since then come, or the word that too much was missed."""
+    """A page that reconnects gets the events since its last one, or a reset if that one is unknown."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         store = browser.proxy.services.store
@@ -93,7 +93,7 @@ async def test_a_page_goes_on_where_it_was() -> None:
 
 
 async def test_too_many_pages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session has four, and a process twenty; one that leaves makes room."""
+    """The event streams of a session and of a process are limited; a page that leaves makes room."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         async with listening(browser) as one, listening(browser), listening(browser):
@@ -114,7 +114,7 @@ async def test_too_many_pages_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_the_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page whose key is revoked is told so, and nothing more."""
+    """If the key of a session is revoked, its page is told so, and the stream ends."""
     monkeypatch.setattr(live.Live.__init__, "__kwdefaults__", {"comment_s": FAST_S})
     async with ui_proxy() as (browser, _):
         store = browser.proxy.services.store
@@ -128,7 +128,7 @@ async def test_the_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_server_that_ends_waits_for_no_page() -> None:
-    """A stream ends when the process begins to drain."""
+    """An event stream ends when the process begins to drain."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         async with listening(browser) as events:
@@ -140,7 +140,7 @@ async def test_a_server_that_ends_waits_for_no_page() -> None:
 
 
 async def test_what_strangers_write_cannot_end_an_event() -> None:
-    """Newlines, controls and hidden characters of a model's name or a tool are data in one line of ASCII."""
+    """Newlines, control characters and hidden ones in a model's name are data in one event of ASCII."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         hostile = "x\n\nevent: end\ndata: {}\n\n\r\u2028<img src=x onerror=alert(1)>\x1b[2J\u202e"
@@ -153,7 +153,7 @@ async def test_what_strangers_write_cannot_end_an_event() -> None:
 
 
 async def test_a_slow_page_costs_no_memory() -> None:
-    """Of each run only the newest word waits; past a bound the page is told to read anew."""
+    """For a slow page only a run's newest event waits; beyond a limit the page is told to load all anew."""
     store = open_store("memory:", StoreOptions())
     await store.start()
     feed = Feed(store, RunRows(store), "e", None)
@@ -176,7 +176,7 @@ async def test_a_slow_page_costs_no_memory() -> None:
 
 
 async def test_an_old_run_that_ends_is_seen() -> None:
-    """A run that began before a hundred others is told of when it ends, and when a call of it begins."""
+    """A run that began before a hundred others is reported when a call of it begins, and when it ends."""
     store = open_store("memory:", StoreOptions())
     await store.start()
     old = run(0, status="running", ended_at=None)

@@ -1,4 +1,4 @@
-"""What the pages of the web UI read: runs, tools, servers, keys, usage, settings; and the playground."""
+"""The data of the web UI's pages: runs, tools, servers, keys, usage and settings; and the playground."""
 
 import json
 from typing import Any
@@ -20,14 +20,14 @@ TIME = "core__get_current_time"
 
 
 async def asked(browser: Browser) -> str:
-    """Ask the question with the client's key; the run's id."""
+    """Ask the question with the client's key, and return the run's id."""
     answer = await browser.proxy.ask(QUESTION, bearer(CLIENT))
     assert answer.status == 200
     return answer.header("x-toolrelay-run") or ""
 
 
 async def test_the_list_is_that_of_admin_with_names_and_calls() -> None:
-    """Filters, pages and rows are those of /admin/runs."""
+    """The list has the filters, pages and rows of ``/admin/runs``, with the caller's name and the calls."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         fill(browser.proxy.services.store)
@@ -48,7 +48,7 @@ async def test_the_list_is_that_of_admin_with_names_and_calls() -> None:
 
 
 async def test_a_run_is_shown_with_its_time_line_offer_and_budgets() -> None:
-    """Offsets, time to the first piece, the rule of each tool, and what each budget has left."""
+    """A run is shown with its offsets, its time to the first piece, each tool's rule, and its budgets."""
     async with ui_proxy(policy={"allow": ["core__get_current_time"]}, keys=keys()) as (browser, _):
         await browser.sign_in()
         run_id = await asked(browser)
@@ -78,12 +78,12 @@ async def test_a_run_is_shown_with_its_time_line_offer_and_budgets() -> None:
 
 
 def keys() -> dict[str, Any]:
-    """An administrator and a client that may use all tools that policy allows."""
+    """Return an administrator's key and a client's, which may use all tools that policy allows."""
     return {"boss": declared(ADMIN, admin=True), "webui": declared(CLIENT)}
 
 
 async def test_who_reads_content_is_in_the_log() -> None:
-    """Messages, copies, exports with content and replays are told of, with the key's name."""
+    """The log names the key that reads messages, a copy of a request, or an export with content."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         run_id = await asked(browser)
@@ -99,7 +99,7 @@ async def test_who_reads_content_is_in_the_log() -> None:
 
 
 async def test_a_request_is_copied_for_a_shell_and_for_python() -> None:
-    """As it was sent where it was kept, with the key left out; a stranger's words stay in their quotes."""
+    """A stored request is copied as it was sent, but without its key, and with hostile text in quotes."""
     hostile = "'; rm -rf / #\n\"$(id)`id`\\"
     body = {"model": "m", "messages": [{"role": "user", "content": hostile}]}
     async with ui_proxy() as (browser, _):
@@ -126,7 +126,7 @@ async def test_a_request_is_copied_for_a_shell_and_for_python() -> None:
 
 
 async def test_two_runs_are_compared() -> None:
-    """Fields, turns and calls in pairs; what one of them lacks is null."""
+    """Two runs are compared by fields, turns and calls; what one of them lacks is null."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         fill(browser.proxy.services.store)
@@ -141,7 +141,7 @@ async def test_two_runs_are_compared() -> None:
 
 
 async def test_an_export_is_a_line_of_the_command() -> None:
-    """What is saved is what `runs export` writes."""
+    """A run is exported as a file of JSON lines, without its messages."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         run_id = await asked(browser)
@@ -152,7 +152,7 @@ async def test_an_export_is_a_line_of_the_command() -> None:
 
 
 async def test_a_run_is_replayed_offline() -> None:
-    """The same words and results make the same run; nothing is asked, and the record has no further run."""
+    """A replay gives the same run; it asks no upstream, and the store gets no further run."""
     async with ui_proxy(store={"content": "all"}) as (browser, upstream):
         await browser.sign_in()
         run_id = await asked(browser)
@@ -172,7 +172,7 @@ async def test_a_run_is_replayed_offline() -> None:
 
 
 async def test_a_replay_shows_what_the_present_tools_change() -> None:
-    """A tool that is not loaded any more is named, and what the run does without it."""
+    """A replay names a tool that is no longer loaded, and shows how the run differs without it."""
     async with ui_proxy(store={"content": "all"}) as (browser, _):
         await browser.sign_in()
         run_id = await asked(browser)
@@ -187,7 +187,7 @@ async def test_a_replay_shows_what_the_present_tools_change() -> None:
 
 
 async def test_a_replay_that_cannot_be_made_says_what_the_record_lacks() -> None:
-    """Without content there is nothing to replay."""
+    """A run without stored content cannot be replayed, and the error names the setting."""
     async with ui_proxy(store={"content": "none"}) as (browser, _):
         await browser.sign_in()
         run_id = await asked(browser)
@@ -197,7 +197,7 @@ async def test_a_replay_that_cannot_be_made_says_what_the_record_lacks() -> None
 
 
 async def test_a_run_that_asked_no_model_has_nothing_to_replay() -> None:
-    """A direct call of a tool, and an answer that a call still waits: each says so."""
+    """A direct call of a tool, or an answer about a waiting call, cannot be replayed; the error says why."""
     asks: dict[str, Any] = {"allow": ["core__*"], "policy": {"approve": [TIME]}, "approvals": {}}
     asks |= {
         "store": {"content": "all"},
@@ -232,7 +232,7 @@ async def test_a_run_that_asked_no_model_has_nothing_to_replay() -> None:
 
 
 async def test_every_page_reads_a_record_in_postgresql() -> None:
-    """Runs, comparison, usage, keys, tools, health, captured bytes and replay do not depend on the store."""
+    """The data of all pages, and replays, work with a store in PostgreSQL, too."""
     need_postgres()
     async with new_schema() as url, ui_proxy(store={"url": url, "content": "all"}) as (browser, _):
         await browser.sign_in()
@@ -255,7 +255,7 @@ async def test_every_page_reads_a_record_in_postgresql() -> None:
 
 
 async def test_upstreams_have_what_doctor_found_last() -> None:
-    """Of the address that they have now; what cannot be read is not there."""
+    """An upstream has the doctor's last findings for its present address; unreadable ones are left out."""
     findings = [KeptFinding("end mark", "no", "the stream has no end mark"), KeptFinding("usage", "ok")]
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
@@ -281,7 +281,7 @@ async def test_upstreams_have_what_doctor_found_last() -> None:
 
 
 async def test_what_is_copied_has_the_address_of_the_page() -> None:
-    """Behind a proxy that ends TLS the session's cookie has another name, and the address https."""
+    """A copied request has the page's address, which is https if the cookie is one of a page over https."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         run_id = await asked(browser)
@@ -293,7 +293,7 @@ async def test_what_is_copied_has_the_address_of_the_page() -> None:
 
 
 async def test_tools_say_why_they_are_offered_and_how_they_did() -> None:
-    """The rows of /admin/tools, with use and the line that would change a decision."""
+    """Each tool has the reason why it is withheld, the setting that would change that, and its use."""
     async with ui_proxy(policy={"allow": ["core__get_current_time"]}, keys=keys()) as (browser, _):
         await browser.sign_in()
         await asked(browser)
@@ -308,7 +308,7 @@ async def test_tools_say_why_they_are_offered_and_how_they_did() -> None:
 
 
 async def test_a_decision_is_explained_step_by_step() -> None:
-    """Policy, the key and the upstream in turn, and the line of whoever refused."""
+    """An explanation has the step that refused a tool, and the setting that would allow it."""
     tables = {
         "boss": declared(ADMIN, admin=True),
         "webui": declared(CLIENT, tools=["core__get_current_time"]),
@@ -330,7 +330,7 @@ async def test_a_decision_is_explained_step_by_step() -> None:
 
 
 async def test_keys_are_shown_without_their_secrets() -> None:
-    """What each may do, and whether it is valid."""
+    """The list of keys has their rights and their validity, but not their secrets."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         answer = await browser.get("keys")
@@ -343,7 +343,7 @@ async def test_keys_are_shown_without_their_secrets() -> None:
 
 
 async def test_usage_is_that_of_the_command() -> None:
-    """Groups by what is asked for; a word that is none is refused."""
+    """Usage is grouped by the given fields; an invalid field is refused."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         fill(browser.proxy.services.store)
@@ -357,7 +357,7 @@ async def test_usage_is_that_of_the_command() -> None:
 
 
 async def test_settings_upstreams_and_health_show_no_secret() -> None:
-    """Secrets are shown as where they come from, addresses without what may be secret in them."""
+    """Settings show where a secret comes from, and no page shows a secret."""
     store = {"content": "all"}
     async with ui_proxy(store=store) as (browser, _):
         await browser.sign_in()
@@ -379,7 +379,7 @@ async def test_settings_upstreams_and_health_show_no_secret() -> None:
     "path", ["tools/x", "mcp?x=1", "keys/x", "upstreams?a", "settings/x", "health/x", "none"]
 )
 async def test_there_is_nothing_else(path: str) -> None:
-    """Another path or parameter is refused, in JSON."""
+    """Another path or parameter gets an error in JSON."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         answer = await browser.get(path)
@@ -388,7 +388,7 @@ async def test_there_is_nothing_else(path: str) -> None:
 
 
 async def test_the_playground_asks_as_a_caller_with_few_rights() -> None:
-    """The same stream as the API's, for a caller of its own: its models, its tools, its limit."""
+    """The playground streams like the API, for a caller with its own models, tools and limit."""
     ui = {
         "playground_models": ["m"],
         "playground_tools": ["core__get_current_time"],
@@ -432,7 +432,7 @@ async def test_the_playground_asks_as_a_caller_with_few_rights() -> None:
     ],
 )
 async def test_the_playground_reaches_nothing_else(method: str, path: str) -> None:
-    """It generates and lists models; the upstream is not asked for anything else."""
+    """The playground only generates and lists models; other paths get a 404 and reach no upstream."""
     async with ui_proxy() as (browser, upstream):
         await browser.sign_in()
         answer = await browser.send(method, path, {} if method == "POST" else None)
@@ -441,7 +441,7 @@ async def test_the_playground_reaches_nothing_else(method: str, path: str) -> No
 
 
 async def test_the_playground_can_be_turned_off() -> None:
-    """Without models there is none, and the page is told so."""
+    """Without playground models there is no playground, and the page is told so."""
     async with ui_proxy(ui={"playground_models": []}) as (browser, _):
         await browser.sign_in()
         assert (await browser.send("POST", "play/v1/chat/completions", QUESTION)).status == 404
@@ -449,7 +449,7 @@ async def test_the_playground_can_be_turned_off() -> None:
 
 
 async def test_the_playground_needs_the_session_and_the_pages_header() -> None:
-    """Neither another site's page nor a client's key asks there."""
+    """The playground refuses a request without a session or the page's header, also with a client's key."""
     async with ui_proxy() as (browser, upstream):
         assert (await browser.send("POST", "play/v1/chat/completions", QUESTION)).status == 401
         answer = await browser.proxy.ask(QUESTION, bearer(CLIENT), path="/ui/api/play/v1/chat/completions")

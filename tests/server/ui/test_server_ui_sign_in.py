@@ -1,4 +1,4 @@
-"""Sign-in to the web UI: by a key or a link, for this origin alone, and no longer than the key is valid."""
+"""Sign-in to the web UI: by key or link, for its own origin only, and only while the key is valid."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ GETS = ("runs", "runs/run_1", "compare", "tools", "mcp", "keys", "usage", "upstr
 
 
 async def code_of(proxy: Proxy, **how: float) -> str:
-    """A code for a link, as `toolrelay ui` makes it from the record."""
+    """Return a code for a link, as ``toolrelay ui`` makes it from the store."""
     _, hash_key = await proxy.services.store.hash_key()
     import time
 
@@ -22,7 +22,7 @@ async def code_of(proxy: Proxy, **how: float) -> str:
 
 
 async def test_an_administrators_key_is_exchanged_for_a_cookie() -> None:
-    """The cookie is sent below /ui alone, by no script and by no other site."""
+    """An administrator gets a cookie for paths below ``/ui`` only, hidden from scripts and other sites."""
     async with ui_proxy() as (browser, _):
         assert (await browser.get("session")).status == 401
         answer = await browser.send("POST", "session", {"key": ADMIN})
@@ -46,7 +46,7 @@ async def test_an_administrators_key_is_exchanged_for_a_cookie() -> None:
 
 
 async def test_over_https_the_cookie_is_sent_by_https_alone() -> None:
-    """The browser says itself by what it reached us."""
+    """If the browser's origin is https, the cookie is marked as secure."""
     async with ui_proxy() as (browser, _):
         host = f"127.0.0.1:{browser.proxy.port}"
         answer = await browser.send(
@@ -60,7 +60,7 @@ async def test_over_https_the_cookie_is_sent_by_https_alone() -> None:
 
 
 async def test_nobody_signs_in_in_the_clear_from_another_machine() -> None:
-    """A session would be read on the way."""
+    """Sign-in over plain HTTP from another machine is refused, as others could read the session."""
     async with ui_proxy(server={"host": "0.0.0.0"}) as (browser, _):
         host = f"192.0.2.1:{browser.proxy.port}"
         answer = await browser.send(
@@ -70,7 +70,7 @@ async def test_nobody_signs_in_in_the_clear_from_another_machine() -> None:
 
 
 async def test_a_link_signs_in_once_and_not_for_long() -> None:
-    """A code is good once, within its minute, and only if it was made with the record's own key."""
+    """A code works once, within its minute, and only if it was made with the store's own key."""
     async with ui_proxy() as (browser, _):
         code = await code_of(browser.proxy)
         answer = await browser.send("POST", "session", {"code": code})
@@ -90,7 +90,7 @@ async def test_a_link_signs_in_once_and_not_for_long() -> None:
 
 
 async def test_a_cookie_is_no_code_and_a_code_no_cookie() -> None:
-    """What is signed says what it is for."""
+    """A cookie does not work as a code, and a code does not work as a cookie."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         cookie = browser.cookie.partition("=")[2]
@@ -100,7 +100,7 @@ async def test_a_cookie_is_no_code_and_a_code_no_cookie() -> None:
 
 
 async def test_keys_that_open_nothing_here_are_refused_alike() -> None:
-    """A client's key, an unknown one and none get the same words."""
+    """A client's key, an unknown key and an empty one get the same refusal."""
     async with ui_proxy() as (browser, _):
         answers = [await browser.send("POST", "session", {"key": key}) for key in (CLIENT, "tr_unknown", "")]
         assert {answer.status for answer in answers} == {401}
@@ -108,7 +108,7 @@ async def test_keys_that_open_nothing_here_are_refused_alike() -> None:
 
 
 async def test_failed_sign_ins_are_few() -> None:
-    """After five of an address in a minute the right key is not looked at either."""
+    """After five failed sign-ins from an address in a minute, the right key gets a 429, too."""
     async with ui_proxy() as (browser, _):
         for _ in range(5):
             assert (await browser.send("POST", "session", {"key": "tr_wrong"})).status == 401
@@ -119,7 +119,7 @@ async def test_failed_sign_ins_are_few() -> None:
 
 @pytest.mark.parametrize("path", GETS)
 async def test_nothing_is_read_without_a_session(path: str) -> None:
-    """No cookie, a wrong one and one of another server open nothing."""
+    """A request without a cookie, or with an invalid one, gets a 401."""
     async with ui_proxy() as (browser, _):
         for cookie in ("", "toolrelay_ui=x", "toolrelay_ui=a.b", "toolrelay_ui=e30.AAAA", "other=1"):
             browser.cookie = cookie
@@ -131,7 +131,7 @@ async def test_nothing_is_read_without_a_session(path: str) -> None:
 
 @pytest.mark.parametrize("path", GETS)
 async def test_nothing_is_read_from_another_sites_page(path: str) -> None:
-    """A page of another origin gets nothing with its reader's cookie, whatever its browser says of it."""
+    """A page of another origin gets a 403 even with its reader's cookie."""
     async with ui_proxy(server={"cors_origins": ["http://localhost:3000"]}) as (browser, _):
         await browser.sign_in()
         for headers in (
@@ -158,7 +158,7 @@ async def test_nothing_is_read_from_another_sites_page(path: str) -> None:
     ],
 )
 async def test_nothing_is_changed_from_another_sites_page(headers: dict[str, str | None]) -> None:
-    """A write needs the page's own header, and comes from the proxy's own origin."""
+    """A write is refused unless it has the page's own header and comes from the proxy's own origin."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         for method, path, body in (
@@ -171,14 +171,14 @@ async def test_nothing_is_changed_from_another_sites_page(headers: dict[str, str
 
 
 async def test_a_form_changes_nothing() -> None:
-    """A body that is no JSON is not read."""
+    """A write whose body is not JSON gets a 415."""
     async with ui_proxy() as (browser, _):
         answer = await browser.send("POST", "session", {"key": ADMIN}, {"Content-Type": "text/plain"})
         assert answer.status == 415
 
 
 async def test_the_cookie_is_good_for_nothing_else() -> None:
-    """No path of the API, of /admin or of the metrics looks at a cookie."""
+    """The API, ``/admin`` and ``/metrics`` ignore the cookie."""
     async with ui_proxy() as (browser, upstream):
         await browser.sign_in()
         headers = browser.headers(writes=False)
@@ -190,7 +190,7 @@ async def test_the_cookie_is_good_for_nothing_else() -> None:
 
 
 async def test_signing_out_ends_the_session_for_good() -> None:
-    """A copy of the cookie is worth nothing any more."""
+    """After signing out a copy of the cookie does not work either."""
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         kept = browser.cookie
@@ -203,7 +203,7 @@ async def test_signing_out_ends_the_session_for_good() -> None:
 
 
 async def test_a_session_ends_with_its_key() -> None:
-    """The next request after a revocation is refused."""
+    """The next request after the key's revocation is refused."""
     async with ui_proxy() as (browser, _):
         store = browser.proxy.services.store
         secret = await made(store, "temp", admin=True)
@@ -215,7 +215,7 @@ async def test_a_session_ends_with_its_key() -> None:
 
 
 async def test_every_worker_knows_a_session(tmp_path: Any) -> None:
-    """Over one record, what one server signed the other takes, and what one ended is over at both."""
+    """Servers on one store accept each other's sessions and codes, and know each other's sign-outs."""
     keys = {"boss": declared(ADMIN, admin=True)}
     store = {"url": f"sqlite:///{tmp_path / 'r.db'}"}
     config = make_config("http://127.0.0.1:9/v1", keys=keys, store=store)
@@ -231,7 +231,7 @@ async def test_every_worker_knows_a_session(tmp_path: Any) -> None:
 
 
 class Keys:
-    """No client keys."""
+    """An empty set of client keys."""
 
     async def find(self, secret: str) -> None:
         return None
@@ -241,7 +241,7 @@ class Keys:
 
 
 class Marks:
-    """Marks that last for ever."""
+    """Marks that never expire."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -256,7 +256,7 @@ class Marks:
 
 
 async def test_sessions_end_by_the_clock() -> None:
-    """Unused for an hour, or used for as long as it lasts; one from the future is none."""
+    """A session ends after an hour without use, or at its full age; one from the future is invalid."""
     now = [1000.0]
     sessions = Sessions(b"k" * 32, Keys(), Marks(), lasts_s=3 * 3600, now=lambda: now[0])
     session = await sessions.by_code(sessions.code())
@@ -278,7 +278,7 @@ async def test_sessions_end_by_the_clock() -> None:
 
 
 async def test_what_is_signed_cannot_be_changed() -> None:
-    """Every change of a cookie makes it nobody's."""
+    """A cookie with any changed character is invalid."""
     now = [1000.0]
     sessions = Sessions(b"k" * 32, Keys(), Marks(), lasts_s=3600, now=lambda: now[0])
     session = await sessions.by_code(sessions.code())
@@ -286,7 +286,7 @@ async def test_what_is_signed_cannot_be_changed() -> None:
     cookie = sessions.cookie(session)
     for place in range(len(cookie)):
         changed = cookie[:place] + ("A" if cookie[place] != "A" else "B") + cookie[place + 1 :]
-        # The last character of base64 may have bits that say nothing.
+        # The last character of base64 may have unused bits.
         assert place in (len(cookie) - 1, cookie.index(".") - 1) or await sessions.by_cookie(changed) is None
     for odd in ("", ".", "a", "a.b.c", "x" * 5000, json.dumps({"n": 1}) + "."):
         assert await sessions.by_cookie(odd) is None

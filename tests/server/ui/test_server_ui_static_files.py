@@ -1,4 +1,4 @@
-"""The files of the web UI: what is served, to whom, and how long a browser may keep it."""
+"""The files of the web UI: which are served, to whom, and how long a browser may cache them."""
 
 import gzip
 import re
@@ -18,7 +18,7 @@ LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch
 
 
 def folder(path: Path) -> Path:
-    """A folder of pages, with some files that must not be served."""
+    """Fill a folder with pages, and with some files that must not be served."""
     (path / "pages").mkdir()
     (path / "index.html").write_text('<script type="module" src="/ui/static/app.js"></script>')
     (path / "app.js").write_text('import "./pages/runs.js";\n' + "// long\n" * 400)
@@ -32,7 +32,7 @@ def folder(path: Path) -> Path:
 def ask(
     files: StaticFiles, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """A file's response: status, headers in lower case, body."""
+    """Return a file's response: its status, its headers in lower case, and its body."""
     request = edge_request(method, path, headers)
     response = files.answer(request, request.head[Targets(SERVED)])
     body = response.body
@@ -41,7 +41,7 @@ def ask(
 
 
 def test_files_are_kept_by_their_version(tmp_path: Path) -> None:
-    """The page names files by a digest of them all; what is asked for there never changes."""
+    """The page names its files by a digest of all files, so browsers may cache them for ever."""
     files = StaticFiles(folder(tmp_path))
     status, headers, page = ask(files, "/ui/")
     assert status == 200
@@ -55,7 +55,7 @@ def test_files_are_kept_by_their_version(tmp_path: Path) -> None:
     assert headers["content-type"] == "text/javascript; charset=utf-8"
     assert headers["cache-control"] == "public, max-age=31536000, immutable"
     assert script.startswith(b'import "./pages/runs.js"')
-    # What it imports by a relative name has the same version.
+    # A file that it imports by a relative name has the same version.
     assert ask(files, f"/ui/static/{files.version}/pages/runs.js")[2] == b"export {}"
     status, headers, _ = ask(files, "/ui/static/app.js")
     assert (status, headers["cache-control"]) == (200, "no-cache")
@@ -64,7 +64,7 @@ def test_files_are_kept_by_their_version(tmp_path: Path) -> None:
 
 
 def test_a_file_that_did_not_change_is_not_sent_again(tmp_path: Path) -> None:
-    """A browser that has the file is told so."""
+    """A browser that has the newest file gets a 304 without a body."""
     files = StaticFiles(folder(tmp_path))
     _, headers, _ = ask(files, "/ui/static/app.js")
     status, again, body = ask(files, "/ui/static/app.js", **{"If-None-Match": f'"x", {headers["etag"]}'})
@@ -74,7 +74,7 @@ def test_a_file_that_did_not_change_is_not_sent_again(tmp_path: Path) -> None:
 
 
 def test_large_files_are_sent_compressed_to_those_who_take_it(tmp_path: Path) -> None:
-    """gzip is made once; who does not take it gets the file as it is."""
+    """A browser that accepts gzip gets a large file compressed; another one gets it as it is."""
     files = StaticFiles(folder(tmp_path))
     _, headers, packed = ask(files, "/ui/static/app.js", **{"Accept-Encoding": "br, gzip"})
     assert headers["content-encoding"] == "gzip"
@@ -102,7 +102,7 @@ def test_large_files_are_sent_compressed_to_those_who_take_it(tmp_path: Path) ->
     ],
 )
 def test_nothing_else_of_the_folder_is_served(tmp_path: Path, path: str) -> None:
-    """Only files of known kinds and plain names; no links, and no address of an older version."""
+    """Only files of known kinds and plain names are served, without links and without other versions."""
     with pytest.raises(RequestError) as fault:
         ask(StaticFiles(folder(tmp_path)), path)
     assert fault.value.status == 404
@@ -110,19 +110,19 @@ def test_nothing_else_of_the_folder_is_served(tmp_path: Path, path: str) -> None
 
 
 def test_a_page_is_only_read(tmp_path: Path) -> None:
-    """Nothing can be written to a page."""
+    """A POST to a page gets a 405."""
     with pytest.raises(RequestError) as fault:
         ask(StaticFiles(folder(tmp_path)), "/ui/", "POST")
     assert fault.value.status == 405
 
 
 def test_a_folder_without_files_says_so(tmp_path: Path) -> None:
-    """An installation that lacks the files answers with a page that says that."""
+    """An installation without the files answers with a page that says so."""
     assert b"has no files" in ask(StaticFiles(tmp_path / "none"), "/ui/")[2]
 
 
 async def test_the_pages_have_a_strict_policy_and_need_no_key() -> None:
-    """Nothing inline runs, nothing of another origin is loaded, and no page may frame these."""
+    """Pages need no key; their policy forbids inline scripts, other origins' content and framing."""
     async with ui_proxy() as (browser, _):
         for path in ("/ui/", "/ui/runs", "/ui/runs/run_1/wire"):
             answer = await browser.proxy.ask(method="GET", path=path)
@@ -137,7 +137,7 @@ async def test_the_pages_have_a_strict_policy_and_need_no_key() -> None:
 
 
 async def test_a_link_from_another_site_opens_a_page_and_nothing_else() -> None:
-    """A view can be mailed: the page is the same for everybody.  What it reads no other site gets."""
+    """A link from another site may open a page, but it may not frame the page or read data."""
     async with ui_proxy() as (browser, _):
         ask_ = browser.proxy.ask
         assert (await ask_(None, LINK, method="GET", path="/ui/runs")).status == 200
@@ -149,14 +149,14 @@ async def test_a_link_from_another_site_opens_a_page_and_nothing_else() -> None:
 
 
 async def test_the_pages_can_be_turned_off() -> None:
-    """Without them there is nothing below /ui."""
+    """With ``ui.enabled`` false nothing exists below ``/ui``."""
     async with ui_proxy(ui={"enabled": False}) as (browser, _):
         for path in ("/ui", "/ui/", "/ui/api/session"):
             assert (await browser.proxy.ask(method="GET", path=path)).status == 404
 
 
 async def test_an_open_server_on_a_network_has_no_pages() -> None:
-    """Where everybody comes in without a key, only a reader on this machine gets the pages."""
+    """A server that needs no keys serves the pages only if it listens on loopback."""
     config: dict[str, Any] = {"keys": {}, "auth": {"mode": "open"}}
     async with ui_proxy(**config, server={"host": "0.0.0.0"}) as (browser, _):
         assert (await browser.proxy.ask(method="GET", path="/ui/")).status == 404

@@ -26,7 +26,7 @@ HELLO = stream(role(), content("Hel", "lo."), finish(), usage(3, 2))
 async def proxied(
     *scripts: Any, wire: str = "chat", keyed: bool = False, **sections: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy before a scripted upstream of some dialect."""
+    """Run a proxy in front of a scripted upstream of this dialect."""
     make = key_config if keyed else make_config
     async with (
         RawUpstream(*scripts) as upstream,
@@ -37,7 +37,7 @@ async def proxied(
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 async def test_a_message_is_answered_with_the_events_of_the_stream(wire: str) -> None:
-    """Each event is one message of JSON, numbered from 0; there is no end mark."""
+    """Each event of an answer is one message of JSON, numbered from 0, and there is no end mark."""
     script = HELLO if wire == "chat" else responses.stream(responses.message("Hello."))
     async with proxied(script, wire=wire) as (proxy, upstream), connected(proxy) as client:
         turn = await client.ask(input="hi", stream=False)
@@ -53,7 +53,7 @@ async def test_a_message_is_answered_with_the_events_of_the_stream(wire: str) ->
 
 
 async def test_server_tools_run_behind_a_message() -> None:
-    """A call of ours is made and hidden, as over HTTP."""
+    """The proxy makes a call of a server tool and hides it from the client, as over HTTP."""
     scripts = (stream(role(), call("call_1", ECHO, '{"text":"noon"}'), finish("tool_calls")), HELLO)
     async with proxied(*scripts, modules=("probe_tools",)) as (proxy, upstream), connected(proxy) as client:
         turn = await client.ask(input="hi")
@@ -65,7 +65,7 @@ async def test_server_tools_run_behind_a_message() -> None:
 
 
 async def test_a_connection_goes_on_from_what_is_not_stored() -> None:
-    """``store: false`` is remembered by the connection alone: another one knows nothing of it."""
+    """Only the connection itself remembers a response with ``store: false``; others do not know it."""
     async with proxied(HELLO, HELLO) as (proxy, upstream):
         async with connected(proxy) as client:
             first = await client.ask(input="one", store=False)
@@ -81,7 +81,7 @@ async def test_a_connection_goes_on_from_what_is_not_stored() -> None:
 
 
 async def test_a_responses_upstream_gets_the_whole_of_what_it_does_not_store() -> None:
-    """It keeps nothing either, so the items go up again in place of the id."""
+    """The upstream stores nothing either, so the proxy sends the items again in place of the id."""
     scripts = [responses.stream(responses.message(text), id=f"resp_{text}") for text in ("a", "b")]
     async with proxied(*scripts, wire="responses", allow=()) as (proxy, upstream), connected(proxy) as client:
         first = await client.ask(input="one", store=False)
@@ -93,7 +93,7 @@ async def test_a_responses_upstream_gets_the_whole_of_what_it_does_not_store() -
 
 
 async def test_what_failed_is_not_gone_on_from() -> None:
-    """After a failed continuation its response is known no longer, and the client begins anew."""
+    """After a failed continuation the connection forgets the earlier response; the client can begin anew."""
     async with proxied(HELLO, HELLO) as (proxy, _), connected(proxy) as client:
         first = (await client.ask(input="one", store=False)).response["id"]
         output = {"type": "function_call_output", "call_id": "call_none", "output": "x"}
@@ -106,7 +106,7 @@ async def test_what_failed_is_not_gone_on_from() -> None:
 
 
 async def test_a_stored_response_is_found_from_everywhere() -> None:
-    """What is stored goes by the record: over HTTP, and on another connection."""
+    """A client can continue a stored response over HTTP and on another connection."""
     async with proxied(HELLO, HELLO, HELLO) as (proxy, upstream):
         async with connected(proxy) as client:
             first = (await client.ask(input="one")).response["id"]
@@ -120,7 +120,7 @@ async def test_a_stored_response_is_found_from_everywhere() -> None:
 
 
 async def test_a_warm_up_asks_nobody() -> None:
-    """``generate: false`` gives an id to go on from; its input comes before what follows."""
+    """``generate: false`` asks no upstream but gives an id; its input goes before the next message's."""
     async with proxied(HELLO) as (proxy, upstream), connected(proxy) as client:
         warm = await client.ask(input="first", generate=False, store=False)
         assert (warm.response["output"], upstream.requests) == ([], [])
@@ -131,7 +131,7 @@ async def test_a_warm_up_asks_nobody() -> None:
 
 
 async def test_messages_are_answered_one_after_the_other() -> None:
-    """Those that come meanwhile wait; each answer bears the lane of its message."""
+    """A message waits until the one before it is answered; each event has its message's ``stream_id``."""
     async with proxied(HELLO, HELLO) as (proxy, _), connected(proxy) as client:
         await client.send(input="one", stream_id="a")
         await client.send(input="two", stream_id="b")
@@ -157,7 +157,7 @@ async def test_messages_are_answered_one_after_the_other() -> None:
     ],
 )
 async def test_a_message_that_makes_no_sense_is_refused(said: str, param: str | None) -> None:
-    """The error says what is wrong, and the connection goes on."""
+    """An invalid message gets an error that names the parameter, and the connection goes on."""
     async with proxied(HELLO) as (proxy, _), connected(proxy) as client:
         await client.connection.send(said)
         turn = await client.turn()
@@ -167,7 +167,7 @@ async def test_a_message_that_makes_no_sense_is_refused(said: str, param: str | 
 
 
 async def test_an_upstreams_refusal_is_an_error_with_its_status() -> None:
-    """What would have been an HTTP error is an error event, and the next message is answered."""
+    """An upstream's HTTP error becomes an error event with its status, and the next message is answered."""
     error = b'{"error":{"message":"No such model.","code":"model_not_found"}}'
     refused = whole(error, status="404 Not Found")
     async with proxied(refused, HELLO) as (proxy, _), connected(proxy) as client:
@@ -178,7 +178,7 @@ async def test_an_upstreams_refusal_is_an_error_with_its_status() -> None:
 
 
 async def test_a_refusal_of_any_length_is_one_error() -> None:
-    """Of an upstream's error only so much is kept: one that is longer loses its words, not its status."""
+    """An upstream's error that is too long for the proxy loses its message, but not its status."""
     error = b'{"error":{"message":"%b","code":"server_error"}}' % (2**20 * b"x")
     refused = whole(error, status="500 Internal Server Error")
     script = responses.stream(responses.message("Hello."))
@@ -193,7 +193,7 @@ async def test_a_refusal_of_any_length_is_one_error() -> None:
 
 
 async def test_a_stream_that_breaks_ends_in_a_failed_response() -> None:
-    """The client reads one end, whatever the upstream left undone."""
+    """If an upstream's stream breaks, the client gets a failed response or an error, and can go on."""
     async with proxied([*HELLO[:2], FIN], HELLO) as (proxy, _), connected(proxy) as client:
         turn = await client.ask(input="hi")
         assert turn.last["type"] in ("response.failed", "error")
@@ -201,7 +201,7 @@ async def test_a_stream_that_breaks_ends_in_a_failed_response() -> None:
 
 
 async def test_a_client_that_leaves_ends_its_run() -> None:
-    """Rule E4: the run is closed on record, and the upstream is let go of."""
+    """Rule E4: the run of a client that leaves is recorded as cancelled."""
     async with proxied([*HELLO[:2], HANG]) as (proxy, _):
         async with connected(proxy) as client:
             await client.send(input="hi")
@@ -212,7 +212,7 @@ async def test_a_client_that_leaves_ends_its_run() -> None:
 
 
 async def test_a_message_needs_its_key_and_counts_against_limits() -> None:
-    """No key opens no connection; each message is admitted, and one over the limit is an error."""
+    """A connection needs a valid key, each message counts against limits, and one too many gets an error."""
     limits = {"requests": ("2/minute",)}
     async with proxied(HELLO, HELLO, keyed=True, allow=(), limits=limits) as (proxy, _):
         for headers in ({}, bearer("wrong")):
@@ -228,7 +228,7 @@ async def test_a_message_needs_its_key_and_counts_against_limits() -> None:
 
 
 async def test_a_connection_knows_its_own_callers_responses_alone() -> None:
-    """With client keys nobody goes on from the response of another."""
+    """With client keys a connection cannot continue the response of another caller."""
     async with proxied(HELLO, keyed=True, allow=()) as (proxy, upstream):
         async with connected(proxy, bearer(ALICE)) as client:
             first = (await client.ask(input="one")).response["id"]
@@ -238,7 +238,7 @@ async def test_a_connection_knows_its_own_callers_responses_alone() -> None:
 
 
 async def test_a_revoked_key_ends_with_the_next_message() -> None:
-    """The key is looked at for each message, not only for the handshake."""
+    """The proxy checks the key for each message, not only for the handshake."""
     async with proxied(HELLO, HELLO, keyed=True, allow=()) as (proxy, _):
         store = proxy.services.store
         secret = await made(store)
@@ -252,7 +252,7 @@ async def test_a_revoked_key_ends_with_the_next_message() -> None:
 
 @pytest.mark.parametrize("keyed", [False, True])
 async def test_a_foreign_page_opens_no_connection(keyed: bool) -> None:
-    """Browsers ask nobody before a WebSocket, so its origin alone decides, with a key or without."""
+    """A page of another origin opens no connection, with a key or without: WebSockets have no preflight."""
     async with proxied(keyed=keyed, allow=()) as (proxy, upstream):
         for origin in ("https://evil.example", "null"):
             with pytest.raises(InvalidStatus) as refused:
@@ -263,7 +263,7 @@ async def test_a_foreign_page_opens_no_connection(keyed: bool) -> None:
 
 
 async def test_connections_are_bounded() -> None:
-    """One too many is a 429, and there is room again once one has closed."""
+    """One connection too many of a caller gets a 429, and there is room again once one has closed."""
     limits = {"websockets": 2, "websockets_per_caller": 1}
     async with proxied(HELLO, HELLO, keyed=True, allow=(), limits=limits) as (proxy, _):
         async with connected(proxy, bearer(ALICE)) as client:
@@ -286,7 +286,7 @@ async def test_connections_are_bounded() -> None:
 
 
 async def test_a_large_message_ends_the_connection() -> None:
-    """A message over ``server.max_body_bytes`` is read no further (close code 1009)."""
+    """A message over ``server.max_body_bytes`` closes the connection with code 1009."""
     async with proxied(server={"max_body_bytes": 2000}) as (proxy, upstream), connected(proxy) as client:
         await client.send(input="x" * 3000)
         with pytest.raises(ConnectionClosed) as closed:
@@ -297,7 +297,7 @@ async def test_a_large_message_ends_the_connection() -> None:
 
 
 async def test_messages_that_wait_are_bounded() -> None:
-    """Of those that come while one is answered so many wait; for each other there is an error."""
+    """While a message is answered, a bounded number of others may wait; each further one gets an error."""
     release = asyncio.Event()
     async with (
         proxied([*HELLO[:2], release, *HELLO[2:]], *[HELLO] * 8) as (proxy, _),
@@ -316,14 +316,14 @@ async def test_messages_that_wait_are_bounded() -> None:
 
 
 async def test_an_idle_connection_is_closed() -> None:
-    """Nobody holds a place for ever by saying nothing."""
+    """The proxy closes a connection that is idle for ``server.websocket_idle_s`` seconds."""
     async with proxied(server={"websocket_idle_s": 0.2}) as (proxy, _), connected(proxy) as client:
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(client.connection.recv(), PATIENCE_S)
 
 
 async def test_a_connection_has_an_age() -> None:
-    """Past it the client is told to open another one."""
+    """After ``server.websocket_lifetime_s`` seconds a connection gets an error and is closed."""
     async with proxied(server={"websocket_lifetime_s": 0.2}) as (proxy, _), connected(proxy) as client:
         turn = await asyncio.wait_for(client.turn(), PATIENCE_S)
         assert turn.code == "websocket_connection_limit_reached"
@@ -332,7 +332,7 @@ async def test_a_connection_has_an_age() -> None:
 
 
 async def test_an_operator_may_serve_none() -> None:
-    """With ``limits.websockets = 0`` clients that try are told to use HTTP."""
+    """With ``limits.websockets = 0`` a handshake gets a 426, so that the client uses HTTP."""
     async with proxied(limits={"websockets": 0}) as (proxy, _):
         with pytest.raises(InvalidStatus) as refused:
             async with connected(proxy):
@@ -341,7 +341,7 @@ async def test_an_operator_may_serve_none() -> None:
 
 
 async def test_a_server_that_stops_ends_its_connections() -> None:
-    """One that waits is closed as a server is that restarts (1012); a running response comes to its end."""
+    """A server that stops closes idle connections with code 1012, and busy ones after their response."""
     release = asyncio.Event()
     async with (
         proxied([*HELLO[:2], release, *HELLO[2:]]) as (proxy, _),
@@ -362,7 +362,7 @@ async def test_a_server_that_stops_ends_its_connections() -> None:
 
 
 async def test_what_is_no_handshake_is_refused() -> None:
-    """A WebSocket needs a key of 16 bytes and version 13; the answer is JSON like any other error."""
+    """A handshake of another version than 13, or with a key that has not 16 bytes, gets a 400 in JSON."""
     whole = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
@@ -376,7 +376,7 @@ async def test_what_is_no_handshake_is_refused() -> None:
 
 
 async def test_frames_that_break_the_protocol_end_the_connection() -> None:
-    """A frame of the client's that is not masked closes it with code 1002."""
+    """A frame of a client that is not masked closes the connection with code 1002."""
     async with proxied() as (proxy, _), connected(proxy) as client:
         client.connection.transport.write(b"\x81\x02{}")
         with pytest.raises(ConnectionClosed) as closed:
@@ -386,7 +386,7 @@ async def test_frames_that_break_the_protocol_end_the_connection() -> None:
 
 
 async def test_the_headers_of_the_handshake_are_those_of_each_message() -> None:
-    """Tools are chosen for the connection, and its key makes each message one of its own."""
+    """The handshake's headers hold for each message, but each has its own request id and idempotency key."""
     headers = {"x-toolrelay-tools": "none", "Idempotency-Key": "k", "x-request-id": "mine"}
     async with proxied(HELLO, HELLO) as (proxy, upstream), connected(proxy, headers) as client:
         for text in ("one", "two"):
@@ -397,14 +397,14 @@ async def test_the_headers_of_the_handshake_are_those_of_each_message() -> None:
 
 
 async def test_pings_without_measure() -> None:
-    """A client that sends pings and reads no answer is let go of before they fill the memory."""
+    """The proxy drops a client that sends pings without end and does not read the answers."""
     handshake = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
     }
-    # Masked with nothing, 125 bytes each.
+    # Each ping has a mask of zeros and 125 bytes.
     pings = 512 * (b"\x89\xfd\0\0\0\0" + bytes(125))
     async with proxied() as (proxy, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1024)
@@ -423,7 +423,7 @@ async def test_pings_without_measure() -> None:
 
 
 async def test_a_secret_of_the_upstream_is_blanked_out() -> None:
-    """What the provider echoes of the operator's key reaches no client by this way either."""
+    """If the upstream repeats the operator's key, the events for the client do not have it."""
     told = stream(role(), content(f"The key is {SERVER_KEY}."), finish())
     async with proxied(told) as (proxy, _), connected(proxy) as client:
         turn = await client.ask(input="hi")

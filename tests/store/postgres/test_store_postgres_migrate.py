@@ -1,4 +1,4 @@
-"""The schema in PostgreSQL: every migration from blank, from the one before with rows, by many at once."""
+"""Migrations of the PostgreSQL schema: from an empty one, from each earlier one, and by many processes."""
 
 import asyncio
 
@@ -26,12 +26,12 @@ _COLUMNS = (
 
 @pytest.mark.parametrize("before", range(LATEST))
 async def test_each_schema_is_brought_up_to_date_with_its_rows(postgres_url: str, before: int) -> None:
-    """From blank and from each earlier schema, with rows in it, the latest is reached and nothing is lost."""
+    """Each earlier schema, empty or with rows, is migrated to the latest one, and every row stays."""
     report = await migrate_postgres(postgres_url, migrations=STEPS[:before])
     assert (report.before, report.after, len(report.applied)) == (0, before, before)
     held = {}
     for table, row in (ROWS | {"owners": ("o", 1, "h", 5, 1.0, 1.0, 2.0)}).items():
-        # Columns that came later by ALTER TABLE stand at the end, and have their defaults.
+        # Columns that a later ALTER TABLE added are the last ones, and have defaults.
         names = [name for (name,) in await fetch(postgres_url, _COLUMNS, table)][: len(row)]
         if names:
             held[f"SELECT {', '.join(names)} FROM {table}"] = row
@@ -64,7 +64,7 @@ def test_both_databases_have_the_same_steps() -> None:
 
 
 async def test_a_schema_that_is_not_ours_is_left_alone(postgres_url: str) -> None:
-    """A later schema and another program's tables are refused in one line each, and stay as they were."""
+    """The store refuses another program's tables, a later schema and, if told so, an empty database."""
     await fetch(postgres_url, "CREATE TABLE runs (theirs INTEGER)")
     with pytest.raises(StoreError, match="another program"):
         await migrate_postgres(postgres_url)
@@ -80,7 +80,7 @@ async def test_a_schema_that_is_not_ours_is_left_alone(postgres_url: str) -> Non
 
 
 async def test_a_failed_migration_changes_nothing(postgres_url: str) -> None:
-    """What a migration did before it failed is rolled back, and its version is not taken."""
+    """A failed migration is rolled back and does not raise the schema version."""
     await migrate_postgres(postgres_url)
     for sql in (
         "CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER);",
@@ -103,7 +103,7 @@ print(len(report.applied), report.after)
 
 
 async def test_processes_that_start_at_once_do_not_fight(postgres_url: str) -> None:
-    """Of four processes that migrate at once each step is done by one, and all end up current."""
+    """If four processes migrate at once, each migration is applied once and all four succeed."""
     children = [spawn(_STARTER, postgres_url) for _ in range(4)]
     for child in children:
         assert child.stdin is not None
@@ -116,7 +116,7 @@ async def test_processes_that_start_at_once_do_not_fight(postgres_url: str) -> N
 
 
 async def test_a_migration_that_somebody_holds_up_is_named(postgres_url: str) -> None:
-    """Where another process migrates for too long the start says so."""
+    """If another process holds the migration lock for too long, StoreUnavailable says so."""
     await migrate_postgres(postgres_url, migrations=STEPS[:1])
     async with locked_table(postgres_url, "toolrelay_schema"):
         with pytest.raises(StoreUnavailable, match="locked"):

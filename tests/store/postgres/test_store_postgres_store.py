@@ -1,4 +1,4 @@
-"""The record in PostgreSQL when the server, the network or another process does not behave."""
+"""The PostgreSQL store when the server, the network or another process fails."""
 
 import asyncio
 import contextlib
@@ -74,7 +74,7 @@ async def _sessions_end(url: str) -> None:
 
 
 class _Network:
-    """A wire to the server that can be made to swallow everything."""
+    """A TCP relay to the server that a test can freeze, so that no byte passes."""
 
     def __init__(self) -> None:
         self.flows = asyncio.Event()
@@ -82,7 +82,7 @@ class _Network:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pipe one connection both ways."""
+        """Relay one connection in both directions."""
         host, _, port = SERVER.rpartition("@")[2].partition("/")[0].partition(":")
         there = await asyncio.open_connection(host, int(port or 5432))
         for source, sink in ((reader, there[1]), (there[0], writer)):
@@ -105,7 +105,7 @@ class _Network:
 
 @pytest.fixture
 async def network(postgres_url: str) -> AsyncIterator[tuple[_Network, str]]:
-    """A wire that can be frozen, and the URL of the test's schema through it."""
+    """A relay that a test can freeze, and the URL of the test's schema through it."""
     wire = _Network()
     server = await asyncio.start_server(wire.handle, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -118,7 +118,7 @@ async def network(postgres_url: str) -> AsyncIterator[tuple[_Network, str]]:
 
 
 async def test_what_one_process_wrote_another_reads(make_postgres: Make) -> None:
-    """Two stores on one schema see what the other has committed, each for its own caller alone."""
+    """Two stores on one schema see each other's commits, and find a response only for its caller."""
     first, second = make_postgres(), make_postgres()
     await first.start()
     await second.start()
@@ -132,7 +132,7 @@ async def test_what_one_process_wrote_another_reads(make_postgres: Make) -> None
 
 
 async def test_a_store_that_only_reads_leaves_no_trace(make_postgres: Make, postgres_url: str) -> None:
-    """To look and to find nothing registers no owner."""
+    """A store that only reads registers no owner in the database."""
     store = make_postgres()
     await store.start()
     assert list(await store.list_runs(RunFilter())) == []
@@ -144,7 +144,7 @@ async def test_a_store_that_only_reads_leaves_no_trace(make_postgres: Make, post
 async def test_after_a_restart_of_the_server_nothing_is_lost(
     make_postgres: Make, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Sessions that the server ends are made again unasked, with a new lock, and what waits is written."""
+    """The store replaces ended sessions by itself, takes a new lock, and writes all that was queued."""
     store = make_postgres()
     await store.start()
     store.put_run(run())
@@ -152,7 +152,7 @@ async def test_after_a_restart_of_the_server_nothing_is_lost(
     ((before,),) = await fetch(postgres_url, "SELECT lock_key FROM owners")
     await _sessions_end(postgres_url)
     await until(lambda: "the record cannot be written (unreachable)" in caplog.text)
-    await until(lambda: store._writer.failure is None)  # though nothing was to be written
+    await until(lambda: store._writer.failure is None)  # although nothing was to be written
     ((after,),) = await fetch(postgres_url, "SELECT lock_key FROM owners")
     assert after != before
     assert await store.healthy() is True
@@ -170,7 +170,7 @@ async def test_after_a_restart_of_the_server_nothing_is_lost(
 async def test_while_a_table_is_locked_nobody_waits_but_an_effect(
     make_postgres: Make, postgres_url: str
 ) -> None:
-    """Rule R1: under a lock puts return at once, an effect is refused in bounds, and later all is written."""
+    """Rule R1: under a lock puts return at once and an effect times out; later all puts are written."""
     store = make_postgres(lock_timeout_s=1.5)
     await store.start()
     await _kept(store, "resp_0")
@@ -184,7 +184,7 @@ async def test_while_a_table_is_locked_nobody_waits_but_an_effect(
         assert await store.healthy() is False
     await store.list_runs(RunFilter())
     assert await fetch(postgres_url, "SELECT id FROM responses ORDER BY id") == [("resp_0",), ("resp_1",)]
-    # Either it was given up in the queue, or it was committed too late and is withdrawn.
+    # The row was dropped from the queue, or was committed too late and then withdrawn.
     assert await fetch(postgres_url, "SELECT 1 FROM tool_invocations WHERE status = 'started'") == []
     assert store.lost == 0
 
@@ -192,9 +192,9 @@ async def test_while_a_table_is_locked_nobody_waits_but_an_effect(
 async def test_a_network_that_swallows_everything_stops_no_stream(
     network: tuple[_Network, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a wire that is open and dead an effect is refused in bounds, puts go on, and the close ends."""
+    """On a frozen network an effect times out, puts and finds still work, and the close ends."""
     wire, url = network
-    # The driver gives up later than the test waits.
+    # The driver's own timeouts must not end the test's waits.
     monkeypatch.setattr("proxy.store.postgres.db.CONNECT_S", LATE_S)
     monkeypatch.setattr("proxy.store.postgres.db.COMMAND_S", LATE_S)
     store = PostgresStore(url, StoreOptions(clock=lambda: T0, lock_timeout_s=0.5))
@@ -207,7 +207,7 @@ async def test_a_network_that_swallows_everything_stops_no_stream(
     assert await store.find_response("resp_2", "open") == response("resp_2")
     assert await store.healthy() is False
     closing = asyncio.create_task(store.aclose())
-    await until(lambda: store._writer._task is None)  # what waited is given up
+    await until(lambda: store._writer._task is None)  # the store has given up the queued writes
     wire.flows.set()
     async with asyncio.timeout(PATIENCE_S):
         await closing
@@ -215,7 +215,7 @@ async def test_a_network_that_swallows_everything_stops_no_stream(
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
-    """A start without a server is one clear line without the password."""
+    """A start without a server raises StoreUnavailable, and the message has no password."""
     with closed_port() as port:
         store = PostgresStore(f"postgresql://u:hunter2@127.0.0.1:{port}/db")
         with pytest.raises(StoreUnavailable, match="not reachable") as caught:
@@ -228,7 +228,7 @@ async def test_a_server_that_is_not_there_is_named() -> None:
 
 
 async def test_a_database_or_address_that_is_none_is_named() -> None:
-    """A missing database, a bad address and a bad port say what to do, and no password."""
+    """A missing database, a missing schema and a bad address are errors of their own, without a password."""
     need_postgres()
     missing = SERVER.rpartition("/")[0] + "/no_such_database"
     with pytest.raises(StoreError, match="no database with this name"):
@@ -243,7 +243,7 @@ async def test_a_database_or_address_that_is_none_is_named() -> None:
 async def test_a_refused_row_takes_no_other_with_it(
     make_postgres: Make, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A row that the server refuses is counted, the rest of its group is written, no value is logged."""
+    """The store counts rows that the server refuses, writes the rest of their group, and logs no value."""
     store = make_postgres()
     await store.start()
     store.put_response(response("resp_1"))
@@ -261,7 +261,7 @@ async def test_a_refused_row_takes_no_other_with_it(
 
 
 async def test_a_read_only_server_refuses_effects(make_postgres: Make) -> None:
-    """Where the server takes no writes an effect is refused with that word, and reads go on."""
+    """On a read-only server an effect fails with that reason, and reads still work."""
     store = make_postgres()
     await store.start()
     await _kept(store, "resp_1")
@@ -276,7 +276,7 @@ async def test_a_read_only_server_refuses_effects(make_postgres: Make) -> None:
 
 
 async def test_names_that_no_index_takes_stay_in_memory(make_postgres: Make, postgres_url: str) -> None:
-    """Callers with NULs or of any length are told apart; a model of any length loses no run."""
+    """Callers with NULs or of any length stay different, and long names of models and tools lose no run."""
     store = make_postgres()
     await store.start()
     for caller in ("a\0", "a\ufffd", "x" * 5000, "x" * 5001):
@@ -295,7 +295,7 @@ async def test_names_that_no_index_takes_stay_in_memory(make_postgres: Make, pos
 
 
 async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make, postgres_url: str) -> None:
-    """Rule R3: what is past its days is deleted, in batches, and no content outlives its run."""
+    """Rule R3: a purge deletes all content of its run, and tidying deletes content past ``keep_days``."""
     now = [T0]
     first = make_postgres(keep_days=1, clock=lambda: now[0], seal=Seal(bytes(32)))
     await first.start()
@@ -333,13 +333,13 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
     await keeper.start()
     keeper.put_response(response("fresh", run_id="run_2", created_at=now[0]))
     async with asyncio.timeout(PATIENCE_S):
-        while await counts() != [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]:  # noqa: ASYNC110 - what is watched is a database
+        while await counts() != [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]:  # noqa: ASYNC110 - a database
             await asyncio.sleep(0.02)
     assert len(await keeper.list_runs(RunFilter())) == 1
 
 
 async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgres_url: str) -> None:
-    """Rule R3: with a seal key no column has the content, and without it the start is refused."""
+    """Rule R3: with a seal key no column holds content in plain text; without the key the start fails."""
     store = make_postgres(seal=Seal(bytes(32)))
     await store.start()
     store.put_run(run())
@@ -400,13 +400,13 @@ def _end(child: "subprocess.Popen[str]", *, kill: bool) -> None:
 
 
 async def test_an_interrupted_run_keeps_what_its_turns_used(make_postgres: Make, postgres_url: str) -> None:
-    """Rule R1: what the turns of a run on record come to stands on it, however far it came."""
+    """Rule R1: the row of an interrupted run has the totals of its turns, however far it came."""
     await cut_off_runs(make_postgres())
     assert await fetch(postgres_url, CUT_OFF_SQL) == CUT_OFF
 
 
 async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, postgres_url: str) -> None:
-    """Rule R1: after kill -9 what was open becomes ``interrupted``, and nothing of a live process does."""
+    """Rule R1: after kill -9 the open rows of that process become ``interrupted``, and no other rows."""
     await migrate_postgres(postgres_url)
     dead, alive = [await asyncio.to_thread(_start, postgres_url, name) for name in ("dead", "alive")]
     try:
@@ -425,14 +425,14 @@ async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, po
         assert found == [("alive", "started", None), ("dead", "interrupted", T0 + 99)]
     finally:
         await asyncio.to_thread(_end, alive, kill=False)
-    assert await statuses() == {"dead": "interrupted", "alive": "interrupted"}  # it closed in order
+    assert await statuses() == {"dead": "interrupted", "alive": "interrupted"}  # it has closed its store
     assert await fetch(postgres_url, "SELECT count(*) FROM owners WHERE ended_at IS NULL") == [(0,)]
 
 
 async def test_the_patience_with_a_dead_owner_ends_when_it_says(
     make_postgres: Make, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule R1: an owner whose lock stays free is dead with the next look, however slow the first one was."""
+    """Rule R1: the second check declares an owner with a free lock dead, however slow the first one was."""
     await migrate_postgres(postgres_url)
     dead = await asyncio.to_thread(_start, postgres_url, "dead")
     await asyncio.to_thread(_end, dead, kill=True)
@@ -460,7 +460,7 @@ async def test_the_patience_with_a_dead_owner_ends_when_it_says(
 async def test_an_owner_that_dies_later_is_found_without_a_start(
     make_postgres: Make, postgres_url: str
 ) -> None:
-    """Rule R1: who tidies once an hour looks for the dead as often as its patience with them lasts."""
+    """Rule R1: a running store soon finds an owner that dies later, although it tidies only once an hour."""
     await migrate_postgres(postgres_url)
     dead = await asyncio.to_thread(_start, postgres_url, "dead")
     keeper = make_postgres(reap=True, grace_s=0.2, clock=lambda: T0 + 99)
@@ -473,7 +473,7 @@ async def test_an_owner_that_dies_later_is_found_without_a_start(
 
 
 async def test_an_owner_that_comes_back_is_not_taken_for_dead(make_postgres: Make, postgres_url: str) -> None:
-    """Rule R1: a live process whose session broke keeps its rows, also where it was declared dead."""
+    """Rule R1: a live process whose session broke keeps its rows, even if it was declared dead."""
     alive = make_postgres()
     await alive.start()
     alive.put_run(run())
@@ -495,7 +495,7 @@ async def test_an_owner_that_comes_back_is_not_taken_for_dead(make_postgres: Mak
     await other._reap_owner(own, key)  # its lock is held
     await other._reap_owner(own, key + 1)  # a lock of an earlier session
     assert await fetch(postgres_url, "SELECT status FROM runs") == [("running",)]
-    await fetch(postgres_url, "UPDATE owners SET ended_at = 1")  # whatever another process believed
+    await fetch(postgres_url, "UPDATE owners SET ended_at = 1")  # as if another process had declared it dead
     await _sessions_end(postgres_url)
     alive.put_run(run(status="completed"))
     async with asyncio.timeout(PATIENCE_S):
@@ -505,7 +505,7 @@ async def test_an_owner_that_comes_back_is_not_taken_for_dead(make_postgres: Mak
 
 
 async def test_the_commands_take_a_record_in_postgres(postgres_url: str, tmp_path: Path) -> None:
-    """``runs`` makes no record, ``migrate`` does, ``tools call`` writes in it and ``runs`` reads it."""
+    """``runs`` creates no tables, ``migrate`` does; ``tools call`` writes to them and ``runs`` reads them."""
     env = {
         **os.environ,
         "TOOLRELAY_STORE__URL": postgres_url,
@@ -535,7 +535,7 @@ async def test_the_commands_take_a_record_in_postgres(postgres_url: str, tmp_pat
 
 
 def test_statements_are_put_into_the_servers_words() -> None:
-    """Question marks become numbers in order, and NULs what the server takes."""
+    """Question marks become numbered parameters in order, and NULs in text become U+FFFD."""
     assert numbered("a = ? AND b IN (?, ?)") == "a = $1 AND b IN ($2, $3)"
     assert fitting(("a\0b", b"\0", None, 1)) == ["a\ufffdb", b"\0", None, 1]
 
@@ -554,7 +554,7 @@ def test_statements_are_put_into_the_servers_words() -> None:
     ],
 )
 def test_errors_are_words_for_the_operator(error: Exception, words: str) -> None:
-    """Each kind of fault has its own line, which repeats nothing of the server's message."""
+    """Each kind of fault has its own message, which repeats nothing of the server's message."""
     said: Any = store_error(error)
     assert words in str(said)
     assert "hunter2" not in str(said)

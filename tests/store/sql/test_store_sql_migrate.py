@@ -1,4 +1,4 @@
-"""The schema: every migration from blank, from the one before it with rows, and by many at once."""
+"""Migrations of the SQLite schema: from an empty file, from each earlier schema, and by many processes."""
 
 import os
 import sqlite3
@@ -22,7 +22,7 @@ LATEST = len(load_migrations())
 
 
 _KEYS = next(step.number for step in load_migrations() if step.name.endswith("_client_keys"))
-"""The schema with which client keys came."""
+"""The number of the migration that added client keys."""
 
 
 def _mode(path: Path | str) -> int:
@@ -36,7 +36,7 @@ def _since(table: str) -> int:
 
 @pytest.mark.parametrize("upto", range(1, LATEST + 1))
 def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
-    """The first N migrations make a sound, strict schema with version N and no copy."""
+    """The first N migrations give an empty file a valid, strict schema with version N, without a copy."""
     path = tmp_path / "r.db"
     report = migrate_sqlite(path, migrations=load_migrations()[:upto])
     assert (report.before, report.after, len(report.applied), report.copy) == (0, upto, upto, None)
@@ -67,7 +67,7 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
 
 
 def test_a_second_migration_keeps_rows_and_a_copy(tmp_path: Path) -> None:
-    """A file that holds rows is copied, mode 0600, before a later migration changes it."""
+    """Before a migration changes a file with rows, the store copies it with mode 0600; the rows stay."""
     path = tmp_path / "r.db"
     migrate_sqlite(path)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -89,7 +89,7 @@ def test_a_second_migration_keeps_rows_and_a_copy(tmp_path: Path) -> None:
 
 
 def _rows_of(path: Path) -> dict[str, tuple[object, ...]]:
-    """A row for each table that a file has."""
+    """One sample row for each table that the file has."""
     tables = {name for (name,) in query(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")}
     return {table: row for table, row in ROWS.items() if table in tables}
 
@@ -98,13 +98,13 @@ def _rows_of(path: Path) -> dict[str, tuple[object, ...]]:
 async def test_a_record_of_an_earlier_schema_keeps_every_row(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int
 ) -> None:
-    """A file of each earlier schema with a row in each table is copied, takes the rest, and loses nothing."""
+    """A start with a file of an earlier schema copies it, migrates it, and keeps the row of each table."""
     path = tmp_path / "r.db"
     migrate_sqlite(path, migrations=load_migrations()[:before])
     held = _rows_of(path)
     with closing(sqlite3.connect(path)) as connection, connection:
         for table, row in held.items():
-            # Columns that came later by ALTER TABLE stand at the end, and have their defaults.
+            # Columns that a later ALTER TABLE added are the last ones, and have defaults.
             found = connection.execute("SELECT name FROM pragma_table_info(?) ORDER BY cid", (table,))
             names = ", ".join(name for (name,) in found.fetchmany(len(row)))
             marks = ", ".join("?" * len(row))
@@ -146,7 +146,7 @@ async def test_a_record_of_an_earlier_schema_keeps_every_row(
 
 @pytest.mark.parametrize("before", [0, 1, LATEST - 1])
 def test_only_the_words_of_a_state_are_taken(tmp_path: Path, before: int) -> None:
-    """Whatever schema a file began with, it takes each state and effect there is, and no other word."""
+    """The migrated schema takes every known status and effect, and rejects any other value."""
     path = tmp_path / "r.db"
     if before:
         migrate_sqlite(path, migrations=load_migrations()[:before])
@@ -172,7 +172,7 @@ def test_only_the_words_of_a_state_are_taken(tmp_path: Path, before: int) -> Non
 
 
 def test_a_schema_without_rows_is_not_copied(tmp_path: Path) -> None:
-    """An empty record, as a process leaves it that died between two migrations, is not worth a copy."""
+    """A database without rows, as a crash between two migrations leaves it, is migrated without a copy."""
     path = tmp_path / "r.db"
     migrate_sqlite(path, migrations=load_migrations()[:1])
     report = migrate_sqlite(path)
@@ -180,7 +180,7 @@ def test_a_schema_without_rows_is_not_copied(tmp_path: Path) -> None:
 
 
 def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
-    """What a migration did before it failed is rolled back, and its version is not taken."""
+    """A failed migration does not raise the schema version, and is rolled back unless it commits itself."""
     path = tmp_path / "r.db"
     migrate_sqlite(path)
     for sql in (
@@ -201,7 +201,7 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_migration_may_not_orphan_rows(tmp_path: Path) -> None:
-    """A migration that leaves a row without what it refers to is refused and rolled back."""
+    """A migration that leaves a row with a broken foreign key fails and is rolled back."""
     path = tmp_path / "r.db"
     migrate_sqlite(path)
     bad = Migration(
@@ -215,7 +215,7 @@ def test_a_migration_may_not_orphan_rows(tmp_path: Path) -> None:
 
 
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """A database of a later version raises StoreTooNew in one clear line and stays as it was."""
+    """A database with a later schema raises StoreTooNew with a message of one line, and is not changed."""
     path = tmp_path / "r.db"
     migrate_sqlite(path)
     with closing(sqlite3.connect(path)) as connection:
@@ -228,7 +228,7 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 def test_another_programs_database_is_refused(tmp_path: Path) -> None:
-    """A file that carries another application's id is not touched."""
+    """A file with the application id of another program raises StoreError and is not changed."""
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA application_id = 252006675")
@@ -239,7 +239,7 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
-    """A file of other bytes, and a cut database, raise StoreError naming the file and keep it."""
+    """A file that is not a database raises StoreError with the name of the file, and is not changed."""
     path = tmp_path / "notes.db"
     path.write_bytes(b"Dear diary, " * 1000)
     with pytest.raises(StoreError, match=r"notes\.db is damaged or not a SQLite database; move it away"):
@@ -248,7 +248,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_does_not_end_is_named(tmp_path: Path) -> None:
-    """A blank file that another connection locks raises StoreUnavailable after the time-out."""
+    """An empty file that another connection locks raises StoreUnavailable after the lock timeout."""
     path = tmp_path / "r.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
@@ -259,7 +259,7 @@ def test_a_lock_that_does_not_end_is_named(tmp_path: Path) -> None:
 
 
 def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
-    """Rule R3: the database, its log and a copy are mode 0600, also where they were wider before."""
+    """Rule R3: the database and its log files get mode 0600, even if others could read them before."""
     path = tmp_path / "r.db"
     previous = os.umask(0)
     try:
@@ -276,14 +276,14 @@ def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_missing_or_closed_is_an_error_of_the_store(tmp_path: Path) -> None:
-    """Where the file cannot be made, StoreUnavailable says so."""
+    """If the folder of the file is missing, the migration raises StoreUnavailable."""
     with pytest.raises(StoreUnavailable, match="cannot be created"):
         migrate_sqlite(tmp_path / "none" / "r.db")
 
 
 @pytest.mark.parametrize("names", [["0002_a.sql"], ["0001_a.sql", "0001_b.sql"], ["one.sql"], []])
 def test_files_that_are_misnumbered_are_refused(tmp_path: Path, names: list[str]) -> None:
-    """A gap, a double, a name without number and an empty folder stop the start."""
+    """A gap, a duplicate, a name without a number, and a folder without migrations raise StoreError."""
     for name in names:
         (tmp_path / name).write_text("SELECT 1;")
     with pytest.raises(StoreError):
@@ -303,7 +303,7 @@ print(len(report.applied), report.after, report.copy is not None)
 
 @pytest.mark.parametrize("blank", [True, False])
 def test_processes_that_start_at_once_do_not_fight(tmp_path: Path, blank: bool) -> None:
-    """Of four processes that migrate at once each step is done by one, and all end up current."""
+    """If four processes migrate one file at once, each migration is applied once and all four succeed."""
     path = tmp_path / "r.db"
     if not blank:
         migrate_sqlite(path)

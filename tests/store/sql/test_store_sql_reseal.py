@@ -1,4 +1,4 @@
-"""Keys that change and keys that are lost: all content under the new one, nothing gone unasked."""
+"""Changed and lost seal keys: content is sealed with the new key, and is never deleted unasked."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ Make = Callable[..., Any]
 
 
 async def _fill(store: SqlStore, name: str) -> None:
-    """One row of every kind of content."""
+    """Put one row of every kind of content."""
     plain = SECRET.encode()
     store.put_run(run(f"run_{name}"))
     store.put_messages([message(f"run_{name}", seq=seq, content=SECRET) for seq in range(3)])
@@ -71,7 +71,7 @@ async def _keys(store: SqlStore) -> set[Any]:
 
 
 async def test_a_new_key_takes_the_place_of_an_old_one(make_sql: Make) -> None:
-    """Rule R3: old rows stay readable beside new ones, are sealed anew when told, and the old key may go."""
+    """Rule R3: a store reads rows of an old key; after ``reseal`` it starts without that key."""
     first = make_sql(seal=OLD)
     await first.start()
     await _fill(first, "old")
@@ -93,7 +93,7 @@ async def test_a_new_key_takes_the_place_of_an_old_one(make_sql: Make) -> None:
 
 
 async def test_what_was_never_sealed_is_sealed_and_opened_again(make_sql: Make) -> None:
-    """Rule R3: a record from before there was a key is sealed whole, and can be opened whole again."""
+    """Rule R3: ``reseal`` encrypts content from before there was a key, and can decrypt it all again."""
     store = make_sql()
     await store.start()
     await _fill(store, "1")
@@ -112,7 +112,7 @@ async def test_what_was_never_sealed_is_sealed_and_opened_again(make_sql: Make) 
 
 
 async def test_a_row_that_changed_meanwhile_is_left_alone(make_sqlite: Make, tmp_path: Path) -> None:
-    """A server that goes on while its record is sealed anew loses nothing that it wrote."""
+    """Resealing skips a row that a server has written since it was read, so no newer content is lost."""
     store = make_sqlite(seal=OLD)
     await store.start()
     store.put_run(run())
@@ -132,7 +132,7 @@ async def test_a_row_that_changed_meanwhile_is_left_alone(make_sqlite: Make, tmp
 
 
 async def test_a_call_that_ended_meanwhile_keeps_its_result(make_sqlite: Make) -> None:
-    """What was empty when a row was read may have been written since: then the row is left alone."""
+    """Resealing skips a call whose result was written after its row was read."""
     store = make_sqlite()
     await store.start()
     store.put_run(run())
@@ -151,7 +151,7 @@ async def test_a_call_that_ended_meanwhile_keeps_its_result(make_sqlite: Make) -
 
 
 async def test_the_arguments_of_another_attempt_are_opened(make_sql: Make) -> None:
-    """Rule R5: a repeat that calls differently is told of the first call, which is sealed on record."""
+    """Rule R5: a repeat with another call gets the arguments of the first call, which are stored sealed."""
     store = make_sql(seal=NEW)
     await store.start()
     shown = {"to": SECRET}
@@ -164,7 +164,7 @@ async def test_the_arguments_of_another_attempt_are_opened(make_sql: Make) -> No
 
 
 async def test_a_lost_key_is_given_up_by_name_alone(make_sql: Make) -> None:
-    """A start without a key says what it sealed and deletes nothing; given up, runs and claims stay."""
+    """A start without an old key fails and lists what it sealed; forgetting the key keeps runs and claims."""
     first = make_sql(seal=OLD)
     await first.start()
     await _fill(first, "old")
@@ -194,7 +194,7 @@ async def test_a_lost_key_is_given_up_by_name_alone(make_sql: Make) -> None:
 
 
 def test_a_store_in_memory_has_nothing_sealed() -> None:
-    """Work on seals needs a database; a key that is none is named by its setting."""
+    """``open_sealed`` refuses a store in memory, and names the setting of an invalid key."""
     with pytest.raises(ConfigError, match="nothing sealed"):
         open_sealed("memory:")
     with pytest.raises(ConfigError, match=r"store\.old_seal_keys: it does not hold 32 bytes"):
@@ -202,7 +202,7 @@ def test_a_store_in_memory_has_nothing_sealed() -> None:
 
 
 def test_the_commands_change_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """``toolrelay migrate`` seals anew and gives a key up, and refuses to give up one that is configured."""
+    """``toolrelay migrate`` reseals rows and forgets a lost key, but refuses to forget a configured one."""
     import asyncio
 
     from proxy.commands.cli import run as command
@@ -238,11 +238,11 @@ def test_the_commands_change_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "deleted 1 row; all runs stay" in capsys.readouterr().out
 
 
-# What one caller keeps.
+# What one caller may keep.
 
 
 async def test_one_caller_keeps_so_much_and_the_oldest_goes(make: Make) -> None:
-    """Past its bound a caller loses its own oldest, of each kind, and nobody else anything."""
+    """A caller above ``max_per_caller`` loses its own oldest rows of each kind; others lose nothing."""
     first = make(max_per_caller=3, reap=True, tidy_every_s=0.01)
     await first.start()
     _overflow(first)

@@ -1,4 +1,4 @@
-"""``store.max_bytes``: what goes where a record is too large, in which order, and what stays."""
+"""``store.max_bytes``: what the store deletes when it is too large, in which order, and what it keeps."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Make = Callable[..., Any]
 
 
 async def _tidied(store: SqlStore) -> None:
-    """Tidy as often as there is something to do."""
+    """Tidy until there is nothing left to do."""
     async with asyncio.timeout(PATIENCE_S):
         while await store._tidy() == 0.0:
             pass
@@ -41,7 +41,7 @@ async def _fill(make_sql: Make, count: int, began: float) -> None:
 
 
 async def test_the_oldest_content_makes_room(make_sql: Make) -> None:
-    """Rule R3: over its bytes a record loses its oldest content, of every kind, and no more than it must."""
+    """Rule R3: above ``max_bytes`` the store deletes the oldest content of every kind, and no run."""
     count = 6 * AT_ONCE
     await _fill(make_sql, count, T0)
     store = make_sql(clock=lambda: NOW, keep_days=0)
@@ -65,7 +65,7 @@ async def test_the_oldest_content_makes_room(make_sql: Make) -> None:
 
 
 async def test_within_its_bytes_a_record_loses_nothing(make_sql: Make) -> None:
-    """Below the bound, and with none, tidying deletes nothing."""
+    """Tidying deletes nothing if the store is below ``max_bytes`` or has no such limit."""
     await _fill(make_sql, 20, T0)
     for max_bytes in (0, 10**7):
         store = make_sql(clock=lambda: NOW, keep_days=0, max_bytes=max_bytes)
@@ -75,7 +75,7 @@ async def test_within_its_bytes_a_record_loses_nothing(make_sql: Make) -> None:
 
 
 async def test_in_need_content_of_today_goes_too(make_sql: Make) -> None:
-    """Where nothing older is left to go, the bound holds all the same, the newest content last."""
+    """If all content is from today, the store still keeps to ``max_bytes`` and deletes the oldest first."""
     count = 4 * AT_ONCE
     await _fill(make_sql, count, NOW - count)
     store = make_sql(clock=lambda: NOW, keep_days=0, max_bytes=3 * AT_ONCE * 4300)
@@ -88,7 +88,7 @@ async def test_in_need_content_of_today_goes_too(make_sql: Make) -> None:
 
 
 async def test_in_a_file_old_runs_go_before_content_of_today(make_sqlite: Make) -> None:
-    """Runs of other days make room for what conversations need now; one that goes on stays."""
+    """A SQLite store deletes old completed runs before content of today, and never a running run."""
     store = make_sqlite(clock=lambda: NOW, keep_days=0)
     await store.start()
     store.put_run(run("going-on", started_at=T0))
@@ -113,7 +113,7 @@ async def test_in_a_file_old_runs_go_before_content_of_today(make_sqlite: Make) 
 
 
 async def test_a_server_looks_after_its_bound_by_itself(make_sql: Make) -> None:
-    """With ``reap`` the bound is held while the store runs, without being asked."""
+    """A store with ``reap`` deletes content above ``max_bytes`` by itself while it runs."""
     count = 4 * AT_ONCE
     await _fill(make_sql, count, T0)
     store = make_sql(
@@ -128,7 +128,7 @@ async def test_a_server_looks_after_its_bound_by_itself(make_sql: Make) -> None:
 
 
 async def test_a_caller_loses_its_own_oldest_content_past_its_bytes(make_sql: Make) -> None:
-    """One caller's flood of requests takes its own older ones, of every kind, and nobody else's."""
+    """A caller above ``max_bytes_per_caller`` loses its own oldest content; others lose nothing."""
     now = [NOW]
     store = make_sql(clock=lambda: now[0], max_bytes_per_caller=50_000, content="all")
     await store.start()
@@ -151,7 +151,7 @@ async def test_a_caller_loses_its_own_oldest_content_past_its_bytes(make_sql: Ma
 
 
 async def test_what_one_caller_may_have_is_not_measured_for_each_record(make_sql: Make) -> None:
-    """Bytes are looked at once a tenth of them has come, since the last time."""
+    """The store measures a caller's bytes only when a tenth of the limit has come since the last time."""
     store = make_sql(clock=lambda: NOW, max_bytes_per_caller=1_000_000)
     await store.start()
     seen: list[str] = []
@@ -173,13 +173,13 @@ async def test_what_one_caller_may_have_is_not_measured_for_each_record(make_sql
         store.put_response(response(f"r{number}", response=KIB * 10, created_at=NOW + number))
         await store.list_runs(RunFilter())
         if hasattr(store, "_expire_at"):
-            store._expire_at = 0.0  # PostgreSQL looks at owners more often than at content
+            store._expire_at = 0.0  # PostgreSQL checks owners more often than content
         await _tidied(store)
     assert 1 <= len([sql for sql in seen if "OVER" in sql]) <= 3
 
 
 async def test_bounds_are_there_by_default() -> None:
-    """A record that nobody gave a bound does not fill its disk."""
+    """By default a store is limited to 8 GiB, and each caller to 1 GiB of it."""
     settings = StoreConfig()
     assert settings.max_bytes == 8 * 2**30
     assert settings.max_bytes_per_caller == 2**30

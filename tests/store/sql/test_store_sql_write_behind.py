@@ -1,4 +1,4 @@
-"""What a read sees between a put and its commit, whatever happens to the write on its way."""
+"""What a read returns between a put and its commit, whatever happens to the write meanwhile."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from proxy.store.sql.writes import Write
 
 
 class _Database:
-    """A queue, a group under way and what was committed, each step taken by hand."""
+    """A test double: a queue, a group being written and committed rows. The test takes each step."""
 
     def __init__(self) -> None:
         self.rows: dict[str, SuspendedTurn] = {}
@@ -80,7 +80,7 @@ class _Database:
         with self.behind.deleting(key) as under_way:
             assert self.find(key) is None
             if key in self.rows or under_way:
-                for _ in range(2):  # what is under way, and what was queued before the deletion
+                for _ in range(2):  # the group being written, then what was queued before the deletion
                     self.commit()
                     self.take()
                 self.commit()
@@ -121,7 +121,7 @@ _steps = st.lists(
 @given(steps=_steps)
 @settings(max_examples=500, deadline=None)
 def test_a_read_sees_the_last_word_whatever_the_writes_do(steps: list[tuple[str, str]]) -> None:
-    """Puts, deletions and their writes in any order: each key reads as what was last said of it."""
+    """After any puts, deletions and write steps a read returns the last value put for a key, or none."""
     database = _Database()
     said: dict[str, SuspendedTurn | None] = {"a": None, "b": None}
     for step, key in steps:

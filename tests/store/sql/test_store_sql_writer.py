@@ -1,4 +1,4 @@
-"""When a group of writes is committed, and what of it is written."""
+"""When the writer commits a group of writes, and which of their rows it writes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ PUT_PAIR = upsert("p", ("id", "number", "state"), ("id", "number"))
 
 
 class _Database:
-    """Keeps each group; one that begins may be made to wait."""
+    """A test double that keeps each group; a test can make its writes wait."""
 
     def __init__(self) -> None:
         self.groups: list[list[Batch]] = []
@@ -62,12 +62,12 @@ def _tell(told: list[tuple[str, bool]], state: str, done: bool) -> None:
 
 @pytest.fixture
 def lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that nobody waits for is not written by itself while a test runs."""
+    """Makes the writer delay a write that nobody waits for until after the test."""
     monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", LATE_S)
 
 
 async def test_a_write_that_nobody_waits_for_is_written() -> None:
-    """A row needs no second one, no read and no end to be committed; nor does one put meanwhile."""
+    """The writer commits a single row by itself, and then a row that was put during that commit."""
     database = _Database()
     writer = _writer(database)
     database.release.clear()
@@ -82,7 +82,7 @@ async def test_a_write_that_nobody_waits_for_is_written() -> None:
 
 @pytest.mark.usefixtures("lingering")
 async def test_who_waits_takes_all_that_lingers_along() -> None:
-    """Rows stay together until somebody waits for a commit, and then all are one, in order."""
+    """The writer holds rows back until somebody waits for a commit, then writes all in one group."""
     database = _Database()
     writer = _writer(database)
     for number in range(3):
@@ -99,7 +99,7 @@ async def test_who_waits_takes_all_that_lingers_along() -> None:
 
 @pytest.mark.usefixtures("lingering")
 async def test_a_full_group_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fills a group by its number or its bytes is written at once, before there is no room left."""
+    """The writer writes a group at once when it is full by its number of writes or its bytes."""
     monkeypatch.setattr("proxy.store.sql.writer._GROUP_WRITES", 10)
     monkeypatch.setattr("proxy.store.sql.writer._GROUP_BYTES", 5000)
     for number, value in ((10, 1), (1, "x" * 5000)):
@@ -114,7 +114,7 @@ async def test_a_full_group_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("lingering")
 async def test_an_orderly_end_loses_nothing_that_lingers() -> None:
-    """What was put a moment before the end is written, also where another group is under way."""
+    """Closing the writer writes rows that were put just before, even while it writes another group."""
     for busy in (False, True):
         database = _Database()
         writer = _writer(database)
@@ -134,7 +134,7 @@ async def test_an_orderly_end_loses_nothing_that_lingers() -> None:
 
 
 def test_of_rows_with_one_key_the_last_is_written() -> None:
-    """An upsert that replaces another's row takes its place, and moves past nothing that is in order."""
+    """Of upserts with one key only the last is written; none moves past a write that must keep its place."""
     group = [
         Write(PUT, [("r1", "began", 1), ("r2", "began", 1)]),
         Write(PUT_PAIR, [("r1", 1, "x"), ("r1", 2, "x")]),
@@ -155,7 +155,7 @@ def test_of_rows_with_one_key_the_last_is_written() -> None:
 
 @pytest.mark.usefixtures("lingering")
 async def test_a_row_that_another_took_the_place_of_counts_as_written() -> None:
-    """Whoever put the earlier state is told of its commit as whoever put the later one is."""
+    """If a later upsert replaces a queued one, both are reported as committed."""
     told: list[tuple[str, bool]] = []
     database = _Database()
     writer = _writer(database)
@@ -169,7 +169,7 @@ async def test_a_row_that_another_took_the_place_of_counts_as_written() -> None:
 
 @pytest.mark.usefixtures("lingering")
 async def test_a_refused_state_does_not_take_an_earlier_one_with_it(make_sql: Make) -> None:
-    """Where the database refuses the last state of a row, the one before it is still written."""
+    """If the database refuses the last state of a row, the writer still writes the state before it."""
     store = make_sql()
     await store.start()
     store.put_run(run())
@@ -181,7 +181,7 @@ async def test_a_refused_state_does_not_take_an_earlier_one_with_it(make_sql: Ma
 
 @pytest.mark.usefixtures("lingering")
 async def test_a_run_that_ends_as_the_store_closes_is_whole(make_sql: Make) -> None:
-    """Run and turn that lingered are there for the next process, in their last state."""
+    """Closing the store writes a run and its turn in their last state, and another process reads them."""
     store = make_sql()
     await store.start()
     store.put_run(run())

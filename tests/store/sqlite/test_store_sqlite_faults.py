@@ -1,4 +1,4 @@
-"""The SQLite store when the disk, the file or another process does not behave."""
+"""The SQLite store when the disk, the file or another process fails."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ async def test_a_durable_row_is_committed_when_the_call_returns(make: Make, tmp_
 
 @pytest.mark.parametrize(("word", "level"), [("normal", 1), ("full", 2)])
 async def test_synchronous_is_what_was_asked_for(make: Make, word: Any, level: int) -> None:
-    """Rule R1: ``full`` syncs each commit (2), ``normal`` only check points (1), both in WAL."""
+    """Rule R1: ``full`` syncs each commit (2), ``normal`` only checkpoints (1), both with a WAL."""
     store = make(synchronous=word)
     await store.start()
     assert store._db is not None
@@ -64,7 +64,7 @@ async def test_synchronous_is_what_was_asked_for(make: Make, word: Any, level: i
 
 
 async def test_writes_that_wait_together_are_one_commit(make: Make, tmp_path: Path) -> None:
-    """Many writes put at once change the database in a few transactions, not one each."""
+    """The writer commits many writes that were put at once in a few transactions, not in one each."""
     store = make()
     await store.start()
     with closing(sqlite3.connect(tmp_path / "r.db")) as watcher:
@@ -119,7 +119,7 @@ async def test_reading_leaves_no_trace(make: Make, tmp_path: Path) -> None:
 async def test_while_locked_streams_go_on_and_side_effects_are_refused(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule R1: under a lock only a durable write waits, in bounds; nothing queued is lost after it."""
+    """Rule R1: under a lock puts return at once and a durable write times out; no queued write is lost."""
     store = make(lock_timeout_s=1.5)
     await store.start()
     with locked(tmp_path / "r.db"):
@@ -148,7 +148,7 @@ async def test_while_locked_streams_go_on_and_side_effects_are_refused(
 
 
 async def test_a_durable_write_outlasts_a_short_lock(make: Make, tmp_path: Path) -> None:
-    """A side effect waits for a lock that ends within the time-out."""
+    """A durable write waits for a lock that ends within the timeout."""
     store = make(lock_timeout_s=30)
     await store.start()
     with locked(tmp_path / "r.db"):
@@ -160,7 +160,7 @@ async def test_a_durable_write_outlasts_a_short_lock(make: Make, tmp_path: Path)
 
 
 async def test_the_event_loop_turns_while_the_database_is_locked(make: Make, tmp_path: Path) -> None:
-    """No call of the store blocks the loop: other tasks run on between two looks at the lock."""
+    """A durable write that waits for a lock does not block the event loop; other tasks keep running."""
     store = make(lock_timeout_s=0.5)
     await store.start()
     turns = 0
@@ -175,7 +175,7 @@ async def test_the_event_loop_turns_while_the_database_is_locked(make: Make, tmp
 
 
 async def test_a_refused_row_is_never_written_later_as_started(make: Make, tmp_path: Path) -> None:
-    """Rule R1: an opening that was given up leaves no row that claims a side effect began."""
+    """Rule R1: a cancelled opening leaves no row that claims that a side effect began."""
     store = make(lock_timeout_s=30)
     await store.start()
     with locked(tmp_path / "r.db"):
@@ -189,7 +189,7 @@ async def test_a_refused_row_is_never_written_later_as_started(make: Make, tmp_p
 
 
 async def test_an_opening_cancelled_during_its_commit_is_withdrawn(make: Make, tmp_path: Path) -> None:
-    """Rule R1: where the commit can no longer be stopped, the row is closed as ``cancelled``."""
+    """Rule R1: if an opening is cancelled too late to stop its commit, its row is closed as ``cancelled``."""
     store = make()
     await store.start()
     db = store._db
@@ -215,7 +215,7 @@ async def test_an_opening_cancelled_during_its_commit_is_withdrawn(make: Make, t
 async def test_a_full_disk_refuses_side_effects_and_counts_what_it_loses(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a full disk streams go on, side effects are refused, losses are counted and said once per burst."""
+    """On a full disk puts return, side effects are refused, and losses are counted and logged per burst."""
     store = make(max_queued=20)
     await store.start()
     store.put_run(run())
@@ -230,7 +230,7 @@ async def test_a_full_disk_refuses_side_effects_and_counts_what_it_loses(
         store.put_messages([message(turn=2, seq=number, content="x" * 5000)])
         store.put_suspended(suspended(f"key-{number}"))
     assert store.lost == 200 - 5
-    assert (await store.find_suspended("key-99")) is not None  # lost to the file, not to this process
+    assert (await store.find_suspended("key-99")) is not None  # not in the file, but in memory
     burst = [record.getMessage() for record in caplog.records if "being lost" in record.getMessage()]
     assert len(burst) == 1
 
@@ -247,7 +247,7 @@ async def test_a_full_disk_refuses_side_effects_and_counts_what_it_loses(
     held = await store.find_suspended("key-99")
     assert held is not None
     assert held.payload == b"newer"
-    store.put_turn(turn("nobody"))  # a later burst is said again
+    store.put_turn(turn("nobody"))  # a later burst is logged again
     await store.list_runs(RunFilter())
     assert [record.getMessage() for record in caplog.records if "being lost" in record.getMessage()][1:] == [
         "writes to the record are being lost: the database refuses the row (FOREIGN KEY constraint failed)"
@@ -258,7 +258,7 @@ async def test_a_full_disk_refuses_side_effects_and_counts_what_it_loses(
 async def test_a_store_that_closes_on_a_full_disk_counts_the_rest_as_lost(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """aclose ends although nothing can be written, and says how much was lost."""
+    """``aclose`` ends although nothing can be written, and logs how many writes were lost."""
     store = make()
     await store.start()
     await fill_disk(store)
@@ -271,7 +271,7 @@ async def test_a_store_that_closes_on_a_full_disk_counts_the_rest_as_lost(
 
 
 async def test_a_queue_is_bounded_in_bytes_too(make: Make, tmp_path: Path) -> None:
-    """A few huge messages cannot fill the memory while the database is locked."""
+    """While the database is locked, the store drops writes that exceed the byte limit of its queue."""
     store = make(max_queued_bytes=100_000, lock_timeout_s=0.05)
     await store.start()
     with locked(tmp_path / "r.db"):
@@ -281,7 +281,7 @@ async def test_a_queue_is_bounded_in_bytes_too(make: Make, tmp_path: Path) -> No
 
 
 async def test_one_row_that_the_database_refuses_takes_no_other_with_it(make: Make) -> None:
-    """A turn without a run is lost and counted; everything else of its group is written."""
+    """The store counts rows that the database refuses, and writes the rest of their group."""
     store = make()
     await store.start()
     store.put_run(run("r1"))
@@ -301,7 +301,7 @@ async def test_one_row_that_the_database_refuses_takes_no_other_with_it(make: Ma
 
 
 async def test_a_read_only_database_refuses_and_goes_on(make: Make) -> None:
-    """A file that turned read-only refuses durable rows with a clear word and serves reads."""
+    """On a read-only database durable writes fail with that reason, reads work, and puts wait."""
     store = make(lock_timeout_s=2.0)
     await store.start()
     store.put_run(run())
@@ -337,7 +337,7 @@ async def test_a_store_that_cannot_open_says_why_and_leaves_nothing_open(make: M
 
 
 async def test_a_damaged_page_is_a_store_error(make: Make, tmp_path: Path) -> None:
-    """A page that is overwritten while nobody looks makes reads fail as StoreError, not as a crash."""
+    """A read that meets a damaged page of the file raises StoreError."""
     store = make()
     await store.start()
     for number in range(200):
@@ -358,7 +358,7 @@ async def test_a_damaged_page_is_a_store_error(make: Make, tmp_path: Path) -> No
 
 
 async def test_a_start_under_a_lock_succeeds_and_reaps_later(make: Make, tmp_path: Path) -> None:
-    """A server starts although another connection holds the lock; what it could not tidy comes later."""
+    """A server starts while another connection holds the lock, and writes once the lock is released."""
     migrate_sqlite(tmp_path / "r.db")
     with closing(sqlite3.connect(tmp_path / "r.db")) as connection, connection:
         connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL)")
@@ -371,7 +371,7 @@ async def test_a_start_under_a_lock_succeeds_and_reaps_later(make: Make, tmp_pat
 
 
 async def test_expired_content_leaves_the_file_in_batches(make: Make, tmp_path: Path) -> None:
-    """Rule R3: content past its days is deleted from the file, runs and invocations stay."""
+    """Rule R3: tidying deletes content past ``keep_days`` from the file; runs and invocations stay."""
     now = [T0]
     store = make(keep_days=1, clock=lambda: now[0])
     await store.start()
@@ -395,7 +395,7 @@ async def test_expired_content_leaves_the_file_in_batches(make: Make, tmp_path: 
 
 
 async def test_content_none_writes_no_byte_of_it(make: Make, tmp_path: Path) -> None:
-    """Rule R3: what the policy keeps out never reaches a file, also not to be deleted later."""
+    """Rule R3: with ``content = "none"`` no byte of content ever reaches a file."""
     store = make(content="none")
     await store.start()
     store.put_run(run())
@@ -408,7 +408,7 @@ async def test_content_none_writes_no_byte_of_it(make: Make, tmp_path: Path) -> 
 
 
 async def test_deleting_a_run_takes_its_content_and_turns(make: Make, tmp_path: Path) -> None:
-    """Rule R3: no content outlives its run, while an invocation under way stays on record."""
+    """Rule R3: deleting a run deletes its turns and content, but not an invocation that still runs."""
     store = make()
     await store.start()
     store.put_run(run())
@@ -427,7 +427,7 @@ async def test_deleting_a_run_takes_its_content_and_turns(make: Make, tmp_path: 
 
 
 async def test_a_cancelled_read_leaves_the_reader_usable(make: Make) -> None:
-    """Whenever a reader is cancelled, the next read works; a close lets a running one finish."""
+    """After a read is cancelled at any point the next one works; a close lets a running read finish."""
     store = make()
     await store.start()
     store.put_run(run())
@@ -449,7 +449,7 @@ async def test_a_cancelled_read_leaves_the_reader_usable(make: Make) -> None:
 
 
 async def test_a_lock_that_never_ends_does_not_hold_up_the_close(make: Make, tmp_path: Path) -> None:
-    """aclose gives up after the lock time-out, counts the rest as lost and lets its own lock go."""
+    """``aclose`` gives up after the lock timeout, counts the rest as lost, and releases the owner's lock."""
     store = make(lock_timeout_s=0.1)
     await store.start()
     with locked(tmp_path / "r.db"):

@@ -1,4 +1,4 @@
-"""What a record costs does not grow with it: every statement of a request goes by an index."""
+"""Requests do not get slower as the database grows: every statement of a request uses an index."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ from bench.big_record import END, FILTERS, fill
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A record with rows enough for the planner to have a choice."""
+    """A database with so many rows that the query planner has a choice."""
     path = tmp_path_factory.mktemp("growth") / "r.db"
     fill(path, 3000, 10_000)
     return path
@@ -50,18 +50,18 @@ def _plan(path: Path, sql: str, values: tuple[object, ...] = ()) -> list[str]:
 
 
 def _slow(plan: list[str], *, may_sort: bool = True) -> list[str]:
-    """The steps of a plan that look at every row of a table, or sort what they found.
+    """The steps of a plan that read every row of a table, or sort the rows that they found.
 
-    The few rows of one key may be sorted; a list may not, or all of it is read for each page.  A scan
-    along an index, in the order asked for, ends with the page.
+    The few rows of one key may be sorted; a list may not be, or SQLite reads all of it for each page.  A scan
+    along an index in the wanted order ends with the page.
     """
-    harmless = re.compile(r"USING|CONSTANT ROW|^SCAN (newest|\(subquery)")  # what a query inside has found
+    harmless = re.compile(r"USING|CONSTANT ROW|^SCAN (newest|\(subquery)")  # rows that a subquery found
     scans = [step for step in plan if step.startswith("SCAN") and not harmless.search(step)]
     return scans + ([] if may_sort else [step for step in plan if "TEMP B-TREE" in step])
 
 
 def test_a_filled_record_is_a_sound_one(filled: Path, tmp_path: Path) -> None:
-    """What the benchmark measures has the schema of a migrated record, whole, and is read as one."""
+    """The benchmark's database is valid, has the schema of a migrated one, and a store can list its runs."""
     assert query(filled, "PRAGMA integrity_check") == [("ok",)]
     assert query(filled, "PRAGMA foreign_key_check") == []
     migrate_sqlite(tmp_path / "r.db")
@@ -83,7 +83,7 @@ def test_a_filled_record_is_a_sound_one(filled: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_each_list_goes_by_an_index(filled: Path, name: str) -> None:
-    """Each filter of ``runs list``, and its next page, is read in order from an index of its own."""
+    """SQLite reads each filter of ``runs list``, and its next page, in order from an index."""
     wanted = FILTERS[name]
     for each in (wanted, replace(wanted, before="run_000000000100")):
         plan = _plan(filled, *runs_query(each))
@@ -93,7 +93,7 @@ def test_each_list_goes_by_an_index(filled: Path, name: str) -> None:
 
 @pytest.fixture
 async def traced(filled: Path, tmp_path: Path) -> AsyncIterator[tuple[SqliteStore, list[str]]]:
-    """A store on a copy of the filled record, and every statement that it executes."""
+    """A store on a copy of the filled database, and every statement that it executes."""
     copy = shutil.copyfile(filled, tmp_path / "traced.db")
     store = SqliteStore(copy, StoreOptions(keep_days=30, clock=lambda: END))
     await store.start()
@@ -108,7 +108,7 @@ async def traced(filled: Path, tmp_path: Path) -> AsyncIterator[tuple[SqliteStor
 async def test_each_statement_of_a_tool_turn_goes_by_an_index(
     filled: Path, traced: tuple[SqliteStore, list[str]]
 ) -> None:
-    """Rows, claims, look-ups and results of a turn cost the same on a large record as on a small one."""
+    """No statement for the rows, claims, look-ups and results of a turn scans a whole table."""
     store, statements = traced
     store.put_run(run())
     claim = EffectClaim("place:1", "request:1", True, T0, "tool:1")
@@ -140,7 +140,7 @@ async def test_each_statement_of_a_tool_turn_goes_by_an_index(
 
 
 def test_each_statement_of_a_trigger_goes_by_an_index(filled: Path) -> None:
-    """What the schema does by itself for each row that is put or deleted goes by an index, too."""
+    """No statement of a trigger scans a whole table, so puts and deletions use an index, too."""
     checked = 0
     for (sql,) in query(filled, "SELECT sql FROM sqlite_schema WHERE type = 'trigger'"):
         body = sql[sql.index("BEGIN") + len("BEGIN") : sql.rindex("END")]

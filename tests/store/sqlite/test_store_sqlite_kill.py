@@ -1,4 +1,4 @@
-"""Processes that are killed: what they had committed is there, and only their rows are reaped."""
+"""Killed processes: their committed rows stay, and only their open rows become ``interrupted``."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def _start(path: Path, point: str, name: str = "run_1", *more: Path) -> "subproc
 
 
 def _kill(child: "subprocess.Popen[str]") -> str:
-    """Kill a worker; what it had said and nobody had read yet."""
+    """Kill a worker, and return the output that nobody has read yet."""
     child.send_signal(signal.SIGKILL)
     assert child.stdout is not None
     assert child.stdin is not None
@@ -104,7 +104,7 @@ async def _statuses(path: Path, *, reap: bool) -> tuple[dict[str, str], dict[str
 async def test_a_kill_between_row_and_effect_leaves_a_true_record(
     tmp_path: Path, point: str, invocations: dict[str, str]
 ) -> None:
-    """Rule R1: after kill -9 committed rows are there, and what was left open becomes ``interrupted``."""
+    """Rule R1: after kill -9 committed rows are there, and open ones become ``interrupted``."""
     path, effect = tmp_path / "r.db", tmp_path / "effect"
     _kill(_start(path, point, "run_1", effect))
     if effect.exists():
@@ -119,7 +119,7 @@ async def test_a_kill_between_row_and_effect_leaves_a_true_record(
 
 
 async def test_only_a_store_that_serves_reaps(tmp_path: Path) -> None:
-    """Rule R1: a command that only looks leaves the rows of a dead owner as they are."""
+    """Rule R1: a command that only reads leaves the open rows of a dead owner; a server interrupts them."""
     path = tmp_path / "r.db"
     _kill(_start(path, "before-effect"))
     assert await _statuses(path, reap=False) == ({"run_1": "running"}, {"run_1": "started"})
@@ -127,7 +127,7 @@ async def test_only_a_store_that_serves_reaps(tmp_path: Path) -> None:
 
 
 async def test_a_live_owner_is_never_touched(tmp_path: Path) -> None:
-    """Rule R1: beside a dead worker, the rows of a live one stay open, and it can close them."""
+    """Rule R1: a dead worker's rows are interrupted, while the rows of a live one stay open until it ends."""
     path = tmp_path / "r.db"
     dead, alive = _start(path, "before-effect", "dead"), _start(path, "before-effect", "alive")
     _kill(dead)
@@ -143,7 +143,7 @@ async def test_a_live_owner_is_never_touched(tmp_path: Path) -> None:
 
 
 async def test_a_stopped_worker_is_alive(tmp_path: Path) -> None:
-    """Rule R1: a worker that hangs, here stopped by a signal, is not dead."""
+    """Rule R1: a worker that hangs, here stopped by a signal, does not count as dead."""
     path = tmp_path / "r.db"
     child = _start(path, "before-effect")
     child.send_signal(signal.SIGSTOP)
@@ -155,7 +155,7 @@ async def test_a_stopped_worker_is_alive(tmp_path: Path) -> None:
 
 
 async def test_two_workers_that_start_at_once_both_come_up(tmp_path: Path) -> None:
-    """Rule R1: restarted workers reap a dead one once, and never one another."""
+    """Rule R1: workers that start at once interrupt the rows of a dead worker, and never each other's."""
     path = tmp_path / "r.db"
     _kill(_start(path, "before-effect", "old"))
     workers = [spawn(_WORKER, path, "serve", name) for name in ("w1", "w2", "w3")]
@@ -180,7 +180,7 @@ async def test_a_reused_process_id_does_not_hide_a_death(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("change", ["NULL", "'../r.db'", "'" + "0f" * 16 + ".lock'"])
 async def test_an_owner_in_doubt_is_left_alone(tmp_path: Path, change: str) -> None:
-    """Rule R1: without a lock file of that very owner nothing is proven, and nothing is touched."""
+    """Rule R1: without an owner's own lock file the store cannot prove it dead, and changes no row."""
     path = tmp_path / "r.db"
     _kill(_start(path, "before-effect"))
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -189,13 +189,13 @@ async def test_an_owner_in_doubt_is_left_alone(tmp_path: Path, change: str) -> N
 
 
 async def test_an_interrupted_run_keeps_what_its_turns_used(tmp_path: Path) -> None:
-    """Rule R1: what the turns of a run on record come to stands on it, however far it came."""
+    """Rule R1: the row of an interrupted run has the totals of its turns, however far it came."""
     await cut_off_runs(SqliteStore(tmp_path / "r.db"))
     assert query(tmp_path / "r.db", CUT_OFF_SQL) == CUT_OFF
 
 
 async def test_a_clean_end_leaves_nothing_open(tmp_path: Path) -> None:
-    """Rule R1: rows that are open when a store closes are ``interrupted``, for nobody will close them."""
+    """Rule R1: a store that closes marks its open rows ``interrupted``, as nobody else will close them."""
     store = SqliteStore(tmp_path / "r.db")
     await store.start()
     store.put_run(run())
@@ -209,7 +209,7 @@ async def test_a_clean_end_leaves_nothing_open(tmp_path: Path) -> None:
 
 
 def test_a_lock_proves_death_once_and_only_after_it(tmp_path: Path) -> None:
-    """Of two that ask about a dead owner at once only one is told, and a live owner is never dead."""
+    """Of two that check a dead owner at once only one finds it dead; a live owner is never found dead."""
     database = tmp_path / "r.db"
     owner = OwnerLock(database)
     owner.acquire()
@@ -227,7 +227,7 @@ def test_a_lock_proves_death_once_and_only_after_it(tmp_path: Path) -> None:
 
 
 def test_an_owner_without_a_lock_folder_goes_on(tmp_path: Path) -> None:
-    """Where no lock can be taken the owner has no lock file, and so is never taken for dead."""
+    """If no lock can be taken, the owner has no lock file, and so it never counts as dead."""
     (tmp_path / "r.db.owners").write_text("in the way")
     owner = OwnerLock(tmp_path / "r.db")
     owner.acquire()
@@ -250,6 +250,6 @@ async def _random_kill(path: Path, name: str, after: int) -> None:
 
 
 async def test_a_kill_in_full_flow_loses_no_committed_row(tmp_path: Path) -> None:
-    """Rule R1: whatever a killed worker had been told is committed is there afterwards."""
+    """Rule R1: every row that a killed worker knew to be committed is in the database."""
     for place, after in enumerate((1, 7, 40)):
         await _random_kill(tmp_path / "r.db", f"run_{place}", after)

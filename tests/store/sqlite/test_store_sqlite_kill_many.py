@@ -1,4 +1,4 @@
-"""Fifty processes killed in full flow: every effect has its row, none happens twice, others go on."""
+"""Fifty workers are killed under load: each effect has its row, none happens twice, others go on."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from proxy.store.sqlite.store import SqliteStore
 
 KILLS = 50
 POINTS = ("random", "commit-before", "commit-after", "effect-before", "effect-after")
-"""Where a process dies: some time; around a commit of the writer; around the effect of a call."""
+"""When a process dies: at random, around a commit of the writer, or around the effect of a call."""
 
 _NURSERY = """
 import asyncio, os, signal, sys
@@ -99,14 +99,14 @@ Check = Callable[[], Awaitable[None]]
 
 
 class _Nursery:
-    """A process that has everything imported, and has children that begin at once."""
+    """A process that has imported everything and forks workers, which start at once."""
 
     def __init__(self, kind: str, place: "Path | str", effects: Path) -> None:
         self.effects = effects
         self._process: subprocess.Popen[str] = spawn(_NURSERY, kind, place, effects)
 
     async def bear(self, name: str, point: str, after: int, first: int) -> int:
-        """A new child's process id."""
+        """Fork a worker and return its process id."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{name} {point} {after} {first}\n")
@@ -114,23 +114,23 @@ class _Nursery:
         return int(await asyncio.to_thread(self._process.stdout.readline))
 
     async def close(self) -> None:
-        """End it; all its children are dead."""
+        """End this process; all its workers are dead."""
         await asyncio.to_thread(self._process.communicate)
 
     def world(self) -> list[tuple[int, str]]:
-        """Every effect that happened: what for, and the invocation that caused it."""
+        """Every effect that happened: its number and the invocation that caused it."""
         if not self.effects.exists():
             return []
         lines = self.effects.read_text().split("\n")[:-1]
         return [(int(number), id_) for number, id_ in (line.split() for line in lines)]
 
     def told(self, name: str) -> list[str]:
-        """The invocations that a child was told are committed."""
+        """The invocations that a worker knew to be committed."""
         path = Path(f"{self.effects}.{name}")
         return path.read_text().split() if path.exists() else []
 
     def has_told(self, name: str) -> bool:
-        """Whether a child was told of any."""
+        """Whether a worker knew any invocation to be committed."""
         return len(self.told(name)) > 0
 
 
@@ -145,7 +145,7 @@ def _gone(pid: int) -> bool:
 async def _kill_many(
     nursery: _Nursery, keeper: Any, rows: Rows, check: Callable[[], Awaitable[None]]
 ) -> None:
-    """Kill one child after the other; ``keeper`` lives, has open rows, and reaps."""
+    """Kill one worker after the other; ``keeper`` lives, has open rows, and reaps the dead."""
     await keeper.start()
     keeper.put_run(run("alive"))
     await keeper.open_invocation(invocation("alive", "alive"), durable=True)
@@ -153,14 +153,14 @@ async def _kill_many(
     for place in range(KILLS):
         name, point = f"run_{place:02d}", POINTS[place % len(POINTS)]
         done = len(nursery.world())
-        # Some of what its predecessor did comes again, as it does from a client that saw it die.
+        # The worker repeats some requests of its predecessor, as a client does after a crash.
         child = await nursery.bear(name, point, 1 + chance.randrange(12), max(0, done - 8))
         if point == "random":
             await until(partial(nursery.has_told, name))
-            await asyncio.sleep(chance.random() * 0.03)  # anywhere; no outcome hangs on it
+            await asyncio.sleep(chance.random() * 0.03)  # at any moment; no assertion depends on it
             os.kill(child, signal.SIGKILL)
         await until(partial(_gone, child))
-        for table in ("runs", "tool_invocations"):  # the reaper's time to find out
+        for table in ("runs", "tool_invocations"):  # wait until ``keeper`` has found out
             while await rows(  # noqa: ASYNC110 - a database tells nobody
                 f"SELECT 1 FROM {table} WHERE status IN ('running', 'started') AND id <> 'alive' LIMIT 1"
             ):
@@ -183,7 +183,7 @@ async def _kill_many(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_fifty_kills_on_one_file(tmp_path: Path) -> None:
-    """Rules R1, R5: the file stays sound, with a row for each effect, and the living are left alone."""
+    """Rules R1, R5: after each kill the file is intact, each effect has a row, and live rows stay open."""
     path = tmp_path / "r.db"
     keeper = SqliteStore(path, StoreOptions(reap=True, tidy_every_s=0.02, clock=lambda: T0))
 
@@ -200,7 +200,7 @@ async def test_fifty_kills_on_one_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_fifty_kills_on_one_server(tmp_path: Path, postgres_url: str) -> None:
-    """Rules R1, R5: the same on a server that the processes share."""
+    """Rules R1, R5: after each kill a shared server has a row of each effect, and live rows stay open."""
     from proxy.store.postgres.store import PostgresStore
 
     keeper = PostgresStore(
@@ -211,7 +211,7 @@ async def test_fifty_kills_on_one_server(tmp_path: Path, postgres_url: str) -> N
         return await fetch(postgres_url, sql)
 
     async def check() -> None:
-        """A server looks after its own pages."""
+        """PostgreSQL checks its own pages."""
 
     await _kill_many(_Nursery("postgres", postgres_url, tmp_path / "world"), keeper, rows, check)
     await keeper.aclose()

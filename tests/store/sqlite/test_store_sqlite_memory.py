@@ -1,4 +1,4 @@
-"""The record in memory: bounded, shared out, in no file."""
+"""The store in memory: it is bounded, shares its room between callers, and uses no file."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def held(store: MemoryStore) -> int:
 
 
 async def test_content_past_the_bytes_goes_the_oldest_first(make_memory: Make) -> None:
-    """What one caller keeps stays below ``max_bytes``, and the newest of it is there."""
+    """The content of one caller stays below ``max_bytes``: the store drops the oldest, keeps the newest."""
     store = make_memory(max_bytes=BOUND)
     await store.start()
     for number in range(200):
@@ -47,7 +47,7 @@ async def test_content_past_the_bytes_goes_the_oldest_first(make_memory: Make) -
 
 
 async def test_a_caller_pushes_out_its_own_content(make_memory: Make) -> None:
-    """Rule R3: one key's flood, under names of ever new end users, leaves what waits for others."""
+    """Rule R3: a key that floods the store under many end users does not push out other keys' content."""
     store = make_memory(max_bytes=BOUND)
     await store.start()
     for caller in ("ada", "team/cleo", "flood/0"):
@@ -71,7 +71,7 @@ async def test_a_caller_pushes_out_its_own_content(make_memory: Make) -> None:
 
 
 async def test_runs_past_the_bytes_go_before_content(make_memory: Make) -> None:
-    """Where the rows of runs take more than half the oldest of them go, and a caller's content stays."""
+    """If runs take too many bytes, the store drops the oldest completed runs, and keeps content."""
     store = make_memory(max_bytes=BOUND)
     await store.start()
     store.put_response(response(run_id="kept", response=KIB * 20))
@@ -88,7 +88,7 @@ async def test_runs_past_the_bytes_go_before_content(make_memory: Make) -> None:
 
 
 async def test_effects_lose_what_they_gave_and_not_that_they_happened(make_memory: Make) -> None:
-    """Rule R5: past the bytes results of effects are forgotten with their runs, and no claim."""
+    """Rule R5: above ``max_bytes`` the store drops the oldest results of effects, but no claim."""
     store = make_memory(max_bytes=BOUND)
     await store.start()
     for number in range(40):
@@ -108,7 +108,7 @@ async def test_effects_lose_what_they_gave_and_not_that_they_happened(make_memor
 
 
 async def test_what_is_too_large_by_itself_pushes_out_nobody_elses(make_memory: Make) -> None:
-    """A caller whose content does not fit at all loses it; the others keep theirs."""
+    """A response that is larger than the whole store is dropped, and another caller keeps its own."""
     store = make_memory(max_bytes=BOUND)
     await store.start()
     store.put_response(response("small", caller="ada", response=KIB))
@@ -119,13 +119,13 @@ async def test_what_is_too_large_by_itself_pushes_out_nobody_elses(make_memory: 
 
 
 def test_no_option_makes_the_bound_larger() -> None:
-    """``store.max_bytes`` may only make it less."""
+    """``store.max_bytes`` may lower the limit of a store in memory, but not raise it."""
     for given_bytes, bound in ((0, MAX_BYTES), (2**40, MAX_BYTES), (1000, 1000)):
         assert MemoryStore(StoreOptions(max_bytes=given_bytes))._max_bytes == bound
 
 
 async def test_nothing_touches_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file is made or open, neither for rows nor for what is sorted, and no key seals anything."""
+    """A store in memory creates and opens no file, sorts in memory, and seals nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("SQLITE_TMPDIR", str(tmp_path))
@@ -154,7 +154,7 @@ def _is_open(descriptor: str) -> bool:
 
 
 async def test_two_stores_have_nothing_in_common(make_memory: Make) -> None:
-    """Each has a database of its own."""
+    """Each store in memory has its own database."""
     first, second = make_memory(), make_memory()
     await first.start()
     await second.start()
@@ -164,7 +164,7 @@ async def test_two_stores_have_nothing_in_common(make_memory: Make) -> None:
 
 
 async def test_what_is_in_memory_can_be_read_after_the_end(make_memory: Make) -> None:
-    """A replayed run is read from its record once its server has ended; nothing can be written any more."""
+    """After its close a store in memory can still be read, as a replay does, but not written."""
     store = make_memory()
     with pytest.raises(StoreUnavailable, match="closed"):
         await store.find_suspended("key-1")
@@ -183,7 +183,7 @@ _HELD = st.dictionaries(st.sampled_from(["a", "a/1", "a/2", "b", "b/1", "c"]), s
 
 @given(held=_HELD, need=st.integers(0, 3000))
 def test_whoever_has_most_gives(held: dict[str, int], need: int) -> None:
-    """All together give enough, none more than it has, and no key is left with less than one that gives."""
+    """Callers free enough in total, none more than it holds, and only keys that hold the most give."""
     gives = who_gives(held, need)
     assert all(0 <= size <= held[caller] for caller, size in gives.items())
     assert sum(gives.values()) >= min(need, sum(held.values()))
@@ -198,7 +198,7 @@ def test_whoever_has_most_gives(held: dict[str, int], need: int) -> None:
 
 
 async def test_seal_keys_give_hash_keys_and_seal_nothing(make_memory: Make) -> None:
-    """Processes with the same key know again what clients carry, and a client key of any of them."""
+    """A store in memory takes its hash keys from the seal keys, for processes to share; it seals nothing."""
     new, old = Seal(bytes(32)), Seal(b"1" * 32)
     store = make_memory(seal=new, old_seals=(old,))
     await store.start()

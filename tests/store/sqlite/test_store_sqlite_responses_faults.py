@@ -1,4 +1,4 @@
-"""Responses in a SQLite file when the disk, the file or another process does not behave."""
+"""Responses in a SQLite file when the disk, the file or another process fails."""
 
 import asyncio
 import sqlite3
@@ -43,7 +43,7 @@ async def _kept(store: SqliteStore, *names: str) -> None:
 
 
 async def test_responses_outlive_the_process(make_sqlite: Make, tmp_path: Path) -> None:
-    """What one store wrote another one reads and deletes, for its own caller alone."""
+    """A second store reads and deletes a response that the first one wrote, only for its own caller."""
     first = make_sqlite()
     await first.start()
     first.put_response(response())
@@ -58,7 +58,7 @@ async def test_responses_outlive_the_process(make_sqlite: Make, tmp_path: Path) 
 
 
 async def test_looking_for_a_response_leaves_no_trace(make_sqlite: Make, tmp_path: Path) -> None:
-    """To find nothing, and to have nothing to delete, registers no owner and takes no lock."""
+    """A look-up or a deletion that finds nothing registers no owner and takes no lock."""
     store = make_sqlite()
     await store.start()
     with locked(tmp_path / "r.db"):
@@ -69,7 +69,7 @@ async def test_looking_for_a_response_leaves_no_trace(make_sqlite: Make, tmp_pat
 
 
 async def test_while_locked_responses_are_kept_and_written_later(make_sqlite: Make, tmp_path: Path) -> None:
-    """Under a lock a put does not wait, a find sees it, and afterwards the newest form is in the file."""
+    """While the file is locked, puts do not wait and a find sees the last one, which is written later."""
     store = make_sqlite()
     await store.start()
     with locked(tmp_path / "r.db"):
@@ -87,7 +87,7 @@ async def test_while_locked_responses_are_kept_and_written_later(make_sqlite: Ma
 async def test_while_locked_a_written_response_is_not_said_to_be_deleted(
     make_sqlite: Make, tmp_path: Path
 ) -> None:
-    """A deletion that a lock outlasts is refused in bounds, leaves the response, and may be repeated."""
+    """If a lock outlasts the timeout, a deletion fails; the response stays and can be deleted later."""
     store = make_sqlite(lock_timeout_s=1.5)
     await store.start()
     await _kept(store, "resp_1")
@@ -106,7 +106,7 @@ async def test_while_locked_a_written_response_is_not_said_to_be_deleted(
 
 
 async def test_a_deletion_outlasts_a_short_lock(make_sqlite: Make, tmp_path: Path) -> None:
-    """A deletion waits for a lock that ends in time, also with puts of the same id around it."""
+    """A deletion waits for a lock that ends in time, and keeps its order among puts of the same id."""
     store = make_sqlite(lock_timeout_s=30)
     await store.start()
     await _kept(store, "resp_1", "resp_2")
@@ -126,7 +126,7 @@ async def test_a_deletion_outlasts_a_short_lock(make_sqlite: Make, tmp_path: Pat
 async def test_a_queued_response_that_is_deleted_never_reaches_the_file(
     make_sqlite: Make, tmp_path: Path
 ) -> None:
-    """A deletion takes back what waits, needs no lock for it, and no byte of it is written later."""
+    """A deletion withdraws a queued response without a lock, and no byte of it is written later."""
     store = make_sqlite()
     await store.start()
     with locked(tmp_path / "r.db"):
@@ -147,7 +147,7 @@ async def test_a_queued_response_that_is_deleted_never_reaches_the_file(
 async def test_a_response_deleted_during_its_commit_is_deleted_after_it(
     make_sqlite: Make, tmp_path: Path
 ) -> None:
-    """A put that can no longer be taken back is followed by its deletion, whatever follows that."""
+    """If a put is already being committed, its deletion is committed after it."""
     store = make_sqlite()
     await store.start()
     db = store._db
@@ -170,7 +170,7 @@ async def test_a_response_deleted_during_its_commit_is_deleted_after_it(
 
 
 async def test_a_deletion_reaches_past_the_newest_form(make_sqlite: Make, tmp_path: Path) -> None:
-    """Where an earlier form is under way and a newer one waits or was lost, both are deleted."""
+    """A deletion removes a form that is being written and a newer one that waits or was dropped."""
     store = make_sqlite(lock_timeout_s=30, max_queued_bytes=2000)
     await store.start()
     newer = {"waits": b"2", "lost": b"2" * 5000}
@@ -191,7 +191,7 @@ async def test_a_deletion_reaches_past_the_newest_form(make_sqlite: Make, tmp_pa
 
 
 async def test_on_a_full_disk_responses_stay_in_memory(make_sqlite: Make, tmp_path: Path) -> None:
-    """What a full disk keeps waiting or loses is found and can be deleted; the lost are counted."""
+    """On a full disk queued and dropped responses can be found and deleted; the dropped are counted."""
     store = make_sqlite(max_queued=5)
     await store.start()
     await _kept(store, "old")
@@ -201,7 +201,7 @@ async def test_on_a_full_disk_responses_stay_in_memory(make_sqlite: Make, tmp_pa
         store.put_response(response(f"resp_{number}", response=big))
     await until_failing(store)
     assert store.lost == 15
-    for number in (0, 19):  # one waits, one is lost to the file
+    for number in (0, 19):  # one waits, one was dropped
         found = await store.find_response(f"resp_{number}", "open")
         assert found is not None
         assert found.response == big
@@ -216,7 +216,7 @@ async def test_on_a_full_disk_responses_stay_in_memory(make_sqlite: Make, tmp_pa
 
 
 async def test_a_lost_response_that_is_put_again_is_written(make_sqlite: Make, tmp_path: Path) -> None:
-    """A newer form replaces the one that only memory had, in memory and then in the file."""
+    """A newer form replaces a dropped one, first in memory and then in the file."""
     store = make_sqlite(max_queued_bytes=2000)
     await store.start()
     store.put_response(response(response=b"x" * 5000))
@@ -229,7 +229,7 @@ async def test_a_lost_response_that_is_put_again_is_written(make_sqlite: Make, t
 
 
 async def test_a_refused_response_takes_no_other_with_it(make_sqlite: Make, tmp_path: Path) -> None:
-    """A row that the file refuses stays in memory, is counted, and the rest of its group is written."""
+    """A response that the file refuses stays in memory and is counted; the rest of its group is written."""
     store = make_sqlite()
     await store.start()
     odd = response("odd", continuation="a text, where the file takes bytes alone")
@@ -243,7 +243,7 @@ async def test_a_refused_response_takes_no_other_with_it(make_sqlite: Make, tmp_
 
 
 async def test_a_read_only_database_keeps_responses_in_memory(make_sqlite: Make) -> None:
-    """Where the file turned read-only a deletion of what it has is refused with a clear word."""
+    """On a read-only database a deletion fails with that reason, and the response can still be read."""
     store = make_sqlite()
     await store.start()
     await _kept(store, "resp_1")
@@ -257,7 +257,7 @@ async def test_a_read_only_database_keeps_responses_in_memory(make_sqlite: Make)
 
 
 async def test_a_closed_store_still_says_so(make_sqlite: Make) -> None:
-    """After the close a find and a delete raise; neither answers that there is no such response."""
+    """After the close a find and a deletion raise StoreUnavailable instead of finding no response."""
     store = make_sqlite()
     await store.start()
     await _kept(store, "resp_1")
@@ -269,7 +269,7 @@ async def test_a_closed_store_still_says_so(make_sqlite: Make) -> None:
 
 
 async def test_a_damaged_table_is_a_store_error(make_sqlite: Make, tmp_path: Path) -> None:
-    """A response that cannot be read is a StoreError, not a missing one."""
+    """If the table is missing, a find and a deletion raise StoreError instead of finding no response."""
     store = make_sqlite()
     await store.start()
     with closing(sqlite3.connect(tmp_path / "r.db")) as connection, connection:
@@ -281,7 +281,7 @@ async def test_a_damaged_table_is_a_store_error(make_sqlite: Make, tmp_path: Pat
 
 
 async def test_a_cancelled_deletion_is_over(make_sqlite: Make, tmp_path: Path) -> None:
-    """Whoever gives up a deletion leaves the response as it was, and within reach."""
+    """After a deletion is cancelled, the response is still found and stays in the file."""
     store = make_sqlite(lock_timeout_s=30)
     await store.start()
     await _kept(store, "resp_1")
@@ -298,7 +298,7 @@ async def test_a_cancelled_deletion_is_over(make_sqlite: Make, tmp_path: Path) -
 
 
 async def test_content_none_and_ephemeral_turns_write_no_byte(make_sqlite: Make, tmp_path: Path) -> None:
-    """Rule R3: responses under ``none``, and ephemeral turns under every policy, never reach a file."""
+    """Rule R3: with ``content = "none"`` responses never reach a file; ephemeral turns never do."""
     for content in ("none", "tools", "all"):
         store = make_sqlite(content=content)
         await store.start()
@@ -317,7 +317,7 @@ async def test_content_none_and_ephemeral_turns_write_no_byte(make_sqlite: Make,
 
 
 async def test_an_ephemeral_turn_takes_a_queued_one_back(make_sqlite: Make, tmp_path: Path) -> None:
-    """The last turn of a key counts: what it replaces is not written after all."""
+    """An ephemeral turn replaces a queued turn of the same key, which is then never written."""
     store = make_sqlite()
     await store.start()
     store.put_run(run())
@@ -332,7 +332,7 @@ async def test_an_ephemeral_turn_takes_a_queued_one_back(make_sqlite: Make, tmp_
 
 
 async def test_a_turn_taken_back_under_way_is_not_tried_again(make_sqlite: Make, tmp_path: Path) -> None:
-    """A write that a lock throws back is dropped where an ephemeral turn took its place meanwhile."""
+    """A write that fails under a lock is not retried if an ephemeral turn has replaced its turn."""
     store = make_sqlite()
     await store.start()
     with locked(tmp_path / "r.db"):
@@ -347,7 +347,7 @@ async def test_a_turn_taken_back_under_way_is_not_tried_again(make_sqlite: Make,
 
 
 async def test_expired_responses_leave_the_file(make_sqlite: Make, tmp_path: Path) -> None:
-    """Rule R3: responses past their days are deleted from the file, and their bytes with them."""
+    """Rule R3: tidying deletes responses past ``keep_days`` and their bytes from the file."""
     now = [T0]
     store = make_sqlite(keep_days=1, clock=lambda: now[0])
     await store.start()
@@ -366,7 +366,7 @@ async def test_expired_responses_leave_the_file(make_sqlite: Make, tmp_path: Pat
 
 
 async def test_deleting_a_run_takes_its_responses(make_sqlite: Make, tmp_path: Path) -> None:
-    """Rule R3: no content outlives its run, also without the foreign key that others have."""
+    """Rule R3: deleting a run deletes its responses, although their table has no foreign key."""
     store = make_sqlite()
     await store.start()
     store.put_run(run())
@@ -375,7 +375,7 @@ async def test_deleting_a_run_takes_its_responses(make_sqlite: Make, tmp_path: P
     store.put_response(response("resp_1"))
     store.put_response(response("resp_2", run_id="run_2"))
     store.put_response(response("resp_3", run_id="run_lost"))
-    store.put_run(run(status="completed"))  # a row that is replaced is not a row that goes
+    store.put_run(run(status="completed"))  # replacing a row must not count as deleting it
     await store.list_runs(RunFilter())
     assert len(_stored(tmp_path / "r.db")) == 3
     with closing(sqlite3.connect(tmp_path / "r.db")) as connection, connection:
@@ -384,7 +384,7 @@ async def test_deleting_a_run_takes_its_responses(make_sqlite: Make, tmp_path: P
 
 
 def test_nothing_moves_past_a_write_that_is_in_order() -> None:
-    """Rows are written statement by statement, but a deletion keeps its place between them."""
+    """The writer groups rows by statement, but no row moves past a write that must keep its place."""
     group = [
         *(Write(statement, [(number,)]) for number, statement in enumerate(("a", "b", "a", "", "b"))),
         Write("d", [(5,)], in_order=True),

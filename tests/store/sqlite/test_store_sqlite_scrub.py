@@ -1,4 +1,4 @@
-"""What was deleted leaves the files of the record, its log too (rule R3): read as the bytes that they are."""
+"""Deleted content leaves the bytes of the database file and of its log, too (rule R3)."""
 
 import asyncio
 import sqlite3
@@ -32,7 +32,7 @@ DAY = 86_400.0
 
 
 def _fill(store: SqliteStore, run_id: str = "run_1") -> None:
-    """The canary in every place for content, and in what is shown of calls."""
+    """Put the canary in every place for content, and in what is shown of calls."""
     secret = CANARY.encode()
     store.put_run(run(run_id, status="completed", ended_at=T0))
     store.put_turn(turn(run_id))
@@ -54,7 +54,7 @@ def _files_with_canary(path: Path) -> list[str]:
 
 
 async def test_a_purge_leaves_no_word_in_any_file_of_the_record(tmp_path: Path) -> None:
-    """A command purges while a server has the record open, and its log."""
+    """After ``purge`` and ``scrub`` by a command no file holds the content, while a server has it open."""
     path = tmp_path / "r.db"
     server = SqliteStore(path, StoreOptions(clock=lambda: T0))
     await server.start()
@@ -74,7 +74,7 @@ async def test_a_purge_leaves_no_word_in_any_file_of_the_record(tmp_path: Path) 
 
 
 async def test_a_purge_says_what_it_could_not_empty(tmp_path: Path) -> None:
-    """Somebody who reads the whole time keeps the log as it is, and the operator is told."""
+    """If a long read keeps the log from being emptied, ``scrub`` says so."""
     path = tmp_path / "r.db"
     store = SqliteStore(path, StoreOptions(clock=lambda: T0, lock_timeout_s=0.2))
     await store.start()
@@ -95,7 +95,7 @@ async def test_a_purge_says_what_it_could_not_empty(tmp_path: Path) -> None:
 
 
 async def test_what_expires_leaves_the_log_of_a_server(tmp_path: Path) -> None:
-    """Content past its days is gone from the files while the server goes on."""
+    """While a server runs, content past ``keep_days`` leaves the database file and its log."""
     path, now = tmp_path / "r.db", [T0]
     store = SqliteStore(path, StoreOptions(clock=lambda: now[0], reap=True, keep_days=1, tidy_every_s=0.05))
     await store.start()
@@ -112,7 +112,7 @@ async def test_what_expires_leaves_the_log_of_a_server(tmp_path: Path) -> None:
 
 
 async def test_a_table_that_a_migration_writes_anew_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The old pages of a migrated file are overwritten; the copy from before has them, and is named."""
+    """A migration overwrites the pages of a table that it drops; only the reported copy still has them."""
     from proxy.store.sql.migrate import load_migrations
 
     path = tmp_path / "r.db"
@@ -134,7 +134,7 @@ def _step(like: Any, sql: str) -> Any:
 
 
 async def test_a_server_of_postgres_says_what_it_keeps(make_postgres: Callable[..., Any]) -> None:
-    """Nothing is promised there that only its operator can do."""
+    """With PostgreSQL ``scrub`` tells the operator about VACUUM."""
     store = make_postgres()
     await store.start()
     assert "VACUUM" in await store.scrub()

@@ -1,4 +1,4 @@
-"""What tests with client keys share: secrets, configured keys, and how a client sends them."""
+"""Shared by the tests of client keys: secrets, configured keys, and the header that a client sends."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,24 +20,24 @@ OK = whole(b'{"ok":true}')
 
 
 def bearer(secret: str) -> dict[str, str]:
-    """The header that OpenAI's SDKs send."""
+    """Return the header that OpenAI's SDKs send."""
     return {"Authorization": f"Bearer {secret}"}
 
 
 def declared(secret: str, **grants: Any) -> dict[str, Any]:
-    """One key as the configuration has it once its secret is resolved."""
+    """Return one key as the configuration has it when its secret has been resolved."""
     return {"secret": Secret("env:CLIENT", secret), **grants}
 
 
 def key_config(*upstreams: Any, **sections: Any) -> Any:
-    """A configuration with the keys alice and bob, unless it says otherwise."""
+    """Return a configuration with the keys alice and bob, unless ``keys`` are given."""
     sections.setdefault("keys", {"alice": declared(ALICE), "bob": declared(BOB)})
     return make_config(*upstreams, **sections)
 
 
 @asynccontextmanager
 async def keyed(*scripts: Sequence[Step], **sections: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy with client keys before a scripted upstream that says yes to everything else."""
+    """Run a proxy with client keys before a scripted upstream, which answers OK if it has no scripts."""
     async with (
         RawUpstream(*(scripts or (OK,))) as upstream,
         running(key_config(upstream.url, **sections)) as proxy,
@@ -46,7 +46,7 @@ async def keyed(*scripts: Sequence[Step], **sections: Any) -> AsyncIterator[tupl
 
 
 async def made(store: Store, name: str = "carol", **grants: Any) -> str:
-    """A key in a store; its secret."""
+    """Store a new key and return its secret."""
     secret = new_secret()
     found = KeyGrants.model_validate(grants)
     await store.put_key(new_key(name, secret, found, await store.hash_key(), now=1.0))

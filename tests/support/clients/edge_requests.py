@@ -1,4 +1,4 @@
-"""What stands on both sides of the edge: requests that nobody sent, and handlers that are no proxy."""
+"""Requests without a client and an application with one handler, for tests of the HTTP server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ __all__ = ["Behind", "edge_request"]
 
 @dataclass
 class Behind:
-    """One handler behind the connections; a :class:`~proxy.server.serving.application.Application`."""
+    """An :class:`~proxy.server.serving.application.Application` that has only one handler."""
 
     handle: Handler
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
@@ -31,7 +31,7 @@ class Behind:
 def edge_request(
     method: str = "GET", path: str = "/", headers: Mapping[str, str] | None = None
 ) -> EdgeRequest:
-    """A request that nobody sent."""
+    """Return a request without a client or a connection."""
     mocked = make_mocked_request(method, path, headers)
     connection = cast(EdgeConnection, mocked.protocol)
     return EdgeRequest(Head(mocked._message), mocked.content, connection, mocked.task)

@@ -1,4 +1,4 @@
-"""What the official Python clients read of an answer, given as bytes and without a socket."""
+"""What the official Python clients understand of an answer that is given as bytes, without a socket."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -19,11 +19,11 @@ Call = tuple[str, str, Any]
 
 @dataclass
 class Heard:
-    """What a client understood.
+    """What a client understood of an answer.
 
-    ``calls`` are ids, names and arguments (parsed, or as text where that is no object).  ``finish`` is
-    ``stop``, ``calls``, ``length``, ``filter``, or the dialect's own word.  ``used`` are tokens in and out,
-    ``None`` where the answer does not say.
+    ``calls`` are ids, names and arguments (parsed, or as text if they are no object).  ``finish`` is
+    ``stop``, ``calls``, ``length``, ``filter``, or the dialect's own value.  ``used`` are input and output
+    tokens, or ``None`` if the answer does not say.
     """
 
     text: str = ""
@@ -32,11 +32,11 @@ class Heard:
     finish: str = ""
     used: tuple[int, int] | None = None
     sources: list[tuple[str, str]] = field(default_factory=list)
-    """The addresses that the answer cites, each with the text that it is the source of."""
+    """The addresses that the answer cites, each with the text that cites it."""
 
 
 def parsed(text: str) -> Any:
-    """Arguments as a client has them; their text where that is no JSON object."""
+    """Return parsed arguments, or their text if it is no JSON object."""
     try:
         given = json.loads(text or "{}")
     except ValueError:
@@ -50,7 +50,7 @@ FINISHES = {
     "max_tokens": "length", "max_output_tokens": "length", "model_context_window_exceeded": "length",
     "content_filter": "filter", "refusal": "filter",
 }  # fmt: skip
-"""What the dialects say of why a turn stopped, in the words of :class:`Heard`."""
+"""The finish reasons of the dialects, in the words of :class:`Heard`."""
 
 
 def _transport(pieces: Iterable[bytes], content_type: str) -> httpx2.MockTransport:
@@ -86,12 +86,12 @@ EVENTS, JSON, LINES = "text/event-stream", "application/json", "application/x-nd
 
 
 def chat(pieces: Sequence[bytes], *, stream: bool) -> Heard:
-    """openai's Chat, put together by its stream helper."""
+    """Read a Chat answer with the ``openai`` client, and a stream with its helper."""
     ask: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     if stream:
         ask["stream_options"] = {"include_usage": True}
         with _openai(pieces, EVENTS) as client, client.chat.completions.stream(**ask) as helper:
-            # Its helper raises for answers that were cut off or refused, once it has put them together.
+            # The helper raises for an answer that was cut off or refused, but it has then read all of it.
             with suppress(openai.LengthFinishReasonError, openai.ContentFilterFinishReasonError):
                 helper.until_done()
             completion: Any = helper.current_completion_snapshot
@@ -120,13 +120,13 @@ def _sources(text: str, citations: Iterable[Any]) -> list[tuple[str, str]]:
 
 
 def responses(pieces: Sequence[bytes], *, stream: bool) -> Heard:
-    """openai's Responses, put together by its stream helper."""
+    """Read a Responses answer with the ``openai`` client, and a stream with its helper."""
     if stream:
         with (
             _openai(pieces, EVENTS) as client,
             client.responses.stream(model="m", input="hi") as helper,
         ):
-            # Its helper gives back completed responses only.
+            # The helper returns completed responses only.
             ends = ("response.completed", "response.incomplete")
             (response,) = [event.response for event in map(_any, helper) if event.type in ends]
     else:
@@ -149,7 +149,7 @@ def responses(pieces: Sequence[bytes], *, stream: bool) -> Heard:
 
 
 def messages(pieces: Sequence[bytes], *, stream: bool) -> Heard:
-    """anthropic's Messages, put together by its stream helper."""
+    """Read a Messages answer with the ``anthropic`` client, and a stream with its helper."""
     ask: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
     if stream:
         with _anthropic(pieces, EVENTS) as client, client.messages.stream(**ask) as helper:
@@ -173,7 +173,7 @@ def messages(pieces: Sequence[bytes], *, stream: bool) -> Heard:
 
 
 class _Lines(httpx.SyncByteStream):
-    """The pieces for a client that is built on httpx."""
+    """A body in pieces for a client that uses httpx."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = pieces
@@ -183,7 +183,7 @@ class _Lines(httpx.SyncByteStream):
 
 
 def ollama(pieces: Sequence[bytes], *, stream: bool) -> Heard:
-    """ollama's chat; its messages have no ids of calls."""
+    """Read a chat answer with the ``ollama`` client, whose calls have no ids."""
 
     def answer(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, headers={"content-type": LINES if stream else JSON}, stream=_Lines(pieces))
@@ -213,4 +213,4 @@ READERS: dict[str, Callable[..., Heard]] = {
     "anthropic": messages,
     "ollama": ollama,
 }
-"""Of each dialect the client that reads it: takes pieces of the answer, and whether it is a stream."""
+"""The official client of each dialect: it takes the pieces of an answer, and whether it is a stream."""

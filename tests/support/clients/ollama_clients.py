@@ -1,4 +1,4 @@
-"""What Ollama's own clients are tried on: a proxy with the probe tools before upstreams of every dialect."""
+"""For tests of Ollama's own clients: a proxy with the probe tools before an upstream of any dialect."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -46,7 +46,7 @@ SCRIPTS: dict[str, Sequence[Sequence[Step]]] = {
 
 @asynccontextmanager
 async def serving(wire: str, *scripts: Sequence[Step]) -> AsyncIterator[tuple[str, RawUpstream]]:
-    """Where the proxy is, and the upstream, which speaks one dialect and plays these scripts."""
+    """Run a proxy before an upstream with one dialect and these scripts; yield URL and upstream."""
     async with RawUpstream(*(scripts or SCRIPTS[wire])) as upstream:
         config = make_config({"base_url": upstream.url, "wires": (wire,)}, modules=("probe_tools",))
         async with running(config) as proxy:

@@ -1,7 +1,8 @@
-"""A provider that speaks Chat Completions and nothing else, and refuses what Chat does not know.
+"""A provider that has only Chat Completions and refuses members that Chat does not have.
 
-Its model remembers a code word that it was told, calls the weather tool of whoever declares one, and says of
-everything else how it ended.  Nothing here uses the package under test.
+Its model remembers a code word from the conversation.  It calls the client's weather tool if the client
+declares one and asks for the weather.  Otherwise it repeats the last message.  This module does not use the
+package under test.
 """
 
 import json
@@ -27,10 +28,11 @@ Message = dict[str, Any]
 
 @dataclass
 class PlainChat:
-    """``requests`` are the bodies that came, ``others`` what was asked beside completions.
+    """``requests`` are the bodies of completions, and ``others`` are all other requests.
 
-    ``reasoning`` is what its model thinks before it answers, ``finish`` why it ends an answer in words.
-    ``takes_reasoning``: whether that may come back, and with calls has to (``asked``), as Moonshot's does.
+    ``reasoning`` is the model's reasoning, and ``finish`` the finish reason of an answer in text.
+    ``takes_reasoning``: whether requests may have reasoning (``yes``, ``no``), or must have it with calls
+    (``asked``), as Moonshot requires.
     """
 
     reasoning: str = ""
@@ -41,7 +43,7 @@ class PlainChat:
     others: list[str] = field(default_factory=list)
 
     def fault(self, body: dict[str, Any]) -> str:
-        """What is wrong with a request; empty for nothing."""
+        """Return what is wrong with a request, or an empty string."""
         if unknown := body.keys() - _FIELDS:
             return f"Unknown parameter: {sorted(unknown)}"
         open_calls: set[str] = set()
@@ -65,7 +67,7 @@ class PlainChat:
         return f"no results of {sorted(open_calls)}" if open_calls else ""
 
     def answer(self, body: dict[str, Any]) -> tuple[Message, str]:
-        """The model's message and its finish reason."""
+        """Return the model's message and its finish reason."""
         said = [(message["role"], _text(message)) for message in body["messages"]]
         last_role, last = said[-1]
         tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
@@ -85,7 +87,7 @@ class PlainChat:
         return {**message, "content": answer}, self.finish
 
     def usage(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Tokens of an answer, as if each message had ten."""
+        """Return the usage of an answer; each message of the request counts as ten tokens."""
         received = 10 * len(body["messages"])
         details = {"reasoning_tokens": 3 if self.reasoning else 0}
         usage = {"prompt_tokens": received, "completion_tokens": 5, "total_tokens": received + 5}
@@ -100,7 +102,7 @@ def _text(message: Message) -> str:
 
 
 def _deltas(message: Message) -> list[Message]:
-    """A message in pieces, as a stream has it: texts word by word, arguments in two halves."""
+    """Cut a message into the deltas of a stream: texts into words, arguments into two halves."""
     deltas: list[Message] = [{"role": "assistant", "content": ""}]
     for name in ("reasoning_content", "content", "refusal"):
         deltas += [{name: piece} for piece in re.findall(r"\s*\S+", message.get(name) or "")]
@@ -132,7 +134,7 @@ def _respond(provider: PlainChat, body: dict[str, Any]) -> web.Response:
 
 @asynccontextmanager
 async def serving_plain_chat(provider: PlainChat) -> AsyncIterator[str]:
-    """Serve it on loopback; the base URL."""
+    """Serve the provider on the loopback and yield its base URL."""
 
     async def complete(request: web.Request) -> web.Response:
         body = await request.json()

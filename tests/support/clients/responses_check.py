@@ -1,8 +1,9 @@
-"""Does a Responses stream keep the rules that every client library needs?  No help from the package.
+"""Checks that a Responses stream follows the rules that every client library needs.
 
-One id in every lifecycle event, one opening, numbers without a gap, dense indices that are never used
-again, each item opened, filled and ended under one id, one terminal event that repeats exactly what
-was emitted, one end mark, every event whole and in LF.
+One id is in every lifecycle event, and there is one opening.  Sequence numbers and indices have no gaps, and
+no index is used twice.  Each item is opened, filled and ended with one id.  One terminal event repeats
+exactly what was sent, and one end mark follows.  Every event is complete and uses LF.  This module does not
+use the package under test.
 """
 
 import json
@@ -13,7 +14,7 @@ __all__ = ["RESOURCE_FIELDS", "BadResponse", "Reading", "check_response_stream",
 
 OPENING = ("response.created", "response.queued", "response.in_progress")
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
-# What the Open Responses schema of a response requires, null where it allows null.
+# The members that the Open Responses schema of a response requires, with null where it allows null.
 RESOURCE_FIELDS: dict[str, type | tuple[type, ...]] = {
     "id": str,
     "object": str,
@@ -51,7 +52,7 @@ RESOURCE_FIELDS: dict[str, type | tuple[type, ...]] = {
 
 
 class BadResponse(AssertionError):
-    """A rule that the stream breaks, and where."""
+    """The rule that a stream breaks, and where it does."""
 
 
 def _must(holds: object, rule: str) -> None:
@@ -80,7 +81,7 @@ class Reading:
         return [event["type"] for event in self.events]
 
     def of_type(self, kind: str) -> list[dict[str, Any]]:
-        """The items of one type, in order."""
+        """Return the items of one type, in order."""
         return [item for item in self.response["output"] if item["type"] == kind]
 
     @property
@@ -90,7 +91,7 @@ class Reading:
 
 
 def events_of(body: bytes) -> list[dict[str, Any]]:
-    """The events of a stream in the form that Open Responses' strict parser takes."""
+    """Return the events of a stream in the strict format that Open Responses' parser accepts."""
     _must(b"\r" not in body, "a CR")
     _must(body.endswith(b"\n\n"), "no blank line after the last event")
     found = []
@@ -112,11 +113,10 @@ def events_of(body: bytes) -> list[dict[str, Any]]:
 def check_response_stream(
     body: bytes, *, hidden: tuple[str, ...] = (), unnumbered: int = 0, complete: bool = True
 ) -> Reading:
-    """Read a whole composed stream and hold every rule; what it says.
+    """Read a whole composed stream, check every rule, and return what the stream says.
 
-    ``hidden`` are texts that must stand nowhere in it.  The first ``unnumbered`` events are those of
-    an upstream that sends neither numbers nor indices.  ``complete`` asks for every field of the
-    resource.
+    ``hidden`` are texts that must not be in the stream.  The first ``unnumbered`` events are those of an
+    upstream that sends neither numbers nor indices.  ``complete`` requires every member of the response.
     Raises :class:`BadResponse`.
     """
     read = Reading(events_of(body))
@@ -155,7 +155,7 @@ def _lifecycle(event: dict[str, Any], position: int, ids: set[str]) -> None:
 
 @dataclass
 class _Item:
-    """An item that is open."""
+    """An open item."""
 
     item: dict[str, Any]
     parts: list[str] = field(default_factory=list)
@@ -193,7 +193,7 @@ def _content_event(event: dict[str, Any], item: _Item, where: str, read: Reading
         item.parts.append(event["part"]["type"])
     elif kind in ("response.output_text.delta", "response.refusal.delta", "response.reasoning_text.delta"):
         place = event["content_index"]
-        # llama-server opens no part for the text of its reasoning.
+        # llama-server sends the text of its reasoning without an event that opens a part.
         opened = place < len(item.parts) or kind == "response.reasoning_text.delta"
         _must(opened, f"{where}: a part that was not opened")
         item.texts[place] = item.texts.get(place, "") + event["delta"]
@@ -210,7 +210,7 @@ def _content_event(event: dict[str, Any], item: _Item, where: str, read: Reading
 
 
 def _filled(item: dict[str, Any], opened: _Item, where: str) -> None:
-    """An item is what its deltas said."""
+    """Check that an item equals what its deltas said."""
     if opened.texts:
         told = [part.get("text", part.get("refusal")) for part in item["content"]]
         _must(told == [opened.texts.get(place, "") for place in range(len(told))], f"{where}: another text")

@@ -1,4 +1,4 @@
-"""The SDK for Python, a proxy, and a provider that follows rules behind it."""
+"""The Python SDK, a proxy, and a provider that checks OpenAI's rules behind it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ ANSWERS = {
 
 
 class Rig:
-    """A client, and the provider it talks to without knowing."""
+    """An SDK client, and the provider behind the proxy to which the client talks."""
 
     def __init__(self, client: AsyncOpenAI, provider: Provider) -> None:
         self.client = client
@@ -37,7 +37,7 @@ class Rig:
 async def rig(
     *, keeps: bool = True, trace: str = "silent", allow: Sequence[str] = CORE_TOOLS, **config: Any
 ) -> AsyncIterator[Rig]:
-    """A provider, a proxy before it, and the SDK before that."""
+    """Run a provider and a proxy before it, and yield an SDK client of the proxy."""
     provider = Provider(keeps=keeps)
     clock = FixedClock(datetime.fromisoformat(NOON))
     async with serving_provider(provider) as url:

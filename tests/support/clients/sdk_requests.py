@@ -1,4 +1,4 @@
-"""Requests that an official SDK's types allow: one for each field and each member of a union in them."""
+"""Makes requests that the types of an official SDK allow: one for each field and each union member."""
 
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,21 +15,22 @@ _UNIONS = (Union, types.UnionType)
 _LISTS = (list, Iterable, Sequence, tuple)
 _MAPPINGS = (dict, Mapping)
 _FILES = (IO, PathLike, Path)
-"""What the SDK reads and sends as text."""
+"""Types of files, which the SDK reads and sends as text; no sample has them."""
 _PLAIN: Mapping[Any, Any] = {str: "a", int: 1, float: 0.5, bool: True, object: "a", Any: "a", bytes: "a"}
 
 
 class Sample(NamedTuple):
-    """A value that a type allows; ``path`` names what is special in it (``messages[].content[].title``)."""
+    """A value that a type allows; ``path`` names its special part (``messages[].content[].title``)."""
 
     path: str
     value: Any
 
 
 def requests_of(*roots: Any, always: Mapping[str, Any]) -> Iterator[Sample]:
-    """Requests for each field and union member that is reachable from types such as ``MessageCreateParams``.
+    """Yield a request for each field and union member of types such as ``MessageCreateParams``.
 
-    Each has what its types require, and one optional field more; all have what ``always`` says.
+    Each request has the fields that its types require and at most one optional field, and all members of
+    ``always``.
     """
     seen: set[str] = set()
     for root in roots:
@@ -62,7 +63,7 @@ def _samples(kind: Any, above: tuple[Any, ...]) -> Iterator[Sample]:
 
 
 def _objects(kind: Any, above: tuple[Any, ...]) -> Iterator[Sample]:
-    """Objects of one type; a type inside of itself is followed once."""
+    """Yield objects of one type; a type that contains itself is followed once."""
     if above.count(kind) > 1:
         return
     if is_typeddict(kind):
@@ -79,9 +80,10 @@ def _objects(kind: Any, above: tuple[Any, ...]) -> Iterator[Sample]:
 
 
 def _required(kind: Any, hints: Mapping[str, Any]) -> Iterable[str]:
-    """The fields that an object must have.
+    """Return the names of the fields that an object must have.
 
-    A ``TypedDict`` cannot see for itself which of its annotations, which are text, are ``Required``.
+    The annotations of a ``TypedDict`` are text here, and ``__required_keys__`` cannot see ``Required`` in
+    them.
     """
     if not is_typeddict(kind):
         return [name for name, field in kind.model_fields.items() if field.is_required()]

@@ -1,8 +1,8 @@
-"""Does a Chat stream keep the rules that every client library needs?  No help from the package.
+"""Checks that a Chat stream follows the rules that every client library needs.
 
-The rules are those that official and other clients were seen to depend on: one response id, one role,
-dense call indices, one finish reason, usage last and only if asked for, one end mark, nothing that a
-strict parser of server-sent events trips over.
+Official and other clients depend on these rules: one response id, one role, call indices without gaps, one
+finish reason, usage last and only on request, one end mark, and only what a strict parser of server-sent
+events accepts.  This module does not use the package under test.
 """
 
 import json
@@ -17,12 +17,12 @@ _ERROR_KEYS = {"message", "type", "param", "code"}
 
 
 class BadStream(AssertionError):
-    """A rule that the stream breaks, and where."""
+    """The rule that a stream breaks, and where it does."""
 
 
 @dataclass
 class Call:
-    """One tool call, put together from its fragments."""
+    """One tool call, joined from its fragments."""
 
     index: int
     id: str
@@ -57,11 +57,11 @@ def check_chat_stream(
     trace: str = "silent",
     forwarded: int = 0,
 ) -> Reading:
-    """Read a whole stream and hold every rule; what it says.
+    """Read a whole stream, check every rule, and return what the stream says.
 
-    ``hidden`` are texts that must stand nowhere in it, such as the names of the server's tools.  The
-    first ``forwarded`` chunks are an upstream's own bytes: there, and only there, the role may stand
-    again, the time may move, and Azure's opening chunk may have a blank id.
+    ``hidden`` are texts that must not be in the stream, such as the names of server tools.  The first
+    ``forwarded`` chunks are an upstream's own bytes.  Only there, the role may be repeated, the time may
+    change, and Azure's first chunk may have a blank id.
     Raises :class:`BadStream`.
     """
     read = Reading()
@@ -93,7 +93,7 @@ def _must(holds: bool, rule: str) -> None:
 
 
 def _events(body: bytes, read: Reading) -> list[str]:
-    """The data of each event, in a stream of data lines, comments and blank lines alone."""
+    """Return the data of each event; the stream may only have data lines, comments and blank lines."""
     _must(not body.startswith(b"\xef\xbb\xbf"), "a byte order mark hides the first event")
     text = body.decode("utf-8")
     lines = text.replace("\r\n", "\n").split("\n")
@@ -234,7 +234,7 @@ def _function(call: dict[str, Any], read: Reading, where: str) -> None:
 
 
 def _whole(read: Reading, wants_usage: bool) -> None:
-    """What only the whole stream shows."""
+    """Check the rules that need the whole stream."""
     if read.error is not None:
         return
     _must(read.roles == 1, f"{read.roles} roles")

@@ -1,7 +1,7 @@
-"""A provider of Chat Completions that refuses fields of assistant messages, some of which it emits itself.
+"""A provider of Chat Completions that refuses members of assistant messages, even some that it sends.
 
-Its model calls the server's clock when it is asked for the time and says then what it was told.  What it
-refuses it says in the words of one of the real ones.  Nothing here uses the package under test.
+If it is asked for the time, its model calls the proxy's clock tool and then repeats the result.  Its errors
+have the exact texts of real providers.  This module does not use the package under test.
 """
 
 import json
@@ -64,8 +64,9 @@ DIALECTS: dict[str, Words] = {
 
 @dataclass
 class StrictChat:
-    """``emits`` are fields of its answers' messages beside the usual ones; what is not ``taken`` of them
-    it refuses.  ``always`` refuses every request that has a result of a tool, whatever is in it."""
+    """``emits`` are extra members of its messages.  It refuses a member that is not in ``taken``.
+    ``always`` refuses every request that ends with a result of a tool, whatever members it has.
+    """
 
     words: str = "groq"
     emits: dict[str, Any] = field(default_factory=lambda: {"reasoning": "The clock knows."})
@@ -76,7 +77,7 @@ class StrictChat:
     refused: list[str] = field(default_factory=list)
 
     def fault(self, messages: list[dict[str, Any]]) -> tuple[int, Any] | None:
-        """What is wrong with a history, as status and body."""
+        """Return the error for a history as status and body, or ``None``."""
         for at, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
@@ -95,7 +96,7 @@ class StrictChat:
         return None
 
     def message(self, messages: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
-        """The model's answer and its finish reason."""
+        """Return the model's answer and its finish reason."""
         if messages[-1]["role"] == "tool":
             return {"role": "assistant", "content": f"It is {messages[-1]['content']}", **self.emits}, "stop"
         function = {"name": "core__get_current_time", "arguments": '{"timezone":"UTC"}'}
@@ -105,7 +106,7 @@ class StrictChat:
 
 @asynccontextmanager
 async def serving_chat(provider: StrictChat) -> AsyncIterator[str]:
-    """Serve it on loopback; the base URL."""
+    """Serve the provider on the loopback and yield its base URL."""
 
     async def complete(request: web.Request) -> web.Response:
         body = await request.json()
@@ -124,7 +125,7 @@ async def serving_chat(provider: StrictChat) -> AsyncIterator[str]:
         choices = [{"index": 0, "delta": delta, "finish_reason": why} for delta, why in deltas]
         chunks = [{**top, "object": "chat.completion.chunk", "choices": [choice]} for choice in choices]
         said = "".join(f"data: {data}\n\n" for data in [*map(json.dumps, chunks), "[DONE]"])
-        # Without a charset: there are gateways that know a stream by this very text.
+        # There is no charset, because some gateways recognize a stream only by exactly this text.
         return web.Response(body=said.encode(), headers={"Content-Type": "text/event-stream"})
 
     app = web.Application()

@@ -1,4 +1,4 @@
-"""A Messages provider that refuses what Anthropic's API would refuse, and then plays scripts.
+"""A Messages provider that refuses what Anthropic's API would refuse, and otherwise plays scripts.
 
 Source: Anthropic's API reference, "Create a message", and the API's own refusals.
 """
@@ -21,7 +21,7 @@ _MEMBERS = {
 
 
 def strict(script: Sequence[Step]) -> Callable[[RawRequest], Sequence[Step]]:
-    """A script that is played only for a request that the API would take."""
+    """Return a script that is played only for a request that the API would accept."""
 
     def play(request: RawRequest) -> Sequence[Step]:
         fault = _fault(request)
@@ -34,7 +34,7 @@ def strict(script: Sequence[Step]) -> Callable[[RawRequest], Sequence[Step]]:
 
 
 def _fault(request: RawRequest) -> str:
-    """What is wrong with a request; empty for a proper one."""
+    """Return what is wrong with a request, or an empty string."""
     if not request.header("x-api-key") or request.header("authorization"):
         return "the key stands in x-api-key alone"
     if not request.header("anthropic-version"):

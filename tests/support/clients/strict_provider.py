@@ -1,8 +1,9 @@
-"""A provider of the Responses API with a model that follows rules, as strict as OpenAI's is.
+"""A provider of the Responses API that is as strict as OpenAI's, with a model that follows rules.
 
-It keeps what may be kept, refuses every input that OpenAI refuses, and answers what it was asked:
-for ``time`` in a question it calls the server's clock, for ``calendar`` the client's function, for both
-both at once, and then says what the results were.  Nothing here uses the package under test.
+It stores responses if it may, refuses every input that OpenAI refuses, and answers the question.  If the
+question has ``time``, the model calls the proxy's clock tool; if it has ``calendar``, it calls the client's
+function; for both words it makes both calls at once.  Then it says the results.  This module does not use
+the package under test.
 """
 
 import base64
@@ -31,7 +32,7 @@ PREFIXES = {"function_call": "fc_", "message": "msg_", "reasoning": "rs_", "cust
 
 
 class Refused(Exception):
-    """A request that OpenAI would answer with 400."""
+    """The error of a request that OpenAI would answer with 400."""
 
     def __init__(self, text: str, code: str | None = None) -> None:
         self.code = code
@@ -40,9 +41,11 @@ class Refused(Exception):
 
 @dataclass
 class Provider:
-    """``calls`` maps a word of a question to the function it leads to.  ``keeps`` is whether it stores,
-    ``sees`` whether its model takes images; ``refuses`` is a field of its own items that it does not take
-    back."""
+    """``calls`` maps a word of a question to the function that the model calls for it.
+
+    ``keeps`` says whether the provider stores responses, and ``sees`` whether its model accepts images.
+    ``refuses`` is a member of the provider's own items that it does not accept in a request.
+    """
 
     keeps: bool = True
     sees: bool = True
@@ -60,12 +63,12 @@ class Provider:
     count: int = 0
 
     def next_id(self, prefix: str) -> str:
-        """An id that was never given before."""
+        """Return a new id."""
         self.count += 1
         return f"{prefix}_{self.count:048x}"
 
     def answer(self, body: dict[str, Any]) -> tuple[list[Item], str]:
-        """The items of a response and its id.  Raises :class:`Refused`."""
+        """Return the items of a response and its id.  Raises :class:`Refused`."""
         given = body.get("input", [])
         items = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
         before: list[Item] = []
@@ -208,7 +211,7 @@ def _short(output: Any) -> str:
 
 @asynccontextmanager
 async def serving_provider(provider: Provider) -> AsyncIterator[str]:
-    """Serve it on loopback; the base URL."""
+    """Serve the provider on the loopback and yield its base URL."""
 
     async def create(request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -1,4 +1,4 @@
-"""A client of the WebSocket mode of ``/v1/responses``, made of ``websockets`` and JSON."""
+"""A client of the WebSocket mode of ``/v1/responses`` that uses ``websockets`` and JSON only."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -18,35 +18,35 @@ ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
 
 @dataclass
 class Turn:
-    """What one message led to."""
+    """The events that one message of the client led to."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def last(self) -> dict[str, Any]:
-        """The event that ended it."""
+        """The event that ended the turn."""
         return self.events[-1]
 
     @property
     def types(self) -> list[str]:
-        """What kinds of events came, in order."""
+        """The types of the events, in order."""
         return [str(event["type"]) for event in self.events]
 
     @property
     def response(self) -> dict[str, Any]:
-        """The response at its end."""
+        """The response in the last event."""
         assert self.last["type"] != "error", self.last
         return dict(self.last["response"])
 
     @property
     def text(self) -> str:
-        """The words of the answer."""
+        """The text of the answer."""
         messages = [item for item in self.response["output"] if item["type"] == "message"]
         return "".join(part["text"] for item in messages for part in item["content"])
 
     @property
     def code(self) -> str | None:
-        """The code of the error that it ended in."""
+        """The code of the error that ended the turn."""
         assert self.last["type"] == "error", self.last
         code = self.last["error"]["code"]
         return None if code is None else str(code)
@@ -63,14 +63,14 @@ class WebSocketClient:
         await self.connection.send(json.dumps({"type": "response.create", "model": "m", **said}))
 
     async def turn(self) -> Turn:
-        """What comes until a response has its end."""
+        """Read events until a response ends."""
         turn = Turn()
         while not turn.events or turn.last["type"] not in ENDS:
             turn.events.append(json.loads(await self.connection.recv()))
         return turn
 
     async def ask(self, **said: Any) -> Turn:
-        """Ask for a response, and get it."""
+        """Ask for a response and read its events."""
         await self.send(**said)
         return await self.turn()
 
@@ -79,7 +79,7 @@ class WebSocketClient:
 async def connected(
     proxy: ProxyAddress, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[WebSocketClient]:
-    """A connection to a proxy."""
+    """Open a connection to a proxy."""
     url = f"ws://127.0.0.1:{proxy.port}/v1/responses"
     async with websockets.connect(
         url, additional_headers=headers, open_timeout=PATIENCE_S, max_size=None

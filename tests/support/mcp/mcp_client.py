@@ -1,4 +1,4 @@
-"""What a client of MCP sends to ``/mcp``, byte for byte, in both eras of the protocol."""
+"""The exact messages that an MCP client sends to ``/mcp``, in an old and in a new revision of MCP."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ ACCEPT = "application/json, text/event-stream"
 def message(
     method: str, params: Mapping[str, Any] | None = None, *, version: str = MODERN, number: Any = 1
 ) -> dict[str, Any]:
-    """A request in a revision; ``number`` of ``None`` makes it a notification."""
+    """Return a request in a revision; ``number`` of ``None`` makes it a notification."""
     told = dict(params or {})
     if version == MODERN:
         meta = {
@@ -31,7 +31,7 @@ def message(
 
 
 def headers_of(body: Mapping[str, Any], version: str = MODERN) -> dict[str, str]:
-    """The headers that go with a message."""
+    """Return the headers that go with a message."""
     said = {"Accept": ACCEPT, "MCP-Protocol-Version": version}
     if version == MODERN:
         said["Mcp-Method"] = str(body["method"])
@@ -49,7 +49,7 @@ async def ask(
     number: Any = 1,
     headers: Mapping[str, str] = NONE,
 ) -> Answer:
-    """One message and its whole answer."""
+    """Send one message and return its whole answer."""
     body = message(method, params, version=version, number=number)
     return await proxy.ask(body, {**headers_of(body, version), **headers}, path="/mcp")
 
@@ -62,7 +62,7 @@ async def call(
     version: str = MODERN,
     headers: Mapping[str, str] = NONE,
 ) -> dict[str, Any]:
-    """The result of a call that is answered in one piece."""
+    """Call a tool and return its result, which must come as one JSON object."""
     params = {"name": tool, "arguments": dict(arguments or {})}
     answer = await ask(proxy, "tools/call", params, version=version, headers=headers)
     assert answer.status == 200, answer.body
@@ -72,7 +72,7 @@ async def call(
 
 
 def events(body: bytes) -> list[dict[str, Any]]:
-    """The messages of a stream, whose comments are passed over."""
+    """Return the messages of a stream without its comments."""
     found = []
     for block in body.decode().split("\n\n"):
         lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))

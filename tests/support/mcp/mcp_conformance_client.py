@@ -1,7 +1,7 @@
-"""What the conformance suite runs as a client: the process of the MCP servers, led through a scenario.
+"""The client that the conformance suite runs: it uses the process that talks to MCP servers.
 
-The suite gives the address of its server as the last argument.  Every tool that the server has is called
-once, with a number for each argument that is one.
+The suite gives the address of its server as the last argument.  The client calls every tool of the server
+once, with the same number for each numeric argument.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from proxy.tools.mcp.servers import Server
 
 
 def arguments_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A number for each argument that is one."""
+    """Return a number for each numeric argument."""
     found = schema.get("properties", {})
     return {name: 2 for name, what in found.items() if what.get("type") in ("number", "integer")}
 
 
 async def main(url: str) -> None:
-    """Connect, list, and call every tool."""
+    """Connect, list the tools, and call each of them."""
     server = Server("suite", url=url)
     async with hosted(server, networks=("127.0.0.0/8", "::1/128")) as host:
         await host.becomes("suite", "ready")

@@ -1,7 +1,7 @@
-"""What the conformance suite runs as a client for its scenarios of logins: the command line, with a browser.
+"""The client that the conformance suite runs for its login scenarios: the command line with a browser.
 
-The suite gives the address of its server as the last argument, the scenario and what belongs to it in the
-environment.  The browser follows redirects and does nothing else, as ``BROWSER`` has it.
+The suite gives the address of its server as the last argument, and the scenario with its data in the
+environment.  The browser, which ``BROWSER`` defines, only follows redirects.
 """
 
 import io
@@ -25,12 +25,12 @@ BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1]).read(
 DOCUMENT = "https://conformance-test.local/client-metadata.json"
 MACHINE = "auth/client-credentials"
 CALLING = ("auth/basic-cimd", "auth/scope-")
-"""Scenarios whose tools are called; the others have seen all they check when the tools are listed."""
+"""Scenarios that need calls of the tools; for the others it is enough that the tools are listed."""
 MOST_LOGINS = 4
 
 
 def issuer_of(url: str) -> str:
-    """What an operator knows who registered a client: the authorization server of the server at ``url``."""
+    """Return the authorization server of the server at ``url``, which the operator of a client knows."""
     where = urlsplit(url)
     document = f"{where.scheme}://{where.netloc}/.well-known/oauth-protected-resource{where.path}"
     with urllib.request.urlopen(document) as answer:
@@ -38,7 +38,7 @@ def issuer_of(url: str) -> str:
 
 
 def configuration(url: str, scenario: str, context: Mapping[str, Any]) -> str:
-    """The file for a scenario."""
+    """Return the configuration file for a scenario."""
     grant = "client_credentials" if scenario.startswith(MACHINE) else "authorization_code"
     lines = {"grant": grant}
     lines |= {key: context[key] for key in ("client_id",) if key in context}
@@ -66,7 +66,7 @@ connection = "suite"
 
 
 def main(url: str) -> int:
-    """Log in, allow the tools, call each; log in again for a scope that a call lacks.  The exit status."""
+    """Log in, allow the tools, call each, and log in again for a missing scope; return the exit status."""
     scenario = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def main(url: str) -> int:
         os.chdir(folder)
 
         def toolrelay(*arguments: str) -> str:
-            """What a command says."""
+            """Run a command and return its output."""
             out = io.StringIO()
             with redirect_stdout(out), redirect_stderr(out):
                 run(arguments)

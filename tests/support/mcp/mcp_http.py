@@ -1,4 +1,4 @@
-"""An MCP server of the official SDK over streamable HTTP, on loopback."""
+"""An MCP server of the official SDK over streamable HTTP on the loopback."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ __all__ = ["real_server"]
 
 @asynccontextmanager
 async def real_server() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
-    """A server of the SDK on a free port of loopback, and the headers of what it was asked."""
+    """Run the SDK's server on a free port; yield its URL and the headers of each request."""
     server = MCPServer("real")
     seen: list[dict[str, str]] = []
 

@@ -1,4 +1,4 @@
-"""A whole proxy with one scripted MCP server behind it, before a model that does as the user says."""
+"""A whole proxy with one scripted MCP server, and a model that calls the tools that the user names."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -17,11 +17,11 @@ from proxy.tools.mcp.servers import Server
 __all__ = ["FINE", "ask", "mcp_proxy", "obedient", "offered", "said"]
 
 FINE = {"result": {"content": [{"type": "text", "text": "fine"}]}}
-"""What a scripted server may answer."""
+"""An answer that a scripted server may give."""
 
 
 def obedient(request: RawRequest) -> list[Step]:
-    """A model that calls the tools that the user names, one in each turn, and repeats what they said."""
+    """Answer as a model that calls the named tools, one in each turn, and then repeats their results."""
     messages = json.loads(request.body)["messages"]
     (user,) = [message["content"] for message in messages if message["role"] == "user"]
     results = [str(message["content"]) for message in messages if message["role"] == "tool"]
@@ -32,18 +32,18 @@ def obedient(request: RawRequest) -> list[Step]:
 
 
 def ask(*tools: str, **more: Any) -> dict[str, Any]:
-    """A request whose model calls these tools, one after the other."""
+    """Return a request whose model calls these tools, one after the other."""
     return {"model": "m", "messages": [{"role": "user", "content": " ".join(tools)}], **more}
 
 
 def said(answer: Any) -> str:
-    """What the model said at last."""
+    """Return the model's last text."""
     assert answer.status == 200, answer.body
     return str(answer.json["choices"][0]["message"]["content"])
 
 
 def offered(upstream: RawUpstream, number: int = -1) -> list[str]:
-    """The tools that the model was shown with one of its requests, the last."""
+    """Return the tools in one of the upstream requests, by default in the last."""
     body = json.loads(upstream.requests[number].body)
     return [tool["function"]["name"] for tool in body.get("tools", ())]
 
@@ -59,7 +59,7 @@ async def mcp_proxy(
     model: Any = obedient,
     **sections: Any,
 ) -> AsyncIterator[tuple[Proxy, Hosted, RawUpstream]]:
-    """A proxy with one MCP server, ``toy``, all of whose tools are pinned unless ``pins`` say otherwise.
+    """Run a proxy with one MCP server, ``toy``; all of its tools are pinned unless ``pins`` are given.
 
     ``source`` are pins that a test may change.
     """

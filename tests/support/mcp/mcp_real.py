@@ -1,7 +1,7 @@
-"""Real MCP servers of PyPI, each in an environment of its own, and the official conformance suite.
+"""Real MCP servers from PyPI, each in an environment of its own, and the official conformance suite.
 
-Where they are installed says ``TOOLRELAY_TEST_MCP``, a folder with ``time``, ``git``, ``fetch`` and
-``conformance``; by default they are looked for where ``.ci/run`` puts them.
+``TOOLRELAY_TEST_MCP`` names the folder in which they are installed, with ``time``, ``git``, ``fetch`` and
+``conformance``.  The default is the folder that ``.ci/run`` uses.
 """
 
 import os
@@ -18,18 +18,18 @@ ROOT = Path(__file__).resolve().parents[3]
 INSTALLED = Path(os.environ.get("TOOLRELAY_TEST_MCP") or ROOT / ".venv-ci-mcp")
 
 LOOPBACK_ONLY = ROOT / "tests" / "e2e" / "mcp" / "loopback.cjs"
-"""Makes a program of Node that would listen on all interfaces listen on loopback; for ``--require``."""
+"""Makes a Node program listen on the loopback and not on all interfaces; for ``--require``."""
 
 
 def python_server(name: str) -> str:
-    """The command of ``mcp-server-NAME``; skips the test where it is not installed."""
+    """Return the path of ``mcp-server-NAME``; skip the test if it is not installed."""
     program = INSTALLED / name / "bin" / f"mcp-server-{name}"
     require("mcp-servers", program.exists(), f"{program} is not there: .ci/run installs mcp-server-{name}")
     return str(program)
 
 
 def conformance_suite() -> Sequence[str]:
-    """The command of the suite; skips the test where it, or Node 22 for it, is not installed."""
+    """Return the command of the suite; skip the test if the suite or Node 22 is not installed."""
     packages = INSTALLED / "conformance" / "node_modules"
     suite = packages / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
     reason = f"{suite} is not there: .ci/run installs @modelcontextprotocol/conformance"

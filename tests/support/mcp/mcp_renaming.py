@@ -1,7 +1,7 @@
-"""Stands before ``/mcp`` and calls tools by short names: clients of the conformance suite know no providers.
+"""A proxy before ``/mcp`` that renames tools, because the conformance suite knows no provider names.
 
-A tool's id begins with its provider; the suite calls ``test_simple_text`` where we have
-``suite_tools__test_simple_text``.  Nothing else of a request or an answer is changed.
+A tool's id begins with its provider: the suite calls ``test_simple_text``, and our tool is
+``suite_tools__test_simple_text``.  The rest of a request or an answer stays unchanged.
 """
 
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ HEADERS = ("accept", "content-type", "mcp-protocol-version", "mcp-session-id", "
 
 @asynccontextmanager
 async def renaming(url: str, prefix: str, names: frozenset[str]) -> AsyncIterator[str]:
-    """The address at which the tools ``names`` of the server at ``url`` stand without ``prefix``."""
+    """Yield an address at which the tools ``names`` of the server at ``url`` have no ``prefix``."""
 
     async def forward(request: web.Request) -> web.StreamResponse:
         headers = {name: request.headers[name] for name in HEADERS if name in request.headers}

@@ -1,4 +1,4 @@
-"""The process that talks to MCP servers, with scripted servers behind it."""
+"""The process that talks to MCP servers, with scripted servers."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,30 +18,30 @@ __all__ = ["Hosted", "hosted", "no_token"]
 
 
 async def no_token(refused: str, scopes: Sequence[str] | None) -> str:
-    """For a connection to a server that wants no token."""
+    """Refuse to give a token, for a server that needs none."""
     raise NotAuthorized("there is none")
 
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """A host process and a link to it."""
+    """A process that talks to MCP servers, and a client of that process."""
 
     process: HostProcess
     client: HostClient
     servers: Sequence[Server]
 
     async def definitions(self, server: str) -> dict[str, Definition]:
-        """What a server has, by its own names."""
+        """Return the tool definitions of a server by their names there."""
         listing = await self.client.listing(server, PATIENCE_S)
         return {one.name: one for one in listing.definitions}
 
     async def pins(self, server: Server) -> Sequence[Pin]:
-        """All that a server has, as if somebody had allowed it."""
+        """Return pins for all tools of a server, as if an operator had allowed them."""
         found = await self.definitions(server.name)
         return [Pin(one, server.identity, 1.0, "test") for one in found.values()]
 
     async def becomes(self, server: str, state: str) -> None:
-        """Wait until a server is told to be in a state."""
+        """Wait until the process reports this state of a server."""
 
         def has_become() -> bool:
             status = self.client.statuses.get(server)
@@ -54,7 +54,7 @@ class Hosted:
 async def hosted(
     *servers: Server, authorize: Authorize | None = None, **settings: object
 ) -> AsyncIterator[Hosted]:
-    """A host process for these servers."""
+    """Run a process that talks to these servers."""
     told = HostSettings(servers=servers, list_every_s=0, **settings)  # type: ignore[arg-type]
     process = HostProcess(orjson.dumps(told.written()), tells=True)
     process.start()

@@ -1,12 +1,12 @@
-"""An MCP server that does as a script says, over standard input and output; of the standard library alone.
+"""An MCP server over standard input and output that follows a script and needs no other package.
 
-The script is a JSON file.  ``tools`` are definitions as they are listed; ``answers`` says by the name of a
-tool what a call of it comes to: ``{"result": …}``, ``{"error": …}``, ``{"raw": TEXT}`` for a line as it is
+The script is a JSON file.  ``tools`` are the definitions that the server lists.  ``answers`` has, by the name
+of a tool, what a call does: ``{"result": …}``, ``{"error": …}``, ``{"raw": TEXT}`` for an unchanged line
 (``ID`` in it becomes the id of the request), ``{"bytes": HEX}``, ``{"sleep": SECONDS}``, ``{"until": FILE}``
-for as long as that file is not there, ``{"die": true}``, ``{"long": MEBIBYTES}`` without an end of the line,
-``{"flood": NOTIFICATIONS}``, ``{"progress": [[DONE, TOTAL, WORDS], …]}`` to who wants to be told,
-``{"become": TOOLS}`` for other tools from now on, which is announced; of ``{}`` no answer comes at all.
-``calls`` is a file to which each call adds a line, and each call that is cancelled the line ``cancelled``.
+to wait until that file exists, ``{"die": true}``, ``{"long": MEBIBYTES}`` without an end of line,
+``{"flood": NOTIFICATIONS}``, ``{"progress": [[DONE, TOTAL, WORDS], …]}`` if the client wants progress,
+``{"become": TOOLS}`` to change the tools, which the server announces.  ``{}`` gives no answer at all.
+``calls`` is a file to which the server adds a line for each call, and ``cancelled`` for each cancellation.
 The server speaks 2025-11-25.
 """
 
@@ -94,7 +94,7 @@ PROGRAM = textwrap.dedent(
 
 
 def tool_definition(name: str, description: str = "Does something.", **more: Any) -> dict[str, Any]:
-    """A definition as a server lists it."""
+    """Return a definition as a server lists it."""
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
     return {"name": name, "description": description, "inputSchema": schema, **more}
 
@@ -111,9 +111,9 @@ def scripted(
     instructions: str = "",
     **server: Any,
 ) -> Server:
-    """A server with these tools and answers, not started; ``listed`` is what it lists in place of them.
+    """Return a server with these tools and answers, not started; ``listed`` replaces its list of tools.
 
-    It dies on the call of the number ``dies_on``, each time that it has been started.
+    Each time that it has been started, it exits on the call with the number ``dies_on``.
     """
     program, script = folder / f"{name}.py", folder / f"{name}.json"
     program.write_text(PROGRAM)
@@ -131,6 +131,6 @@ def scripted(
 
 
 def calls_of(folder: Path, name: str = "toy") -> Sequence[str]:
-    """The names of the tools that were called at a scripted server, in order."""
+    """Return the lines of a scripted server's file of calls, in order."""
     path = folder / f"{name}.calls"
     return path.read_text().split() if path.exists() else ()

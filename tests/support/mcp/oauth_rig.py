@@ -1,4 +1,4 @@
-"""Logins at the servers of :mod:`oauth_server`, and credentials that use them."""
+"""Logins at the servers of :mod:`oauth_server`, and credential brokers that use them."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +26,7 @@ REDIRECT = "http://127.0.0.1:1/callback"
 
 
 async def redirected(url: str) -> str:
-    """Where a browser is sent that opens an address: it is not followed there."""
+    """Return the address to which the server redirects a browser, without following it."""
     async with aiohttp.ClientSession() as session, session.get(url, allow_redirects=False) as answer:
         assert answer.status == 302, await answer.text()
         return answer.headers["Location"]
@@ -41,7 +41,7 @@ async def log_in(
     scopes: Sequence[str] = (),
     before: StoredTokens | None = None,
 ) -> StoredTokens:
-    """Log in to the MCP server, and keep it in a vault."""
+    """Log in to the MCP server, and keep the tokens in a vault."""
     pools = OAuthPools(servers=LOOPBACK, tools=LOOPBACK)
     meant = connection or LoggedIn(server_url=server.mcp)
     http = pools.http(issuer=meant.issuer, server_url=meant.server_url)
@@ -60,7 +60,7 @@ async def log_in(
 
 @dataclass(frozen=True)
 class Brokers:
-    """Makes brokers, as each process has one, over one vault."""
+    """Makes brokers that share one vault; in the product each process has one broker."""
 
     server: OAuthServer
     vault: Vault
@@ -68,24 +68,24 @@ class Brokers:
     pools: OAuthPools
 
     def broker(self, connection: Connection | None = None, name: str = "issues") -> CredentialBroker:
-        """The broker of a process."""
+        """Return the broker of a new process."""
         meant = connection or LoggedIn(server_url=self.server.mcp)
         http = self.pools.http(issuer=getattr(meant, "issuer", ""), server_url=self.server.mcp)
         return CredentialBroker({name: meant}, self.egress, lambda connection: http, vault=self.vault)
 
     def authorizer(self, *servers: Server) -> ServerAuthorizer:
-        """What gives the headers for these servers."""
+        """Return the object that gives the headers for these servers."""
         return ServerAuthorizer(self.broker(), {server.name: server for server in servers})
 
     @property
     def mcp_server(self) -> Server:
-        """The MCP server, as it is configured."""
+        """The MCP server as the configuration has it."""
         return Server("issues", url=self.server.mcp, connection="issues")
 
 
 @asynccontextmanager
 async def brokers(server: OAuthServer) -> AsyncIterator[Brokers]:
-    """Brokers with nobody logged in yet."""
+    """Yield brokers before anybody has logged in."""
     egress = EgressPool(allowed_networks=LOOPBACK, schemes=("http",))
     pools = OAuthPools(servers=LOOPBACK, tools=LOOPBACK)
     try:

@@ -1,7 +1,7 @@
-"""An authorization server that does as a test says, and an MCP server that takes its tokens, on loopback.
+"""A scripted authorization server, and an MCP server that accepts its tokens, on the loopback.
 
-Each refresh token is taken once; one that comes again ends its login, as strict providers do.  The MCP server
-speaks 2025-11-25 in JSON: its tool ``read`` needs a token for it, ``write`` the scope ``write`` beside.
+The server accepts each refresh token once; if a token comes again, its login ends, as with strict providers.
+The MCP server speaks 2025-11-25 in JSON.  Its tools need a token, and ``write`` needs the scope ``write``.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ TOOLS = [{"name": name, "description": f"Does {name}.", "inputSchema": OBJECT} f
 
 @dataclass
 class TokenSet:
-    """What came of one login: it ends where a refresh token of it comes twice."""
+    """The tokens of one login, which ends if one of its refresh tokens is used twice."""
 
     client_id: str
     resource: str
@@ -38,13 +38,14 @@ class TokenSet:
 
 @dataclass
 class OAuthServer:
-    """What both servers are told, and what they noted.
+    """The settings of both servers, and the requests that they got.
 
-    ``documents`` take the place of the documents at these paths, ``{URL}`` in them is the address of the
-    server; ``None`` for 404, a number for another status.  With a ``gate`` the token endpoint waits for it;
-    whoever has died meanwhile was not heard, unless it ``hears_the_dead``.  ``forms`` are what the token
-    endpoint was sent, ``registered`` what was registered, ``seen`` what the MCP server was asked with,
-    ``asked`` all paths.  ``list_scope`` is the scope that listing the tools needs, empty for none.
+    ``documents`` replace the documents at these paths; ``{URL}`` in them becomes the address of the server.
+    ``None`` gives 404, a number another status.  The token endpoint waits for ``gate`` if there is one.  If
+    the client disconnects meanwhile, its request has no effect unless ``hears_the_dead`` is set.  ``forms``
+    are the requests of the token endpoint, ``registered`` the registrations, ``seen`` the headers of the MCP
+    server's requests, and ``asked`` all paths.  ``list_scope`` is the scope that listing the tools needs, or
+    empty.
     """
 
     expires_in: float | None = 3600
@@ -79,7 +80,7 @@ class OAuthServer:
         return f"{self.url}/mcp"
 
     def app(self) -> web.Application:
-        """Both servers."""
+        """Return the application with both servers."""
 
         @web.middleware
         async def noting(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -148,7 +149,7 @@ class OAuthServer:
         form = {name: str(value) for name, value in (await request.post()).items()}
         self._prove(request, form)
         work = asyncio.ensure_future(self._answer(form))
-        # Whoever asked may die meanwhile, which cancels this.
+        # If the client disconnects meanwhile, aiohttp cancels this handler.
         return await (asyncio.shield(work) if self.hears_the_dead else work)
 
     async def _answer(self, form: dict[str, str]) -> web.StreamResponse:
@@ -170,7 +171,7 @@ class OAuthServer:
         return web.json_response({"error": "unsupported_grant_type"}, status=400)
 
     def _prove(self, request: web.Request, form: dict[str, str]) -> None:
-        """Note who the client is, whichever way it says so."""
+        """Add the client's id and secret to the form if they came in the header."""
         header = request.headers.get("Authorization", "")
         if header.startswith("Basic "):
             name, _, secret = base64.b64decode(header.removeprefix("Basic ")).decode().partition(":")
@@ -271,7 +272,7 @@ def _result(method: str, tool: str | None) -> dict[str, Any]:
 
 
 def _filled(document: Any, url: str) -> Any:
-    """A document with the address of the server in it."""
+    """Return a document with the address of the server in it."""
     if isinstance(document, str):
         return document.replace("{URL}", url)
     if isinstance(document, list):
@@ -283,7 +284,7 @@ def _filled(document: Any, url: str) -> Any:
 
 @asynccontextmanager
 async def running(server: OAuthServer | None = None) -> AsyncIterator[OAuthServer]:
-    """Both servers, in this event loop."""
+    """Run both servers in this event loop."""
     made = server or OAuthServer()
     serving = TestServer(made.app(), host="127.0.0.1")
     await serving.start_server()
@@ -296,7 +297,7 @@ async def running(server: OAuthServer | None = None) -> AsyncIterator[OAuthServe
 
 @contextmanager
 def threaded(server: OAuthServer | None = None) -> Iterator[OAuthServer]:
-    """Both servers, in a thread of their own: for tests that run commands in this one."""
+    """Run both servers in another thread, for tests that run commands in this one."""
     made = server or OAuthServer()
     started, ended = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Own tools under the names that the conformance suite of MCP calls, without the name of this module."""
+"""Tools with the names that the MCP conformance suite calls; their ids begin with this module's name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where connections keep their tokens, in memory."""
+"""A vault for the tokens of connections, in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ __all__ = ["Vault"]
 
 
 class Vault:
-    """A vault in memory that several brokers share, as processes share a record."""
+    """A vault in memory that several brokers share, as processes share a store."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -19,27 +19,27 @@ class Vault:
 
     @asynccontextmanager
     async def exclusive(self, name: str) -> AsyncIterator[None]:
-        """One at a time."""
+        """Lock the vault."""
         self.fail("exclusive")
         async with self.lock:
             yield
 
     async def load(self, name: str) -> bytes | None:
-        """What was kept."""
+        """Return the stored tokens."""
         self.fail("load")
         return self.kept.get(name)
 
     async def save(self, name: str, tokens: bytes) -> None:
-        """Keep it."""
+        """Store tokens."""
         self.fail("save")
         self.kept[name] = tokens
 
     async def forget(self, name: str) -> None:
-        """Delete it."""
+        """Delete tokens."""
         self.fail("forget")
         self.kept.pop(name, None)
 
     def fail(self, what: str) -> None:
-        """As a record that cannot be reached."""
+        """Fail as a store that cannot be reached, if this operation is broken."""
         if what in self.broken:
             raise StoreUnavailable("s3cret-path is locked")

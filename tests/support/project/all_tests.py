@@ -10,7 +10,7 @@ TESTS = Path(__file__).resolve().parents[2]
 
 
 class NamedTest(NamedTuple):
-    """A test: the name of its file, its own, and its docstring, empty if it has none."""
+    """A test: the name of its file, its own name, and its docstring, which is empty if it has none."""
 
     file: str
     name: str
@@ -19,7 +19,7 @@ class NamedTest(NamedTuple):
 
 @cache
 def all_tests() -> tuple[NamedTest, ...]:
-    """Every test function, at the top of a file or in a class."""
+    """Return every test function, at the top level of a file or in a class."""
     return tuple(
         NamedTest(path.name, node.name, ast.get_docstring(node) or "")
         for path in sorted(TESTS.rglob("test_*.py"))
@@ -29,7 +29,7 @@ def all_tests() -> tuple[NamedTest, ...]:
 
 
 def _functions_of(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions of a module and the methods of its classes."""
+    """Yield the functions of a module and the methods of its classes."""
     inner = [node for kind in tree.body if isinstance(kind, ast.ClassDef) for node in kind.body]
     for node in [*tree.body, *inner]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""What a model may write for arguments: JSON, nearly JSON, and anything else."""
+"""Texts that a model may write as arguments: JSON, almost JSON, and anything else."""
 
 import json
 

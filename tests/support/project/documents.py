@@ -11,7 +11,7 @@ __all__ = ["DOCS", "PAGES", "ROOT", "Snippet", "snippets"]
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
-"""What is for users: the README and all of ``docs/``."""
+"""The pages for users: the README and all of ``docs/``."""
 
 _FENCE = re.compile(
     r"^(?:[ ]*<!-- snippet: (?P<mark>[^\n]*) -->\n\n?)?"
@@ -22,10 +22,10 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Snippet:
-    """A fenced block: where it stands, in which language, and what the comment above it says of it.
+    """A fenced block: its place, its language, and the mark in the comment above it.
 
-    The comment is ``<!-- snippet: MARK -->``.  ``goes on`` makes one snippet of this and the one before;
-    ``only parsed: REASON`` says why it is not run.
+    The comment is ``<!-- snippet: MARK -->``.  ``goes on`` appends this snippet to the one before;
+    ``only parsed: REASON`` says why no test runs it.
     """
 
     page: Path
@@ -47,7 +47,7 @@ def _of_page(page: Path) -> Iterator[Snippet]:
 
 
 def snippets(language: str, pages: tuple[Path, ...] = PAGES) -> list[Snippet]:
-    """Every fenced block of one language, in order; one that goes on has the one before in front of it."""
+    """Return every fenced block of one language, in order; one that goes on includes the one before."""
     found: list[Snippet] = []
     for page in pages:
         before = ""

@@ -1,4 +1,4 @@
-"""Where a process that a test starts finds the helpers of the tests and the project, as ``PYTHONPATH``."""
+"""The ``PYTHONPATH`` of processes that tests start: the helpers of the tests, and the project."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ IMPORT_PATHS = [
     *(str(folder) for folder in sorted(_SUPPORT.iterdir()) if folder.is_dir()),
     str(_SUPPORT.parents[1]),
 ]
-"""Folders: the groups of helpers, then the project's own."""
+"""The folders of the helpers, and then the project's own."""
 
 PYTHON_PATH = os.pathsep.join(IMPORT_PATHS)
-"""The same in one text."""
+"""The same folders as one text."""

@@ -1,7 +1,7 @@
 """Changes the most delicate code in small ways, one at a time, and lists the changes that no test noticed.
 
-``make mutants`` runs it; ``make mutants PART=policy`` runs it for one part.  mutmut makes the changes, in a
-copy of the project below ``build/mutants/``.
+``make mutants`` runs this module; ``make mutants PART=policy`` runs it for one part.  mutmut makes the
+changes in a copy of the project below ``build/mutants/``.
 """
 
 import argparse
@@ -26,12 +26,12 @@ COPIED = (
     "README.md",
 )
 NOTICED = ("killed", "timeout", "suspicious", "caught by type check")
-"""What mutmut says of a change that the tests noticed."""
+"""mutmut's results for a change that the tests noticed."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Code, and the tests that have to notice what is changed in it."""
+    """Code, and the tests that must notice a change of it."""
 
     code: tuple[str, ...]
     tests: tuple[str, ...]
@@ -113,7 +113,7 @@ PARTS = {
 
 
 def main() -> int:
-    """Run the parts that were named, or all; 1 if a part ended before all its changes were tried."""
+    """Run the named parts, or all; return 1 if a part ended before all its changes were tried."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)}; default: all")
     parser.add_argument("--minutes", type=float, default=15.0, help="time limit of each part (default: 15)")
@@ -126,7 +126,7 @@ def main() -> int:
 
 
 def _try(name: str, within_s: float, processes: int | None) -> bool:
-    """Try the changes of one part and print what no test noticed; whether all were tried in time."""
+    """Try the changes of one part and print those that no test noticed; return whether all were tried."""
     copy = _copied(name)
     print(f"{name}: {', '.join(PARTS[name].code)}", flush=True)
     with (copy / "mutmut.log").open("wb") as log:
@@ -158,9 +158,9 @@ def _try(name: str, within_s: float, processes: int | None) -> bool:
 
 
 def _copied(name: str) -> Path:
-    """A new copy of the project that is set up for one part.
+    """Make a new copy of the project that is set up for one part.
 
-    mutmut would go on with an older one, but not notice that tests have changed since.
+    mutmut would continue with an older copy, but would not notice that tests have changed since.
     """
     copy = ROOT / "build" / "mutants" / name
     shutil.rmtree(copy, ignore_errors=True)
@@ -178,7 +178,7 @@ def _copied(name: str) -> Path:
         "pytest_add_cli_args_test_selection": list(PARTS[name].tests),
     }
     with (copy / "pyproject.toml").open("a", encoding="utf-8") as file:
-        # A list of plain strings is written in TOML as it is in Python.
+        # TOML and Python write a list of plain strings in the same way.
         file.write("\n[tool.mutmut]\n" + "".join(f"{key} = {value!r}\n" for key, value in settings.items()))
     return copy
 

@@ -1,4 +1,4 @@
-"""JSON that knows the words of the Chat wire and puts anything behind them."""
+"""Random JSON that uses the member names of Chat with values of any type."""
 
 import random
 from typing import Any
@@ -69,7 +69,7 @@ def _fields(rng: random.Random, names: list[str]) -> dict[str, Any]:
 
 
 def odd_chunk(rng: random.Random) -> dict[str, Any]:
-    """One chunk: nearly right, half right, or not at all."""
+    """Return one chunk that is almost valid, half valid, or not valid at all."""
     kind = rng.random()
     if kind < 0.2:
         found = _odd(rng, 5)

@@ -1,6 +1,6 @@
-"""What a test needs and a machine may lack: skipped by default, a failure where it is required.
+"""Skips a test if the machine lacks a program that it needs, or fails it if the program is required.
 
-``TOOLRELAY_TEST_REQUIRE`` lists, separated by commas, what must be there (``node,curl``).
+``TOOLRELAY_TEST_REQUIRE`` lists the required programs, separated by commas (``node,curl``).
 """
 
 import os
@@ -11,7 +11,7 @@ __all__ = ["require"]
 
 
 def require(name: str, available: bool, reason: str) -> None:
-    """Go on if ``available``; else skip the test with ``reason``, or fail it where ``name`` is required."""
+    """Go on if ``available``; else skip the test with ``reason``, or fail it if ``name`` is required."""
     if available:
         return
     required = {part.strip() for part in os.environ.get("TOOLRELAY_TEST_REQUIRE", "").split(",")}

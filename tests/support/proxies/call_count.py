@@ -1,4 +1,4 @@
-"""How many calls a step takes: the same on every machine, however busy."""
+"""Counts function calls, which measures a step independently of the machine and its load."""
 
 import asyncio
 import contextlib
@@ -17,15 +17,15 @@ COUNTED = (
     str(Path(aiohttp.__file__).parent) + "/",
 )
 
-CALLS_PER_CALLBACK_OF_A_BURST = 14_000  # 12,541 to 13,082: 128 events, each a piece of arguments, at 98 calls
-"""Where a machine is quick enough to read so many events in the 4 ms that a callback may take."""
+CALLS_PER_CALLBACK_OF_A_BURST = 14_000  # 12,541 to 13,082 for 128 pieces of arguments, 98 calls each
+"""The most calls that one callback makes if the machine reads all these events within its limit of 4 ms."""
 
 
 class Count:
-    """Calls made while :meth:`counting`.
+    """The number of calls made while :meth:`counting`.
 
-    A call is one of Python's own functions entered, or one built in C called, from the proxy's code or
-    from aiohttp's.  ``most`` is those of the callback that made the most, ``which`` that callback.
+    A call counts if code of the proxy or of aiohttp enters a Python function or calls one that is built in C.
+    ``most`` is the number of calls of the callback that made the most, and ``which`` is that callback.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Count:
         self._known: dict[str, bool] = {}
 
     def see(self, frame: FrameType, event: str, _: Any) -> None:
-        """What the interpreter tells of each call, as :func:`sys.setprofile` has it."""
+        """Count one call; the interpreter calls this as :func:`sys.setprofile` says."""
         if event in ("call", "c_call"):
             name = frame.f_code.co_filename
             counted = self._known.get(name)
@@ -45,7 +45,7 @@ class Count:
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what this thread calls."""
+        """Count the calls that this thread makes."""
         before = sys.getprofile()
         sys.setprofile(self.see)
         try:
@@ -55,7 +55,7 @@ class Count:
 
     @contextlib.contextmanager
     def counting_callbacks(self) -> Iterator[None]:
-        """Count, and note the callback of asyncio's loop that makes the most calls."""
+        """Count calls, and note the callback of asyncio's loop that makes the most."""
         run = asyncio.events.Handle._run
 
         def counted_run(handle: asyncio.Handle) -> None:

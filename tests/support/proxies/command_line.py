@@ -1,4 +1,4 @@
-"""What the tests of the commands call the command line by."""
+"""The type with which the tests of the commands run the command line, and the hint of a failed command."""
 
 from collections.abc import Callable
 from subprocess import CompletedProcess
@@ -6,7 +6,7 @@ from subprocess import CompletedProcess
 __all__ = ["HINT", "Here"]
 
 Here = Callable[..., CompletedProcess[str]]
-"""Runs one command in this process; ``env`` are the settings of its environment."""
+"""Runs one command in this process; ``env`` are its environment variables."""
 
 HINT = "toolrelay: to read more, run: toolrelay explain "
-"""How the last line of a command that failed begins, if a fault has an explanation; its name follows."""
+"""The beginning of the last line of a failed command; the name of the fault's explanation follows."""

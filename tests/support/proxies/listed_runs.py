@@ -1,4 +1,4 @@
-"""Runs on record that differ in all that a list of runs can be asked for."""
+"""Recorded runs that differ in everything that a list of runs can be filtered by."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ T0 = 1_760_000_000.0
 
 
 def run(number: int, **more: Any) -> RunRecord:
-    """The run of that number; each started a second after the one before."""
+    """Return the run of that number, which started ``number`` seconds after ``T0``."""
     fields: dict[str, Any] = {
         "id": f"run_{number:032x}",
         "request_id": f"req_{number}",
@@ -29,7 +29,7 @@ def run(number: int, **more: Any) -> RunRecord:
 
 
 def fill(store: Store) -> None:
-    """Put seven runs on record that differ in all that can be asked for."""
+    """Record seven runs that differ in everything that a list of runs can be filtered by."""
     store.put_run(run(1))
     store.put_run(run(2, status="failed", error_code="upstream_error", ended_at=None))
     store.put_run(run(3, model="other"))

@@ -1,4 +1,4 @@
-"""The log as a server writes it, for as long as a test lasts and no longer."""
+"""Sets up logging as a server does, and restores the previous state after a test."""
 
 import logging
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ __all__ = ["logged_to", "logging_put_back"]
 
 @contextmanager
 def logging_put_back() -> Iterator[None]:
-    """Whatever a block sets up of the log is taken down again."""
+    """Restore the configuration of logging after the block."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     levels = {name: logging.getLogger(name).level for name in _QUIET}
@@ -32,7 +32,7 @@ def logging_put_back() -> Iterator[None]:
 
 @contextmanager
 def logged_to(sink: TextIO, **options: Any) -> Iterator[None]:
-    """Lines of JSON go to ``sink``; ``options`` are those of ``configure_logging``."""
+    """Write the log to ``sink`` as lines of JSON; ``options`` are those of ``configure_logging``."""
     with logging_put_back():
         configure_logging(format="json", stream=sink, **options)
         yield

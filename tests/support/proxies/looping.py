@@ -1,4 +1,4 @@
-"""What the tests of the loop share: a proxy with tools before a scripted upstream."""
+"""Shared by the tests of the tool loop: a proxy with tools before a scripted upstream."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -39,7 +39,7 @@ CLOCK = FixedClock(datetime.fromisoformat("2026-11-21T12:00:00+00:00"))
 
 @asynccontextmanager
 async def looping(*scripts: Script, **config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy with the core and the probe tools, before an upstream that plays one script a turn."""
+    """Run a proxy with the core and the probe tools before an upstream that plays one script per turn."""
     overrides = Overrides(clock=CLOCK, **config.pop("overrides", {}))
     async with RawUpstream(*scripts) as upstream:
         served = {"base_url": upstream.url, **config.pop("served", {})}
@@ -51,16 +51,16 @@ async def looping(*scripts: Script, **config: Any) -> AsyncIterator[tuple[Proxy,
 async def one_loop(
     *scripts: Script, ask: Any = None, headers: Any = (), **config: Any
 ) -> tuple[Answer, list[RawRequest]]:
-    """One request and its answer; what the upstream was asked."""
+    """Send one request; return the answer and the requests that the upstream got."""
     async with looping(*scripts, **config) as (proxy, upstream):
         return await proxy.ask(ask or ASK, headers), upstream.requests
 
 
 def messages_of(request: RawRequest) -> list[dict[str, Any]]:
-    """The messages of an upstream request.
+    """Return the messages of an upstream request, and check that they are well formed.
 
-    Holds that it is well-formed: each assistant message with calls is followed by exactly one result
-    for each of them, its ids are unique and not blank, its arguments text that is an object.
+    Each assistant message with calls is followed by exactly one result for each of them.  The ids of its
+    calls are unique and not blank, and the arguments are the text of a JSON object.
     """
     messages: list[dict[str, Any]] = json.loads(request.body)["messages"]
     waiting: list[str] = []
@@ -82,13 +82,13 @@ def messages_of(request: RawRequest) -> list[dict[str, Any]]:
 
 
 def follow_up(requests: Sequence[RawRequest]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The assistant message and the results that the second turn was asked with."""
+    """Return the assistant message and the results in the request of the second turn."""
     messages = messages_of(requests[1])
     at = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
     return messages[at], messages[at + 1 :]
 
 
 def called(*calls: tuple[str, str, str], reason: str = "tool_calls") -> list[Step]:
-    """A streamed turn that makes calls: (id, name, arguments)."""
+    """Return a streamed turn that makes calls: (id, name, arguments)."""
     fragments = [call(i, n, a, at) for at, (i, n, a) in enumerate(calls)]
     return stream(role(), *fragments, finish(reason))

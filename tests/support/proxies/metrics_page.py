@@ -1,4 +1,4 @@
-"""What /metrics says, sample by sample."""
+"""Reads the samples of /metrics."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parse(text: bytes) -> Samples:
-    """Every sample by name and labels, as Prometheus' own parser reads them."""
+    """Return every sample by name and labels, as Prometheus' own parser reads them."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text.decode())
@@ -20,7 +20,7 @@ def parse(text: bytes) -> Samples:
 
 
 async def scrape(proxy: Proxy, headers: Mapping[str, str] | None = None) -> Samples:
-    """The samples that the proxy gives now."""
+    """Return the samples that the proxy shows now."""
     answer = await proxy.ask(headers=headers or {}, method="GET", path="/metrics")
     assert answer.status == 200
     assert (answer.header("content-type") or "").startswith("text/plain; version=")
@@ -28,5 +28,5 @@ async def scrape(proxy: Proxy, headers: Mapping[str, str] | None = None) -> Samp
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
-    """The sample with exactly these labels; 0 where there is none."""
+    """Return the value of the sample with exactly these labels, or 0 if there is none."""
     return samples.get((name, frozenset(labels.items())), 0.0)

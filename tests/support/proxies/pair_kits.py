@@ -1,7 +1,7 @@
-"""Every dialect behind one face, on both sides of the proxy.
+"""Each dialect behind the interface :class:`~speaker.Speaker`, as client and as upstream.
 
-What holds for all pairs of dialects is written once over two :class:`~speaker.Speaker`.  Nothing here uses
-the package under test.
+A test of what all pairs of dialects have in common is written once over two speakers.  This module does not
+use the package under test.
 """
 
 import json
@@ -138,11 +138,11 @@ WHOLE: Object = {
     "user": None, "max_output_tokens": None, "max_tool_calls": None, "store": False, "background": False,
     "service_tier": "default", "safety_identifier": None, "prompt_cache_key": None,
 }  # fmt: skip
-"""What a response of OpenAI's has beside what :mod:`responses_script` writes."""
+"""The members that a response of OpenAI's has beside those of :mod:`responses_script`."""
 
 
 class Responses(Speaker):
-    """Responses."""
+    """OpenAI's Responses."""
 
     name, path = "responses", "/v1/responses"
 
@@ -342,7 +342,7 @@ class Anthropic(Speaker):
     def got(self, body: Object) -> Got:
         said: list[Message] = []
         waiting = set[str]()
-        # A client of Anthropic's own may say what the system says in the midst of the others.
+        # A client of Anthropic's may send system messages between the others.
         turns = [message for message in body["messages"] if message["role"] != "system"]
         for at, message in enumerate(turns):
             assert message["role"] == ("assistant" if at % 2 else "user"), "they do not take turns"
@@ -371,7 +371,7 @@ class Anthropic(Speaker):
 
 
 class Ollama(Speaker):
-    """Ollama's chat."""
+    """Ollama's chat API."""
 
     name, path, content_type = "ollama", "/api/chat", ollama.LINES
 
@@ -478,4 +478,4 @@ def _text_of(content: Any) -> str:
 
 SPEAKERS: dict[str, Speaker] = {one.name: one for one in (Chat(), Responses(), Anthropic(), Ollama())}
 PAIRS = [(client, upstream) for client in SPEAKERS for upstream in SPEAKERS]
-"""Client's and upstream's dialect, each with each."""
+"""All pairs of a client's dialect and an upstream's dialect."""

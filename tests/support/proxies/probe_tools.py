@@ -1,4 +1,4 @@
-"""Tools that a test can watch and hold up.  Their state belongs to whichever test runs now."""
+"""Tools that a test can observe and hold up.  Their state belongs to the test that runs now."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from proxy.tools.providers.function import tool
 
 @dataclass
 class Watch:
-    """What the tools did, and the events that they wait for."""
+    """The names of the tools that ran, and the events that the tools wait for."""
 
     started: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Watch:
         self.__init__()  # type: ignore[misc]
 
     async def wait_for_release(self, name: str) -> None:
-        """Note that a tool runs, and hold it until the test lets it go on."""
+        """Note that a tool has started, and hold it until the test lets it go on."""
         self.started.append(name)
         self.has_started.set()
         try:
@@ -42,7 +42,7 @@ class Watch:
         self.finished.append(name)
 
     async def queue(self, name: str) -> None:
-        """Note that a tool runs, and how many do; hold it until the test lets one of them end."""
+        """Note that a tool has started, and how many run; hold it until the test lets one of them end."""
         self.started.append(name)
         self.now += 1
         self.most = max(self.most, self.now)
@@ -119,7 +119,7 @@ async def browse(url: str) -> str:
 
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 40
-"""As much of an image as anybody here looks at."""
+"""The signature of a PNG file, which is all that the proxy checks, and some bytes."""
 
 
 @tool(effect="read_only", redaction=Redaction(output=("images.*.bytes",)))

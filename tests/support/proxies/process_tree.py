@@ -1,4 +1,4 @@
-"""The processes behind a command: ``serve`` is a supervisor, and the workers that it started."""
+"""The processes behind a command: ``serve`` is a supervisor that starts workers."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ __all__ = ["children", "kill_tree"]
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and not waited for yet."""
+    """Return the ids of the processes that a process has started and has not waited for yet."""
     found: list[int] = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         found += [int(word) for word in (thread / "children").read_text("ascii").split()]
@@ -17,9 +17,9 @@ def children(pid: int) -> list[int]:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process and its children as a machine does that loses its power."""
+    """Kill a process and its children at the same moment, as a power failure does."""
     started = children(pid)
-    # None of them may do anything about the death of another.
+    # All are stopped first, so that none of them can react to the death of another.
     for one in (pid, *started):
         os.kill(one, signal.SIGSTOP)
     for one in (pid, *started):

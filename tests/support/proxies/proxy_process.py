@@ -1,4 +1,4 @@
-"""The command ``serve`` as a process of its own, beside an upstream in the test's event loop."""
+"""Runs the command ``serve`` in a separate process; its upstream runs in the test's event loop."""
 
 import asyncio
 import contextlib
@@ -31,15 +31,15 @@ async def act() -> dict[str, bool]:
         await asyncio.sleep(0.01)
     return {"done": True}
 '''
-"""A tool with an effect that waits for a file, since the test is in another process."""
+"""A tool with a side effect that waits for a file, because the test is in another process."""
 
 
 def write_config(
     folder: Path, upstream: str, *, allow: tuple[str, ...] = (), more: str = "", **server: Any
 ) -> None:
-    """A configuration in ``folder``: one upstream, the effect tool, ``server`` settings, ``more`` TOML.
+    """Write a configuration into ``folder``: one upstream, the tool, ``server`` settings, and ``more`` TOML.
 
-    It is open unless ``more`` says who comes in.
+    The proxy needs no authentication unless ``more`` configures it.
     """
     if "[auth]" not in more and "[keys" not in more:
         more += '[auth]\nmode = "open"\n'
@@ -54,7 +54,7 @@ def write_config(
 
 
 class ProxyProcess(ProxyAddress):
-    """A running command.  ``lines`` is what it said, ``log`` what it logged, up to now."""
+    """A running command.  ``lines`` is its output up to now, ``log`` its log."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
         super().__init__(0)
@@ -81,9 +81,9 @@ class ProxyProcess(ProxyAddress):
             self._news.notify_all()
 
     async def says(self, pattern: str, times: int = 1) -> re.Match[str]:
-        """Wait until that many lines of output or log fit; the last of them.
+        """Wait until that many lines of output or log match; return the last match.
 
-        Fails with all that was said where the command ends without, or does not say it in time.
+        Fails with all output and log if the command ends first, or if the lines do not come in time.
         """
 
         def found() -> list[re.Match[str]]:
@@ -97,11 +97,11 @@ class ProxyProcess(ProxyAddress):
         return found()[-1]
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send a signal."""
+        """Send a signal to the process."""
         self.process.send_signal(number)
 
     async def leaves(self) -> None:
-        """Wait until the order to end is with the worker: ``/readyz`` says no."""
+        """Wait until the worker has got the order to end: ``/readyz`` then answers 503."""
 
         async def draining() -> bool:
             return (await self.ask(method="GET", path="/readyz")).status == 503
@@ -109,18 +109,18 @@ class ProxyProcess(ProxyAddress):
         await until(draining)
 
     async def ended(self) -> int:
-        """Wait for the end; its status."""
+        """Wait for the end of the process, and return its exit status."""
         async with asyncio.timeout(PATIENCE_S):
             status = await self.process.wait()
             await asyncio.gather(*self._readers)
         return status
 
     async def appears(self, name: str) -> None:
-        """Wait for a file that the effect tool makes."""
+        """Wait for a file that the tool of the configuration makes."""
         await until((self.folder / name).exists)
 
     def rows(self, sql: str) -> list[Any]:
-        """What the record has on disk."""
+        """Return the rows that an SQL statement finds in the store on disk."""
         with sqlite3.connect(self.folder / "toolrelay.db") as db:
             return list(db.execute(sql))
 
@@ -129,7 +129,7 @@ class ProxyProcess(ProxyAddress):
 async def serving(
     folder: Path, *arguments: str, env: Mapping[str, str] | None = None, command: str = "serve"
 ) -> AsyncIterator[ProxyProcess]:
-    """Start ``command`` in ``folder`` and wait until it listens; killed at the end if it still runs."""
+    """Start ``command`` in ``folder`` and wait until it listens; kill it at the end if it still runs."""
     clean = {k: v for k, v in os.environ.items() if not k.upper().startswith(("TOOLRELAY_", "OPENAI_"))}
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -1,9 +1,9 @@
-"""Keeps what every application of a test would build anew though it comes out the same.
+"""Builds parts that are equal in each application of a test once, and copies them.
 
-Thousands of tests start a proxy, and most of the time of such a start goes into three things: the schemas of
-the same built-in tools, the same tables in an empty database, and the files of the pages.  Here each is built
-once by the real code and copied afterwards.  Proxies that tests start as processes build all of it
-themselves, and so do the tests of schemas, migrations and files, which call the code directly.
+Thousands of tests start a proxy.  Most of the time of such a start goes into the schemas of the same built-in
+tools, the same tables in an empty database, and the files of the pages.  The real code builds each of these
+once, and later starts get copies.  Proxies that tests start as processes build all of it themselves.  So do
+the tests of schemas, migrations and files, because they call the code directly.
 """
 
 import copy
@@ -26,12 +26,12 @@ _KEPT_OF_ONE_NAME = 8
 
 
 class _Contracts:
-    """``function._contract``, which makes the contract of equal signatures once.
+    """Replaces ``function._contract``: it makes the contract of equal signatures only once.
 
-    Two signatures are equal if they are written alike and name the same classes, since fields of pydantic do
-    not compare themselves.  A validator is written with its address, and a class is told by its own: two
-    tests may each have a class of the same name.  Both are kept with the contract, so nothing else gets their
-    addresses.
+    Two signatures are equal if they have the same text and name the same classes, because fields of pydantic
+    cannot be compared.  The text of a validator has its address, and a class is identified by its address:
+    two tests may each have a class of the same name.  Both are kept with the contract, so that no other
+    object gets their addresses.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class _Contracts:
         declaration: ToolDeclaration,
         where: str,
     ) -> function._Contract:
-        """The contract; raises what the real function raises, which is not kept."""
+        """Return the contract; errors of the real function are raised and not kept."""
         if declaration.parameters is not None:
             return _contract(identifier, arguments, declaration, where)
         classes = [id(one) for annotation, _ in arguments.values() for one in _classes(annotation)]
@@ -60,7 +60,7 @@ class _Contracts:
 
 
 def _classes(annotation: Any) -> Iterator[type]:
-    """The classes that stand in an annotation."""
+    """Yield the classes that an annotation names."""
     if isinstance(annotation, type):
         yield annotation
     for part in get_args(annotation):
@@ -68,7 +68,7 @@ def _classes(annotation: Any) -> Iterator[type]:
 
 
 class _Schemas:
-    """``make_schema``, which runs the migrations once and copies their tables."""
+    """Replaces ``make_schema``: it runs the migrations once and copies their tables."""
 
     def __init__(self) -> None:
         self._empty: sqlite3.Connection | None = None
@@ -81,14 +81,14 @@ class _Schemas:
         self._empty.backup(connection)
 
     def close(self) -> None:
-        """Let go of the tables."""
+        """Close the database that has the tables."""
         if self._empty is not None:
             self._empty.close()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_starts() -> Iterator[None]:
-    """Puts these in the place of the real functions."""
+    """Put these in the place of the real functions."""
     with pytest.MonkeyPatch.context() as patch, closing(_Schemas()) as schemas:
         patch.setattr("proxy.tools.providers.function._contract", _Contracts())
         patch.setattr("proxy.store.sqlite.memory.make_schema", schemas)

@@ -1,7 +1,7 @@
-"""Conversations with hidden turns in each dialect, as programs of every kind send them again.
+"""Conversations with hidden turns in each dialect, as different kinds of clients send them back.
 
-A :class:`Chat` has what really happened in one conversation.  A :class:`Habit` makes of it what a client
-sends with its next request.  What the proxy then puts back is compared with what happened.
+A :class:`Chat` has what really happened in one conversation.  A :class:`Habit` makes from it what a client
+sends with its next request.  The tests compare what the proxy restores with what happened.
 """
 
 import json
@@ -18,12 +18,12 @@ from proxy.wires.responses import ResponsesWire
 __all__ = ["DIALECTS", "Chat", "Dialect", "Exchange", "Line", "Memory", "Sent"]
 
 Line = tuple[str, str]
-"""Who speaks (system, user or assistant), and what."""
+"""The role of a speaker (system, user or assistant), and the text."""
 
 
 @dataclass
 class Exchange:
-    """A question, what the model looked up for it (``None``: nothing, unseen by the client), its answer."""
+    """A question, the result of the hidden call for it (``None`` if there was no call), and the answer."""
 
     question: str
     result: str | None
@@ -32,10 +32,9 @@ class Exchange:
 
 @dataclass
 class Sent:
-    """What a client sends: all lines, and for each answer among them which exchange it is.
+    """What a client sends: all lines, and the exchange of each answer among them.
 
-    ``beside`` says that what the model is told stands beside the messages where the dialect has a place for
-    it.
+    ``beside`` says that Responses gets the first line as ``instructions`` and not as an item of the input.
     """
 
     lines: list[Line]
@@ -52,14 +51,14 @@ class Chat:
 
 
 class Dialect:
-    """How a conversation, and a hidden turn, are written in one dialect."""
+    """Writes a conversation and a hidden turn in one dialect."""
 
     def __init__(self, name: str, wire: Any) -> None:
         self.name = name
         self.wire = wire
 
     def body(self, sent: Sent) -> dict[str, Any]:
-        """A request that sends these lines."""
+        """Return a request that sends these lines."""
         lines = sent.lines
         messages = [{"role": role, "content": text} for role, text in lines]
         if self.name == "anthropic" and lines[0][0] in ("system", "developer"):
@@ -77,7 +76,7 @@ class Dialect:
         return {"type": "message", "role": role, "content": [{"type": "output_text", "text": text}]}
 
     def hidden(self, call_id: str, result: str) -> tuple[Any, Any]:
-        """The model's message with a call, and its result."""
+        """Return the model's message with a call, and the result of the call."""
         if self.name == "anthropic":
             use = {"type": "tool_use", "id": call_id, "name": "core__look", "input": {"q": 1}}
             thought = {"type": "thinking", "thinking": call_id, "signature": call_id}
@@ -103,7 +102,7 @@ class Dialect:
         )
 
     def answer(self, text: str) -> Any:
-        """The model's message with an answer."""
+        """Return the model's message with an answer."""
         if self.name == "responses":
             return {"id": "resp_2", "store": False, "output": [self._item("assistant", text)]}
         if self.name == "anthropic":
@@ -111,7 +110,7 @@ class Dialect:
         return {"role": "assistant", "content": text}
 
     def visible(self, text: str) -> str:
-        """An answer as the dialect's writer tells it to the memory."""
+        """Return an answer in the form in which the dialect's writer reports it to the memory."""
         return f"{len(text.strip())}:{text.strip()}" if self.name == "responses" else text
 
 
@@ -127,7 +126,7 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 class _Spy:
-    """An editor of which the test learns what is put back where."""
+    """Wraps an editor and notes what is restored at which position."""
 
     def __init__(self, editor: Any) -> None:
         self._editor = editor
@@ -144,7 +143,7 @@ class _Spy:
 
 
 class Memory:
-    """The proxy's memory, asked in one dialect by one caller."""
+    """The proxy's memory of hidden turns, for one dialect and one caller."""
 
     def __init__(self, history: History, dialect: Dialect, caller: str = "ann") -> None:
         self._history = history
@@ -155,8 +154,8 @@ class Memory:
     async def asked(self, sent: Sent, exchange: Exchange) -> tuple[int, int, int]:
         """Send a request whose answer is the exchange's.
 
-        Returns how many answers in it have something hidden behind them, how many of these got it back, and
-        how many got what is not theirs.
+        Returns how many answers in it have a hidden turn, how many of these got it back, and how many answers
+        got a hidden turn that is not theirs.
         """
         had, right, wrong = 0, 0, 0
         request, spy, restored = await self.look(sent)
@@ -176,7 +175,7 @@ class Memory:
         return had, right, wrong
 
     async def look(self, sent: Sent) -> tuple[Any, _Spy, Restored]:
-        """What is put back into a request."""
+        """Restore hidden turns in a request; return the parsed request, what was put where, and counts."""
         body = self._dialect.body(sent)
         request = self._dialect.wire.parse(body)
         spy = _Spy(self._dialect.wire.editor(json.dumps(body).encode(), request))
@@ -184,7 +183,7 @@ class Memory:
         return request, spy, restored
 
     def remember(self, sent: Sent, exchange: Exchange) -> None:
-        """Have an answer remembered that was given to a request, with what was hidden behind it."""
+        """Store an answer to a request together with its hidden turn."""
         body = self._dialect.body(sent)
         request = self._dialect.wire.parse(body)
         editor = self._dialect.wire.editor(json.dumps(body).encode(), request)
@@ -206,4 +205,4 @@ class Memory:
 
 
 Habit = Callable[[Chat, str, int], Sent]
-"""What a client sends of a conversation with a new question; the number is that of the request."""
+"""Makes what a client sends of a conversation with a new question; the number is that of the request."""

@@ -1,4 +1,4 @@
-"""What the tests of the loop on Responses share: a client before a proxy before a scripted upstream."""
+"""Shared by the tests of the tool loop with Responses: a client, a proxy and a scripted upstream."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -24,11 +24,11 @@ class Client:
         self.upstream = upstream
 
     async def ask(self, body: Any, headers: Any = (), *, path: str = PATH) -> Answer:
-        """One request."""
+        """Send one request and return the answer."""
         return await self.proxy.ask(body, headers, path=path)
 
     async def said(self, body: Any, headers: Any = (), hidden: tuple[str, ...] = HIDDEN) -> Reading:
-        """A request whose answer is composed: read, and held to the rules."""
+        """Send a request whose answer the proxy composes; read the answer and check the rules."""
         answer = await self.ask(body, headers)
         assert answer.status == 200, answer.body
         assert answer.clean
@@ -41,23 +41,23 @@ class Client:
         return read
 
     async def get(self, path: str, method: str = "GET") -> Answer:
-        """A request without a body."""
+        """Send a request without a body."""
         return await self.proxy.ask(None, method=method, path=f"{PATH}/{path}")
 
     def asked(self, number: int) -> dict[str, Any]:
-        """The body of the n-th upstream request, from 1."""
+        """Return the body of the n-th upstream request, counted from 1."""
         return dict(json.loads(self.upstream.requests[number - 1].body))
 
 
 @asynccontextmanager
 async def client_of(*scripts: Sequence[Step], **config: Any) -> AsyncIterator[Client]:
-    """A client before a proxy before an upstream that plays one script a request."""
+    """Run a proxy before an upstream that plays one script per request, and yield a client."""
     async with looping(*scripts, **config) as (proxy, upstream):
         yield Client(proxy, upstream)
 
 
 def well_formed(items: Sequence[dict[str, Any]]) -> None:
-    """What OpenAI asks of a full input: every call has one output behind it, reasoning what follows it."""
+    """Check OpenAI's rules for an input: each call has one output after it, and an item follows reasoning."""
     waiting: list[str] = []
     seen: set[str] = set()
     for position, item in enumerate(items):

@@ -1,4 +1,4 @@
-"""What the tests of the runner share: a log that remembers, clocks, a tool, and what a failed call gives."""
+"""Shared by the tests of the runner: a log in memory, clocks, a tool, and a reader of failed results."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -24,13 +24,13 @@ class MemoryLog:
         self.broken = False
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
-        """Keep an opened row, or fail as a locked database does."""
+        """Keep an opened record, or fail as a locked database does."""
         if self.broken:
             raise StoreUnavailable("locked")
         self.opened.append((record, durable))
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
-        """Keep a closed row."""
+        """Keep a closed record."""
         self.closed.append(record)
 
     def put_native_call(self, record: NativeCall) -> None:
@@ -42,22 +42,22 @@ class StillClock:
     """A clock that stands still."""
 
     def now(self, tz: tzinfo) -> datetime:
-        """2026-11-21 13:05 UTC in the zone asked for."""
+        """Return 2026-11-21 13:05 UTC in the given time zone."""
         return datetime.fromisoformat("2026-11-21T13:05:00+00:00").astimezone(tz)
 
 
 class StillTime:
-    """What ``time`` is to the runner: seconds that pass only where a test adds them.
+    """Replaces the module ``time`` in the runner: seconds pass only if a test adds them.
 
-    A run's seconds are counted before a call begins; how slow the machine is must not use them up.  How
-    long something is waited for is real.
+    The runner checks a run's time before a call begins, and a slow machine must not use that time up.
+    Waiting still takes real time.
     """
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def monotonic(self) -> float:
-        """The seconds up to now."""
+        """Return the present time in seconds."""
         return self.now
 
     perf_counter = monotonic
@@ -75,7 +75,7 @@ async def echo(text: str) -> dict[str, str]:
 
 
 def failure(result: ToolResult) -> dict[str, Any]:
-    """The failure that the model reads, checked for its exact shape."""
+    """Return the failure that the model reads, and check its exact shape."""
     body: dict[str, Any] = json.loads(result.content)
     assert set(body) == {"ok", "error_code", "message"}
     assert body["ok"] is False

@@ -1,7 +1,7 @@
-"""A whole proxy on a real socket, and a client that is nothing but a socket.
+"""A whole proxy on a real socket, and a client that uses a plain socket.
 
-The client reads status line, headers, framing and body itself, so that what a library would hide
-(a missing last chunk, a header sent twice, bytes after the end) is there to be looked at.
+The client reads status line, headers, framing and body itself, so that a test sees what a library would hide:
+a missing last chunk, a header that was sent twice, or bytes after the end.
 """
 
 import asyncio
@@ -41,9 +41,11 @@ ONLY_DEPARTURE: dict[str, Any] = {
     "server": {"send_timeout_s": LATE_S},
     "tools": {"timeout_s": LATE_S, "keepalive_s": LATE_S},
 }
-"""For a test of what a client's departure ends: nothing of it ends by itself or by a comment that fails.
+"""Settings for a test in which only the client's departure may end something.
 
-Upstreams are late in every configuration of :func:`make_config`."""
+No timeout ends it, and no keep-alive comment fails.  The timeouts of upstreams are late, too, in every
+configuration of :func:`make_config`.
+"""
 
 
 @dataclass
@@ -57,11 +59,11 @@ class Answer:
     pieces: list[bytes] = field(default_factory=list)
 
     def header(self, name: str) -> str | None:
-        """The value of the first header of that name."""
+        """Return the value of the first header of that name."""
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)
 
     def names(self) -> list[str]:
-        """All header names in lower case, in order."""
+        """Return all header names in lower case, in order."""
         return [key.lower() for key, _ in self.headers]
 
     @property
@@ -71,7 +73,7 @@ class Answer:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error object of a response in OpenAI's shape: its four keys, and where the page about it is."""
+        """The error object of OpenAI's shape: four members, and optionally the URL of a page about it."""
         error = self.json["error"]
         assert set(error) - {"doc_url"} == {"message", "type", "param", "code"}
         assert error["message"]
@@ -79,14 +81,14 @@ class Answer:
 
 
 class Conversation:
-    """One connection to the proxy: requests go out as bytes, responses come back piece by piece."""
+    """One connection to the proxy: requests are sent as bytes, and responses are read piece by piece."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
     async def head(self) -> Answer:
-        """The next response's status and headers; 1xx responses are passed over."""
+        """Read status and headers of the next response; 1xx responses are skipped."""
         while True:
             lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
             status = int(lines[0].split(" ")[1])
@@ -95,7 +97,7 @@ class Conversation:
                 return Answer(status, [(name.strip(), value.strip()) for name, _, value in pairs])
 
     async def pieces(self, answer: Answer) -> AsyncIterator[bytes]:
-        """The body as it is framed: each chunk, or whatever a read gives; sets ``answer.clean``."""
+        """Yield the body as it is framed, by chunks or by reads; sets ``answer.clean`` if it is complete."""
         if answer.status in (204, 304):
             answer.clean = True
         elif (answer.header("transfer-encoding") or "").lower() == "chunked":
@@ -128,7 +130,7 @@ class Conversation:
             answer.clean = True
 
     async def answer(self) -> Answer:
-        """A whole response."""
+        """Read a whole response."""
         answer = await self.head()
         try:
             async for piece in self.pieces(answer):
@@ -139,19 +141,19 @@ class Conversation:
         return answer
 
     def leave(self) -> None:
-        """Go away without a word."""
+        """Abort the connection."""
         self.writer.transport.abort()
 
 
 @dataclass
 class ProxyAddress:
-    """A proxy's port, and what a client can do there."""
+    """The port of a proxy, and the requests that a client can send to it."""
 
     port: int
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Conversation]:
-        """One connection."""
+        """Open one connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
         try:
             yield Conversation(reader, writer)
@@ -166,7 +168,7 @@ class ProxyAddress:
         method: str = "POST",
         path: str = "/v1/chat/completions",
     ) -> bytes:
-        """A request as bytes; a body that is not bytes goes out as JSON."""
+        """Return a request as bytes; a body that is not bytes is sent as JSON."""
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
@@ -184,7 +186,7 @@ class ProxyAddress:
     async def sent(
         self, body: Any = None, headers: Mapping[str, str] | Sequence[tuple[str, str]] = (), **target: str
     ) -> AsyncIterator[Conversation]:
-        """A connection on which one request has gone out."""
+        """Open a connection and send one request on it."""
         async with self.connect() as conversation:
             conversation.writer.write(self.request(body, headers, **target))
             await conversation.writer.drain()
@@ -193,7 +195,7 @@ class ProxyAddress:
     async def ask(
         self, body: Any = None, headers: Mapping[str, str] | Sequence[tuple[str, str]] = (), **target: str
     ) -> Answer:
-        """One request and its whole response."""
+        """Send one request and read its whole response."""
         async with asyncio.timeout(PATIENCE_S), self.sent(body, headers, **target) as conversation:
             return await conversation.answer()
 
@@ -207,18 +209,18 @@ class Proxy(ProxyAddress):
     draining: Draining = field(default_factory=Draining, kw_only=True)
 
     async def runs(self) -> Sequence[RunRecord]:
-        """All runs on record, the newest first."""
+        """Return all recorded runs, the newest first."""
         return await self.services.store.list_runs(RunFilter())
 
     async def only_run(self) -> RunDetail:
-        """The one run that there is, with all that hangs on it."""
+        """Return the only recorded run with its details."""
         (run,) = await self.runs()
         detail = await self.services.store.get_run(run.id)
         assert detail is not None
         return detail
 
     async def run_reaches(self, status: RunStatus) -> RunDetail:
-        """Wait until the one run has that status."""
+        """Wait until the only run has that status, and return it."""
 
         async def reached() -> bool:
             return bool(await self.runs()) and (await self.only_run()).run.status == status
@@ -234,10 +236,10 @@ def make_config(
     tools: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> Config:
-    """A configuration over upstreams (URLs, or tables with ``name``), nothing in files.
+    """Return a configuration with these upstreams (URLs, or tables with ``name``), without any file.
 
-    It is open unless there are ``keys``, or ``auth`` says otherwise.  Nobody is asked about calls unless
-    there is a section ``approvals``.
+    The proxy needs no authentication unless there are ``keys``, or ``auth`` says otherwise.  Calls need no
+    approval unless there is a section ``approvals``.
     """
     sections.setdefault("approvals", {"enabled": False})
     if not sections.get("keys"):

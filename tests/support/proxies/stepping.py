@@ -1,4 +1,4 @@
-"""A proxy before an upstream that goes in steps with its client: every chunk is one read and one write."""
+"""A proxy before an upstream that sends one chunk at a time, so that each chunk is one read and one write."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 @dataclass(frozen=True)
 class Talk:
-    """What a client asks for on a wire, and what it is told."""
+    """A client's request in a dialect, and the bytes of the upstream's answer."""
 
     path: str
     ask: dict[str, Any]
@@ -58,7 +58,7 @@ RESPONSES = Talk("/v1/responses", {"input": "hi"}, RESPONSES_OPENING, RESPONSES_
 
 
 class Steps:
-    """An upstream that says one chunk whenever it is told to."""
+    """An upstream that sends one chunk whenever a test puts one into its queue."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -82,7 +82,7 @@ class Steps:
 async def stepping(
     *, tools: bool, path: Path, text_calls: str = "off", content: str = "tools"
 ) -> AsyncIterator[tuple[Proxy, Steps]]:
-    """A proxy with all that it does by default, before an upstream that goes in steps."""
+    """Run a proxy with its default settings before an upstream that sends one chunk at a time."""
     steps = Steps()
     server = await asyncio.start_server(steps.serve, "127.0.0.1", 0)
     steps.port = server.sockets[0].getsockname()[1]

@@ -1,7 +1,7 @@
-"""Both wires behind one face: what an upstream says on each, and what a client understands of it.
+"""Chat and Responses behind one interface: what an upstream sends, and what a client understands.
 
-A case of the suite is written once over a :class:`Kit` and runs on every wire.  Nothing here uses the
-package under test; streams are read by ``sse_check`` and ``responses_check``.
+A test is written once over a :class:`Kit` and runs with both dialects.  This module does not use the package
+under test: ``sse_check`` and ``responses_check`` read the streams.
 """
 
 import json
@@ -34,78 +34,78 @@ class Said:
 
 
 class Kit(ABC):
-    """One wire."""
+    """One dialect."""
 
     name: str
     path: str
 
     @abstractmethod
     def ask(self, *, stream: bool = True, tools: Sequence[str] = (), **more: Any) -> dict[str, Any]:
-        """A request whose client declares functions of these names."""
+        """Return a request whose client declares functions of these names."""
 
     @abstractmethod
     def text(self, *texts: str) -> bytes:
-        """A whole streamed turn of text, the wire's own end included, the end mark last."""
+        """Return a whole streamed turn of text with the dialect's last event and the end mark."""
 
     @abstractmethod
     def begun(self, text: str) -> bytes:
-        """The first events of such a turn, ending with one that carries ``text``."""
+        """Return the first events of such a turn, up to the one that has ``text``."""
 
     @abstractmethod
     def calling(self, *calls: Call, text: str = "", end: str = "") -> bytes:
-        """A whole streamed turn that makes calls; ``end`` is the wire's word for why it ended."""
+        """Return a whole streamed turn that makes calls; ``end`` is the dialect's reason why it ended."""
 
     @abstractmethod
     def half_call(self, name: str, arguments: str) -> bytes:
-        """The first events of a turn that calls, ending inside the arguments."""
+        """Return the first events of a turn with a call, which stop within the arguments."""
 
     @abstractmethod
     def reply(self, text: str, *calls: Call) -> bytes:
-        """A whole turn that is not streamed."""
+        """Return a whole turn that is not streamed."""
 
     @abstractmethod
     def error_event(self, message: str) -> bytes:
-        """An upstream's own error inside a stream."""
+        """Return an upstream's own error inside a stream."""
 
     @abstractmethod
     def read(self, body: bytes, hidden: tuple[str, ...] = ()) -> Said:
-        """A composed stream, held to the wire's rules; ``hidden`` stands nowhere in it."""
+        """Read a composed stream, check the dialect's rules, and that no text of ``hidden`` is in it."""
 
     @abstractmethod
     def read_reply(self, body: bytes) -> Said:
-        """An answer that is not streamed."""
+        """Read an answer that is not streamed."""
 
     @abstractmethod
     def answered(self, request: RawRequest) -> list[tuple[str, str]]:
-        """(call id, output) of the last turn's results in a follow-up, which must be well-formed."""
+        """Return (call id, output) of the last turn's results in a follow-up, which must be well formed."""
 
     def stream(self, *texts: str) -> list[Step]:
-        """:meth:`text` as an upstream's response."""
+        """Return the steps of an upstream that sends :meth:`text`."""
         return chunked(self.text(*(texts or ("fine",))))
 
     def turn(self, *calls: Call, **more: str) -> list[Step]:
-        """:meth:`calling` as an upstream's response."""
+        """Return the steps of an upstream that sends :meth:`calling`."""
         return chunked(self.calling(*calls, **more))
 
     def whole(self, text: str, *calls: Call) -> list[Step]:
-        """:meth:`reply` as an upstream's response."""
+        """Return the steps of an upstream that sends :meth:`reply`."""
         return whole(self.reply(text, *calls))
 
     def result(self, stream: bool, text: str, *calls: Call) -> list[Step]:
-        """A turn in either form."""
+        """Return the steps of a turn, streamed or not."""
         if not stream:
             return self.whole(text, *calls)
         return self.turn(*calls, text=text) if calls else self.stream(text)
 
     def said(self, stream: bool, body: bytes, hidden: tuple[str, ...] = ()) -> Said:
-        """An answer in either form."""
+        """Read an answer, streamed or not."""
         if stream:
             return self.read(body, hidden)
         assert not any(text in body.decode() for text in hidden)
         return self.read_reply(body)
 
     def check_broken(self, body: bytes, sent: bytes) -> None:
-        """Whole events of what was sent, then an error event and one end mark; nothing made up."""
+        """Check that whole events of ``sent`` are followed by an error event and one end mark only."""
         assert body.endswith(DONE)
         assert body.count(b"[DONE]") == 1
         head, mark, _ = body.rpartition(self.error_mark)
@@ -118,7 +118,7 @@ class Kit(ABC):
     @property
     @abstractmethod
     def error_mark(self) -> bytes:
-        """How the proxy's own error event begins."""
+        """The first bytes of the proxy's own error event."""
 
 
 class ChatKit(Kit):
@@ -238,7 +238,7 @@ class ResponsesKit(Kit):
         if b"response.failed" not in body:
             super().check_broken(body, sent)
             return
-        # A composed stream ends what was open before it says that it failed.
+        # A composed stream closes its open items before it reports the failure.
         read = self.read(body)
         assert read.error is not None
         assert read.finish == "failed"

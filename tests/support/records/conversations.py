@@ -1,4 +1,4 @@
-"""Conversations of every kind, for what must hold for all of them."""
+"""Hypothesis strategies for conversations, for properties that must hold for every conversation."""
 
 import base64
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def _optional(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def _turn(draw: st.DrawFn, kinds: Sequence[str], first_call: int) -> list[Message]:
-    """A user's message, and the answer to it with the results of its calls."""
+    """Draw a user's message and the answer to it with the results of its calls."""
     said: list[Part] = list(
         draw(st.lists(st.one_of([_part_kinds[kind] for kind in kinds if kind in _part_kinds]), max_size=3))
     )
@@ -132,7 +132,7 @@ def conversations(
     *,
     bare_tools: bool = False,
 ) -> Conversation:
-    """A conversation with parts of these kinds, which asks for no more sampling and output than these.
+    """Draw a conversation with these kinds of parts and at most these settings of sampling and output.
 
     With ``bare_tools`` some tools take no arguments.
     """
@@ -186,7 +186,7 @@ _services = st.builds(
 
 
 def natives(found: Any) -> list[Native]:
-    """All that only one dialect can say, wherever in a conversation it stands."""
+    """Return all parts of a conversation that only one dialect has, at any depth."""
     if isinstance(found, Native):
         return [found]
     if isinstance(found, tuple):

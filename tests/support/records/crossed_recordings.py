@@ -1,4 +1,4 @@
-"""Every recorded answer, and what it is in each other dialect."""
+"""Every recorded answer, and its translation into each other dialect."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,13 +31,13 @@ ASKED: dict[str, dict[str, Any]] = {
     "anthropic": {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
     "ollama": {"messages": [{"role": "user", "content": "hi"}]},
 }
-"""What clients ask in each dialect."""
+"""The members of a client's request in each dialect."""
 
 MOST_BYTES = 1 << 20
 
 
 class Recording(NamedTuple):
-    """A whole answer of an upstream that went well."""
+    """A whole successful answer of an upstream."""
 
     name: str
     wire: str
@@ -46,7 +46,7 @@ class Recording(NamedTuple):
 
 
 def ours() -> Iterator[Recording]:
-    """Those that belong to the project."""
+    """Yield the recordings that belong to the project."""
     yield from _of_fixtures()
     yield from _of_files(ours=True)
 
@@ -66,7 +66,7 @@ def _of_files(*, ours: bool) -> Iterator[Recording]:
 
 
 def read(recording: Recording, *, size: int = 0) -> list[Frame]:
-    """What our own reader makes of an answer in pieces of ``size`` bytes; nothing of one that broke off."""
+    """Return the frames of an answer that comes in pieces of ``size`` bytes; none if it broke off."""
     reader = WIRES[recording.wire].reader((), lambda name: False, MOST_BYTES)
     if not recording.stream:
         return [reader.read_reply(recording.data)]
@@ -77,7 +77,7 @@ def read(recording: Recording, *, size: int = 0) -> list[Frame]:
 
 
 def meant(frames: list[Frame]) -> Heard | None:
-    """What the events of a turn come to; ``None`` where the model never said why it stopped."""
+    """Summarize the events of a turn as a client hears them; ``None`` if there is no finish reason."""
     events = [event for frame in frames for event in frame.events]
     reasons = [event.reason for event in events if isinstance(event, TurnFinished)]
     if not reasons:
@@ -94,26 +94,26 @@ def meant(frames: list[Frame]) -> Heard | None:
 
 
 def finish_of(reason: str, *, called: bool) -> str:
-    """Why a turn stopped, in the words of :class:`Heard`."""
+    """Return why a turn stopped, in the words of :class:`Heard`."""
     return "calls" if called and reason in ("stop", "function_call") else FINISHES.get(reason, reason)
 
 
 @cache
 def recordings() -> list[Recording]:
-    """All that can be read and ended."""
+    """Return all recordings that can be read and that have a finish reason."""
     found = []
     for recording in (*ours(), *_of_files(ours=False)):
         try:
             whole = meant(read(recording)) is not None
         except Exception:  # noqa: BLE001
-            continue  # No answer of a model, such as a list of models.
+            continue  # This is not an answer of a model, but for example a list of models.
         if whole:
             found.append(recording)
     return found
 
 
 def crossed(recording: Recording, client: str, *, size: int = 0) -> bytes:
-    """The answer in another dialect, as it leaves the proxy."""
+    """Return the answer in another dialect, as the proxy sends it."""
     wire = WIRES[client]
     assert isinstance(wire, CrossableWire)
     request = wire.parse({"model": "m", "stream": recording.stream, **ASKED[client]})
@@ -131,7 +131,7 @@ def crossed(recording: Recording, client: str, *, size: int = 0) -> bytes:
 
 
 def comparable(said: Heard, recording: Recording, client: str) -> Heard:
-    """What a client of this dialect can know of an answer, without the ids that we make ourselves."""
+    """Return what a client of this dialect can know of an answer, without ids that the proxy made."""
     cut = said.finish in ("length", "filter")
     calls = [
         (call_id if (call_id or "").encode() in recording.data else "", name, arguments)
@@ -139,19 +139,19 @@ def comparable(said: Heard, recording: Recording, client: str) -> Heard:
     ]
     if client not in ("anthropic", "ollama"):
         return replace(said, calls=calls)
-    # In these dialects a refusal is text and arguments are an object; of half a call there is none.
+    # In these dialects a refusal is text, and arguments are an object, which is empty for half a call.
     calls = [(i, name, _object(arguments, cut=cut)) for i, name, arguments in calls]
     said = replace(said, text=said.text + said.refusal, refusal="", calls=calls)
     if client == "anthropic":
         return replace(said, used=said.used or (0, 0))
-    # Its clients need no ids, hear of no call that was cut, and know no filter.
+    # Ollama's clients need no ids, get no call that was cut, and have no finish reason for a filter.
     calls = [] if cut else [("", name, arguments) for _, name, arguments in calls]
     finish = "length" if said.finish == "length" else "calls" if calls else "stop"
     return replace(said, calls=calls, finish=finish)
 
 
 def _object(arguments: Any, *, cut: bool) -> Any:
-    """Arguments as :func:`parsed` gives them, as an object."""
+    """Return arguments of :func:`parsed` as an object."""
     if not isinstance(arguments, str):
         return arguments
     return {} if cut else {"INVALID_JSON": arguments}

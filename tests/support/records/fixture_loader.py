@@ -1,4 +1,4 @@
-"""Reads the folders under fixtures/ with no help from the package that they test."""
+"""Reads the folders under fixtures/ without the package under test."""
 
 import json
 import tomllib
@@ -14,7 +14,7 @@ FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 
 @dataclass(frozen=True)
 class Turn:
-    """One request to the upstream and its recorded answer; a body that is not there is None."""
+    """One request to the upstream and its recorded answer; a body that is missing is None."""
 
     number: int
     path: Path
@@ -28,11 +28,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One folder.
+    """One folder with an exchange.
 
-    ``meta["run_by"]`` says who runs the tools: ``server`` (the client sends ``client_request``
-    once), ``client`` (it sends each of ``client_requests`` in turn), ``mixed`` (the same, and the
-    server's part stays hidden), or ``none``.
+    ``meta["run_by"]`` says who runs the tools: ``server`` (the client sends ``client_request`` once),
+    ``client`` (it sends each of ``client_requests`` in order), ``mixed`` (the same, and the server's calls
+    stay hidden), or ``none``.
     """
 
     name: str
@@ -43,17 +43,17 @@ class Exchange:
 
     @property
     def client_request(self) -> dict[str, Any]:
-        """What the client sends first."""
+        """The client's first request."""
         return self.client_requests[0]
 
     @property
     def wire(self) -> str:
-        """chat, responses or anthropic."""
+        """The dialect: chat, responses or anthropic."""
         return str(self.meta["wire"])
 
     @property
     def run_by(self) -> str:
-        """server, client, mixed or none."""
+        """Who runs the tools: server, client, mixed or none."""
         return str(self.meta["run_by"])
 
     @property
@@ -64,12 +64,12 @@ class Exchange:
 
 @cache
 def all_exchanges() -> tuple[Exchange, ...]:
-    """Every exchange, by name (``demo/time``)."""
+    """Return every exchange, sorted by name (``demo/time``)."""
     return tuple(_read(meta.parent) for meta in sorted(FIXTURES.rglob("meta.toml")))
 
 
 def exchange(name: str) -> Exchange:
-    """One exchange by its name."""
+    """Return one exchange by its name."""
     return next(e for e in all_exchanges() if e.name == name)
 
 

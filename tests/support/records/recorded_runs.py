@@ -1,4 +1,4 @@
-"""Runs on record, for the commands that read them."""
+"""Recorded runs for the tests of the commands that read them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ WORDS = "what the tool said to the model alone"
 
 
 def run(id: str, **changes: Any) -> RunRecord:
-    """A completed run of one call."""
+    """Return a completed run with one call."""
     values: dict[str, Any] = {
         "request_id": f"req-{id}", "caller": "open", "wire": "chat", "model": "m", "upstream": "default",
         "stream": True, "status": "completed", "started_at": NOW, "ended_at": NOW + 4, "turns": 2,
@@ -28,7 +28,7 @@ def run(id: str, **changes: Any) -> RunRecord:
 
 
 def fill(path: Path, runs: Sequence[RunRecord], tools: Sequence[str] = ()) -> None:
-    """A record with these runs, each with two turns, a message and a call of ``tools`` in turn."""
+    """Store these runs, each with two turns, a message and a call; the calls use ``tools`` in turn."""
 
     async def write() -> None:
         store = SqliteStore(path, StoreOptions(keep_days=0))

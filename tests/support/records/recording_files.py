@@ -1,4 +1,4 @@
-"""The answers of upstreams in ``tests/recordings``, and in one more folder that a variable names."""
+"""The recorded answers in ``tests/recordings``, and in one more folder that a variable names."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WORDS = {"ollama": "ollama", "messages": "anthropic", "responses": "responses", 
 
 
 class RecordingFile(NamedTuple):
-    """One answer: whose dialect it is in, its status, and the file that holds its body."""
+    """One answer: its dialect, its status, its provider, and the file with its body."""
 
     name: str
     wire: str
@@ -29,18 +29,18 @@ class RecordingFile(NamedTuple):
 
     @property
     def streams(self) -> bool:
-        """Whether it is a stream."""
+        """Whether the answer is a stream."""
         return self.path.suffix != ".json"
 
     @property
     def ours(self) -> bool:
-        """Whether it belongs to the project."""
+        """Whether the recording belongs to the project."""
         return OWN in self.path.parents
 
 
 @cache
 def recording_files() -> tuple[RecordingFile, ...]:
-    """All of them, those of the project first, each folder by name."""
+    """Return all recordings, those of the project first; each folder is sorted by name."""
     folders = [OWN]
     if more := os.environ.get(VARIABLE):
         assert Path(more).is_dir(), f"{VARIABLE} names no folder: {more}"
@@ -66,9 +66,9 @@ def _files(folder: Path) -> Iterator[RecordingFile]:
 
 
 def _wire(said: str, address: str) -> str:
-    """The dialect's name; empty for what is no answer of a model, such as a list of models.
+    """Return the dialect's name; empty if the recording is no answer of a model, such as a list of models.
 
-    The path at which it was asked decides, where that is known: an upstream has others beside it.
+    The path decides, if it is known, because an upstream has other endpoints beside that of the dialect.
     """
     if said in ("chat", "responses", "anthropic", "ollama"):
         return said

@@ -1,4 +1,4 @@
-"""A Redis server for the tests, and a cable to it that can be cut.
+"""A Redis server for the tests, and a TCP proxy before it whose connections a test can break.
 
 ``TOOLRELAY_TEST_REDIS`` names another server than the one on this machine.
 """
@@ -19,14 +19,14 @@ from waiting import PATIENCE_S
 __all__ = ["HURRY", "SERVER", "Cable", "cable", "need_redis", "own_prefix"]
 
 HURRY = "proxy.server.limits.redis.ANSWER_S"
-"""What a request waits for Redis: so little that a busy machine looks like a Redis that is away."""
+"""The proxy's timeout for Redis, which is so short that Redis looks unavailable on a busy machine."""
 
 SERVER = os.environ.get("TOOLRELAY_TEST_REDIS", "redis://127.0.0.1:6379/0")
 
 
 @cache
 def _missing() -> str:
-    """Why no server can be used, once for all tests; empty where one can."""
+    """Return why no server can be used, or an empty string; the result is kept for all tests."""
     try:
         import redis
     except ModuleNotFoundError:
@@ -40,13 +40,16 @@ def _missing() -> str:
 
 
 def need_redis() -> None:
-    """Skip the test where there is no server, or fail it where one is required."""
+    """Skip the test if there is no server, or fail it if a server is required."""
     require("redis", not _missing(), _missing())
 
 
 @asynccontextmanager
 async def own_prefix() -> AsyncIterator[str]:
-    """A prefix that no other test has; its keys are deleted at the end.  Redis is waited for meanwhile."""
+    """Yield a prefix that no other test has, and delete its keys at the end.
+
+    Until then, the proxy waits long for Redis.
+    """
     from redis.asyncio import Redis
 
     need_redis()
@@ -62,7 +65,7 @@ async def own_prefix() -> AsyncIterator[str]:
 
 
 class Cable:
-    """Forwards connections to the server until told otherwise."""
+    """A TCP proxy that forwards connections to the server until a test breaks them."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -74,27 +77,27 @@ class Cable:
 
     @property
     def url(self) -> str:
-        """The address of the server at the end of the cable."""
+        """The address at which clients reach the server through this proxy."""
         return f"redis://127.0.0.1:{self.port}{urlsplit(SERVER).path}"
 
     def cut(self) -> None:
-        """Connections break, new ones break at once."""
+        """Break all connections, and break new ones at once."""
         self.mode = "cut"
         for writer in self._writers:
             writer.transport.abort()
 
     def hang(self) -> None:
-        """What is sent gets nowhere, and nobody says so."""
+        """Hold all data back without closing the connections."""
         self.mode = "hang"
         self._mended.clear()
 
     def mend(self) -> None:
-        """As it was."""
+        """Forward data again."""
         self.mode = "through"
         self._mended.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         self.accepted += 1
         if self.mode == "cut":
             writer.transport.abort()
@@ -118,7 +121,7 @@ class Cable:
 
 @asynccontextmanager
 async def cable() -> AsyncIterator[Cable]:
-    """A cable to the server."""
+    """Run a TCP proxy before the server."""
     need_redis()
     made = Cable()
     made._mended.set()

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests: a schema for each, on a server that may not be there.
+"""A PostgreSQL server for the tests, if one is there: each test has its own schema.
 
 ``TOOLRELAY_TEST_POSTGRES`` names another server or database than the one on this machine.
 """
@@ -22,7 +22,7 @@ SERVER = os.environ.get("TOOLRELAY_TEST_POSTGRES", "postgresql://postgres@127.0.
 
 @cache
 def _missing() -> str:
-    """Why no server can be used, once for all tests; empty where one can."""
+    """Return why no server can be used, or an empty string; the result is kept for all tests."""
     try:
         import asyncpg
     except ModuleNotFoundError:
@@ -36,7 +36,7 @@ def _missing() -> str:
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             found.append(f"no PostgreSQL answers at {SERVER.rpartition('@')[2]}: {type(error).__name__}")
 
-    # In a thread of its own: a test's loop may be running in this one.
+    # This needs another thread, because a test's event loop may be running in the present one.
     thread = threading.Thread(target=lambda: asyncio.run(look()))
     thread.start()
     thread.join()
@@ -44,13 +44,13 @@ def _missing() -> str:
 
 
 def need_postgres() -> None:
-    """Skip the test where there is no server, or fail it where one is required."""
+    """Skip the test if there is no server, or fail it if a server is required."""
     require("postgres", not _missing(), _missing())
 
 
 @asynccontextmanager
 async def new_schema() -> AsyncIterator[str]:
-    """A schema of its own, as a URL for a store; gone afterwards."""
+    """Make a new schema and yield a store's URL for it; drop the schema at the end."""
     name = f"toolrelay_{secrets.token_hex(8)}"
     await fetch(SERVER, f"CREATE SCHEMA {name}")
     try:
@@ -60,7 +60,7 @@ async def new_schema() -> AsyncIterator[str]:
 
 
 async def fetch(url: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Rows of a database read, or a statement run, by a connection of the test's own."""
+    """Run a statement on a new connection and return its rows."""
     import asyncpg
 
     connection = await asyncpg.connect(url, timeout=PATIENCE_S, command_timeout=PATIENCE_S)
@@ -72,7 +72,7 @@ async def fetch(url: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
 
 @asynccontextmanager
 async def locked_table(url: str, table: str) -> AsyncIterator[None]:
-    """A table that somebody else holds."""
+    """Hold a lock on a table with another connection."""
     import asyncpg
 
     holder = await asyncpg.connect(url)

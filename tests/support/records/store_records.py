@@ -1,4 +1,4 @@
-"""Records for the tests of the store, complete in every field."""
+"""Records for the tests of the store, with a value in every field."""
 
 import asyncio
 import os
@@ -87,11 +87,11 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "connection_tokens": ("t", b"\xff", 1.5, "nobody"),
     "wire_bytes": ("run_1", "open", 1, 0, b"\xff", 1.5),
 }  # fmt: skip
-"""A row for each table but those that triggers fill, with the columns that it had first, parents first."""
+"""A row for each table that triggers do not fill, with the table's first columns; parents come first."""
 
 
 def run(id: str = "run_1", **changes: Any) -> RunRecord:
-    """A running run."""
+    """Return a run that is still running."""
     values: dict[str, Any] = {
         "id": id,
         "request_id": "req-1",
@@ -109,7 +109,7 @@ def run(id: str = "run_1", **changes: Any) -> RunRecord:
 
 
 def turn(run_id: str = "run_1", number: int = 1, **changes: Any) -> TurnRecord:
-    """A finished turn with a tool call."""
+    """Return a finished turn with a tool call."""
     values: dict[str, Any] = {
         "upstream_id": "chatcmpl-7",
         "finish_reason": "tool_calls",
@@ -125,7 +125,7 @@ def turn(run_id: str = "run_1", number: int = 1, **changes: Any) -> TurnRecord:
 
 
 def message(run_id: str = "run_1", turn: int = 1, seq: int = 0, **changes: Any) -> MessageRecord:
-    """An assistant message that calls a tool."""
+    """Return an assistant message that calls a tool."""
     values: dict[str, Any] = {
         "role": "assistant",
         "content": "Let me look.",
@@ -135,7 +135,7 @@ def message(run_id: str = "run_1", turn: int = 1, seq: int = 0, **changes: Any) 
 
 
 def wire(run_id: str = "run_1", **changes: Any) -> KeptWire:
-    """The bytes of a run."""
+    """Return the kept bytes of a run."""
     values: dict[str, Any] = {
         "caller": "open",
         "size": 2,
@@ -147,12 +147,12 @@ def wire(run_id: str = "run_1", **changes: Any) -> KeptWire:
 
 
 async def hidden_of(store: Store, key: str) -> Sequence[HiddenTurns]:
-    """The hidden turns of one key."""
+    """Return the hidden turns of one key."""
     return (await store.find_hidden([key]))[key]
 
 
 def invocation(id: str = "inv_1", run_id: str = "run_1", **changes: Any) -> ToolInvocationRecord:
-    """A started execution with a side effect."""
+    """Return a started execution with a side effect."""
     values: dict[str, Any] = {
         "turn": 1,
         "seq": 0,
@@ -170,13 +170,13 @@ def invocation(id: str = "inv_1", run_id: str = "run_1", **changes: Any) -> Tool
 
 
 def native_call(invocation_id: str = "inv_1", run_id: str = "run_1", **changes: Any) -> NativeCall:
-    """A call as it came, with a field that nobody here knows."""
+    """Return a call as it came, with a member that the proxy does not know."""
     values: dict[str, Any] = {"payload": '{"id":"c1","extra_content":{"signature":"AbC=="}}'}
     return NativeCall(invocation_id, run_id, **(values | changes))
 
 
 def suspended(key: str = "key-1", run_id: str = "run_1", **changes: Any) -> SuspendedTurn:
-    """A held turn whose payload is not even text."""
+    """Return a suspended turn whose payload is not UTF-8."""
     values: dict[str, Any] = {
         "caller": "open",
         "wire": "chat",
@@ -187,7 +187,7 @@ def suspended(key: str = "key-1", run_id: str = "run_1", **changes: Any) -> Susp
 
 
 def hidden(key: str = "key-1", variant: str = "v1", **changes: Any) -> HiddenTurns:
-    """Hidden turns whose payload is not even text."""
+    """Return hidden turns whose payload is not UTF-8."""
     values: dict[str, Any] = {
         "run_id": "run_1",
         "caller": "open",
@@ -199,7 +199,7 @@ def hidden(key: str = "key-1", variant: str = "v1", **changes: Any) -> HiddenTur
 
 
 def response(id: str = "resp_1", caller: str = "open", **changes: Any) -> ResponseRecord:
-    """A stored response whose continuation is not even text."""
+    """Return a stored response whose continuation is not UTF-8."""
     values: dict[str, Any] = {
         "run_id": "run_1",
         "response": b'{"id":"resp_1","object":"response","output":[]}',
@@ -211,7 +211,7 @@ def response(id: str = "resp_1", caller: str = "open", **changes: Any) -> Respon
 
 
 def kept(handle: str = "res_1", caller: str = "open", **changes: Any) -> KeptResult:
-    """A large result of a stranger's."""
+    """Return a large untrusted result."""
     values: dict[str, Any] = {
         "run_id": "run_1",
         "content": "a long text …",
@@ -222,7 +222,7 @@ def kept(handle: str = "res_1", caller: str = "open", **changes: Any) -> KeptRes
 
 
 def approval(id: str = "ap_1", **changes: Any) -> Approval:
-    """A call that waits for somebody's decision."""
+    """Return a call that waits for a decision."""
     values: dict[str, Any] = {
         "run_id": "run_1",
         "turn": 1,
@@ -244,11 +244,11 @@ def approval(id: str = "ap_1", **changes: Any) -> Approval:
 
 
 APPROVED = Decided(ApprovalEvent.APPROVE, "key boss", "api", until=T0 + 3600)
-"""Somebody's yes."""
+"""A decision that approves a call."""
 
 
 def grant(id: str = "grant_1", **changes: Any) -> Grant:
-    """What lets later calls of a tool run for an hour."""
+    """Return a grant that lets later calls of a tool run for an hour."""
     values: dict[str, Any] = {
         "approval_id": "ap_1",
         "run_id": "run_1",
@@ -278,9 +278,10 @@ CUT_OFF = [
 
 
 async def cut_off_runs(store: Store) -> None:
-    """Two runs of two turns and an open call each, and one of nothing, left by a store that is closed.
+    """Leave three unfinished runs in a store that is then closed.
 
-    What ``CUT_OFF_SQL`` finds of them then is ``CUT_OFF``.
+    Two runs have two turns and an open call each; the third one has nothing.  When a store has recovered
+    them, ``CUT_OFF_SQL`` finds ``CUT_OFF``.
     """
     await store.start()
     for at, cost in enumerate((None, 5), start=1):
@@ -294,7 +295,7 @@ async def cut_off_runs(store: Store) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """The write lock, held by a connection of somebody else's."""
+    """Hold the write lock with another connection."""
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         yield
@@ -302,14 +303,14 @@ def locked(path: Path) -> Iterator[None]:
 
 
 async def quota(store: SqliteStore, pages: int) -> None:
-    """Make the disk full, or give it room again: the file may have so many pages from now on."""
+    """Limit the file to this number of pages from now on, which fills the disk or gives it room again."""
     assert store._db is not None
     await store._db.execute(f"PRAGMA max_page_count = {pages}")
 
 
 async def fill_disk(store: SqliteStore) -> None:
     """Leave no room for another page."""
-    await quota(store, 1)  # SQLite takes the present size where that is larger
+    await quota(store, 1)  # SQLite uses the present size if that is larger
 
 
 async def until_failing(store: SqliteStore) -> None:
@@ -318,13 +319,13 @@ async def until_failing(store: SqliteStore) -> None:
 
 
 def query(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Rows of a database read by a connection of the test's own."""
+    """Return the rows that a separate connection reads from a database."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql, values).fetchall()
 
 
 def spawn(script: str, *arguments: str | Path) -> "subprocess.Popen[str]":
-    """A real process that runs a script with these records at hand; it talks over pipes."""
+    """Start a process that runs a script, which can import this module; it talks over pipes."""
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -335,11 +336,11 @@ def spawn(script: str, *arguments: str | Path) -> "subprocess.Popen[str]":
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let other tasks run until something is so; the test's own time-out is the bound."""
-    while not condition():  # noqa: ASYNC110 - what is watched is a file or a thread, which tells nobody
+    """Let other tasks run until a condition holds; only the test's own timeout limits the wait."""
+    while not condition():  # noqa: ASYNC110 - a file or a thread, which sends no notification
         await asyncio.sleep(0.005)
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every file and folder in a folder."""
+    """Return every file and folder in a folder."""
     return sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""Models that call agents, and agents' models: one upstream that answers by the model it is asked for."""
+"""One upstream for models that call agents and for the agents' own models; the model's name decides."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,35 +20,35 @@ AGENT: Mapping[str, Any] = {
 
 
 def agents(**fields: Any) -> dict[str, Any]:
-    """The section of one agent, ``researcher``."""
+    """Return a configuration section with one agent, ``researcher``."""
     return {"researcher": {**AGENT, **fields}}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request to a model: its body, and how many results of tools it has."""
+    """The body of a request to a model, and what it contains."""
 
     body: dict[str, Any]
 
     @property
     def results(self) -> list[str]:
-        """The results in the conversation, in order."""
+        """The results of tools in the conversation, in order."""
         return [str(said["content"]) for said in self.body["messages"] if said["role"] == "tool"]
 
     @property
     def tools(self) -> list[str]:
-        """The names of the tools that are offered."""
+        """The names of the offered tools."""
         return [one["function"]["name"] for one in self.body.get("tools", ())]
 
     @property
     def text(self) -> str:
-        """All of the conversation."""
+        """The whole conversation as text."""
         return json.dumps(self.body["messages"])
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a model says: a text, or calls as (name, arguments); ``before`` is what comes before its end."""
+    """A model's text, or its calls as (name, arguments); the steps ``before`` come before the turn's end."""
 
     text: str | None = None
     calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
@@ -59,14 +59,14 @@ class Turn:
 
 @dataclass
 class Models:
-    """An upstream's script: a function for each model, from what it is asked to what it says."""
+    """The script of an upstream: for each model a function that makes a turn from a request."""
 
     by_name: Mapping[str, Callable[[Asked], Turn]]
     asked: dict[str, list[Asked]] = field(default_factory=dict)
     count: int = 0
 
     def __call__(self, request: RawRequest) -> Sequence[Step]:
-        """The answer to a request, streamed or whole."""
+        """Return the answer to a request, streamed or not."""
         body = json.loads(request.body)
         asked = Asked(body)
         self.asked.setdefault(body["model"], []).append(asked)

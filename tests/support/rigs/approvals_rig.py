@@ -39,7 +39,7 @@ def config_of(upstream: str, tmp_path: Path, **sections: Any) -> Config:
 
 
 def turns_of(wire: str, *, stream: bool, more: bool = False) -> list[list[Step]]:
-    """A model that buys milk, beside something harmless with ``more``, and says so."""
+    """Return the turns of a model that buys milk and then says so; ``more`` adds a harmless call."""
     calls = [("call_b", BUY, MILK)]
     if more:
         calls.insert(0, ("call_e", ECHO, '{"text": "hi"}'))
@@ -57,7 +57,7 @@ def turns_of(wire: str, *, stream: bool, more: bool = False) -> list[list[Step]]
 
 
 async def say(client: AsyncOpenAI, wire: str, conversation: list[Any], *, stream: bool, **more: Any) -> str:
-    """One request with the whole conversation, to which the answer is added."""
+    """Send one request with the whole conversation, add the answer to it, and return the answer's text."""
     if wire == "chat":
         if not stream:
             answer = await client.chat.completions.create(model="m", messages=conversation, **more)

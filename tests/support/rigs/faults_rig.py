@@ -1,4 +1,4 @@
-"""What the cases share: a proxy before a faulty upstream, in this process or in one of its own."""
+"""A proxy before a faulty upstream, in this process or in a process of its own."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ _NO_LIMIT = {"requests": ("1000000/minute",), "tool_calls": ("1000000/minute",)}
 async def before(
     *scripts: Script, allow: Sequence[str] = OFFERED, served: Any = None, **config: Any
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy in this process before an upstream that plays one script a request."""
+    """Run a proxy in this process before an upstream that plays one script per request."""
     config.setdefault("limits", _NO_LIMIT)
     async with RawUpstream(*scripts) as upstream:
         table = {"base_url": upstream.url, **(served or {})}
@@ -56,13 +56,15 @@ async def before(
 
 
 async def ask(proxy: Proxy, kit: Kit, body: Any = None, headers: Any = (), **more: Any) -> Answer:
-    """One request on the kit's wire and its whole response."""
+    """Send one request in the kit's dialect and return its whole response."""
     return await proxy.ask(kit.ask(**more) if body is None else body, headers, path=kit.path)
 
 
 async def raw(proxy: Proxy, *pieces: bytes, pause_s: float = 0.02) -> tuple[Answer, bytes]:
-    """Bytes as they stand go out, one response comes back; what follows it until the connection ends
-    or nothing more comes for a moment."""
+    """Send bytes unchanged; return one response, and the bytes that follow it.
+
+    Those are read until the connection ends, or until nothing more comes for a moment.
+    """
     async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         for piece in pieces:
             conversation.writer.write(piece)
@@ -72,7 +74,7 @@ async def raw(proxy: Proxy, *pieces: bytes, pause_s: float = 0.02) -> tuple[Answ
 
 
 async def rest_of(conversation: Conversation, within_s: float = 0.5) -> bytes:
-    """What comes next on a connection, to its end or to a pause."""
+    """Return the bytes that come on a connection until it ends or pauses."""
     try:
         async with asyncio.timeout(within_s):
             return await conversation.reader.read()
@@ -81,7 +83,7 @@ async def rest_of(conversation: Conversation, within_s: float = 0.5) -> bytes:
 
 
 async def served_next(proxy: Proxy, upstream: RawUpstream, kit: Kit) -> None:
-    """After a fault a plain stream is byte-exact."""
+    """Check that the proxy still serves a plain stream after a fault."""
     upstream.scripts = (kit.stream("next"),)
     answer = await ask(proxy, kit)
     assert answer.clean
@@ -89,7 +91,7 @@ async def served_next(proxy: Proxy, upstream: RawUpstream, kit: Kit) -> None:
 
 
 def cut(data: bytes, seed: int, pieces: int = 40) -> list[bytes]:
-    """The data in pieces at seeded places, inside characters and line ends too."""
+    """Cut the data at random positions of this seed, also within characters and line ends."""
     generator = random.Random(seed)
     places = sorted(generator.sample(range(1, len(data)), min(pieces, len(data) - 1)))
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
@@ -105,21 +107,21 @@ class ServeProcess(Proxy):
 
     @property
     def worker(self) -> int:
-        """The process that serves; ``process`` supervises it."""
+        """The id of the worker process; ``process`` supervises it."""
         (pid,) = children(self.process.pid)
         return pid
 
     def kill(self) -> None:
-        """``kill -9`` of both."""
+        """Kill both processes with ``kill -9``."""
         kill_tree(self.process.pid)
 
     def rss(self) -> int:
-        """Resident bytes of the process that serves."""
+        """Return the resident memory of the worker process in bytes."""
         pages = Path(f"/proc/{self.worker}/statm").read_text("ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def fds(self) -> int:
-        """Open file descriptors."""
+        """Return the number of open file descriptors of the worker process."""
         return len(os.listdir(f"/proc/{self.worker}/fd"))
 
 
@@ -127,7 +129,7 @@ class ServeProcess(Proxy):
 async def serve_process(
     upstream: RawUpstream, folder: Path, *, allow: Sequence[str] = (), **sections: Any
 ) -> AsyncIterator[ServeProcess]:
-    """Start the command as a user does and wait until it listens; killed with the block."""
+    """Start the command as a user does, wait until it listens, and kill it at the end."""
     table = {
         "base_url": upstream.url,
         "api_key": "env:SERVER_KEY",

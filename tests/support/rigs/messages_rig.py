@@ -1,4 +1,4 @@
-"""One run of the Messages wire's reader and writers, without a relay between them."""
+"""Reads and writes the turns of one run with the Messages reader and writer, without the relay."""
 
 import itertools
 import json
@@ -20,29 +20,29 @@ WIRE = AnthropicWire()
 
 
 def hides(*theirs: str) -> Callable[[str], bool]:
-    """Everything but the client's own tools is hidden."""
+    """Return a function that says whether a call is hidden; only the client's tools are not."""
     return lambda name: name not in theirs
 
 
 def cut(data: bytes, at: Iterable[int]) -> list[bytes]:
-    """The data in pieces."""
+    """Cut the data into pieces at these positions."""
     places = [0, *sorted({place for place in at if 0 < place < len(data)}), len(data)]
     return [data[begin:end] for begin, end in itertools.pairwise(places)]
 
 
 def reader_of(*theirs: str, bound: int = 8192) -> TurnReader:
-    """A reader for a request that declares ``theirs`` and is offered a tool of ours."""
+    """Return a reader for a request that declares ``theirs`` and is offered one server tool."""
     return WIRE.reader({*theirs, OURS}, hides(*theirs), bound)
 
 
 def writer_of(ask: dict[str, Any] | None = None, trace: Trace = "silent") -> StreamWriter:
-    """A writer for a request; what it declares is the client's."""
+    """Return a writer for a request; the tools that it declares are the client's."""
     asked = WIRE.parse({**ASK, **(ask or {})})
     return WIRE.writer(asked, ClientView("m", hides(*asked.declared), trace=trace))
 
 
 class Played:
-    """What one turn led to."""
+    """What the reader and the writer made of one turn."""
 
     def __init__(self, reader: TurnReader, events: list[TurnEvent], out: bytes) -> None:
         self.reader = reader
@@ -62,12 +62,12 @@ class Played:
         return list(message["content"])
 
     def of(self, kind: type[TurnEvent]) -> list[Any]:
-        """The events of a kind."""
+        """Return the events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
 
 def play(data: bytes, writer: StreamWriter | None = None, *theirs: str, at: Iterable[int] = ()) -> Played:
-    """Read one turn, cut into pieces, and write what it says."""
+    """Read one turn in pieces, and write it."""
     reader = reader_of(*theirs)
     events: list[TurnEvent] = []
     out = b""
@@ -85,7 +85,7 @@ def compose(
     reason: str | None = None,
     at: Iterable[int] = (),
 ) -> bytes:
-    """The client's stream of a run: every turn but the last has only calls of ours."""
+    """Return the client's stream of a run in which every turn but the last has only server-tool calls."""
     writer = writer_of(ask, trace)
     theirs = WIRE.parse({**ASK, **(ask or {})}).declared
     out = b""

@@ -1,4 +1,4 @@
-"""One run of the Responses wire's reader and writer, without a relay between them."""
+"""Reads and writes the turns of one run with the Responses reader and writer, without the relay."""
 
 import itertools
 import json
@@ -32,29 +32,29 @@ WIRE = ResponsesWire()
 
 
 def hides(*theirs: str) -> Callable[[str], bool]:
-    """Everything but the client's own functions is hidden."""
+    """Return a function that says whether a call is hidden; only the client's functions are not."""
     return lambda name: name not in theirs
 
 
 def cut(data: bytes, at: Iterable[int]) -> list[bytes]:
-    """The data in pieces."""
+    """Cut the data into pieces at these positions."""
     places = [0, *sorted({place for place in at if 0 < place < len(data)}), len(data)]
     return [data[start:end] for start, end in itertools.pairwise(places)]
 
 
 def reader_of(*theirs: str, ours: Collection[str] = (OURS,), bound: int = 8192) -> TurnReader:
-    """A reader for a request that declares ``theirs`` and is offered ``ours``."""
+    """Return a reader for a request that declares ``theirs`` and is offered the server tools ``ours``."""
     return WIRE.reader({*theirs, *ours}, hides(*theirs), bound)
 
 
 def writer_of(ask: dict[str, Any] | None = None, trace: Trace = "silent") -> StreamWriter:
-    """A writer for a request; what it declares is the client's."""
+    """Return a writer for a request; the functions that it declares are the client's."""
     asked = WIRE.parse({**ASK, **(ask or {})})
     return WIRE.writer(asked, ClientView("m", hides(*asked.declared), trace=trace))
 
 
 class Played:
-    """What one turn led to."""
+    """What the reader and the writer made of one turn."""
 
     def __init__(self, reader: TurnReader, events: list[TurnEvent], out: bytes) -> None:
         self.reader = reader
@@ -73,7 +73,7 @@ class Played:
 
 
 def play(data: bytes, writer: StreamWriter | None = None, *theirs: str, at: Iterable[int] = ()) -> Played:
-    """Read one turn, cut into pieces, and write what it says."""
+    """Read one turn in pieces, and write it."""
     reader = reader_of(*theirs)
     events: list[TurnEvent] = []
     out = b""
@@ -84,12 +84,12 @@ def play(data: bytes, writer: StreamWriter | None = None, *theirs: str, at: Iter
 
 
 def read(data: bytes, *theirs: str) -> Played:
-    """Read one turn."""
+    """Read one turn without a writer."""
     return play(data, None, *theirs)
 
 
 def calls_of(data: bytes, *theirs: str) -> list[tuple[str, str, str]]:
-    """(call id, name, arguments) of each call of a turn."""
+    """Return (call id, name, arguments) of each call of a turn."""
     return [(call.call_id, call.name, call.arguments) for call in read(data, *theirs).calls]
 
 
@@ -101,7 +101,7 @@ def compose(
     reason: str | None = None,
     at: Iterable[int] = (),
 ) -> bytes:
-    """The client's stream of a run: every turn but the last has only calls of ours."""
+    """Return the client's stream of a run in which every turn but the last has only server-tool calls."""
     writer = writer_of(ask, trace)
     theirs = WIRE.parse({**ASK, **(ask or {})}).declared
     out = b""

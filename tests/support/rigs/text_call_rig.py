@@ -1,7 +1,7 @@
-"""Clients and upstreams of every dialect, as far as tests of calls in texts need them: what is asked, what is
-said, and what a client understands of it.
+"""Clients and upstreams of every dialect for the tests of calls in texts.
 
-Nothing here uses the package under test.
+The functions make requests and turns, and read what a client understands.  This module does not use the
+package under test.
 """
 
 import json
@@ -44,7 +44,7 @@ class Said:
 def ask(
     wire: str, *, stream: bool = True, tools: Sequence[str] = ("get_weather",), **more: Any
 ) -> dict[str, Any]:
-    """A request with tools of the client's own."""
+    """Return a request that declares tools of the client."""
     said = "What is the weather in Paris?"
     if wire in ("chat", "ollama"):
         kit = [
@@ -64,7 +64,7 @@ def ask(
 
 
 def behind(wire: str, asked: dict[str, Any], answer: Answer, results: dict[str, str]) -> dict[str, Any]:
-    """The client's next request: what it was answered, and the results of its calls by their ids."""
+    """Return the client's next request: it adds the answer, and the results of its calls by their ids."""
     said = understood(wire, answer, stream=bool(asked["stream"]))
     called = list(zip(said.ids, said.calls, strict=True))
     if wire == "responses":
@@ -83,7 +83,7 @@ def behind(wire: str, asked: dict[str, Any], answer: Answer, results: dict[str, 
     if wire == "ollama":
         made = [ollama.call(name, given, index=at) for at, (_, (name, given)) in enumerate(called)]
         found = [
-            # Ollama's clients name the tool; they send no ids back.
+            # Ollama's clients send the tool's name back, and no id.
             {"role": "tool", "tool_name": name, "content": results[i]}
             for i, (name, _) in called
         ]
@@ -96,7 +96,7 @@ def behind(wire: str, asked: dict[str, Any], answer: Answer, results: dict[str, 
 
 
 def pieces(text: str, size: int = 4) -> list[str]:
-    """A text as tokens are streamed."""
+    """Cut a text into pieces like those in which tokens are streamed."""
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
@@ -108,9 +108,9 @@ def say(
     cut: bool = False,
     repeats: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Step]:
-    """A turn of a model that says a text, and that was ``cut`` by the bound of its length.
+    """Return the steps of a turn that says a text; ``cut`` gives it the finish reason of a length limit.
 
-    ``repeats`` is what a response of Responses has of its request.
+    ``repeats`` are members of the request that a response of Responses repeats.
     """
     if wire == "chat":
         reason = "length" if cut else "stop"
@@ -133,13 +133,13 @@ def say(
 
 
 def body_of(script: Sequence[Step]) -> bytes:
-    """The bytes of a scripted stream, without its head and its framing."""
+    """Return the bytes of a scripted stream without its head and its framing."""
     chunks = [step for step in script[1:] if isinstance(step, bytes)]
     return b"".join(step.partition(b"\r\n")[2][:-2] for step in chunks)
 
 
 def understood(wire: str, answer: Answer, *, stream: bool = True, hidden: tuple[str, ...] = ()) -> Said:
-    """What a client reads; holds what every client needs of a stream."""
+    """Return what a client reads of an answer, and check what every client needs of a stream."""
     assert answer.status == 200, answer.body
     for secret in hidden:
         assert secret not in answer.body.decode()

@@ -1,4 +1,4 @@
-"""Texts with calls in each form, as models of that family write them, and what is in them."""
+"""Texts with calls in each format, as models of that family write them, and what they contain."""
 
 from typing import Any, Final
 
@@ -144,4 +144,4 @@ SAMPLES: Final[dict[str, list[tuple[str, list[Any]]]]] = {
         ),
     ],
 }
-"""Form → texts, each with what is found in it: the text before the calls, the calls, the text behind them."""
+"""Format → texts, each with what it contains: the text before the calls, the calls, the text after them."""

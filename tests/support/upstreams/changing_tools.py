@@ -1,4 +1,4 @@
-"""A provider whose tools come and go while the proxy serves, as those of an MCP server do."""
+"""A tool provider whose list of tools changes while the proxy runs, as that of an MCP server can."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ _SHOWN = Redaction(output=("*",))
 
 
 class Schema(dict[str, Any]):
-    """A JSON Schema that a test can hold weakly, to see whether anybody else still holds it."""
+    """A JSON Schema that allows weak references, so that a test can see whether anything still holds it."""
 
 
 def changing_tool(
@@ -26,7 +26,7 @@ def changing_tool(
     redaction: Redaction | None = _SHOWN,
     **more: Any,
 ) -> ToolSpec:
-    """The contract of one tool, which takes texts of these names."""
+    """Return the contract of one tool; its arguments have the given names and are strings."""
     parameters = schema or {
         "type": "object",
         "properties": {argument: {"type": "string"} for argument in arguments},
@@ -46,9 +46,10 @@ def changing_tool(
 
 
 class ChangingProvider:
-    """Answers each call with the name of its tool, once ``go_on`` is set, as it is at first.
+    """A provider that answers each call with the tool's name as soon as ``go_on`` is set.
 
-    ``listing`` is waited for before the tools are told, as they were when it began.
+    ``go_on`` is set from the beginning.  If the test sets ``listing``, ``list_tools`` awaits it and then
+    returns the tools as they were before the wait.
     """
 
     def __init__(self, name: str, *specs: ToolSpec) -> None:
@@ -61,18 +62,18 @@ class ChangingProvider:
         self.go_on.set()
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """The tools as they are now."""
+        """Return the present tools."""
         now = self.specs
         if self.listing is not None:
             await self.listing()
         return now
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
-        """The name of the tool, once the test lets calls go on."""
+        """Return the name of the tool as soon as the test lets calls go on."""
         self.called.append(spec.name)
         await self.go_on.wait()
         return f"this was {spec.name}"
 
     async def aclose(self) -> None:
-        """Count."""
+        """Count how often the provider is closed."""
         self.closed += 1

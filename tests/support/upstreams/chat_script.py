@@ -1,6 +1,6 @@
-"""What a Chat upstream says, written as short as a test can read it, and what it means to a client.
+"""Short functions that build what a Chat upstream sends, and a strict reader of what a client gets.
 
-Nothing here uses the package under test: the reader of streams is a second opinion.
+This module does not use the package under test: its reader of streams is independent of the proxy's.
 """
 
 import json
@@ -28,14 +28,14 @@ DONE = b"data: [DONE]\n\n"
 
 
 def sse(payload: Any) -> bytes:
-    """One event with JSON as its data."""
+    """Return one server-sent event whose data is JSON."""
     return event(json.dumps(payload, separators=(",", ":")))
 
 
 def chunk_of(
     delta: dict[str, Any], reason: str | None = None, *, id: str = "chatcmpl-1", **more: Any
 ) -> bytes:
-    """One chunk with one choice."""
+    """Return one chunk with one choice."""
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
     return sse(
         {"id": id, "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": [choice], **more}
@@ -43,38 +43,38 @@ def chunk_of(
 
 
 def role(**more: Any) -> bytes:
-    """The opening chunk."""
+    """Return the first chunk, which has the role."""
     return chunk_of({"role": "assistant", "content": ""}, **more)
 
 
 def content(*texts: str, **more: Any) -> bytes:
-    """Chunks of text."""
+    """Return one chunk for each text."""
     return b"".join(chunk_of({"content": text}, **more) for text in texts)
 
 
 def call(
     call_id: str | None, name: str | None, arguments: str | None = "{}", index: int | None = 0, **more: Any
 ) -> bytes:
-    """A fragment of a call; what is ``None`` is left out."""
+    """Return a chunk with a fragment of a call; members that are ``None`` are left out."""
     function = {k: v for k, v in (("name", name), ("arguments", arguments)) if v is not None}
     fragment: dict[str, Any] = {"index": index, "id": call_id, "type": "function", "function": function}
     return chunk_of({"tool_calls": [{k: v for k, v in fragment.items() if v is not None}]}, **more)
 
 
 def finish(reason: str = "stop", **more: Any) -> bytes:
-    """The chunk with the finish reason."""
+    """Return the chunk with the finish reason."""
     return chunk_of({}, reason, **more)
 
 
 def usage(prompt: int, completion: int, *, id: str = "chatcmpl-1", **details: Any) -> bytes:
-    """The chunk with the usage."""
+    """Return the chunk with the usage."""
     counted = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     payload = {"id": id, "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": []}
     return sse({**payload, "usage": {**counted, **details}})
 
 
 def stream(*events: bytes, done: bool = True, status: str = "200 OK") -> list[Step]:
-    """A whole streamed turn."""
+    """Return the steps of a whole streamed turn."""
     return chunked(*events, *([DONE] if done else []), status=status)
 
 
@@ -85,7 +85,7 @@ def reply(
     used: tuple[int, int] | None = None,
     **message: Any,
 ) -> list[Step]:
-    """A whole turn that is not streamed; ``calls`` are (id, name, arguments)."""
+    """Return the steps of a whole turn that is not streamed; ``calls`` are (id, name, arguments)."""
     said: dict[str, Any] = {"role": "assistant", "content": text, **message}
     if calls:
         said["tool_calls"] = [
@@ -114,7 +114,7 @@ def reply(
 
 
 def events_of(body: bytes) -> list[str]:
-    """The data of every event; comments left out.  Fails for what a strict client would choke on."""
+    """Return the data of every event without comments.  Fails where a strict client would fail."""
     assert body.endswith(b"\n\n"), "the last event has no blank line"
     found = []
     for block in body.decode().split("\n\n")[:-1]:
@@ -128,17 +128,17 @@ def events_of(body: bytes) -> list[str]:
 
 
 def payloads_of(body: bytes) -> list[dict[str, Any]]:
-    """The chunks of a composed stream.
+    """Return the chunks of a composed stream, and check the rules that every such stream follows.
 
-    Holds what every composed stream owes its client: one end mark, last; one id; one role, first;
-    dense call indices; one finish reason unless it failed; usage, if any, in the last chunk.
+    The stream has one end mark, which comes last, one id, one role, which comes first, call indices without
+    gaps, and one finish reason unless it failed.  Usage is in the last chunk, if there is any.
     """
     *events, last = events_of(body)
     assert last == "[DONE]"
     assert "[DONE]" not in events
     chunks = [json.loads(data) for data in events]
     failed = [c for c in chunks if "error" in c]
-    # Azure opens with a chunk that has neither id nor choices; it passes before anything is composed.
+    # Azure's first chunk has neither id nor choices; the proxy passes it on before it composes chunks.
     normal = [c for c in chunks if "error" not in c and (c["id"] or c["choices"])]
     assert len({c["id"] for c in normal}) <= 1
     assert all(c["object"] == "chat.completion.chunk" for c in normal)
@@ -156,5 +156,5 @@ def payloads_of(body: bytes) -> list[dict[str, Any]]:
 
 
 def text_of(chunks: list[dict[str, Any]]) -> str:
-    """The text that a client would show."""
+    """Return the text that a client would show."""
     return "".join(choice["delta"].get("content") or "" for c in chunks for choice in c.get("choices", ()))

@@ -1,4 +1,4 @@
-"""Servers that a test starts on a port of their own."""
+"""Server processes that a test starts, each on its own port."""
 
 import asyncio
 import signal
@@ -13,10 +13,10 @@ __all__ = ["child_server", "reserved_port"]
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A TCP port of the loopback for a server that is told its port; nobody else gets it meanwhile.
+    """Reserve a TCP port of the loopback for a server that must be told its port.
 
-    A socket holds it that does not listen.  Linux then gives the port to nobody who asks for any, and to
-    whoever asks for this one with SO_REUSEADDR, as servers do.
+    A socket that does not listen holds the port.  Linux then assigns the port to nobody who asks for any free
+    port, but gives it to a server that asks for this very port with SO_REUSEADDR.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -28,7 +28,7 @@ def reserved_port() -> Iterator[int]:
 async def child_server(
     *command: str, port: int, user: str | None = None, stop: signal.Signals = signal.SIGKILL
 ) -> AsyncIterator[int]:
-    """Run a server that listens on ``port``, and send it ``stop`` at the end; its process id."""
+    """Run a server that listens on ``port`` and yield its process id; send it ``stop`` at the end."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, user=user
     )

@@ -1,4 +1,4 @@
-"""A port where nobody listens, and where nobody else can begin to meanwhile."""
+"""A port on which nobody listens, and which no other program can take during the test."""
 
 import socket
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ __all__ = ["closed_port"]
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A port of loopback that refuses: it is taken by a socket that does not listen."""
+    """Yield a port of the loopback that refuses connections: a socket that does not listen holds it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Answers in the shape that Duffel documents for offer requests, every field in its place."""
+"""Answers with every field that Duffel documents for offer requests."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _CITIES = {
 
 
 def airport(code: str, **changed: Any) -> dict[str, Any]:
-    """An airport."""
+    """Return an airport."""
     name, city, country, zone = _CITIES[code]
     return {
         "type": "airport",
@@ -33,7 +33,7 @@ def airport(code: str, **changed: Any) -> dict[str, Any]:
 
 
 def airline(code: str | None, name: str) -> dict[str, Any]:
-    """An airline."""
+    """Return an airline."""
     return {
         "name": name,
         "logo_symbol_url": None,
@@ -45,7 +45,7 @@ def airline(code: str | None, name: str) -> dict[str, Any]:
 
 
 def segment(start: str, end: str, leaves: str, arrives: str, **changed: Any) -> dict[str, Any]:
-    """One flight."""
+    """Return one flight."""
     return {
         "id": "seg_00009htYpSCXrwaB9Dn456",
         "origin": airport(start),
@@ -78,7 +78,7 @@ def segment(start: str, end: str, leaves: str, arrives: str, **changed: Any) -> 
 
 
 def trip_slice(*segments: dict[str, Any], duration: str | None = "PT07H55M") -> dict[str, Any]:
-    """One direction."""
+    """Return one direction of a journey."""
     return {
         "id": "sli_00009htYpSCXrwaB9Dn123",
         "origin": segments[0]["origin"],
@@ -95,7 +95,7 @@ def trip_slice(*segments: dict[str, Any], duration: str | None = "PT07H55M") -> 
 
 
 def offer(*slices: dict[str, Any], **changed: Any) -> dict[str, Any]:
-    """An offer; without slices a flight from London to New York."""
+    """Return an offer; without slices it is a flight from London to New York."""
     there = segment("LHR", "JFK", "2027-03-01T09:25:00", "2027-03-01T12:20:00")
     return {
         "id": "off_00009htYpSCXrwaB9DnUm0",
@@ -130,7 +130,7 @@ def offer(*slices: dict[str, Any], **changed: Any) -> dict[str, Any]:
 
 
 def offers(*found: Any) -> dict[str, Any]:
-    """The answer to an offer request with ``return_offers``."""
+    """Return the answer to an offer request with ``return_offers``."""
     return {
         "data": {
             "id": "orq_00009hjdomFOCJyxHG7k7k",
@@ -154,7 +154,7 @@ def offers(*found: Any) -> dict[str, Any]:
 
 
 def error(status: int, type: str, code: str, source: Any = None) -> dict[str, Any]:
-    """An error, whose words the tool may not repeat."""
+    """Return an error whose secret title and message the tool must not repeat."""
     one = {
         "type": type,
         "title": "s3cret title",

@@ -1,4 +1,4 @@
-"""Real reverse proxies in front of a proxy under test, each as the shortest configuration has it."""
+"""Real reverse proxies in front of a proxy under test, each with the shortest configuration that works."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ backend back
 
 @asynccontextmanager
 async def nginx(folder: Path, behind: int, more: str = "") -> AsyncIterator[ProxyAddress]:
-    """nginx with a bare ``proxy_pass`` to a port, and ``more`` beside it."""
+    """Run nginx with a plain ``proxy_pass`` to the port ``behind``, and with the directives ``more``."""
     found = _program("nginx")
     with reserved_port() as port:
         file = folder / f"nginx-{port}.conf"
@@ -62,7 +62,7 @@ async def nginx(folder: Path, behind: int, more: str = "") -> AsyncIterator[Prox
 
 @asynccontextmanager
 async def haproxy(folder: Path, behind: int, more: str = "") -> AsyncIterator[ProxyAddress]:
-    """HAProxy with one server, and ``more`` for it."""
+    """Run HAProxy with one server at the port ``behind``, and with the directives ``more``."""
     found = _program("haproxy")
     with reserved_port() as port:
         file = folder / f"haproxy-{port}.cfg"
@@ -72,7 +72,7 @@ async def haproxy(folder: Path, behind: int, more: str = "") -> AsyncIterator[Pr
 
 
 def _program(name: str) -> str:
-    # Debian has them where only root looks.
+    # Debian installs them in folders that are only in root's PATH.
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     require(name, found is not None, f"{name} is not installed")
     return found or ""

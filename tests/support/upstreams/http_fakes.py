@@ -1,4 +1,4 @@
-"""HTTP clients of tools that reach nobody."""
+"""Test doubles for the HTTP client of tools, which open no connection."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -13,11 +13,11 @@ class NoHttp:
     """An HTTP client for tools that make no call."""
 
     def client(self, hosts: Sequence[str]) -> Self:
-        """Itself."""
+        """Return this client."""
         return self
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """Never called."""
+        """Fail: the tool must not call this."""
         raise AssertionError(url)
 
     async def post_json(
@@ -27,22 +27,22 @@ class NoHttp:
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Never called."""
+        """Fail: the tool must not call this."""
         raise AssertionError(url)
 
     async def get_text(self, url: str) -> TextPage:
-        """Never called."""
+        """Fail: the tool must not call this."""
         raise AssertionError(url)
 
 
 class Answers(NoHttp):
-    """Gives prepared bodies to GET and remembers what was asked."""
+    """An HTTP client that answers each GET with the next prepared body and keeps URL and parameters."""
 
     def __init__(self, *bodies: Any) -> None:
         self.bodies = list(bodies)
         self.asked: list[tuple[str, Any]] = []
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """The next body."""
+        """Return the next body."""
         self.asked.append((url, params))
         return self.bodies.pop(0)

@@ -1,4 +1,4 @@
-"""A provider's API on a free port of loopback, and a tool that calls it over real HTTP."""
+"""A provider's API on a free port of the loopback, and a function that calls a tool over real HTTP."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ __all__ = ["Answer", "Asked", "Connection", "Service", "local_service", "use"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What the service answers."""
+    """One answer of the service."""
 
     body: Any = None
     status: int = 200
@@ -28,7 +28,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the service was asked."""
+    """One request that the service got."""
 
     method: str
     path: str
@@ -38,18 +38,18 @@ class Asked:
 
 
 class Connection:
-    """The credentials of a connection: one token, and the next ones after each refusal."""
+    """The credentials of a connection: one token, and a next one after each refusal while there are any."""
 
     def __init__(self, *tokens: str) -> None:
         self._tokens = list(tokens) or ["s3cret-token"]
         self.renewals = 0
 
     async def authorization(self) -> str:
-        """The header with the present token."""
+        """Return the value of the header with the present token."""
         return f"Bearer {self._tokens[0]}"
 
     async def renew(self, refused: str) -> str | None:
-        """The header with the next token, if there is one."""
+        """Return the value of the header with the next token, or ``None`` if there is none."""
         self.renewals += 1
         self._tokens.pop(0)
         return await self.authorization() if self._tokens else None
@@ -57,7 +57,7 @@ class Connection:
 
 @dataclass
 class Service:
-    """A running service.  ``asked`` are its requests in order."""
+    """A running service.  ``asked`` are its requests in order, ``waits`` the seconds before retries."""
 
     url: str
     pool: EgressPool
@@ -66,7 +66,7 @@ class Service:
     waits: list[float] = field(default_factory=list)
 
     def capabilities(self, clock: Clock) -> Capabilities:
-        """What a provider is handed: real HTTP, with the connection's credentials."""
+        """Return the capabilities that a provider gets: real HTTP with the connection's credentials."""
 
         def connected(name: str, hosts: Sequence[str]) -> HttpClient:
             return self.pool.client(hosts, self.connection)
@@ -80,7 +80,7 @@ async def local_service(
     connection: Connection | None = None,
     max_bytes: int = 8 << 20,
 ) -> AsyncIterator[Service]:
-    """Serve the answers one after the other, the last one again and again."""
+    """Serve the answers one after the other; every further request gets the last one."""
     left = list(answers)
     asked: list[Asked] = []
     waits: list[float] = []
@@ -124,7 +124,7 @@ async def local_service(
 async def use(
     provider: FunctionProvider, arguments: dict[str, Any], context: CallContext | None = None
 ) -> Any:
-    """Run the only tool of a provider with arguments as a model sends them."""
+    """Run the only tool of a provider with arguments as a model sends them, and return its output."""
     (spec,) = await provider.list_tools()
     value = await provider.call_tool(
         spec, spec.validate(arguments), context or CallContext("run", "inv", "caller", "call")

@@ -1,6 +1,6 @@
-"""What a Messages upstream says, written as short as a test can read it, and what it means to a client.
+"""Short functions that build what a Messages upstream sends, and a strict reader of what a client gets.
 
-Nothing here uses the package under test: the reader of streams is a second opinion.
+This module does not use the package under test: its reader of streams is independent of the proxy's.
 """
 
 import json
@@ -38,32 +38,32 @@ TYPES = {
 
 
 def user(*content: Block, text: str = "") -> dict[str, Any]:
-    """A message of the user."""
+    """Return a message of the user."""
     return {"role": "user", "content": text or list(content)}
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
-    """A tool that a client declares."""
+    """Return a tool that a client declares."""
     return {"name": name, "description": "d", "input_schema": {"type": "object", "properties": {}}, **more}
 
 
 def text(said: str, **more: Any) -> Block:
-    """A block of text."""
+    """Return a block of text."""
     return {"type": "text", "text": said, **more}
 
 
 def thinking(said: str, signature: str = "c2ln") -> Block:
-    """A signed thought."""
+    """Return a thinking block with a signature."""
     return {"type": "thinking", "thinking": said, "signature": signature}
 
 
 def tool_use(call_id: str, name: str, arguments: Any = None, **more: Any) -> Block:
-    """A call."""
+    """Return a block with a call."""
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments or {}, **more}
 
 
 def event(payload: dict[str, Any]) -> bytes:
-    """One event under its name."""
+    """Return one event, named by its type."""
     data = json.dumps(payload, separators=(",", ":"), ensure_ascii=False)
     return f"event: {payload['type']}\ndata: {data}\n\n".encode()
 
@@ -73,7 +73,7 @@ PING = event({"type": "ping"})
 
 
 def start(id: str = "msg_1", **usage: Any) -> bytes:
-    """The first event of a message."""
+    """Return the first event of a message."""
     counted = {"input_tokens": 10, "output_tokens": 1, **usage}
     message: dict[str, Any] = {
         "id": id, "type": "message", "role": "assistant", "model": "m", "content": [],
@@ -83,7 +83,7 @@ def start(id: str = "msg_1", **usage: Any) -> bytes:
 
 
 def block_events(index: int, block: Block, size: int = 5) -> list[bytes]:
-    """The events of one block, its texts in pieces of a few letters."""
+    """Return the events of one block; its texts are cut into pieces of ``size`` characters."""
     kind = block["type"]
     deltas: list[dict[str, Any]] = []
     opened = dict(block)
@@ -112,18 +112,18 @@ def _pieces(said: str, size: int) -> list[str]:
 
 
 def ending(reason: str = "end_turn", output: int = 7, **more: Any) -> bytes:
-    """The event that says why a message stops."""
+    """Return the event that says why a message stops."""
     delta = {"stop_reason": reason, "stop_sequence": None}
     return event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output}, **more})
 
 
 def error_event(kind: str = "overloaded_error", message: str = "Overloaded") -> bytes:
-    """An error within a stream."""
+    """Return an error within a stream."""
     return event({"type": "error", "error": {"type": kind, "message": message}})
 
 
 def turn(*blocks: Block, reason: str = "", id: str = "msg_1", output: int = 7, **usage: Any) -> bytes:
-    """A whole stream."""
+    """Return the bytes of a whole streamed turn."""
     calls = any(block["type"] == "tool_use" for block in blocks)
     said = [one for index, block in enumerate(blocks) for one in block_events(index, block)]
     last = ending(reason or ("tool_use" if calls else "end_turn"), output)
@@ -131,12 +131,12 @@ def turn(*blocks: Block, reason: str = "", id: str = "msg_1", output: int = 7, *
 
 
 def stream(*blocks: Block, **more: Any) -> list[Step]:
-    """A whole streamed turn as an upstream sends it."""
+    """Return the steps of a whole streamed turn."""
     return chunked(turn(*blocks, **more))
 
 
 def reply(*blocks: Block, reason: str = "", id: str = "msg_1", **usage: Any) -> list[Step]:
-    """A whole turn that is not streamed."""
+    """Return the steps of a whole turn that is not streamed."""
     calls = any(block["type"] == "tool_use" for block in blocks)
     message: dict[str, Any] = {
         "id": id, "type": "message", "role": "assistant", "model": "m", "content": list(blocks),
@@ -148,7 +148,7 @@ def reply(*blocks: Block, reason: str = "", id: str = "msg_1", **usage: Any) -> 
 
 @dataclass
 class Read:
-    """A stream as a strict client has it: the message it makes, and what else came."""
+    """What a strict client makes of a stream: the message with its blocks, pings and an error."""
 
     message: dict[str, Any] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
@@ -163,14 +163,14 @@ class Read:
 
     @property
     def calls(self) -> list[Block]:
-        """The calls that the client is to answer."""
+        """The calls that the client must answer."""
         return [block for block in self.blocks if block["type"] == "tool_use"]
 
 
 def read_stream(data: bytes, *, overlaps: bool = False) -> Read:
-    """Read a stream by the rules that all clients share; fails for what one of them would choke on.
+    """Read a stream by the rules that all clients share; fails where one of them would fail.
 
-    ``overlaps``: blocks may be open at once, as one server has them.
+    ``overlaps`` allows that several blocks are open at once, which one server does.
     """
     read = Read()
     open_blocks: dict[int, str] = {}
@@ -229,7 +229,7 @@ def _take(read: Read, payload: dict[str, Any], open_blocks: dict[int, str], *, o
 
 
 def _input(said: str) -> Any:
-    """The input of a call; its text where that was cut short."""
+    """Return the input of a call, or its text if the input was cut short."""
     try:
         return json.loads(said)
     except ValueError:

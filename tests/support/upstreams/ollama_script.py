@@ -1,6 +1,6 @@
-"""What an Ollama upstream says, written as short as a test can read it, and what it means to a client.
+"""Short functions that build what an Ollama upstream sends, and a strict reader of what a client gets.
 
-Nothing here uses the package under test: the reader of streams is a second opinion.
+This module does not use the package under test: its reader of streams is independent of the proxy's.
 """
 
 import json
@@ -32,24 +32,24 @@ Call = dict[str, Any]
 
 
 def user(text: str, **more: Any) -> dict[str, Any]:
-    """A message of the user."""
+    """Return a message of the user."""
     return {"role": "user", "content": text, **more}
 
 
 def assistant(text: str = "", *calls: Call, **more: Any) -> dict[str, Any]:
-    """A message of the model."""
+    """Return a message of the model."""
     made = {"tool_calls": list(calls)} if calls else {}
     return {"role": "assistant", "content": text, **made, **more}
 
 
 def tool(name: str) -> dict[str, Any]:
-    """A tool that a client declares."""
+    """Return a tool that a client declares."""
     parameters = {"type": "object", "properties": {}}
     return {"type": "function", "function": {"name": name, "description": "d", "parameters": parameters}}
 
 
 def call(name: str, arguments: Any = None, id: str = "", index: int | None = 0) -> Call:
-    """A call."""
+    """Return a call."""
     function: Call = {"name": name, "arguments": {} if arguments is None else arguments}
     if index is not None:
         function = {"index": index, **function}
@@ -61,14 +61,14 @@ def _line(payload: dict[str, Any]) -> bytes:
 
 
 def said(content: str = "", *calls: Call, **more: Any) -> bytes:
-    """One line; ``more`` are members of its message."""
+    """Return one line of a stream; ``more`` are members of its message."""
     made = "2026-11-21T10:00:00.123456789Z"
     message = assistant(content, *calls, **more)
     return _line({"model": "m", "created_at": made, "message": message, "done": False})
 
 
 def done(reason: str = "stop", content: str = "", *calls: Call, **counts: Any) -> bytes:
-    """The last line."""
+    """Return the last line of a stream."""
     counted = {"total_duration": 9, "prompt_eval_count": 10, "eval_count": 7, **counts}
     last = {
         "model": "m", "created_at": "2026-11-21T10:00:01Z", "message": assistant(content, *calls),
@@ -78,12 +78,12 @@ def done(reason: str = "stop", content: str = "", *calls: Call, **counts: Any) -
 
 
 def error(message: str = "out of memory") -> bytes:
-    """A line with an error."""
+    """Return a line with an error."""
     return _line({"error": message})
 
 
 def turn(text: str = "", *calls: Call, thinking: str = "", reason: str = "stop", **counts: Any) -> bytes:
-    """A whole stream: thoughts and text in pieces, each call in a line of its own."""
+    """Return the bytes of a whole stream: reasoning and text in pieces, each call in its own line."""
     lines = [said("", thinking=piece) for piece in _pieces(thinking)]
     lines += [said(piece) for piece in _pieces(text)]
     lines += [said("", one) for one in calls]
@@ -95,18 +95,18 @@ def _pieces(text: str, size: int = 5) -> list[str]:
 
 
 def stream(text: str = "", *calls: Call, **more: Any) -> list[Step]:
-    """A whole streamed turn as an upstream sends it."""
+    """Return the steps of a whole streamed turn."""
     return chunked(turn(text, *calls, **more), content_type=LINES)
 
 
 def reply(text: str = "", *calls: Call, reason: str = "stop", **counts: Any) -> list[Step]:
-    """A whole turn that is not streamed."""
+    """Return the steps of a whole turn that is not streamed."""
     return whole(done(reason, text, *calls, **counts).strip())
 
 
 @dataclass
 class Read:
-    """An answer as a strict client has it."""
+    """What a strict client makes of an answer."""
 
     text: str = ""
     thinking: str = ""
@@ -117,14 +117,14 @@ class Read:
     error: str = ""
 
     def called(self) -> list[tuple[str, Any]]:
-        """Name and arguments of its calls."""
+        """Return name and arguments of each call."""
         return [(one["function"]["name"], one["function"]["arguments"]) for one in self.calls]
 
 
 def read_stream(data: bytes, *, native: bool = False) -> Read:
-    """Read a stream by the rules that all clients share; fails for what one of them would choke on.
+    """Read a stream by the rules that all clients share; fails where one of them would fail.
 
-    ``native`` says that the lines are an upstream's own, which may be without indices and ids.
+    ``native`` says that the lines come from an upstream, whose calls need neither indices nor ids.
     """
     read = Read()
     assert data.endswith(b"\n"), "the last line has no end"

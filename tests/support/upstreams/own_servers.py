@@ -1,4 +1,4 @@
-"""Servers of a test's own, which it may stop as a machine stops that has lost its disk or its scheduler."""
+"""Database servers that belong to one test, which may freeze them as if their machine had stopped."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ __all__ = ["frozen", "own_postgres", "own_redis"]
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """A server and what it has started stand still: connections stay, and nobody answers on them."""
+    """Stop a server and its child processes: their connections stay open, and nobody answers on them."""
     stopped: list[int] = []
     while fresh := [one for one in (pid, *children(pid)) if one not in stopped]:
         for one in fresh:
@@ -36,14 +36,17 @@ def frozen(pid: int) -> Iterator[None]:
 
 
 def _binary(name: str) -> str:
-    """Where a server's program is; empty where there is none."""
+    """Return the path of a server's program, or an empty string if there is none."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])) or ""
 
 
 @asynccontextmanager
 async def own_postgres() -> AsyncIterator[tuple[str, int]]:
-    """A PostgreSQL: its URL and its process id.  It runs as another user where this one is root."""
+    """Run PostgreSQL, and yield its URL and its process id.
+
+    PostgreSQL refuses to run as root: if the test runs as root, the server runs as the user ``postgres``.
+    """
     initdb, server = _binary("initdb"), _binary("postgres")
     require("postgres", bool(initdb and server), "PostgreSQL's initdb is not installed")
     user: str | None = None
@@ -74,7 +77,7 @@ async def own_postgres() -> AsyncIterator[tuple[str, int]]:
 
 @asynccontextmanager
 async def own_redis(folder: Path) -> AsyncIterator[tuple[str, int]]:
-    """A Redis: its URL and its process id."""
+    """Run Redis, and yield its URL and its process id."""
     server = _binary("redis-server")
     require("redis", bool(server), "redis-server is not installed")
     with reserved_port() as port:

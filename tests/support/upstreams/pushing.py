@@ -1,4 +1,4 @@
-"""A body that is pushed, waited for to its end."""
+"""A function that pushes the whole body of an upstream response into a sink."""
 
 from proxy.http.secrets import Sink
 from proxy.upstreams.base import UpstreamResponse
@@ -7,6 +7,6 @@ __all__ = ["pushed"]
 
 
 async def pushed(response: UpstreamResponse, sink: Sink) -> None:
-    """Give the whole body to ``sink``, what is here and what is to come."""
+    """Give ``sink`` the whole body: the bytes that have arrived, and then all further ones."""
     if (rest := response.push(sink)) is not None:
         await rest

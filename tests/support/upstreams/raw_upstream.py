@@ -1,17 +1,17 @@
-"""A provider made of bytes: a socket server that plays scripts, right or wrong ones alike.
+"""A fake upstream on a socket that sends the bytes of a script, whether they are valid HTTP or not.
 
-A script is a list of steps, played once a whole request has been read:
+A script is a list of steps, which start once a whole request has been read:
 
-``bytes``     are written as they stand
+``bytes``     are written unchanged
 ``float``     waits that many seconds
 ``RESET``     ends the connection with a TCP reset
-``FIN``       closes it in order
-``HANG``      says nothing more until the client closes
-``HALF``      closes its sending side only, and takes what still comes
+``FIN``       closes the connection in order
+``HANG``      sends nothing more until the client closes
+``HALF``      closes its sending side only, and reads until the client closes
 ``KEEP``      ends this response and waits for the next request on the same connection
 an ``asyncio.Event``  waits until the test sets it
 
-A script that ends without one of the last steps closes the connection in order.
+If a script ends without one of the steps that end it, the upstream closes the connection in order.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class End(enum.Enum):
-    """How a script can end."""
+    """The steps that end a script."""
 
     RESET = "reset"
     FIN = "fin"
@@ -59,17 +59,17 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 def head(*headers: str, status: str = "200 OK") -> bytes:
-    """A response head with the given header lines."""
+    """Return a response head with the given header lines."""
     return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode()
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of the chunked transfer coding."""
+    """Return one chunk of the chunked transfer coding."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 def chunked(*pieces: bytes, content_type: str = "text/event-stream", status: str = "200 OK") -> list[Step]:
-    """A whole chunked response, one write per piece, that keeps the connection."""
+    """Return a whole chunked response that keeps the connection; each piece is one write."""
     opening = head(f"Content-Type: {content_type}", "Transfer-Encoding: chunked", status=status)
     return [opening, *[chunk(piece) for piece in pieces], LAST_CHUNK, KEEP]
 
@@ -77,19 +77,19 @@ def chunked(*pieces: bytes, content_type: str = "text/event-stream", status: str
 def whole(
     body: bytes, *headers: str, content_type: str = "application/json", status: str = "200 OK"
 ) -> list[Step]:
-    """A whole response with a Content-Length that keeps the connection."""
+    """Return a whole response with a Content-Length that keeps the connection."""
     opening = head(f"Content-Type: {content_type}", f"Content-Length: {len(body)}", *headers, status=status)
     return [opening + body, KEEP]
 
 
 def event(data: str) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return f"data: {data}\n\n".encode()
 
 
 @dataclass(frozen=True)
 class RawRequest:
-    """One request as it came: its connection's number counts from 1."""
+    """One request as it came; ``connection`` is the number of its connection, counted from 1."""
 
     method: str
     target: str
@@ -98,11 +98,11 @@ class RawRequest:
     connection: int
 
     def header(self, name: str) -> str | None:
-        """The value of the first header of that name."""
+        """Return the value of the first header of that name."""
         return next((v for k, v in self.headers if k.lower() == name.lower()), None)
 
     def names(self) -> set[str]:
-        """All header names in lower case."""
+        """Return all header names in lower case."""
         return {name.lower() for name, _ in self.headers}
 
 
@@ -112,8 +112,8 @@ Script = Sequence[Step] | Callable[[RawRequest], Sequence[Step]]
 class RawUpstream:
     """``async with RawUpstream(first_script, second_script) as upstream: upstream.url``.
 
-    The n-th request plays the n-th script, the last script all further ones.  A function in place of
-    a script is given the request and returns one.
+    The n-th request plays the n-th script; the last script serves all further requests.  A function in place
+    of a script gets the request and returns one.
     """
 
     def __init__(self, *scripts: Script) -> None:
@@ -153,19 +153,19 @@ class RawUpstream:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # What nobody took would keep its transport open beyond the loop, and some later test would pay.
+        # Unsent bytes would keep a transport open after the loop has ended, and a later test would fail.
         unsent = [writer for writer in self._writers if writer.transport.get_write_buffer_size()]
         for writer in unsent:
             writer.transport.abort()
         await asyncio.gather(*[writer.wait_closed() for writer in unsent], return_exceptions=True)
 
     async def all_closed(self) -> None:
-        """Wait until no connection is open; TimeoutError where that takes too long."""
+        """Wait until no connection is open; raises TimeoutError if that takes too long."""
         async with asyncio.timeout(PATIENCE_S):
             await self._all_closed.wait()
 
     async def asked(self, times: int) -> None:
-        """Wait until that many requests have been read."""
+        """Wait until the upstream has read that many requests."""
         async with asyncio.timeout(PATIENCE_S):
             async with self._news:
                 await self._news.wait_for(lambda: len(self.requests) >= times)
@@ -203,7 +203,7 @@ class RawUpstream:
     async def _play(
         self, script: Sequence[Step], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Whether the connection waits for another request."""
+        """Play a script; return whether the connection waits for another request."""
         for step in script:
             match step:
                 case bytes():

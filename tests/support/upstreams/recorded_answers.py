@@ -1,4 +1,4 @@
-"""An upstream in this process that answers each request from a function of what it was asked."""
+"""An upstream without a socket: a function computes the answer to each request."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ __all__ = ["Asked", "Given", "Scripted"]
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as the upstream got it; ``payload`` is empty where it has no JSON object.
+    """A request as the upstream got it; ``payload`` is empty if the body is empty.
 
-    A ``rooted`` path is not below the upstream's ``/v1``.
+    ``rooted`` says that the path does not stand below the upstream's ``/v1``.
     """
 
     method: str
@@ -29,7 +29,7 @@ class Asked:
 
 @dataclass
 class Given:
-    """An answer: ``body`` in one piece, or ``pieces``; ``breaks`` ends it as a lost connection does."""
+    """An answer: ``body`` in one piece, or ``pieces``; ``breaks`` makes the connection fail at its end."""
 
     body: bytes = b""
     status: int = 200
@@ -40,7 +40,7 @@ class Given:
 
     @property
     def chunks(self) -> Sequence[bytes]:
-        """What comes, piece by piece."""
+        """The pieces of the body."""
         return self.pieces or [self.body]
 
 
@@ -66,7 +66,7 @@ class _Response(PulledResponse):
 
 
 class Scripted:
-    """The upstream; ``asked`` is what it was asked, in order."""
+    """The upstream; ``asked`` are its requests in order."""
 
     name = "scripted"
 

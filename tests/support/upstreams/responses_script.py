@@ -1,6 +1,6 @@
-"""What a Responses upstream says, written as short as a test can read it.
+"""Short functions that build what a Responses upstream sends.
 
-Nothing here uses the package under test.
+This module does not use the package under test.
 """
 
 import json
@@ -33,22 +33,22 @@ Item = dict[str, Any]
 
 
 def user(text: str) -> Item:
-    """A message of the user."""
+    """Return a message of the user."""
     return {"role": "user", "content": text}
 
 
 def function(name: str) -> Item:
-    """A function that a client declares."""
+    """Return a function that a client declares."""
     return {"type": "function", "name": name, "parameters": {"type": "object", "properties": {}}}
 
 
 def output(call_id: str, text: str | list[Item]) -> Item:
-    """A client's answer to a call."""
+    """Return a client's result of a call."""
     return {"type": "function_call_output", "call_id": call_id, "output": text}
 
 
 def message(text: str, id: str = "msg_1", **more: Any) -> Item:
-    """A message of the assistant."""
+    """Return a message of the assistant."""
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
         "id": id, "type": "message", "role": "assistant", "status": "completed", "content": [part], **more
@@ -56,17 +56,17 @@ def message(text: str, id: str = "msg_1", **more: Any) -> Item:
 
 
 def refusal(text: str, id: str = "msg_1") -> Item:
-    """A message that refuses."""
+    """Return a message with a refusal."""
     return {**message("", id), "content": [{"type": "refusal", "refusal": text}]}
 
 
 def reasoning(text: str, id: str = "rs_1", **more: Any) -> Item:
-    """A reasoning item with a summary."""
+    """Return a reasoning item with a summary."""
     return {"id": id, "type": "reasoning", "summary": [{"type": "summary_text", "text": text}], **more}
 
 
 def function_call(call_id: str, name: str, arguments: str = "{}", **more: Any) -> Item:
-    """A call of a function."""
+    """Return a call of a function."""
     return {
         "id": f"fc_{call_id}", "type": "function_call", "status": "completed",
         "call_id": call_id, "name": name, "arguments": arguments, **more,
@@ -74,7 +74,7 @@ def function_call(call_id: str, name: str, arguments: str = "{}", **more: Any) -
 
 
 def custom(call_id: str, name: str, text: str) -> Item:
-    """A call of a custom tool."""
+    """Return a call of a custom tool."""
     return {
         "id": f"ctc_{call_id}", "type": "custom_tool_call", "status": "completed",
         "call_id": call_id, "name": name, "input": text,
@@ -82,7 +82,7 @@ def custom(call_id: str, name: str, text: str) -> Item:
 
 
 def resource(items: Sequence[Item] = (), id: str = "resp_1", **more: Any) -> Item:
-    """A response as OpenAI's is, at its end unless ``more`` says otherwise."""
+    """Return a response object with OpenAI's members; it is completed unless ``more`` says otherwise."""
     return {
         "id": id, "object": "response", "created_at": 1700000000, "status": "completed", "model": "m",
         "error": None, "incomplete_details": None, "instructions": None, "metadata": {},
@@ -94,24 +94,24 @@ def resource(items: Sequence[Item] = (), id: str = "resp_1", **more: Any) -> Ite
 
 
 def event(kind: str, **fields: Any) -> Item:
-    """One event, its number still to come."""
+    """Return one event, which :func:`encode` numbers."""
     return {"type": kind, **fields}
 
 
 def opening(**more: Any) -> list[Item]:
-    """``created`` and ``in_progress``."""
+    """Return the events ``created`` and ``in_progress``."""
     begun = resource(**{"status": "in_progress", **more})
     return [event("response.created", response=begun), event("response.in_progress", response=begun)]
 
 
 def closing(items: Sequence[Item] = (), **more: Any) -> Item:
-    """The terminal event."""
+    """Return the terminal event."""
     whole_response = resource(items, **more)
     return event(f"response.{whole_response['status']}", response=whole_response)
 
 
 def item_events(item: Item, index: int) -> list[Item]:
-    """The official events of an item."""
+    """Return the events that OpenAI sends for an item."""
     return list(_life(item, index))
 
 
@@ -161,13 +161,13 @@ def _part(part: Item, place: Item) -> Iterator[Item]:
 
 
 def _pieces(text: str) -> list[str]:
-    """A text in three deltas, or as many as it has letters."""
+    """Cut a text into about three pieces; no piece is empty."""
     size = max(1, len(text) // 3)
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def turn(*items: Item, events: Sequence[Item] | None = None, **response: Any) -> bytes:
-    """A whole streamed response of these items, or of these events between opening and closing."""
+    """Return a whole streamed response with these items, or with these events between opening and closing."""
     if events is None:
         events = [one for index, item in enumerate(items) for one in item_events(item, index)]
     opened = {key: value for key, value in response.items() if key in ("id", "store", "tools", "tool_choice")}
@@ -175,7 +175,7 @@ def turn(*items: Item, events: Sequence[Item] | None = None, **response: Any) ->
 
 
 def encode(events: Sequence[Item], *, numbered: bool = True) -> bytes:
-    """Events as bytes, numbered from 0."""
+    """Return events as bytes, numbered from 0."""
     numbers = [{"sequence_number": n} if numbered else {} for n in range(len(events))]
     return b"".join(
         f"event: {one['type']}\ndata: {json.dumps({**one, **number}, separators=(',', ':'))}\n\n".encode()
@@ -184,10 +184,10 @@ def encode(events: Sequence[Item], *, numbered: bool = True) -> bytes:
 
 
 def stream(*items: Item, **response: Any) -> list[Step]:
-    """A whole streamed turn as an upstream sends it: OpenAI sends no end mark."""
+    """Return the steps of a whole streamed turn, without an end mark, which OpenAI does not send."""
     return chunked(turn(*items, **response))
 
 
 def reply(*items: Item, **response: Any) -> list[Step]:
-    """A whole turn that is not streamed."""
+    """Return the steps of a whole turn that is not streamed."""
     return whole(json.dumps(resource(items, **response)).encode())

@@ -1,7 +1,6 @@
-"""One dialect behind a face that all of them share: what its clients ask and read, and what its upstreams
-answer and get.
+"""One interface for all dialects: what clients ask and read, and what upstreams get and answer.
 
-Nothing here uses the package under test.
+This module does not use the package under test.
 """
 
 import json
@@ -19,7 +18,7 @@ Object = dict[str, Any]
 
 
 class Call(NamedTuple):
-    """A call of a tool; ``arguments`` as they are once they are parsed."""
+    """A call of a tool with parsed arguments."""
 
     id: str
     name: str
@@ -28,7 +27,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Turn:
-    """What a model says in one turn, and the tokens that it took and gave."""
+    """The text and the calls of one turn of a model; ``used`` are its input and output tokens."""
 
     text: str = ""
     calls: Sequence[Call] = ()
@@ -48,7 +47,7 @@ class Seen:
 
     @property
     def returned(self) -> list["Message"]:
-        """The same as a client sends it back: texts that came one by one stay so."""
+        """The messages that a client sends back; texts that came as separate messages stay separate."""
         *before, last = self.texts or [self.text]
         return [
             *[Message("assistant", text) for text in before],
@@ -57,7 +56,7 @@ class Seen:
 
 
 class Message(NamedTuple):
-    """One message of a conversation; a result says which call it is of."""
+    """One message of a conversation; a result has the id of its call."""
 
     role: str
     text: str = ""
@@ -67,7 +66,7 @@ class Message(NamedTuple):
 
 @dataclass
 class Got:
-    """What an upstream was asked: ``body`` as it came, and what all dialects share of it."""
+    """A request as an upstream got it: its body, and the parts that all dialects have."""
 
     body: Object
     system: str
@@ -76,7 +75,7 @@ class Got:
 
     @property
     def results(self) -> dict[str, str]:
-        """The results of calls, by their ids."""
+        """The results of calls by their ids."""
         return {one.call_id: one.text for one in self.messages if one.role == "tool"}
 
     @property
@@ -92,28 +91,28 @@ class Speaker(ABC):
     path: str
     content_type = "text/event-stream"
 
-    # What clients ask and read.
+    # What clients send and read.
 
     @abstractmethod
     def ask(
         self, said: Sequence[Message], *, stream: bool = True, tools: Sequence[str] = (), system: str = ""
     ) -> Object:
-        """A request with this conversation and functions of these names."""
+        """Return a request with this conversation and with functions of these names."""
 
     @abstractmethod
     def read_stream(self, body: bytes, hidden: tuple[str, ...]) -> Seen:
-        """A stream, held to the rules of the dialect's clients; ``hidden`` stands nowhere in it."""
+        """Read a stream, check the rules of the dialect, and that no text of ``hidden`` is in it."""
 
     @abstractmethod
     def read_reply(self, body: Object) -> Seen:
-        """An answer that is one object."""
+        """Read an answer that is not streamed."""
 
     @abstractmethod
     def error(self, body: Object) -> str:
-        """The message of an error in the dialect's own shape."""
+        """Return the message of an error, and check that the error has the dialect's shape."""
 
     def seen(self, answer: Answer, *, stream: bool = True, hidden: tuple[str, ...] = ()) -> Seen:
-        """What a client of the dialect understands of a good answer."""
+        """Return what a client of the dialect understands of a successful answer."""
         assert answer.status == 200, answer.body
         assert answer.clean
         kind = (answer.header("content-type") or "").partition(";")[0]
@@ -124,43 +123,43 @@ class Speaker(ABC):
         assert not [text for text in hidden if text in answer.body.decode()]
         return self.read_reply(answer.json)
 
-    # What upstreams answer and get.
+    # What upstreams answer and receive.
 
     @abstractmethod
     def events(self, turn: Turn) -> list[bytes]:
-        """A whole streamed turn, event by event."""
+        """Return a whole streamed turn as a list of events."""
 
     @abstractmethod
     def reply(self, turn: Turn) -> Object:
-        """The same as one object."""
+        """Return the same turn as one object, for an answer that is not streamed."""
 
     @abstractmethod
     def begun(self, text: str) -> list[bytes]:
-        """The first events of a turn, up to one that has said ``text``."""
+        """Return the first events of a turn, up to the one that completes ``text``."""
 
     @abstractmethod
     def refusal(self, message: str) -> Object:
-        """The body of an error before a stream."""
+        """Return the body of an error that comes instead of an answer."""
 
     @abstractmethod
     def got(self, body: Object) -> Got:
-        """A request as the upstream reads it, which must be well formed."""
+        """Read a request as the upstream does, and check that it is well formed."""
 
     def script(self, turn: Turn, *, stream: bool = True) -> list[Step]:
-        """A turn as an upstream sends it."""
+        """Return the steps with which an upstream sends a turn."""
         if not stream:
             return whole(json.dumps(self.reply(turn)).encode())
         return chunked(*self.events(turn), content_type=self.content_type)
 
     def broken(self, text: str) -> list[Step]:
-        """A stream whose connection is closed within."""
+        """Return the steps of a stream whose connection closes before the turn ends."""
         opening = head(f"Content-Type: {self.content_type}", "Transfer-Encoding: chunked")
         return [opening, *[chunk(event) for event in self.begun(text)], FIN]
 
     @abstractmethod
     def failing(self, text: str, message: str) -> list[Step]:
-        """A stream that says ``text`` and ends in an error of the upstream's."""
+        """Return the steps of a stream that says ``text`` and then has an error of the upstream."""
 
     def refused(self, status: str, message: str) -> list[Step]:
-        """An error before a stream."""
+        """Return the steps of an error that comes instead of an answer."""
         return whole(json.dumps(self.refusal(message)).encode(), status=status)

@@ -1,4 +1,4 @@
-"""An upstream that does everything as OpenAI does, and one habit at a time otherwise."""
+"""An upstream that behaves like OpenAI's, except for one habit at a time."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ CITY = '{"city":"Paris"}'
 
 
 def model_with(habit: Habit = "") -> Scripted:
-    """The upstream; without a habit nothing about it is odd."""
+    """Return the upstream; without a habit it behaves like OpenAI's in everything."""
     return Scripted(lambda asked: _answer(asked, habit))
 
 
@@ -33,7 +33,7 @@ def _answer(asked: Asked, habit: Habit) -> Given:
 
 
 def _ollama(asked: Asked) -> Given:
-    """A server that also has Ollama's own API, which stands beside its ``/v1``."""
+    """Answer as a server that also has Ollama's own API beside its ``/v1``."""
     if asked.path == "/api/tags":
         return _json({"models": [{"name": "m-1", "model": "m-1"}]})
     return Given(done(content="ok")) if asked.path == "/api/chat" else _error("Not Found", 404)
@@ -53,7 +53,7 @@ def _parts(payload: Mapping[str, Any], role: str) -> list[Any]:
 
 
 def _refusal(payload: Mapping[str, Any], habit: Habit) -> Given | None:
-    """What this server does not take."""
+    """Return an error if this server does not accept the request."""
     bound = payload.get("max_completion_tokens", payload.get("max_tokens", 0))
     has_results = any(message["role"] == "tool" for message in payload["messages"])
     images = [part for part in _parts(payload, "user") if part.get("type") == "image_url"]
@@ -72,7 +72,7 @@ def _refusal(payload: Mapping[str, Any], habit: Habit) -> Given | None:
 
 
 def _calls(payload: Mapping[str, Any], habit: Habit) -> list[dict[str, Any]]:
-    """The calls that are asked for."""
+    """Return the calls that the request asks for."""
     if payload.get("tool_choice") in (None, "auto", "none") or habit in ("no calls", "calls in text"):
         return []
     names = [tool["function"]["name"] for tool in payload["tools"]]
@@ -162,7 +162,7 @@ def _chunks(
 
 
 def _response(payload: Mapping[str, Any], habit: Habit) -> Given:
-    """A response of the Responses API, whole or streamed."""
+    """Return a response of the Responses API, streamed or not."""
     if payload.get("previous_response_id") and habit == "no previous":
         return _error("previous_response_id is not supported")
     part = {"type": "output_text", "text": "ok", "annotations": [], "logprobs": []}

@@ -1,10 +1,10 @@
-"""The connection of an exchange in tests: it says what it was asked for."""
+"""A test double for the connection of an exchange, which records each method that the exchange calls."""
 
 __all__ = ["Taped"]
 
 
 class Taped:
-    """A line that writes down what an exchange asks of it."""
+    """A connection that keeps the names of the methods that an exchange calls."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

@@ -1,4 +1,4 @@
-"""What the tests of encoders share: what a turn comes to, and the recorded turns of other dialects."""
+"""Shared by the tests of encoders: summaries of the events of a turn, and recorded turns of dialects."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -42,11 +42,11 @@ EVENTS = (
     TurnFinished("stop"),
     UsageReported(Usage(7, 5, 12, {"odd": 1}, 3)),
 )
-"""A turn with something of everything."""
+"""A turn that has every kind of event."""
 
 
 def told(events: Iterable[TurnEvent]) -> dict[str, Any]:
-    """What the events of a turn come to, however its text was cut."""
+    """Summarize the events of a turn; the summary does not depend on how its text was cut."""
     found = list(events)
     usage = [event.usage for event in found if isinstance(event, UsageReported)]
     reasons = [event.reason for event in found if isinstance(event, TurnFinished)]
@@ -61,7 +61,7 @@ def told(events: Iterable[TurnEvent]) -> dict[str, Any]:
 
 
 def streamed_arguments(events: Iterable[TurnEvent]) -> dict[int, str]:
-    """The arguments of each call as they came in pieces."""
+    """Return the arguments of each call, joined from their pieces."""
     found: dict[int, str] = {}
     for event in events:
         if isinstance(event, ToolCallDelta):
@@ -70,12 +70,12 @@ def streamed_arguments(events: Iterable[TurnEvent]) -> dict[int, str]:
 
 
 def encoded(encoder: TurnEncoder, frames: Iterable[Frame]) -> list[Frame]:
-    """The frames of a whole turn."""
+    """Encode all frames of a turn."""
     return [*(made for frame in frames for made in encoder.encode(frame)), *encoder.close()]
 
 
 def read_again(wire: UpstreamPort, pieces: Sequence[bytes]) -> list[TurnEvent]:
-    """The events of a stream."""
+    """Return the events that the dialect's reader finds in a stream."""
     reader = wire.reader((), lambda name: False, 1 << 20)
     frames = [frame for piece in pieces for frame in reader.feed(piece)] + reader.close()
     assert reader.fault is None
@@ -83,13 +83,13 @@ def read_again(wire: UpstreamPort, pieces: Sequence[bytes]) -> list[TurnEvent]:
 
 
 def cut(raw: bytes, cuts: Iterable[int]) -> list[bytes]:
-    """``raw`` in pieces."""
+    """Cut ``raw`` into pieces at these positions."""
     edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(raw)), len(raw)]
     return [raw[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def recorded_turns(wires: dict[str, UpstreamPort]) -> list[tuple[str, list[Frame]]]:
-    """Name and frames of each recorded stream of these dialects that ended properly."""
+    """Return name and frames of each recorded stream of these dialects that ended properly."""
     found = []
     for exchange in all_exchanges():
         for number, turn in enumerate(exchange.turns):

@@ -1,4 +1,4 @@
-"""The catalog of tools, and the registry that puts a newer one in its place."""
+"""The catalog of tools, and the registry that replaces it with newer versions."""
 
 import asyncio
 
@@ -16,12 +16,12 @@ A, B, C = (changing_tool(f"t__{letter}") for letter in "abc")
 
 
 def names(catalog: Catalog) -> list[str]:
-    """The tools of a catalog."""
+    """The names of the tools of a catalog."""
     return [spec.name for spec in catalog.tools()]
 
 
 async def test_a_newer_catalog_leaves_the_old_one_as_it_was() -> None:
-    """Whoever has a catalog goes on with it; who asks afterwards gets the next version."""
+    """A refresh makes a new version of the catalog and leaves the old catalog unchanged."""
     provider = ChangingProvider("t", B, A)
     registry = await Registry.load([provider])
     old = registry.current
@@ -41,7 +41,7 @@ async def test_a_newer_catalog_leaves_the_old_one_as_it_was() -> None:
 
 
 async def test_a_replacement_is_in_the_log() -> None:
-    """How many tools came, went and changed: no name, which is a stranger's word."""
+    """The log line says how many tools were added, removed and changed, without their untrusted names."""
     registry = await Registry.load([provider := ChangingProvider("t", A, B)])
     with capture_logs() as lines:
         registry.replace([(changing_tool("t__b", arguments=("x",)), provider), (C, provider)])
@@ -62,7 +62,7 @@ async def test_a_replacement_is_in_the_log() -> None:
     "refused", [(A, A), (changing_tool("u__a"),), (changing_tool("t__a", redaction=None),)]
 )
 async def test_what_cannot_be_served_replaces_nothing(refused: tuple[ToolSpec, ...]) -> None:
-    """Rules T4, T5: the catalog is the old one, and the next that is whole has the next version."""
+    """Rules T4, T5: the registry keeps the old catalog if a new one is invalid, and uses up no version."""
     provider = ChangingProvider("t", A)
     registry = await Registry.load([provider])
     old = registry.current
@@ -75,7 +75,7 @@ async def test_what_cannot_be_served_replaces_nothing(refused: tuple[ToolSpec, .
 
 
 async def test_a_provider_that_cannot_say_its_tools_changes_nothing() -> None:
-    """What it raises goes to whoever asked for the refresh; the next one finds nothing in its way."""
+    """If a provider cannot list its tools, the refresh raises the error; a later refresh works."""
     registry = await Registry.load([provider := ChangingProvider("t", A)])
 
     async def fail() -> None:
@@ -90,7 +90,7 @@ async def test_a_provider_that_cannot_say_its_tools_changes_nothing() -> None:
 
 
 async def test_the_configuration_has_a_word_on_each_catalog() -> None:
-    """A check that was set refuses tools of later catalogs, before they are served."""
+    """The check set by ``set_check`` can refuse a new catalog before it replaces the old one."""
     registry = await Registry.load([provider := ChangingProvider("t", A)])
 
     def no_b(catalog: Catalog) -> None:
@@ -106,7 +106,7 @@ async def test_the_configuration_has_a_word_on_each_catalog() -> None:
 
 
 async def test_the_last_change_is_the_one_that_is_served() -> None:
-    """Two refreshes at once: the one that was asked for later does not lose against the earlier one."""
+    """Of two concurrent refreshes, the one requested later takes effect last."""
     registry = await Registry.load([provider := ChangingProvider("t", A)])
     slow, at_once = asyncio.Event(), asyncio.Event()
     at_once.set()
@@ -125,7 +125,7 @@ async def test_the_last_change_is_the_one_that_is_served() -> None:
 
 
 async def test_a_name_is_remembered_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A label of a tool that is gone stays one; names that never end are not all remembered."""
+    """The registry remembers the names of removed tools, but only up to a maximum number of names."""
     monkeypatch.setattr(catalogs, "_MOST_NAMES", 3)
     registry = await Registry.load([provider := ChangingProvider("t", A)])
     registry.replace([(B, provider), (C, provider)])

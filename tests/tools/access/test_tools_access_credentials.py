@@ -46,7 +46,7 @@ class Service:
         self.server: TestServer
 
     async def token(self, request: web.Request) -> web.Response:
-        """Give the next access token, or what the test wants."""
+        """Return the next access token, or the answer that the test has set."""
         self.arrived.set()
         await self.release.wait()
         self.forms.append({name: str(value) for name, value in (await request.post()).items()})
@@ -57,7 +57,7 @@ class Service:
         return web.json_response({"access_token": token, "token_type": "bearer", "expires_in": 3600})
 
     async def api(self, request: web.Request) -> web.Response:
-        """Answer whoever has the right token."""
+        """Return 200 for an accepted token, and 401 for any other."""
         self.seen.append(request.headers.get("Authorization", ""))
         good = self.seen[-1] in self.accepted
         return web.json_response({"good": good}, status=200 if good else 401)
@@ -68,7 +68,7 @@ class Service:
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    """The service, running."""
+    """The running service."""
     one = Service()
     app = web.Application()
     app.router.add_post("/token", one.token)
@@ -91,12 +91,12 @@ class Clock:
     """The time of day."""
 
     def now(self, tz: tzinfo) -> datetime:
-        """Now."""
+        """Return the current time."""
         return datetime.now(tz)
 
 
 class Time:
-    """Monotonic seconds, moved by hand."""
+    """A monotonic clock that the test moves."""
 
     now = 0.0
 
@@ -116,7 +116,7 @@ def broker_for(service: Service, pool: EgressPool, time: Time | None = None) -> 
 
 
 async def test_static_token(service: Service, pool: EgressPool) -> None:
-    """A static token goes out as a bearer header, to the tool's own hosts only."""
+    """The client sends a static token as a bearer header, only to the tool's own hosts."""
     broker = broker_for(service, pool)
     client = broker.client("plain", [host_entry(service.url("/"))])
     assert await client.get_json(service.url("/api")) == {"good": True}
@@ -129,7 +129,7 @@ async def test_static_token(service: Service, pool: EgressPool) -> None:
 
 
 async def test_refresh_is_made_once_for_all_who_wait(service: Service, pool: EgressPool) -> None:
-    """Twenty calls that need a token at once cause one refresh, of the shape that RFC 6749 asks for."""
+    """Twenty calls that need a token at the same time cause one refresh, in the form of RFC 6749."""
     service.release.clear()
     client = broker_for(service, pool).client("oauth", [host_entry(service.url("/"))])
     calls = [asyncio.create_task(client.get_json(service.url("/api"))) for _ in range(20)]
@@ -147,7 +147,7 @@ async def test_refresh_is_made_once_for_all_who_wait(service: Service, pool: Egr
 
 
 async def test_who_goes_does_not_end_the_refresh(service: Service, pool: EgressPool) -> None:
-    """The first of those who wait may be cancelled; the others get their token."""
+    """If the call that started a refresh is cancelled, the other waiting calls still get the token."""
     service.release.clear()
     client = broker_for(service, pool).client("oauth", [host_entry(service.url("/"))])
     first, second = (asyncio.create_task(client.get_json(service.url("/api"))) for _ in range(2))
@@ -162,7 +162,7 @@ async def test_who_goes_does_not_end_the_refresh(service: Service, pool: EgressP
 
 
 async def test_refresh_comes_before_the_end(service: Service, pool: EgressPool) -> None:
-    """A token is replaced a minute before it ends, and used until then."""
+    """The broker refreshes a token one minute before it expires, and uses it until then."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
     for moment, refreshes in ((0.0, 1), (3539.0, 1), (3540.0, 2)):
@@ -172,7 +172,7 @@ async def test_refresh_comes_before_the_end(service: Service, pool: EgressPool) 
 
 
 async def test_a_401_refreshes_once(service: Service, pool: EgressPool) -> None:
-    """A refused token is replaced once, for all who hold it; a service that refuses all gets no third try."""
+    """After a 401 the broker refreshes the token once for all calls; a second 401 is a failure."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
     await client.get_json(service.url("/api"))
@@ -193,7 +193,7 @@ async def test_a_401_refreshes_once(service: Service, pool: EgressPool) -> None:
 
 
 async def test_a_token_that_cannot_be_replaced_is_used_to_its_end(service: Service, pool: EgressPool) -> None:
-    """A refresh that fails shortly before the end of a token leaves that token in use."""
+    """If a refresh fails shortly before a token expires, the token is used until it expires."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
     await client.get_json(service.url("/api"))
@@ -206,7 +206,7 @@ async def test_a_token_that_cannot_be_replaced_is_used_to_its_end(service: Servi
 
 
 async def test_a_rotated_refresh_token_is_kept(service: Service, pool: EgressPool) -> None:
-    """A provider that rotates refresh tokens gets the newest one the next time."""
+    """If the provider rotates refresh tokens, the next refresh sends the newest one."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
     service.answer = {"access_token": "a1", "refresh_token": "s3cret-refresh-2", "expires_in": "60"}
@@ -236,7 +236,7 @@ async def test_a_rotated_refresh_token_is_kept(service: Service, pool: EgressPoo
 async def test_a_failed_refresh_says_nothing_secret(
     service: Service, pool: EgressPool, status: int, answer: dict[str, Any] | list[str]
 ) -> None:
-    """A refresh that fails names the connection; nothing of the answer or the request gets out."""
+    """The error of a failed refresh names the connection and quotes neither request nor answer."""
     time = Time()
     client = broker_for(service, pool, time).client("oauth", [host_entry(service.url("/"))])
     service.answer, service.status = answer, status
@@ -255,7 +255,7 @@ async def test_a_failed_refresh_says_nothing_secret(
 
 
 async def test_missing_connection(service: Service, pool: EgressPool) -> None:
-    """A connection that is not configured reaches nothing, and says which one it is."""
+    """A call through a connection that is not configured fails with a message that names it."""
     client = broker_for(service, pool).client("other", ["*"])
     for call in (
         client.get_json(service.url("/api")),
@@ -267,7 +267,7 @@ async def test_missing_connection(service: Service, pool: EgressPool) -> None:
 
 
 async def test_nothing_of_a_credential_gets_out(service: Service, pool: EgressPool, log: MemoryLog) -> None:
-    """Rule T6: no token in arguments, results, rows, log lines, errors, or the looks of any object."""
+    """Rule T6: no token appears in results, rows, log lines, errors or the repr of any object."""
     entry = host_entry(service.url("/"))
 
     @tool(connection="oauth", hosts=(entry,), effect="read_only", redaction=Redaction(output=("*",)))
@@ -297,7 +297,7 @@ async def test_nothing_of_a_credential_gets_out(service: Service, pool: EgressPo
 
 
 async def test_calls_of_a_turn_share_one_refresh(service: Service, pool: EgressPool, log: MemoryLog) -> None:
-    """Rule T6: the token is there before any row is; a token that ends in between is refreshed then."""
+    """Rule T6: a turn gets its token once, before its first row is opened; an expired one is refreshed."""
     time = Time()
     broker = broker_for(service, pool, time)
     seen = []
@@ -336,7 +336,7 @@ async def test_calls_of_a_turn_share_one_refresh(service: Service, pool: EgressP
 def sharing(
     service: Service, pool: EgressPool, vault: Vault | None, time: Time, refresh: str = "s3cret-refresh"
 ) -> Any:
-    """A client of an OAuth connection whose tokens are shared."""
+    """The HTTP client of an OAuth connection that shares its tokens through the vault."""
     connection = OAuthToken(service.url("/token"), "s3cret-client-id", refresh)
     http = CheckedOAuthHttp(pool, pool, [service.url("/")], "tools.networks")
     broker = CredentialBroker(
@@ -351,7 +351,7 @@ def sharing(
 
 
 async def test_what_one_process_brings_the_others_use(service: Service, pool: EgressPool) -> None:
-    """Rule T6: of two processes that want a token at once one asks, and a third later does not."""
+    """Rule T6: of two processes that need a token only one requests it; a third one uses the same token."""
     vault, time = Vault(), Time()
     clients = [sharing(service, pool, vault, time) for _ in range(2)]
     await asyncio.gather(*(client.get_json(service.url("/api")) for client in clients))
@@ -366,7 +366,7 @@ async def test_what_one_process_brings_the_others_use(service: Service, pool: Eg
 async def test_a_401_takes_the_token_that_another_process_has_brought(
     service: Service, pool: EgressPool
 ) -> None:
-    """A token that is refused is replaced by a newer one of the others', before a new one is asked for."""
+    """After a 401 a process uses a newer token of another process instead of requesting one."""
     vault, time = Vault(), Time()
     first, second = (sharing(service, pool, vault, time) for _ in range(2))
     for client in (first, second):
@@ -379,7 +379,7 @@ async def test_a_401_takes_the_token_that_another_process_has_brought(
 
 
 async def test_a_rotated_refresh_token_outlives_the_process(service: Service, pool: EgressPool) -> None:
-    """The newest refresh token is sent, and the configured one again only where the operator changed it."""
+    """A new process sends the newest refresh token; it sends the configured one only if that has changed."""
     vault, time = Vault(), Time()
     rotated = {"access_token": "s3cret-access", "token_type": "bearer", "expires_in": 60}
     service.answer = {**rotated, "refresh_token": "s3cret-rotated"}
@@ -395,7 +395,7 @@ async def test_a_rotated_refresh_token_outlives_the_process(service: Service, po
 
 @pytest.mark.parametrize("what", ["load", "exclusive"])
 async def test_without_its_record_nothing_is_refreshed(service: Service, pool: EgressPool, what: str) -> None:
-    """To ask without the others would spend their refresh token; one that is good is used to its end."""
+    """If the token store cannot be read or locked, nothing is refreshed, and a valid token stays in use."""
     vault, time = Vault(), Time()
     client = sharing(service, pool, vault, time)
     vault.broken = {what}
@@ -414,7 +414,7 @@ async def test_without_its_record_nothing_is_refreshed(service: Service, pool: E
 
 
 async def test_tokens_that_could_not_be_kept_are_used(service: Service, pool: EgressPool) -> None:
-    """A record that fails after the refresh costs the others a refresh token, not this call its answer."""
+    """If the token store cannot save new tokens, the call still succeeds and an error is logged."""
     vault, time = Vault(), Time()
     vault.broken = {"save"}
     with structlog.testing.capture_logs() as lines:
@@ -426,7 +426,7 @@ async def test_tokens_that_could_not_be_kept_are_used(service: Service, pool: Eg
 async def test_a_token_that_was_not_kept_is_not_lost_to_an_older_one(
     service: Service, pool: EgressPool
 ) -> None:
-    """After a record that failed, this process goes on with its own newest refresh token, and keeps that."""
+    """After a failed save a process goes on with its own newest refresh token and saves later ones."""
     vault, time = Vault(), Time()
     client = sharing(service, pool, vault, time)
     for number, broken in enumerate([set(), {"save"}, set(), set()]):
@@ -444,7 +444,7 @@ async def test_a_token_that_was_not_kept_is_not_lost_to_an_older_one(
 async def test_a_refresh_that_nobody_waits_for_is_not_lost(
     service: Service, pool: EgressPool, shared: bool
 ) -> None:
-    """Rule T6: the provider's answer may hold the only refresh token that it still takes."""
+    """Rule T6: a refresh goes on after its only caller is cancelled, and its refresh token is kept."""
     vault, time = Vault(), Time()
     client = sharing(service, pool, vault if shared else None, time)
     service.answer = {"access_token": "a", "expires_in": 60, "refresh_token": "s3cret-new"}
@@ -475,7 +475,7 @@ async def test_a_refresh_that_nobody_waits_for_is_not_lost(
 async def test_what_is_no_good_in_a_vault_is_passed_over(
     service: Service, pool: EgressPool, kept: bytes
 ) -> None:
-    """Anything in the record that is no token of now is replaced by a new one."""
+    """A process ignores invalid content in the token store and requests a new token."""
     vault, time = Vault(), Time()
     client = sharing(service, pool, vault, time)
     await client.get_json(service.url("/api"))

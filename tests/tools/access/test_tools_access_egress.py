@@ -23,14 +23,14 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
 class Names(AbstractResolver):
-    """Resolves every name to given addresses, and counts."""
+    """A resolver that gives every name the same addresses and counts its calls."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = addresses
         self.asked = 0
 
     async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_INET) -> Any:
-        """The addresses."""
+        """Return the addresses."""
         self.asked += 1
         return [
             {
@@ -45,7 +45,7 @@ class Names(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -55,7 +55,7 @@ MakePool = Callable[..., EgressPool]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Starts servers that answer every path with one handler."""
+    """A function that starts a server with one handler for every path."""
     servers: list[TestServer] = []
 
     async def start(handler: Handler) -> TestServer:
@@ -73,7 +73,7 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest.fixture
 async def pool() -> AsyncIterator[MakePool]:
-    """Makes pools that may use loopback and plain HTTP, unless told otherwise."""
+    """A function that makes pools; by default they may use loopback and plain HTTP."""
     pools: list[EgressPool] = []
 
     def make(**options: Any) -> EgressPool:
@@ -91,14 +91,14 @@ def name_of(server: TestServer) -> str:
 
 
 async def refused(client: Any, url: str, words: str) -> HttpFailure:
-    """The failure of a request."""
+    """Send a request that must fail with these words, and return the failure."""
     with pytest.raises(HttpFailure, match=words) as caught:
         await client.get_json(url)
     return caught.value
 
 
 async def test_get_json(serve: Serve, pool: MakePool) -> None:
-    """Parameters are encoded, the user agent is said, and neither cookies nor coding are taken up."""
+    """The client encodes parameters, sends its user agent, keeps no cookies and asks for no compression."""
     seen: list[web.Request] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -116,7 +116,7 @@ async def test_get_json(serve: Serve, pool: MakePool) -> None:
 
 
 async def test_only_the_tools_own_hosts(serve: Serve, pool: MakePool) -> None:
-    """Rule T6: a client reaches the hosts of its tool, with their port, and no other."""
+    """Rule T6: a tool's client reaches only the hosts and ports that the tool has declared."""
 
     async def answer(request: web.Request) -> web.Response:
         return web.json_response(1)
@@ -148,7 +148,7 @@ async def test_only_the_tools_own_hosts(serve: Serve, pool: MakePool) -> None:
     ],
 )
 async def test_odd_addresses(pool: MakePool, url: str) -> None:
-    """Only plain http(s) URLs with a host and without credentials are called."""
+    """The client refuses a URL that is malformed, has credentials, or is not http or https."""
     await refused(pool().client(["*"]), url, "address of the service")
 
 
@@ -163,7 +163,7 @@ async def test_odd_addresses(pool: MakePool, url: str) -> None:
     ],
 )  # fmt: skip
 async def test_odd_places_to_be_sent_to(serve: Serve, pool: MakePool, location: str) -> None:
-    """Wherever a service sends a tool that may go anywhere, it gets words, and nobody else a request."""
+    """A redirect to a malformed or disguised URL is a failure, even for a tool that may call any host."""
 
     async def answer(request: web.Request) -> web.Response:
         text = location.encode("utf-8").decode("latin-1") if location.isprintable() else location
@@ -176,7 +176,7 @@ async def test_odd_places_to_be_sent_to(serve: Serve, pool: MakePool, location: 
 
 
 async def test_https_is_the_default() -> None:
-    """Plain HTTP is not spoken unless the operator opened it."""
+    """The client refuses plain HTTP unless the operator has allowed it."""
     pool = EgressPool()
     await refused(pool.client(["*"]), "http://a.example/", "not one that may be called")
     await pool.aclose()
@@ -216,13 +216,13 @@ async def test_https_is_the_default() -> None:
     ],
 )
 async def test_address_literals_are_refused(pool: MakePool, host: str) -> None:
-    """An address that is not plainly public is refused as a literal, which no resolver ever sees."""
+    """The client refuses a URL with a literal address that is not public."""
     await refused(pool(allowed_networks=()).client(["*"]), f"http://{host}/", "may not call that address")
 
 
 @pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.1", "0177.0.0.1", "127.0.0.1."])
 async def test_other_spellings_of_an_address(serve: Serve, pool: MakePool, host: str) -> None:
-    """Other ways to write a loopback address reach nothing either."""
+    """Other spellings of a loopback address do not reach a server there."""
     hits: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -236,7 +236,7 @@ async def test_other_spellings_of_an_address(serve: Serve, pool: MakePool, host:
 
 
 def test_public_addresses() -> None:
-    """Public addresses pass, in both families, also behind NAT64; names and rubbish do not."""
+    """Public IPv4, IPv6 and NAT64 addresses count as public; names and malformed addresses do not."""
     for address in ("8.8.8.8", "2606:4700:4700::1111", "64:ff9b::808:808"):
         assert is_public_address(address)
     for address in ("", "localhost", "8.8.8", "8.8.8.8/32", "::g"):
@@ -244,7 +244,7 @@ def test_public_addresses() -> None:
 
 
 async def test_names_are_checked_where_they_are_connected_to(serve: Serve, pool: MakePool) -> None:
-    """A name that resolves to a private address is refused, on each connection anew."""
+    """The client checks the addresses that a name resolves to, and refuses those that are not allowed."""
     hits: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -259,14 +259,14 @@ async def test_names_are_checked_where_they_are_connected_to(serve: Serve, pool:
         closed = pool(allowed_networks=(), resolver=Names(*addresses))
         await refused(closed.client(["*"]), url, "may not call that address")
     assert len(hits) == 1
-    # The first answer is allowed, the second is not: what was checked is what is connected to.
+    # The name that was allowed above resolves to another address now, which is not allowed.
     names.addresses = ("10.0.0.1",)
     once = pool(resolver=names)
     await refused(once.client(["*"]), url, "may not call that address")
 
 
 async def test_private_addresses_of_a_name_are_dropped(serve: Serve, pool: MakePool) -> None:
-    """Where a name has allowed and refused addresses, only the allowed ones are connected to."""
+    """If a name has allowed and refused addresses, the client connects to an allowed one."""
 
     async def answer(request: web.Request) -> web.Response:
         return web.json_response(1)
@@ -277,7 +277,7 @@ async def test_private_addresses_of_a_name_are_dropped(serve: Serve, pool: MakeP
 
 
 async def test_redirects(serve: Serve, pool: MakePool) -> None:
-    """Three redirects on the same host are followed, each checked; a fourth or another host is not."""
+    """The client follows up to three redirects on the same host, and none with credentials."""
     hits: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -305,7 +305,7 @@ async def test_redirects(serve: Serve, pool: MakePool) -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_retry_with_back_off(serve: Serve, pool: MakePool, status: int) -> None:
-    """429 and 503 are tried again after what the service asks for, or a growing wait, at most twice."""
+    """The client retries a 429 or 503 at most twice, after the service's wait or a growing one."""
     waits: list[float] = []
     answers = [status, status, 200]
 
@@ -339,7 +339,7 @@ async def test_retry_with_back_off(serve: Serve, pool: MakePool, status: int) ->
     ],
 )
 async def test_when_to_come_again(serve: Serve, pool: MakePool, said: str, waits: list[float]) -> None:
-    """A moment counts like a number of seconds, and what is neither like nothing."""
+    """The client accepts a date in Retry-After, and ignores an invalid value of the header."""
     waited: list[float] = []
     answers = [503, 200]
 
@@ -360,7 +360,7 @@ async def test_when_to_come_again(serve: Serve, pool: MakePool, said: str, waits
 
 
 async def test_long_retry_after_is_not_waited_for(serve: Serve, pool: MakePool) -> None:
-    """A service that asks for a long wait gets no second call."""
+    """The client does not retry if the service asks for a long wait."""
     hits: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -374,7 +374,7 @@ async def test_long_retry_after_is_not_waited_for(serve: Serve, pool: MakePool) 
 
 @pytest.mark.parametrize("status", [204, 400, 404, 500])
 async def test_other_statuses_are_failures(serve: Serve, pool: MakePool, status: int) -> None:
-    """Another status, or success without JSON, is a failure that quotes nothing of the body."""
+    """Another status, or a success without JSON, is a failure whose message does not quote the body."""
 
     async def answer(request: web.Request) -> web.Response:
         return web.Response(status=status, text=None if status == 204 else "s3cret detail")
@@ -387,7 +387,7 @@ async def test_other_statuses_are_failures(serve: Serve, pool: MakePool, status:
 
 
 async def test_size_is_bounded(serve: Serve, pool: MakePool) -> None:
-    """A body without an end is cut off at its bound, and a coded one is refused unread."""
+    """The client stops reading a body at its size limit, and refuses a compressed body."""
 
     async def endless(request: web.Request) -> web.StreamResponse:
         if request.path == "/gzip":
@@ -407,7 +407,7 @@ async def test_size_is_bounded(serve: Serve, pool: MakePool) -> None:
 
 
 async def test_time_is_bounded(serve: Serve, pool: MakePool) -> None:
-    """A service that does not answer is given up on."""
+    """If a service does not answer within the timeout, the request fails."""
     release = asyncio.Event()
 
     async def silent(request: web.Request) -> web.Response:
@@ -420,7 +420,7 @@ async def test_time_is_bounded(serve: Serve, pool: MakePool) -> None:
 
 
 async def test_nobody_there_and_broken_answers(pool: MakePool) -> None:
-    """A refused connection and an answer that breaks off are failures in words."""
+    """A refused connection and a truncated response are failures with clear messages."""
     with closed_port() as port:
         await refused(pool().client(["*"]), f"http://127.0.0.1:{port}/", "cannot be reached")
 
@@ -441,7 +441,7 @@ async def test_environment_proxies_are_ignored(
     pool: MakePool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rule T6: a proxy named in the environment is never used."""
+    """Rule T6: the client ignores HTTP proxies from the environment."""
 
     async def answer(request: web.Request) -> web.Response:
         return web.json_response("direct")
@@ -453,7 +453,7 @@ async def test_environment_proxies_are_ignored(
 
 
 class Tokens:
-    """An authorizer that hands out numbered tokens and counts how often it is asked for another."""
+    """An authorizer that gives numbered tokens and counts the renewals."""
 
     def __init__(self, *, renewable: bool = True) -> None:
         self.number = 1
@@ -461,11 +461,11 @@ class Tokens:
         self.renewable = renewable
 
     async def authorization(self) -> str:
-        """The header's value."""
+        """Return the value of the header."""
         return f"Bearer token-{self.number}"
 
     async def renew(self, refused: str) -> str | None:
-        """The next one."""
+        """Return the value with the next token, or ``None`` if there is none."""
         self.renewed += 1
         if not self.renewable:
             return None
@@ -474,7 +474,7 @@ class Tokens:
 
 
 async def test_post_json(serve: Serve, pool: MakePool) -> None:
-    """A body goes out as JSON with the tool's own headers, and the answer comes back as JSON."""
+    """The client sends a body as JSON with the tool's own headers and returns the response's JSON."""
     seen: list[tuple[str, Any, str | None, str | None]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -493,13 +493,13 @@ async def test_post_json(serve: Serve, pool: MakePool) -> None:
 
 @pytest.mark.parametrize("header", ["Authorization", "cookie", "Host", "Transfer-Encoding"])
 async def test_a_tool_sets_no_header_of_the_clients(pool: MakePool, header: str) -> None:
-    """Rule T6: credentials, cookies and framing are not a tool's to set."""
+    """Rule T6: a tool may not set headers for credentials, cookies, the host or framing."""
     with pytest.raises(ValueError, match="may not set"):
         await pool().client(["*"]).post_json("http://a.example/", {}, headers={header: "x"})
 
 
 async def test_failure_carries_status_and_body(serve: Serve, pool: MakePool) -> None:
-    """A tool can read the service's own error; the message repeats nothing of it."""
+    """A failure carries the status and the JSON body of the service's error for the tool."""
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/text":
@@ -519,7 +519,7 @@ async def test_failure_carries_status_and_body(serve: Serve, pool: MakePool) -> 
 
 
 async def test_get_text_reads_pages(serve: Serve, pool: MakePool) -> None:
-    """A page is decoded by what it says of itself, and its address is where it was found."""
+    """The client decodes a page by its declared charset, and returns the URL after redirects."""
     pages = {
         "/header": (b"caf\xe9", "text/html; charset=ISO-8859-1"),
         "/meta": (b'<meta charset="windows-1252"><p>\x80', "text/html"),
@@ -555,7 +555,7 @@ async def test_get_text_reads_pages(serve: Serve, pool: MakePool) -> None:
 
 
 async def test_get_text_takes_text_only(serve: Serve, pool: MakePool) -> None:
-    """An image is no page."""
+    """``get_text`` refuses a response that is not text."""
 
     async def answer(request: web.Request) -> web.Response:
         return web.Response(body=b"\x89PNG", content_type="image/png")
@@ -566,7 +566,7 @@ async def test_get_text_takes_text_only(serve: Serve, pool: MakePool) -> None:
 
 
 async def test_get_text_may_be_led_to_another_allowed_host(serve: Serve, pool: MakePool) -> None:
-    """A page's redirect is followed to another of the tool's hosts, to no other, never with credentials."""
+    """``get_text`` follows a redirect to another host of the tool, but not with credentials."""
 
     async def there(request: web.Request) -> web.Response:
         return web.Response(text="here")
@@ -589,7 +589,7 @@ async def test_get_text_may_be_led_to_another_allowed_host(serve: Serve, pool: M
 
 
 async def test_credentials_are_renewed_once(serve: Serve, pool: MakePool) -> None:
-    """Rule T6: the client adds the header; a 401 is answered with one other token and no third."""
+    """Rule T6: the client adds the token itself; after a 401 it tries one other token and then fails."""
     accepted = {"Bearer token-2"}
     seen: list[str] = []
 
@@ -611,7 +611,7 @@ async def test_credentials_are_renewed_once(serve: Serve, pool: MakePool) -> Non
 
 
 async def test_credentials_do_not_go_over_plain_http(pool: MakePool) -> None:
-    """A token is sent over TLS, or to an address that the operator opened, and nowhere else."""
+    """The client refuses to send a token over plain HTTP to a host name."""
     await refused(pool().client(["*"], Tokens()), "http://a.example/", "plain HTTP")
 
 
@@ -639,7 +639,7 @@ async def test_post_is_repeated_only_where_it_was_not_taken(
     headers: dict[str, Any],
     sent: int,
 ) -> None:
-    """Rule R5: after a 503 that says nothing the request may have taken effect, unless it has a key."""
+    """Rule R5: a POST is not retried after a 503 without Retry-After, unless it has an idempotency key."""
     seen: list[tuple[bytes, str | None]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -670,7 +670,7 @@ async def test_a_tools_effect_says_whether_its_post_is_repeated(
     sent: int,
     connected: bool,
 ) -> None:
-    """A tool that only reads gets a client that asks again after a bare 503; one with effects does not."""
+    """After a 503 without Retry-After the client retries the POST of a read-only tool, but of no other."""
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -707,7 +707,7 @@ async def test_a_tools_effect_says_whether_its_post_is_repeated(
 
 
 async def test_a_token_request_is_not_repeated_after_a_bare_503(serve: Serve, pool: MakePool) -> None:
-    """A refresh token may be good for one use, and a service that said nothing may have used it up."""
+    """The client does not retry a token request after a 503: a refresh token may be valid only once."""
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:

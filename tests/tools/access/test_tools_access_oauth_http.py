@@ -1,4 +1,4 @@
-"""Requests to the addresses of OAuth documents: where they may go."""
+"""Requests to URLs from OAuth documents: the addresses they may reach."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ PLACE = "/.well-known/oauth-authorization-server"
 
 
 class Names(AbstractResolver):
-    """Knows a few names."""
+    """A resolver that knows a few names."""
 
     def __init__(self) -> None:
         inside, outside = "127.0.0.1", "93.184.216.34"
@@ -30,7 +30,7 @@ class Names(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of a name."""
+        """Return the addresses of a name."""
         if host not in self.known:
             raise OSError(None, "not known")
         return [
@@ -39,12 +39,12 @@ class Names(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[OAuthServer]:
-    """A server on this machine."""
+    """A running OAuth server on loopback."""
     async with running() as one:
         yield one
 
@@ -63,7 +63,7 @@ async def server() -> AsyncIterator[OAuthServer]:
 async def test_only_a_server_inside_may_point_inside(
     server: OAuthServer, written: list[str], reaches: bool
 ) -> None:
-    """The operator opened loopback for servers there; one of the world names an address on it in vain."""
+    """Documents of a server in an allowed network may name URLs there; those of a public server may not."""
     pool = EgressPool(allowed_networks=LOOPBACK, schemes=("https", "http"), resolver=Names())
     public = EgressPool(resolver=Names())
     http = CheckedOAuthHttp(pool, public, written, "mcp.networks")
@@ -108,12 +108,12 @@ async def test_only_a_server_inside_may_point_inside(
     ],
 )
 def test_where_secrets_may_go(url: str, is_so: bool) -> None:
-    """Over TLS, or no further than a private network; an odd address is none."""
+    """Secrets may go over HTTPS, or over HTTP to a private address, but never to a malformed URL."""
     assert may_carry_secrets(url) is is_so
 
 
 async def test_a_secret_goes_over_no_plain_http(server: OAuthServer) -> None:
-    """To a host by its name, even to one of the opened network."""
+    """The proxy sends no form over plain HTTP to a host name, even if it lies in an allowed network."""
     pool = EgressPool(allowed_networks=LOOPBACK, schemes=("https", "http"), resolver=Names())
     http = CheckedOAuthHttp(pool, pool, [server.url], "mcp.networks")
     with pytest.raises(HttpFailure, match="not https"):
@@ -123,7 +123,7 @@ async def test_a_secret_goes_over_no_plain_http(server: OAuthServer) -> None:
 
 
 async def test_a_challenge_is_read_of_an_answer_without_an_end(server: OAuthServer) -> None:
-    """The body of the answer is left alone."""
+    """The proxy reads the challenge from the header of a 401, and sends no token to get it."""
     pool = EgressPool(allowed_networks=LOOPBACK, schemes=("http",))
     http = CheckedOAuthHttp(pool, pool, [server.url], "mcp.networks")
     server.challenge = 'Bearer scope="a"'

@@ -16,7 +16,7 @@ SHOW_NOTHING = Redaction()
 
 
 def spec(name: str, effect: ToolEffect = ToolEffect.READ_ONLY, *, redaction: Any = SHOW_NOTHING) -> ToolSpec:
-    """A tool of that id."""
+    """A tool with that id."""
     provider = name.rpartition("__")[0]
     return ToolSpec(
         name, "It does", {"type": "object"}, effect, provider, lambda value: value, "d", redaction=redaction
@@ -32,15 +32,15 @@ class Fixed:
         self.closed = 0
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """The tools."""
+        """Return the fixed tools."""
         return self.specs
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
-        """Never called here."""
+        """Fail; no test calls a tool."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Count."""
+        """Count how often the provider is closed."""
         self.closed += 1
 
 
@@ -57,14 +57,14 @@ class Fixed:
     ],
 )
 def test_denied_by_default(allow: tuple[str, ...], name: str, outcome: str, rule: str) -> None:
-    """Rule T2: only what a pattern fits, in the very case, is allowed, and the rule is named."""
+    """Rule T2: a tool is allowed only if a pattern matches its id, in the same case; the rule is named."""
     decision = Policy(allow=allow).decide(spec(name))
     assert (decision.outcome, decision.rule) == (outcome, rule)
     assert decision.allowed is (outcome == "allowed")
 
 
 def test_approvals() -> None:
-    """Rule T2: effects and patterns that need an approval are not simply allowed."""
+    """Rule T2: a tool whose effect or id is listed for approval needs one, unless it is denied."""
     act = spec("t__act", ToolEffect.STATE_CHANGE)
     policy = Policy(allow=("*",), approve_effects=(ToolEffect.STATE_CHANGE,))
     assert policy.decide(act).outcome == "needs_approval"
@@ -91,7 +91,7 @@ def test_safety_metadata_that_needs_an_approval() -> None:
 
 
 def test_a_tool_without_its_credentials_is_denied() -> None:
-    """Rule T2: a tool that names a connection runs only where there are credentials for it."""
+    """Rule T2: a tool that names a connection is denied if there are no credentials for it."""
     mail = replace(spec("mail__send"), connection="mail")
     missing = Policy(allow=("*",), approve=("*",), connections=frozenset({"flights"})).decide(mail)
     assert (missing.outcome, missing.rule) == ("denied", "credentials.mail is missing")
@@ -101,7 +101,7 @@ def test_a_tool_without_its_credentials_is_denied() -> None:
 
 
 def test_an_untrusted_result_makes_harm_need_an_approval() -> None:
-    """Rule T2: what can change something or send something needs one then, as the strictest policy says."""
+    """Rule T2: after an untrusted result a tool that changes or sends data needs an approval."""
     act, send = spec("t__act", ToolEffect.STATE_CHANGE), replace(spec("t__send"), egress=True)
     policy = Policy(allow=("*",), after_untrusted="approve")
     for harmful in (act, send):
@@ -120,13 +120,13 @@ def test_an_untrusted_result_makes_harm_need_an_approval() -> None:
 
 
 def test_the_first_denial_is_named() -> None:
-    """Where several policies deny a tool, the rule is that of the first."""
+    """If several policies deny a tool, the decision names the rule of the first."""
     both = Policy().intersect(Policy(settings=("keys.webui.tools", "", "")))
     assert both.decide(spec("core__a")).rule == 'policy.allow lacks "core__a"'
 
 
 def test_intersection() -> None:
-    """Rule T2: the effective policy allows what all allow, and each names its own line."""
+    """Rule T2: an intersection allows only what all policies allow, and names the setting that denies."""
     mine = Policy(allow=("core__*",), max_argument_bytes=100, max_image_bytes=7)
     key = Policy(
         allow=("core__a", "x__y"),
@@ -147,7 +147,7 @@ def test_intersection() -> None:
 
 
 async def test_listing_is_sorted_and_exact() -> None:
-    """Rule T7: tools are listed sorted, whatever the order of providers; look-up is by the exact id."""
+    """Rule T7: the catalog lists all tools sorted by id, and finds a tool only by its exact id."""
     first, second = Fixed("b", spec("b__z"), spec("b__a")), Fixed("a", spec("a__m"))
     registry = await Registry.load([first, second])
     catalog = registry.current
@@ -160,7 +160,7 @@ async def test_listing_is_sorted_and_exact() -> None:
 
 
 async def test_selection() -> None:
-    """Rule T2: a model is offered what is allowed now, and every other tool has its rule."""
+    """Rule T2: the model is offered the allowed tools; for every other tool the withholding rule is named."""
     provider = Fixed("t", spec("t__b"), spec("t__act", ToolEffect.STATE_CHANGE), spec("t__a"), spec("t__c"))
     policy = Policy(allow=("t__a", "t__b", "t__act"), approve_effects=("state_change",))
     chosen = (await Registry.load([provider])).current.select(policy)
@@ -185,19 +185,19 @@ async def test_ids_are_checked(identifier: str) -> None:
 
 
 async def test_one_id_twice_stops_the_start() -> None:
-    """Rule T5: two tools of one id stop the start, also from two providers."""
+    """Rule T5: two tools of one id stop the start, even if they come from two providers."""
     with pytest.raises(ConfigError, match="two tools have this id"):
         await Registry.load([Fixed("t", spec("t__a")), Fixed("t", spec("t__a"))])
 
 
 async def test_tool_without_redaction_does_not_load() -> None:
-    """Rule T4: whoever provides it, a tool without a redaction rule stops the start."""
+    """Rule T4: a tool without a redaction rule stops the start, even one of a custom provider."""
     with pytest.raises(ConfigError, match="redaction_missing"):
         await Registry.load([Fixed("t", spec("t__a", redaction=None))])
 
 
 def test_another_tool_of_the_same_id_is_decided_on_anew() -> None:
-    """Rule T9: a tool whose definition changed is decided on anew, under the same id too."""
+    """Rule T9: the policy decides anew on a tool whose definition changed under the same id."""
     policy = Policy(allow=("*",), approve_effects=(ToolEffect.EXTERNAL_SIDE_EFFECT,))
     reads = spec("core__x")
     acts = replace(reads, effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
@@ -207,7 +207,7 @@ def test_another_tool_of_the_same_id_is_decided_on_anew() -> None:
 
 
 def test_what_was_read_is_never_kept() -> None:
-    """Rule T2: a decision after a stranger's text stands beside the one without, in either order."""
+    """Rule T2: the policy does not reuse a decision after an untrusted result for a run without one."""
     policy = Policy(allow=("*",))
     acts = replace(spec("core__x"), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
     decided = [policy.decide(acts, untrusted=word).allowed for word in ("", "web__page", "", "web__page")]
@@ -215,7 +215,7 @@ def test_what_was_read_is_never_kept() -> None:
 
 
 def test_intersections_are_told_apart() -> None:
-    """Rule T2: two policies that are alike now share nothing; the same two share their intersection."""
+    """Rule T2: the same two policies get the same intersection; another pair or order gets its own."""
     intersections = Intersections(max_bytes=40_000)  # Room for two.
     one, other, third = Policy(allow=("core__*",)), Policy(allow=("*",)), Policy(allow=())
     both = intersections.of(one, other)

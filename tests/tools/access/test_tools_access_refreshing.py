@@ -1,4 +1,4 @@
-"""Tokens of a login: refreshed, rotated, ended, replaced by those of another login."""
+"""Tokens of a login: how they are refreshed, rotated, ended, and replaced by those of a new login."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,16 +19,16 @@ from proxy.tools.oauth.stored_tokens import read_stored_tokens
 
 
 class Time:
-    """Monotonic seconds and seconds since the epoch, moved by hand."""
+    """A monotonic clock and a wall clock that the test moves."""
 
     passed = 0.0
 
     def monotonic(self) -> float:
-        """Since some moment."""
+        """Return the seconds that have passed."""
         return self.passed
 
     def now(self) -> float:
-        """Since the epoch."""
+        """Return the seconds since the epoch."""
         return NOW + self.passed
 
 
@@ -44,13 +44,13 @@ async def server() -> AsyncIterator[OAuthServer]:
 
 @pytest.fixture
 async def made(server: OAuthServer) -> AsyncIterator[Brokers]:
-    """Brokers with nobody logged in yet."""
+    """Credential brokers without a login."""
     async with brokers(server) as found:
         yield found
 
 
 async def log_in_at(made: Brokers, time: Time) -> None:
-    """Log in, by the clock of the test."""
+    """Log in, at the time of the test's clock."""
     tokens = await log_in(made.server, made.vault)
     assert tokens.login is not None
     tokens = replace(tokens, made_at=time.now(), login=replace(tokens.login, at=time.now()))
@@ -58,7 +58,7 @@ async def log_in_at(made: Brokers, time: Time) -> None:
 
 
 def process(made: Brokers, time: Time, connection: Connection | None = None) -> TokenRefresher:
-    """What one process has of the connection."""
+    """Make the token refresher that one process has for the connection."""
     meant = connection or LoggedIn(server_url=made.server.mcp)
     assert isinstance(meant, LoggedIn | ClientCredentials | OAuthToken)
     http = made.pools.http(server_url=made.server.mcp)
@@ -68,7 +68,7 @@ def process(made: Brokers, time: Time, connection: Connection | None = None) -> 
 
 
 async def test_a_login_is_refreshed_with_its_resource(server: OAuthServer, made: Brokers) -> None:
-    """RFC 8707: the resource is in the refresh, too; the newest refresh token is the one that is sent."""
+    """RFC 8707: each refresh names the resource, too, and sends the newest refresh token."""
     time = Time()
     await log_in_at(made, time)
     one = process(made, time)
@@ -85,7 +85,7 @@ async def test_a_login_is_refreshed_with_its_resource(server: OAuthServer, made:
 
 
 async def test_processes_share_a_refresh(server: OAuthServer, made: Brokers) -> None:
-    """Ten of them want a token at once: one asks."""
+    """If ten processes need a new token at the same time, only one of them requests it."""
     time = Time()
     await log_in_at(made, time)
     processes = [process(made, time) for _ in range(10)]
@@ -96,7 +96,7 @@ async def test_processes_share_a_refresh(server: OAuthServer, made: Brokers) -> 
 
 
 async def test_a_login_that_ended_is_asked_for_once(server: OAuthServer, made: Brokers) -> None:
-    """A refresh token that was refused is not sent again; the operator is told what to run, once."""
+    """A refused refresh token is not sent again; the log says once which command the operator must run."""
     time = Time()
     await log_in_at(made, time)
     one = process(made, time)
@@ -117,7 +117,7 @@ async def test_a_login_that_ended_is_asked_for_once(server: OAuthServer, made: B
 
 
 async def test_a_failed_refresh_is_tried_again_later(server: OAuthServer, made: Brokers) -> None:
-    """An outage ends no login, and is not asked about at once."""
+    """If the token endpoint fails, the login goes on, and the refresh is retried only after a few seconds."""
     time = Time()
     await log_in_at(made, time)
     one = process(made, time)
@@ -134,7 +134,7 @@ async def test_a_failed_refresh_is_tried_again_later(server: OAuthServer, made: 
 
 
 async def test_a_logout_is_noticed(server: OAuthServer, made: Brokers) -> None:
-    """A token that would be good for an hour is given out no longer than five seconds."""
+    """Five seconds after a logout, a process no longer uses the token, though it has not expired."""
     time = Time()
     await log_in_at(made, time)
     one = process(made, time)
@@ -147,7 +147,7 @@ async def test_a_logout_is_noticed(server: OAuthServer, made: Brokers) -> None:
 
 
 async def test_a_login_anew_takes_the_place_of_the_last(server: OAuthServer, made: Brokers) -> None:
-    """Without a refresh, and without a restart."""
+    """Five seconds after a new login a process uses its token, without a refresh or a restart."""
     time = Time()
     await log_in_at(made, time)
     one = process(made, time)
@@ -159,7 +159,7 @@ async def test_a_login_anew_takes_the_place_of_the_last(server: OAuthServer, mad
 
 
 async def test_a_record_that_is_away_ends_no_token(server: OAuthServer, made: Brokers) -> None:
-    """What is good is used to its end; nothing is refreshed without the others."""
+    """If the token store fails, a process uses its token until it expires, and does not refresh it."""
     time = Time()
     await log_in_at(made, time)
     one = process(made, time)
@@ -174,7 +174,7 @@ async def test_a_record_that_is_away_ends_no_token(server: OAuthServer, made: Br
 
 
 async def test_tokens_that_could_not_be_kept_are_kept_later(server: OAuthServer, made: Brokers) -> None:
-    """A refresh whose answer the record did not take is written as soon as it does; no second one is made."""
+    """Tokens that could not be saved are saved when the store works again, without a second refresh."""
     time = Time()
     await log_in_at(made, time)
     one = process(made, time)
@@ -201,7 +201,7 @@ async def test_tokens_that_could_not_be_kept_are_kept_later(server: OAuthServer,
     ],
 )
 async def test_a_login_is_used_for_nothing_else(server: OAuthServer, made: Brokers, other: LoggedIn) -> None:
-    """The configuration names another server, issuer or client by now: its token goes nowhere."""
+    """If the configured server, issuer or client has changed, the token of the old login is not used."""
     time = Time()
     await log_in_at(made, time)
     meant = replace(other, server_url=other.server_url.replace("{URL}", server.url))
@@ -212,8 +212,8 @@ async def test_a_login_is_used_for_nothing_else(server: OAuthServer, made: Broke
 
 
 async def test_client_credentials(server: OAuthServer, made: Brokers) -> None:
-    """The client's own token, for the server; one request for all processes, and the secret in no place's
-    name."""
+    """Processes share one token of the client; no name in the token store contains the client's secret,
+    and the server's metadata is read only once."""
     time = Time()
     machine = ClientCredentials(server.url, "machine", "s3cret:&", server.mcp, ("read",))
     one, other = (process(made, time, machine) for _ in range(2))
@@ -236,7 +236,7 @@ async def test_client_credentials(server: OAuthServer, made: Brokers) -> None:
 
 
 async def test_a_connection_is_of_one_server(server: OAuthServer, made: Brokers) -> None:
-    """A tool gets no client with its token, and another server no header."""
+    """A login's token is given only for its own MCP server, not to a tool or for another URL."""
     await log_in(server, made.vault)
     broker: CredentialBroker = made.broker()
     with pytest.raises(HttpFailure, match="not set up"):

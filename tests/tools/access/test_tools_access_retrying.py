@@ -1,4 +1,4 @@
-"""What a service says of when to ask again, as a header has it."""
+"""When to retry a request to a service: the headers that say so, and the wait."""
 
 import time
 
@@ -28,12 +28,12 @@ PAST = "Sat, 21 Nov 2020 13:07:00 GMT"
     ],
 )
 def test_what_is_told(status: int, headers: dict[str, str], seconds: float | None) -> None:
-    """``Retry-After`` first, then the reset of the limit that is used up, as a date or in seconds."""
+    """The wait comes from ``Retry-After``, or else after a 429 from the reset of a used-up rate limit."""
     assert parse_retry_after(status, CIMultiDict(headers)) == seconds
 
 
 def test_a_date_to_come_is_so_far_away() -> None:
-    """A limit that begins anew at a moment is waited for until then."""
+    """A rate limit's reset that is a date gives the seconds until that date."""
     moment = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 1000))
     retry_after_s = parse_retry_after(
         429, CIMultiDict({"ratelimit-remaining": "0", "ratelimit-reset": moment})
@@ -60,5 +60,5 @@ def test_a_date_to_come_is_so_far_away() -> None:
 def test_what_is_waited(
     status: int, retry_after_s: float | None, attempt: int, repeatable: bool, wait: float | None
 ) -> None:
-    """A growing wait, or the service's own if it is short; none where the request may have been taken."""
+    """The wait grows by attempt or is the service's own if short; ``None`` means that no retry is safe."""
     assert wait_before_retry(status, retry_after_s, attempt, repeatable=repeatable) == wait

@@ -1,4 +1,4 @@
-"""What the contract of a tool promises beside its arguments: start, retries, output, taint, pages."""
+"""The contract of a tool apart from its arguments: start, retries, output, untrusted results, pages."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ EFFECT: dict[str, Any] = {"effect": "state_change", "redaction": Redaction(outpu
 async def test_start_is_told_between_row_and_effect(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule W8: a call is told of when its row is open and before its effect, with redacted arguments."""
+    """Rule W8: the runner reports a call after it opened the row and before the effect, redacted."""
     order: list[Any] = []
 
     @tool(effect="state_change", redaction=Redaction(private_arguments=("pin",)))
@@ -60,7 +60,7 @@ async def test_start_is_told_between_row_and_effect(
 async def test_start_is_not_told_of_what_does_not_run(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """A call that is refused, or answered with an earlier result, never starts."""
+    """The runner reports no start of a call that it refuses or answers with an earlier result."""
     started: list[str] = []
 
     @tool(**EFFECT)
@@ -78,7 +78,7 @@ async def test_start_is_not_told_of_what_does_not_run(
 
 
 class Flaky:
-    """A tool that fails a few times before it goes well."""
+    """A tool that raises the given failures, one per call, and then succeeds."""
 
     def __init__(self, *failures: BaseException, **options: Any) -> None:
         self.left = list(failures)
@@ -99,7 +99,7 @@ class Flaky:
 
 @pytest.fixture
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries come at once."""
+    """Remove the wait before retries."""
     monkeypatch.setattr("proxy.tools.running.execution._FIRST_WAIT_S", 0.0)
 
 
@@ -129,7 +129,7 @@ async def test_what_may_pass_is_tried_again(
     times: int,
     ok: bool,
 ) -> None:
-    """A failure that may pass is tried again, as often as the tool says; any other is not."""
+    """The runner retries a transient failure as often as the tool declares, and no other failure."""
     flaky = Flaky(failure, failure, retries=retries)
     result = await (await make_runner([flaky.tool])).run(call("flaky"), context)
     assert (result.ok, flaky.times) == (ok, times)
@@ -140,7 +140,7 @@ async def test_what_may_pass_is_tried_again(
 async def test_an_effect_is_retried_under_one_key(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R5: every try of an effect has the same idempotency key, and another call another."""
+    """Rule R5: all retries of a call have the same idempotency key, and another call has another key."""
     flaky = Flaky(ConnectionResetError(), ConnectionResetError(), retries=2, repeatable=True, **EFFECT)
     runner = await make_runner([flaky.tool])
     assert (await runner.run(call("flaky"), context)).ok
@@ -151,7 +151,7 @@ async def test_an_effect_is_retried_under_one_key(
 
 
 async def test_an_effect_without_a_key_is_not_retried() -> None:
-    """Rule R5: a tool whose retries could repeat its effect does not load."""
+    """Rule R5: a tool with an effect and retries, but without an idempotency key, does not load."""
 
     @tool(retries=1, **EFFECT)
     async def act() -> None:
@@ -163,7 +163,7 @@ async def test_an_effect_without_a_key_is_not_retried() -> None:
 
 @pytest.mark.parametrize("options", [{"retries": -1}, {"retries": 6}, {"cache_ttl_s": -1}])
 def test_bounds_of_the_declaration(options: dict[str, Any]) -> None:
-    """Numbers out of their bounds do not load."""
+    """A tool whose numbers of retries or cache seconds are out of range does not load."""
 
     @tool(**READ, **options)
     async def act() -> None:
@@ -186,7 +186,7 @@ class Price(BaseModel):
 async def test_output_is_held_to_its_model(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """What a tool promised is what the model reads: validated, completed, unknown fields dropped."""
+    """The runner validates a result by the output model, fills in defaults and drops unknown fields."""
 
     @tool(effect="read_only", redaction=Redaction(output=("amount",)), output=Price)
     async def price(kind: str) -> Any:
@@ -208,7 +208,7 @@ async def test_output_is_held_to_its_model(
 
 
 def test_output_paths_are_checked() -> None:
-    """Rule T4: a redaction path that the output model does not have does not load."""
+    """Rule T4: a tool with a redaction path that its output model does not have does not load."""
 
     @tool(effect="read_only", redaction=Redaction(output=("amout",)), output=Price)
     async def price() -> None:
@@ -222,7 +222,7 @@ def test_output_paths_are_checked() -> None:
 
 
 async def test_a_connection_is_asked_for_by_name(make_runner: MakeRunner) -> None:
-    """Rule T6: a tool gets the client of its connection and hosts, or one that says it is not set up."""
+    """Rule T6: a tool gets the HTTP client of its connection; calls of a missing connection fail."""
     from proxy.tools import HttpClient
 
     asked: list[tuple[str, tuple[str, ...]]] = []
@@ -274,7 +274,7 @@ async def send() -> str:
 
 @tool(egress=True, **READ)
 async def look_up() -> str:
-    """Carry words out."""
+    """Look something up at another site."""
     return "found"
 
 
@@ -302,7 +302,7 @@ async def test_after_untrusted(
     guarded: str | None,
     open_: str | None,
 ) -> None:
-    """Rule T2: once a stranger's text was read, effects and egress need an approval unless allowed."""
+    """Rule T2: after an untrusted result, effects and egress need an approval unless the policy says no."""
     cases: list[tuple[Literal["approve", "allow"] | None, str | None]] = [
         ("approve", guarded),
         (None, guarded),
@@ -324,7 +324,7 @@ async def test_after_untrusted(
 async def test_calls_of_the_same_turn_were_written_before(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Calls that the model wrote before it read the stranger's text are not held up by it."""
+    """An untrusted result does not affect calls of the same turn, which the model wrote before it."""
     runner = await make_runner(ALL)
     results = await runner.run_many([call("page"), call("send", "{}", 1), call("look_up", "{}", 2)], context)
     assert [one.error_code for one in results] == [None, None, None]
@@ -332,7 +332,7 @@ async def test_calls_of_the_same_turn_were_written_before(
 
 
 async def test_taint_from_before_the_run(make_runner: MakeRunner, call: MakeCall) -> None:
-    """A restored history with a stranger's text guards the first turn already."""
+    """If the restored history has an untrusted result, calls of the first turn need approvals, too."""
     ledger = RunLedger()
     ledger.mark_untrusted("web__fetch_page")
     runner = await make_runner(ALL)
@@ -343,7 +343,7 @@ async def test_taint_from_before_the_run(make_runner: MakeRunner, call: MakeCall
 async def test_another_run_is_not_tainted(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """What one run has read does not bind another."""
+    """An untrusted result of one run does not affect another run."""
     runner = await make_runner(ALL)
     await runner.run(call("page"), context)
     other = RunContext("run_2", 2, "open", ledger=RunLedger())
@@ -353,7 +353,7 @@ async def test_another_run_is_not_tainted(
 async def test_one_policys_guard_outweighs_anothers_word(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T2: the effective policy is the intersection, for after_untrusted too."""
+    """Rule T2: of two policies the stricter value of after_untrusted holds."""
     runner = await make_runner(ALL, policy=Policy(allow=("*",), after_untrusted="allow"))
     await runner.run(call("page"), context)
     silent, strict = Policy(allow=("*",)), Policy(allow=("*",), after_untrusted="approve")
@@ -377,7 +377,7 @@ async def test_one_policys_guard_outweighs_anothers_word(
     ],
 )
 async def test_policy_reads_safety(pattern: str, outcome: str) -> None:
-    """Rule T2: patterns over a tool's safety metadata ask for an approval, and the rule is named."""
+    """Rule T2: a tool whose safety metadata match a pattern needs an approval, and the rule is named."""
 
     @tool(safety={"threat_level": "high", "category": ["mail", "payments"], "reviewed": False}, **READ)
     async def pay() -> None:
@@ -393,7 +393,7 @@ async def test_policy_reads_safety(pattern: str, outcome: str) -> None:
 
 
 async def test_handles_are_bound_to_their_caller() -> None:
-    """Rule R3: another caller's handle is unknown, as a made-up one is."""
+    """Rule R3: for another caller a handle is as unknown as an invented one."""
     paged_results = PagedResults()
     handle = paged_results.keep("ada", "text", untrusted=True)
     assert handle is not None
@@ -407,7 +407,7 @@ async def test_handles_are_bound_to_their_caller() -> None:
 
 
 async def test_paged_results_are_bounded() -> None:
-    """Time, number and bytes are bounded, and one caller cannot push out another's."""
+    """Kept results are limited in time, number and bytes, and one caller cannot evict another's."""
     now = 0.0
     paged_results = PagedResults(max_bytes=16_000, max_per_caller=3, keep_s=10, clock=lambda: now)
     other = paged_results.keep("bob", "b" * 100, untrusted=False)
@@ -427,7 +427,7 @@ async def test_paged_results_are_bounded() -> None:
 
 @given(st.text(max_size=200), st.integers(4, 50))
 async def test_pages_lose_nothing(text: str, size: int) -> None:
-    """Whatever the characters, pages of whole characters within the bound make up the text."""
+    """The pages of any text have whole characters, keep to the size limit, and make up the text."""
     paged_results = PagedResults()
     handle = paged_results.keep("ada", text, untrusted=False)
     assert handle is not None
@@ -448,7 +448,7 @@ async def test_pages_lose_nothing(text: str, size: int) -> None:
 async def test_rich_results_say_what_is_left_out(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """The model gets the text and the links, and is told of each image; redaction sees the parts."""
+    """The model gets text and links and a note about each image left out; redaction sees the parts."""
 
     @tool(effect="read_only", redaction=Redaction(output=("images.*.bytes", "links.*.uri")))
     async def look() -> RichResult:
@@ -474,7 +474,7 @@ async def test_rich_results_say_what_is_left_out(
 
 
 async def test_rich_results_are_bounded(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
-    """Rule T7: the bound of a result holds for rich ones, huge ones too."""
+    """Rule T7: the size limit of results holds for rich results, too, however large they are."""
 
     @tool(**READ)
     async def look(n: int) -> RichResult:
@@ -494,7 +494,7 @@ async def test_rich_results_are_bounded(make_runner: MakeRunner, context: RunCon
 async def test_a_tool_that_blocks_the_loop_is_named(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """A tool that keeps the event loop for over 100 ms is named in the log, and its result stands."""
+    """If a tool blocks the event loop for over 100 ms, the log names the tool; its result is kept."""
 
     @tool(**READ)
     async def block() -> str:
@@ -520,26 +520,26 @@ async def test_a_tool_that_blocks_the_loop_is_named(
 
 
 class SlowToCheck(BaseModel):
-    """An output whose validator takes its time."""
+    """An output whose validator blocks for 0.12 seconds."""
 
     n: int
 
     @field_validator("n")
     @classmethod
     def check(cls, value: int) -> int:
-        """Take it."""
+        """Block."""
         time.sleep(0.12)
         return value
 
 
 class SlowToShow(BaseModel):
-    """An output whose serializer takes its time."""
+    """An output whose serializer blocks for 0.12 seconds."""
 
     n: int
 
     @field_serializer("n")
     def shown(self, value: int) -> int:
-        """Take it."""
+        """Block."""
         time.sleep(0.12)
         return value
 
@@ -548,7 +548,7 @@ class SlowToShow(BaseModel):
 async def test_an_output_that_blocks_the_loop_is_named(
     make_runner: MakeRunner, context: RunContext, call: MakeCall, model: type[BaseModel]
 ) -> None:
-    """Checking and writing a result runs the tool's own code on the event loop, and is watched as well."""
+    """The log names a tool whose output validator or serializer blocks the event loop, too."""
 
     @tool(output=model, **READ)
     async def give() -> dict[str, int]:
@@ -563,7 +563,7 @@ async def test_an_output_that_blocks_the_loop_is_named(
 
 
 async def test_watching_changes_nothing() -> None:
-    """Results, exceptions and cancellations pass through as with a plain await."""
+    """``watch_steps`` passes results, exceptions and cancellations through like a plain await."""
     reports: list[float] = []
     moments = (ThreadUse(0.0, float(moment), 0) for moment in range(100))
 
@@ -593,7 +593,7 @@ async def test_watching_changes_nothing() -> None:
 
 
 def test_a_busy_machine_is_no_tools_fault() -> None:
-    """A step counts by its processor time, and by the time that passed only where it made the thread wait."""
+    """A step counts by its CPU time, or by its wall-clock time if it made the thread wait."""
     began = ThreadUse(10.0, 2.0, 5)
     assert blocked_s(began, ThreadUse(19.0, 2.25, 5)) == 0.25
     assert blocked_s(began, ThreadUse(19.0, 2.25, 6)) == 9.0
@@ -602,7 +602,7 @@ def test_a_busy_machine_is_no_tools_fault() -> None:
     assert thread_use().waits > before.waits
 
 
-# --- whatever the arguments ---------------------------------------------------------------------
+# --- any arguments ------------------------------------------------------------------------------
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -627,7 +627,7 @@ PROPERTY = settings(
 async def test_no_argument_string_repeats_an_effect_by_retries(
     make_runner: MakeRunner, texts: list[str], failures: int
 ) -> None:
-    """Rules T3 and R5: whatever the arguments, retries and repeats of a call are one effect to a service."""
+    """Rules T3 and R5: with any arguments, retries and repeats of a call use one idempotency key."""
     effects: dict[str, tuple[int, str]] = {}
     tries: list[str] = []
 
@@ -647,14 +647,14 @@ async def test_no_argument_string_repeats_an_effect_by_retries(
     assert {one.error_code for one in results if not one.ok} <= {"invalid_json", "invalid_arguments"}
     assert [one.content for one in results[: len(texts)]] == [one.content for one in results[len(texts) :]]
     assert len(tries) == (failures + 1) * len(effects)
-    # Equal values in two spellings (1 and the default) may be two calls; more effects than calls never.
+    # Equal values in two spellings (1 and the default) may be two calls, but there is no extra effect.
     assert len(set(effects.values())) <= len(effects) <= len(good)
 
 
 @PROPERTY
 @given(texts=st.lists(argument_texts, min_size=1, max_size=5))
 async def test_no_argument_string_confuses_the_cache(make_runner: MakeRunner, texts: list[str]) -> None:
-    """Whatever the arguments, a kept result is that of an equal call, and it is made once."""
+    """With any arguments, the cache answers only equal calls, and a second run makes no call again."""
     made: list[tuple[int, str]] = []
 
     @tool(cache_ttl_s=60, **READ)
@@ -679,7 +679,7 @@ async def test_no_argument_string_confuses_the_cache(make_runner: MakeRunner, te
 @PROPERTY
 @given(secret=st.text(alphabet="abcdefghijkmnpqrstuvwxyz0123456789", min_size=4, max_size=20))
 async def test_no_private_argument_gets_out(make_runner: MakeRunner, log: MemoryLog, secret: str) -> None:
-    """Rule T4: a private argument is in no message, row or log line, even where a tool's words quote it."""
+    """Rule T4: a private argument is in no message, row or log line, even if the tool's error quotes it."""
     secret = f"Zq{secret}"
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("pin",)))

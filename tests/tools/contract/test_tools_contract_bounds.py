@@ -1,4 +1,4 @@
-"""Bounds of arguments as policy: what they refuse, in which words, and that nothing gets around them."""
+"""Bounds of arguments in the policy: what they refuse, with which message, and how defaults count."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ values = st.recursive(
 
 
 def test_bounds_that_refuse_other_values_are_not_equal() -> None:
-    """Rule T2: 1 and true are equal to Python; bounds of the two are not, since equal ones are shared."""
+    """Rule T2: bounds with 1 and with true are not equal, although 1 == True in Python."""
     assert ArgumentBound(enum=(1,)) != ArgumentBound(enum=(True,))
     assert ArgumentBound(enum=("a", 0)) != ArgumentBound(enum=("a", False))
     assert ArgumentBound(enum=(1,)) == ArgumentBound(enum=(1.0,))
@@ -58,7 +58,7 @@ def test_bounds_that_refuse_other_values_are_not_equal() -> None:
 def test_a_bound_says_of_what_kind_a_value_is_too(
     bound: ArgumentBound, fits: list[Any], refused: list[Any]
 ) -> None:
-    """Rule T2: what is inside passes; what is outside, or of another kind, does not."""
+    """Rule T2: a bound accepts values within it, and refuses values outside it or of another type."""
     assert [value for value in fits if bound.violation(value)] == []
     assert [value for value in refused if not bound.violation(value)] == []
 
@@ -90,7 +90,7 @@ def test_a_bound_says_of_what_kind_a_value_is_too(
     ],
 )
 def test_paths(path: str, bound: ArgumentBound, arguments: dict[str, Any], words: str | None) -> None:
-    """A path finds its value at any depth; what stands in its way is refused rather than let through."""
+    """A path finds values at any depth; arguments that block the path are refused, not let through."""
     found = find_violation({path: bound}, arguments, {})
     assert found == (None if words is None else (path, words))
 
@@ -100,19 +100,19 @@ def test_paths(path: str, bound: ArgumentBound, arguments: dict[str, Any], words
     ["", "(", "a)|(b", "(?=a)", r"(a)\1", "((a{99}){99}){99}", "a" * (MAX_PATTERN + 1), "(?x)a # "],
 )
 def test_a_pattern_that_cannot_be_used_is_refused(pattern: str) -> None:
-    """What no linear engine takes, what grows too large in it and what is no whole pattern is an error."""
+    """A pattern that is invalid, too large, or not supported by a linear-time engine is an error."""
     with pytest.raises(ValueError, match="pattern"):
         ArgumentBound(pattern=pattern)
 
 
 def test_no_pattern_takes_long() -> None:
-    """A pattern that would keep a backtracking engine busy for years is done at once."""
+    """A pattern with catastrophic backtracking is matched quickly."""
     assert ArgumentBound(pattern="(a*)*b").violation("a" * 100_000) != ""
 
 
 @given(value=values, length=st.integers(0, 5))
 def test_bounds_judge_anything(value: Any, length: int) -> None:
-    """Rule T3: whatever JSON a model sends, a bound answers, and repeats no text that it refused."""
+    """Rule T3: a bound judges any JSON without an exception, and its message quotes no refused text."""
     for bound in (
         ArgumentBound(max_length=length),
         ArgumentBound(min=0, max=1),
@@ -125,26 +125,26 @@ def test_bounds_judge_anything(value: Any, length: int) -> None:
 
 
 class Deep(BaseModel):
-    """Options with defaults of their own."""
+    """Options with a default."""
 
     depth: int = 5
 
 
 class Round(BaseModel):
-    """One of two kinds."""
+    """One variant of a shape, with a default."""
 
     kind: Literal["round"]
     n: int = 7
 
 
 class Flat(BaseModel):
-    """The other, which has no number of its own."""
+    """The other variant of a shape, without a number."""
 
     kind: Literal["flat"]
 
 
 class Search(BaseModel):
-    """Every kind of thing that may be left out."""
+    """Arguments with every kind of optional field."""
 
     most: int = 2
     unit: str = Field(default="metric", alias="in")
@@ -164,7 +164,7 @@ def search(query: Search) -> str:
 
 @tool(effect="read_only", redaction=Redaction(), strict=True)
 def search_strictly(most: int | None = 2) -> str:
-    """Search; strict mode offers no default, and a model may leave it out all the same."""
+    """Search; strict mode offers no default, but a model may still leave the argument out."""
     return str(most)
 
 
@@ -231,7 +231,7 @@ DEFAULT = "must be given, since its default is not allowed: it "
 def test_a_bound_judges_what_is_left_out_by_its_default(
     target: Any, path: str, bound: ArgumentBound, arguments: dict[str, Any], words: str
 ) -> None:
-    """Rule T2: what a tool takes where an argument is left out is within the bound, too."""
+    """Rule T2: if the model leaves an argument out, the bound applies to the default in the schema."""
     spec = FunctionProvider("t", [target]).specs[0]
     policy = Policy(allow=("*",), arguments={"t__*": {path: bound}})
     admitted = admit(ToolCall("call_1", spec.name, json.dumps(arguments), 0), spec, policy, untrusted="")
@@ -262,7 +262,7 @@ def test_a_bound_judges_what_is_left_out_by_its_default(
 def test_a_default_that_its_bound_refuses_is_known_beforehand(
     target: Any, path: str, bound: ArgumentBound, needed: bool
 ) -> None:
-    """Who bounds an argument can be told that it must be given from then on."""
+    """``must_be_given`` says whether a bound refuses the default, so that the argument must be given."""
     spec = FunctionProvider("t", [target]).specs[0]
     assert must_be_given(bound, path, spec.schema_with_defaults) is needed
 
@@ -280,7 +280,7 @@ def pay(to: str, amount: int) -> str:
 async def test_the_runner_refuses_what_is_out_of_bounds(
     make_runner: Any, log: Any, context: RunContext, call: Callable[..., ToolCall]
 ) -> None:
-    """Rule T2: a call out of bounds is denied, told so without its arguments, and on record redacted."""
+    """Rule T2: a call out of bounds is denied with a message without its values; its row is redacted."""
     RAN.clear()
     bounds = {"t__*": {"amount": ArgumentBound(max=100)}}
     runner = await make_runner([pay], policy=Policy(allow=("*",), arguments=bounds))
@@ -303,7 +303,7 @@ async def test_the_runner_refuses_what_is_out_of_bounds(
 async def test_every_policy_bounds(
     make_runner: Any, context: RunContext, call: Callable[..., ToolCall]
 ) -> None:
-    """Rule T2: bounds of all policies that must agree hold together."""
+    """Rule T2: a call must be within the bounds of all policies that apply."""
     RAN.clear()
     narrow = Policy(allow=("*",), arguments={"t__pay": {"to": ArgumentBound(enum=("me",))}})
     wide = Policy(allow=("*",), arguments={"t__pay": {"amount": ArgumentBound(max=100)}})
@@ -318,7 +318,7 @@ async def test_every_policy_bounds(
 async def test_arguments_that_do_not_fit_the_tool_are_said_first(
     make_runner: Any, context: RunContext, call: Callable[..., ToolCall]
 ) -> None:
-    """Rule T3: what the tool itself does not take is invalid_arguments, whatever the policy says."""
+    """Rule T3: arguments that do not fit the tool's schema are invalid_arguments before bounds apply."""
     bounds = {"t__pay": {"amount": ArgumentBound(max=100)}}
     runner = await make_runner([pay], policy=Policy(allow=("*",), arguments=bounds))
     result = await runner.run(call("pay", '{"to":"x","amount":"101"}'), context)
@@ -326,7 +326,7 @@ async def test_arguments_that_do_not_fit_the_tool_are_said_first(
 
 
 def test_a_bound_in_words() -> None:
-    """An operator reads what a bound says."""
+    """The text of a bound describes all its parts for the operator."""
     bound = ArgumentBound(
         enum=("a", True, 2), min=1, max=1_000_000, max_length=3, pattern="a+", required=True
     )

@@ -1,4 +1,4 @@
-"""Images of tools: what passes, what is left out, and that no byte of one is seen elsewhere."""
+"""Images of tools: which pass, which are left out, and that no record contains their bytes."""
 
 import asyncio
 import base64
@@ -35,7 +35,7 @@ def data_url(data: bytes, kind: str = "image/png") -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_four_kinds_pass(kind: str) -> None:
-    """Bytes and a data URL of them come to the same: a data URL, the type, the size."""
+    """PNG, JPEG, GIF and WebP pass; bytes and a data URL of them give the same result."""
     data = KINDS[kind]
     for image in (Image(data, kind), Image(url=data_url(data, kind)), Image(data, f"{kind.upper()}; q=1")):
         checked = check_images([image], ImageBounds())
@@ -74,7 +74,7 @@ def test_four_kinds_pass(kind: str) -> None:
     ],
 )
 def test_what_does_not_fit_is_left_out(image: Image, why: str) -> None:
-    """The model is told which image, and why."""
+    """An image that is not accepted is left out, and a note tells the model why."""
     checked = check_images([image], ImageBounds(max_bytes=1000))
     assert checked.images == ()
     (note,) = checked.notes
@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_left_out(image: Image, why: str) -> None:
 
 
 def test_an_address_passes_as_it_is() -> None:
-    """A provider fetches it; where a stranger says the address it does not."""
+    """An image's public URL is passed on unchanged, unless URLs are not allowed."""
     image = Image(url="https://a.example/x.png?a=1", title="a  map\nof it")
     (one,) = check_images([image], ImageBounds()).images
     assert (one.url, one.size, one.words) == (
@@ -95,7 +95,7 @@ def test_an_address_passes_as_it_is() -> None:
 
 
 def test_images_are_bounded_together() -> None:
-    """Rule T7: bytes count over all images of a result, in order, and so does their number."""
+    """Rule T7: the limits of bytes and number count over all images of a result, in order."""
     three = [Image(PNG, "image/png", str(n)) for n in range(3)]
     checked = check_images(three, ImageBounds(max_bytes=2 * len(PNG)))
     assert [image.title for image in checked.images] == ["0", "1"]
@@ -107,7 +107,7 @@ def test_images_are_bounded_together() -> None:
 
 
 class Odd(str):
-    """Text that lies about itself."""
+    """Text that returns a wrong length and cannot be encoded."""
 
     __slots__ = ()
 
@@ -122,13 +122,13 @@ class Odd(str):
     "image", [None, "x", Image("text", "image/png"), Image(PNG, 5), Image(PNG, "image/png", url="https://a.example/")]  # type: ignore[arg-type]
 )  # fmt: skip
 def test_what_is_no_image_is_a_failure(image: Any) -> None:
-    """An object of another kind, parts of another type, both ways at once."""
+    """An object that is no valid image, or has both data and a URL, fails the call."""
     with pytest.raises(ToolFailure):
         check_images([image], ImageBounds())
 
 
 def test_texts_that_lie_are_taken_plainly() -> None:
-    """A subclass of ``str`` has no say."""
+    """The proxy does not call the overridden methods of a subclass of ``str``."""
     (one,) = check_images([Image(PNG, "image/png", Odd("a title of some length"))], ImageBounds()).images
     assert one.title == "a title of some length"
 
@@ -143,7 +143,7 @@ def test_texts_that_lie_are_taken_plainly() -> None:
     )
 )  # fmt: skip
 def test_nothing_odd_gets_through(image: Image) -> None:
-    """Whatever an image says of itself: it passes as base64 of a known kind or as an address, or not."""
+    """Any image passes as valid base64 or as an https URL, is left out with a note, or fails."""
     try:
         checked = check_images([image], ImageBounds(max_bytes=30))
     except ToolFailure:
@@ -158,7 +158,7 @@ def test_nothing_odd_gets_through(image: Image) -> None:
 
 
 def test_words_about_images_count_as_result() -> None:
-    """Rule T7: text, notes and whatever a wire says in place of images fit into the bound together."""
+    """Rule T7: text, notes and the texts that can replace images fit into the size limit together."""
     images = [Image(PNG, "image/png", "x" * 90)] * 3 + [Image(b"no", "image/png", "y" * 90)]
     for bound in (256, 700, 1500):
         output = to_output(RichResult("z" * 5000, images=images), bound)
@@ -170,12 +170,12 @@ def test_words_about_images_count_as_result() -> None:
         assert truncated
         assert len("\n".join([text, *said])) <= bound
     assert (len(output.images), output.weight) == (3, 5000 + 3 * len(PNG))
-    # Where there is no room for words about them, there are none.
+    # If there is no room for texts about the images, the images are dropped.
     assert to_output(RichResult("", images=images), 256).images == ()
 
 
 def test_the_whole_of_a_long_text_can_be_read_on() -> None:
-    """The text beside images is cut and kept like any other."""
+    """A long text with images is truncated and kept for paging like any other text."""
     kept: list[str] = []
 
     def keep(whole: str) -> str:
@@ -192,7 +192,7 @@ def test_the_whole_of_a_long_text_can_be_read_on() -> None:
 async def test_no_byte_of_an_image_is_on_record(
     make_runner: MakeRunner, context: RunContext, call: MakeCall, log: MemoryLog
 ) -> None:
-    """Rule R3: the result has it; row, log, redacted views and representations do not."""
+    """Rule R3: the result has the image, but its row, the log, redacted views and reprs do not."""
 
     @tool(**READ)
     async def draw() -> RichResult:
@@ -211,7 +211,7 @@ async def test_no_byte_of_an_image_is_on_record(
 
 
 async def test_the_policy_bounds_images(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
-    """The smaller of two policies' bounds holds; 0 passes none."""
+    """The policy's limit of image bytes decides whether an image passes; with 0 none passes."""
 
     @tool(**READ)
     async def draw() -> RichResult:
@@ -229,7 +229,7 @@ async def test_the_policy_bounds_images(make_runner: MakeRunner, context: RunCon
 async def test_an_untrusted_tools_addresses_stay(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """What a stranger wrote must not make the provider fetch an address."""
+    """Image URLs of an untrusted tool are left out, so that no provider fetches them."""
 
     @tool(**READ, untrusted_output=True)
     async def draw() -> RichResult:
@@ -244,7 +244,7 @@ async def test_an_untrusted_tools_addresses_stay(
 async def test_kept_results_have_their_images(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """A result out of the cache is the whole result."""
+    """A cached result includes its images."""
     runs = []
 
     @tool(**READ, cache_ttl_s=60)
@@ -259,7 +259,7 @@ async def test_kept_results_have_their_images(
 
 
 def test_the_tester_shows_images() -> None:
-    """An author sees what goes beside the text."""
+    """The tester shows the images of a result to the tool's author."""
 
     @tool(**READ)
     async def draw() -> RichResult:
@@ -273,7 +273,7 @@ def test_the_tester_shows_images() -> None:
 
 
 async def test_a_ledger_that_is_kept_has_no_images() -> None:
-    """Ledgers outlive their runs for repeated requests: what they keep then is text, late results too."""
+    """After a run has ended, its ledger keeps results as text with a note instead of the images."""
     (image,) = check_images([Image(PNG, "image/png", "chart")], ImageBounds()).images
     ledger = RunLedger()
     loop = asyncio.get_running_loop()
@@ -300,7 +300,7 @@ async def test_a_ledger_that_is_kept_has_no_images() -> None:
 
 
 async def test_an_equal_effect_of_a_run_has_the_same_image(make_runner: MakeRunner, call: MakeCall) -> None:
-    """Rule R5: it happens once, and both calls get its result."""
+    """Rule R5: two equal calls of a run cause one effect, and both get its image."""
     runs = []
 
     @tool(effect="external_side_effect", redaction=Redaction())

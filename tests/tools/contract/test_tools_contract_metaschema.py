@@ -1,4 +1,4 @@
-"""Whether a schema is valid, with and without asking the library."""
+"""The check whether a schema is valid: a quick one of ours, and the one of the library."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
 
 
 def nested(children: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
-    """Lists, open objects, and objects made of keywords."""
+    """A strategy for lists, open objects, and objects made of keywords."""
     return (
         st.lists(children, max_size=3)
         | st.dictionaries(st.sampled_from(["a", "b", "type"]), children, max_size=2)
@@ -42,14 +42,14 @@ def nested(children: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 
 @given(st.dictionaries(st.sampled_from(KEYWORDS), st.recursive(scalars, nested, max_leaves=8), max_size=4))
 def test_what_is_plainly_valid_is_valid(schema: dict[str, object]) -> None:
-    """Rule T8: the short way takes nothing that the metaschema of draft 2020-12 refuses."""
+    """Rule T8: the quick check accepts no schema that the metaschema of draft 2020-12 refuses."""
     if is_plainly_valid(schema):
         jsonschema_rs.meta.validate(schema)
 
 
 @pytest.mark.parametrize("keyword", KEYWORDS)
 def test_each_keyword_is_judged_as_the_library_does(keyword: str) -> None:
-    """Rule T8: what the library refuses is refused."""
+    """Rule T8: ``find_invalid`` agrees with the library on every keyword; the quick check is not laxer."""
     for value in VALUES:
         schema = {"type": "object", "properties": {"a": {keyword: value}}}
         valid = jsonschema_rs.meta.is_valid(schema)
@@ -58,13 +58,13 @@ def test_each_keyword_is_judged_as_the_library_does(keyword: str) -> None:
 
 
 def test_the_path_of_a_fault_is_said() -> None:
-    """Rule T8: whoever wrote the schema learns where."""
+    """Rule T8: ``find_invalid`` returns the path of the invalid part of a schema."""
     assert find_invalid({"properties": {"a": {"anyOf": []}}}) == "properties.a.anyOf"
     assert find_invalid({"$schema": 1}) == "$schema"
 
 
 def test_derived_schemas_do_not_load_the_library() -> None:
-    """A process whose tools are all made from models and signatures goes without."""
+    """The proxy does not import jsonschema_rs if all schemas are derived from models and signatures."""
     asked = """
 import sys, datetime
 from proxy.tools import Redaction, tool

@@ -1,4 +1,4 @@
-"""Redaction: allowlist for outputs, mask for arguments, and a bound on both; rule T4."""
+"""Redaction: an allowlist for outputs, a mask for arguments, and a size limit for both; rule T4."""
 
 import json
 from typing import Any
@@ -26,23 +26,23 @@ OUTPUT: dict[str, Any] = {
 
 
 class Text(str):
-    """A text of a library's own kind."""
+    """A subclass of ``str``, as a library may define it."""
 
 
 class Number(int):
-    """A number of one."""
+    """A subclass of ``int``."""
 
 
 class Object(dict[str, Any]):
-    """An object of one."""
+    """A subclass of ``dict``."""
 
 
 class Items(list[Any]):
-    """A list of one."""
+    """A subclass of ``list``."""
 
 
 def test_kinds_of_a_librarys_own_are_what_they_derive_from() -> None:
-    """Rule T4: what derives from text, number, object or list is bounded as one."""
+    """Rule T4: ``bounded`` cuts values of subclasses of str, int, dict and list like the base types."""
     own = Object(
         a=Text("x" * 9999), b=Items([Number(1 << 70), Number(7), True]), c=Object(d=Items([[]] * 99))
     )
@@ -74,7 +74,7 @@ def test_kinds_of_a_librarys_own_are_what_they_derive_from() -> None:
     ],
 )
 def test_only_allowlisted_output_is_shown(paths: tuple[str, ...], shown: dict[str, Any] | None) -> None:
-    """Rule T4: what no path names is not shown; a list is entered by * only."""
+    """Rule T4: only output that a path names is shown; a path reaches a list's elements by * only."""
     assert redact_output(OUTPUT, Redaction(output=paths)) == shown
 
 
@@ -86,7 +86,7 @@ def test_plain_output_needs_the_star(value: object) -> None:
 
 
 class Principal(BaseModel):
-    """Somebody with a secret, and a friend of that kind."""
+    """A person with a secret, and with a friend of the same type."""
 
     model_config = ConfigDict(extra="forbid")
     name: str
@@ -95,7 +95,7 @@ class Principal(BaseModel):
 
 
 def test_what_is_secret_by_its_type_is_private() -> None:
-    """Rule T4: a secret is masked wherever it stands, and all of a model inside itself that has one."""
+    """Rule T4: a secret type is masked at any depth, and a recursive model with a secret as a whole."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("note",)))
     async def login(
@@ -123,7 +123,7 @@ def test_what_is_secret_by_its_type_is_private() -> None:
 
 
 def test_a_model_inside_itself_without_secrets_is_shown() -> None:
-    """Only secrets are masked: what merely repeats its own form is not."""
+    """A recursive model without secrets is not masked."""
 
     class Folder(BaseModel):
         name: str
@@ -154,7 +154,7 @@ def test_private_arguments_are_masked() -> None:
 
 
 def test_what_is_in_the_way_of_a_private_path_is_masked() -> None:
-    """Rule T4: a model that gives a text where an object belongs does not show it by that."""
+    """Rule T4: if the model gives a text where a private path expects an object, the text is masked."""
     rule = Redaction(private_arguments=("person.pin", "list.*.pin"))
     arguments = {"person": "4711", "list": ["4711", None, {"pin": 1, "open": 2}]}
     assert redact_arguments(arguments, rule) == {
@@ -164,7 +164,7 @@ def test_what_is_in_the_way_of_a_private_path_is_masked() -> None:
 
 
 def test_private_values_are_masked_in_messages() -> None:
-    """Rule T4: a message that quotes a private argument is masked, longest value first."""
+    """Rule T4: private values are masked in messages, the longest value first."""
     rule = Redaction(private_arguments=("pin", "box"))
     arguments = {"pin": "12", "box": {"deep": ["1234", 77, True]}, "open": "free"}
     values = private_values(rule, arguments, {"pin": "AB"})
@@ -174,7 +174,7 @@ def test_private_values_are_masked_in_messages() -> None:
 
 
 def test_no_private_value_is_too_many_or_shows_by_the_mask() -> None:
-    """Rule T4: each of many values is masked, and one that also stands in the mask leaves it whole."""
+    """Rule T4: each of many private values is masked, even if a value is a part of the mask itself."""
     rule = Redaction(private_arguments=("names",))
     names = [f"user{number}@example.com" for number in range(200)]
     values = private_values(rule, {"names": [*names, "v", "secret", "cretin"]})
@@ -193,12 +193,12 @@ json_values = st.recursive(
 @settings(max_examples=30, deadline=None)
 @given(json_values)
 def test_whatever_is_shown_is_bounded(value: object) -> None:
-    """Rule T7: nothing that traces and rows show is ever large, and it is still JSON."""
+    """Rule T7: what traces and rows show of any value is JSON of less than 64 KiB."""
     assert len(json.dumps(bounded(value), ensure_ascii=False)) < 64 * 1024
 
 
 def test_bounds_hold_for_deep_wide_and_long() -> None:
-    """Depth, breadth, long texts and giant numbers are cut and marked."""
+    """``bounded`` cuts deep, wide and long values and giant numbers."""
     deep: Any = "leaf"
     for _ in range(60):
         deep = [deep]

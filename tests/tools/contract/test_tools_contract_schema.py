@@ -1,4 +1,4 @@
-"""Schemas: what goes on the wire, what is refused, strict mode; rule T8."""
+"""Schemas of tools: the ones sent to the model, the refused ones, and strict mode; rule T8."""
 
 import datetime
 import json
@@ -46,7 +46,7 @@ class Search(BaseModel):
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """So many closed objects, one in the other."""
+    """Closed objects, nested ``levels`` deep."""
     inner = {"a": nested(levels - 1)} if levels > 1 else {}
     return {
         "type": "object",
@@ -62,7 +62,7 @@ def schema_of(model: Any) -> dict[str, Any]:
 
 
 def test_derived_schema_is_exact() -> None:
-    """Rule T8: the wire schema is the model's: no titles, objects closed, $defs, enums and defaults kept."""
+    """Rule T8: a derived schema has no titles, closed objects, and the model's $defs, enums and defaults."""
     assert schema_of(Search) == {
         "type": "object",
         "properties": {
@@ -91,13 +91,13 @@ def test_derived_schema_is_exact() -> None:
 
 
 def test_derived_schema_is_byte_stable() -> None:
-    """Rule T7: the same model gives the same bytes every time, so that prompt caches hold."""
+    """Rule T7: the same model always gives the same bytes, so that prompt caches work."""
     assert json.dumps(schema_of(Search)) == json.dumps(schema_of(Search))
     assert list(schema_of(Search)) == ["type", "properties", "required", "additionalProperties", "$defs"]
 
 
 def test_model_that_takes_extra_fields_is_refused() -> None:
-    """Rule T3: a model that lets unknown fields in cannot be a tool's arguments."""
+    """Rule T3: a model that allows extra fields cannot be a tool's arguments."""
 
     class Open(BaseModel):
         model_config = ConfigDict(extra="allow")
@@ -143,7 +143,7 @@ def test_schema_that_no_wire_takes_is_refused(schema: Any, fault: str) -> None:
 
 
 def test_schema_that_nests_too_deeply_is_refused() -> None:
-    """Rule T8: depth is bounded, also that of a schema which contains itself."""
+    """Rule T8: a schema that nests too deeply, such as one that contains itself, is refused."""
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     schema["properties"]["a"] = schema
     with pytest.raises(ConfigError, match="nested deeper"):
@@ -151,7 +151,7 @@ def test_schema_that_nests_too_deeply_is_refused() -> None:
 
 
 def test_recursive_reference_is_taken() -> None:
-    """A schema that refers to itself is good JSON Schema and passes."""
+    """A schema with a recursive reference is valid."""
 
     class Node(BaseModel):
         children: list["Node"] = []
@@ -164,7 +164,7 @@ def test_recursive_reference_is_taken() -> None:
 
 
 def test_strict_takes_a_description_beside_a_model_that_holds_itself() -> None:
-    """Rule T8: such a reference is written out once; inside of that the description gets a union of one."""
+    """Rule T8: strict mode inlines a described recursive reference once, and then wraps it in anyOf."""
 
     class Node(BaseModel):
         kids: list[Annotated["Node", Field(description="below")]]
@@ -180,7 +180,7 @@ def test_strict_takes_a_description_beside_a_model_that_holds_itself() -> None:
 
 
 def test_strict_does_not_write_out_without_end() -> None:
-    """Models that all hold each other have more ways through them than there is time."""
+    """Strict mode refuses a schema whose references to each other would be inlined too often."""
     names = [f"N{at}" for at in range(9)]
     fields = {name: {"$ref": f"#/$defs/{name}", "description": "x"} for name in names}
     node = {"type": "object", "properties": fields, "required": names, "additionalProperties": False}
@@ -189,7 +189,7 @@ def test_strict_does_not_write_out_without_end() -> None:
 
 
 def test_strict_leaves_what_is_strict_as_it_is() -> None:
-    """Rule T8: an author's own schema goes verbatim: the order of its fields and its dialect stay."""
+    """Rule T8: strict mode leaves a schema that is already strict unchanged, with order and dialect."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -202,7 +202,7 @@ def test_strict_leaves_what_is_strict_as_it_is() -> None:
 
 @pytest.mark.parametrize("kind", [SecretStr, Path, bytes])
 def test_strict_drops_formats_that_any_text_fits(kind: type) -> None:
-    """Rule T8: that a text is secret, a path or bytes is no rule for what a model writes."""
+    """Rule T8: strict mode drops formats that any text meets: of secrets, paths and bytes."""
 
     wanted = create_model("Wanted", a=(kind, ...))
     assert to_strict(schema_of(wanted), "tool t__x")["properties"]["a"] == {"type": "string"}
@@ -294,7 +294,7 @@ def test_strict_closes_and_requires_everything() -> None:
     ],
 )
 def test_strict_refuses_with_the_path(fields: dict[str, Any], fault: str) -> None:
-    """Rule T8: what strict mode cannot say is refused with its path."""
+    """Rule T8: a schema that strict mode cannot express is refused with the path of the fault."""
     required = [] if "default" in json.dumps(fields) else ["a"]
     schema = {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
     with pytest.raises(ConfigError, match=fault):
@@ -302,7 +302,7 @@ def test_strict_refuses_with_the_path(fields: dict[str, Any], fault: str) -> Non
 
 
 def test_strict_takes_what_the_guide_lists() -> None:
-    """Rule T8: what strict mode knows stays as it was; notes that it does not take go."""
+    """Rule T8: strict mode keeps supported keywords unchanged, and drops unsupported annotations."""
     fields = {
         "text": {"type": "string", "pattern": "^[a-z]+$"},
         "mail": {"type": ["string", "null"], "format": "email"},
@@ -331,7 +331,7 @@ def test_strict_takes_what_the_guide_lists() -> None:
 
 
 def test_strict_closes_an_object_that_may_be_null() -> None:
-    """Rule T8: an object is closed, and its fields required, also where ``null`` stands beside it."""
+    """Rule T8: strict mode closes an object that may be null, and requires its fields."""
     inner = {"type": ["object", "null"], "properties": {"b": {"type": ["string", "null"]}}}
     schema = {"type": "object", "properties": {"a": inner}, "required": ["a"]}
     strict = to_strict(schema, "tool t__x")["properties"]["a"]
@@ -339,7 +339,7 @@ def test_strict_closes_an_object_that_may_be_null() -> None:
 
 
 def test_private_paths_must_exist() -> None:
-    """Rule T4: a private argument that no field has is a typing error, and refused at start."""
+    """Rule T4: a path of a private argument that the schema does not have is refused at the start."""
     schema = schema_of(Search)
     check_private_paths(schema, ("note", "slices.*.day", "slices", "extra.anything", "*"), "tool t__x")
     for path in ("nots", "slices.day", "slices.*.days", "note.a"):
@@ -348,7 +348,7 @@ def test_private_paths_must_exist() -> None:
 
 
 def test_digest_follows_the_contract() -> None:
-    """Rule T9: name, description, schema and effect make the digest; the order of keys does not."""
+    """Rule T9: the digest depends on name, description, schema and effect, but not on the order of keys."""
     base = ("t__x", "Say it", {"type": "object", "properties": {}}, ToolEffect.READ_ONLY)
     digest = spec_digest(*base)
     assert len(digest) == 64

@@ -1,4 +1,4 @@
-"""Addresses as arguments: one spelling for each, and the bounds on them hold for what is fetched."""
+"""URLs as arguments: their canonical form, and the policy's bounds for what is fetched."""
 
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ CANONICAL = [
 
 @pytest.mark.parametrize("address", CANONICAL)
 def test_the_canonical_form_is_taken(address: str) -> None:
-    """What is in its one form is that form."""
+    """A URL in canonical form stays unchanged."""
     assert canonical_url(address) == address
 
 
@@ -46,7 +46,7 @@ def test_the_canonical_form_is_taken(address: str) -> None:
     ],
 )
 def test_another_form_means_the_canonical_one(written: str, canonical: str) -> None:
-    """Each other spelling of an address leads to its one form."""
+    """Other spellings of a URL are converted to its canonical form."""
     assert canonical_url(written) == canonical
 
 
@@ -77,13 +77,13 @@ def test_another_form_means_the_canonical_one(written: str, canonical: str) -> N
     ],
 )
 def test_what_means_more_than_one_thing_has_no_form(written: str) -> None:
-    """Servers differ in what they make of these, so no bound could speak of them."""
+    """An ambiguous URL has no canonical form: servers interpret it differently, so no bound could hold."""
     assert canonical_url(written) is None
 
 
 @given(st.text(max_size=12) | st.text(alphabet="./%2eE5cf;\\a?#:@[]", max_size=16))
 def test_the_form_of_a_form_is_itself(text: str) -> None:
-    """Whatever is written, its form is stable, is what the client would send, and has no dot segments."""
+    """A canonical URL is its own canonical form, is what the client sends, and has no dot segments."""
     form = canonical_url(f"https://x.example/{text}")
     if form is not None:
         assert canonical_url(form) == form == str(URL(form))
@@ -97,7 +97,7 @@ class Where(BaseModel):
 
 
 def load(private: tuple[str, ...] = (), *, model: bool = False) -> Any:
-    """A tool that takes an address."""
+    """Load a tool that takes a URL, as a parameter or as a field of a model."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=private))
     def visit(url: Annotated[Url, Field(max_length=300)], note: str = "") -> str:
@@ -113,21 +113,21 @@ def load(private: tuple[str, ...] = (), *, model: bool = False) -> Any:
 
 
 def test_a_tool_says_which_arguments_are_addresses() -> None:
-    """By the names that a model knows them by, of a function and of a model."""
+    """A tool lists its URL arguments by the names in its schema, for functions and for models."""
     assert load().url_arguments == ("url",)
     assert load(model=True).url_arguments == ("address",)
     assert load().parameters["properties"]["url"]["type"] == "string"
 
 
 def refusal(spec: Any, arguments: dict[str, Any]) -> str:
-    """What the model is told."""
+    """The message with which a tool refuses these arguments."""
     with pytest.raises(ArgumentsInvalid) as caught:
         spec.validate(arguments)
     return str(caught.value)
 
 
 def test_the_model_is_told_the_form_that_is_taken() -> None:
-    """Rule T3: the refusal names the argument and its canonical form, but not that of a private one."""
+    """Rule T3: the refusal names the argument and its canonical form, unless the argument is private."""
     written = {"url": "https://x.example/a/../s3cret"}
     assert refusal(load(), written) == "url: must be written in its canonical form: https://x.example/s3cret"
     assert "s3cret" not in refusal(load(private=("url",)), written)
@@ -138,7 +138,7 @@ def test_the_model_is_told_the_form_that_is_taken() -> None:
 
 
 def test_bounds_of_what_is_fetched() -> None:
-    """A request has the bounds of the argument that gave its address; a page that none gave those of all."""
+    """A request to an argument's URL has the argument's bounds; a page at any other URL has all bounds."""
     one, other = ArgumentBound(pattern="https://a/.*"), ArgumentBound(max_length=20)
     bounds = FetchBounds((("https://a/1", (one,)), ("https://b/", (other,))))
     assert bounds.starting_at("https://a/1", page=False) == (one,)

@@ -1,4 +1,4 @@
-"""Validation of arguments: strict, and in words that repeat nothing; rule T3."""
+"""Validation of arguments: strict, with messages that quote no value; rule T3."""
 
 import datetime
 import json
@@ -34,34 +34,34 @@ class Trip(BaseModel):
     @field_validator("price")
     @classmethod
     def no_cents(cls, value: float) -> float:
-        """A rule of the author's own."""
+        """Refuse fractions, as a rule of the author's own."""
         if value != int(value):
             raise ValueError("whole units only")
         return value
 
     @model_validator(mode="after")
     def quoting(self) -> "Trip":
-        """A careless rule that quotes its input."""
+        """Refuse a name with a careless message that quotes it."""
         if self.by_name:
             raise ValueError(f"unknown: {self.by_name}")
         return self
 
 
 def validator(model: Any) -> ModelValidator:
-    """A validator of one model."""
+    """Make a validator for a model."""
     adapter = TypeAdapter(model)
     return ModelValidator(adapter, derive_schema(adapter, "tool t__x"))
 
 
 def problems(validate: Any, arguments: dict[str, Any]) -> tuple[str, ...]:
-    """What is wrong with the arguments."""
+    """The problems that a validator finds in the arguments."""
     with pytest.raises(ArgumentsInvalid) as caught:
         validate(arguments)
     return caught.value.problems
 
 
 def test_json_strictness() -> None:
-    """JSON mode is strict about kinds and reads what JSON can only say as text or list."""
+    """Strict validation accepts dates as text, tuples as lists and whole numbers as floats."""
     trip = validator(Trip)({"legs": [{"day": "2026-11-21"}], "share": [1, 2], "price": 3})
     assert trip.legs[0].day == datetime.date(2026, 11, 21)
     assert trip.share == (1, 2)
@@ -87,18 +87,18 @@ def test_json_strictness() -> None:
     ],
 )
 def test_problems_name_field_and_fault(arguments: dict[str, Any], expected: tuple[str, ...]) -> None:
-    """Rule T3: each problem names the field and its fault, never a key or value the model made up."""
+    """Rule T3: each problem names the field and its fault, but no key or value that the model invented."""
     assert problems(validator(Trip), arguments) == expected
 
 
 def test_unknown_field_is_refused_with_the_known_ones() -> None:
-    """Rule T3: an unknown field at the top is refused, and the model is told which there are."""
+    """Rule T3: an unknown field at the top level is refused with a list of the known fields."""
     (problem,) = problems(validator(Trip), {"xyzzy": 1})
     assert problem == "the arguments: an unknown field; it takes legs, seats, price, share, names, byName"
 
 
 def test_only_the_name_in_the_schema_is_taken() -> None:
-    """Rule T4: another spelling of a field, which redaction would not know, is an unknown field."""
+    """Rule T4: an alias of a field that is not in the schema is an unknown field."""
 
     class Login(BaseModel):
         pin: Annotated[str, Field(validation_alias=AliasChoices("pin", "code"))]
@@ -109,14 +109,14 @@ def test_only_the_name_in_the_schema_is_taken() -> None:
 
 
 class Principal(BaseModel):
-    """A person, whose passport has another name that no schema shows."""
+    """A person whose field has an alias that is not in the schema."""
 
     passport: Annotated[str, Field(validation_alias=AliasChoices("passport", "pass_no"))]
     manager: "Principal | None" = None
 
 
 class Party(BaseModel):
-    """Persons wherever a model can have them."""
+    """Persons in every place where a model can have them."""
 
     one: Principal | None = None
     many: list[Principal] = []
@@ -143,7 +143,7 @@ SHOWN = {"passport": "1"}
     ],
 )
 def test_only_the_names_in_the_schema_are_taken_at_any_depth(arguments: dict[str, Any]) -> None:
-    """Rule T4: a name that redaction and bounds do not know is no way around them, wherever it stands."""
+    """Rule T4: an alias that is not in the schema, and so escapes redaction, is refused at any depth."""
     (problem,) = problems(validator(Party), arguments)
     assert problem == "the arguments: an unknown field inside of one of them"
     known = json.loads(json.dumps(arguments).replace("pass_no", "passport"))
@@ -151,13 +151,13 @@ def test_only_the_names_in_the_schema_are_taken_at_any_depth(arguments: dict[str
 
 
 def test_open_data_has_any_names() -> None:
-    """What the schema leaves open takes every name, below it too."""
+    """Where the schema is open, any names are accepted, at any depth."""
     assert validator(Party)({"anything": {"pass_no": [{"x": 1}]}}).anything == {"pass_no": [{"x": 1}]}
     assert set(validator(Party)({"named": {"pass_no": SHOWN}}).named) == {"pass_no"}
 
 
 def test_a_union_in_a_recursive_model_is_walked_once() -> None:
-    """Rule T7: two branches that hold themselves do not double the work with every level."""
+    """Rule T7: for a union of recursive models the work does not double with each level."""
 
     class Left(BaseModel):
         inner: "Left | Right | None" = None
@@ -176,7 +176,7 @@ def test_a_union_in_a_recursive_model_is_walked_once() -> None:
 
 @pytest.mark.parametrize("given", ["ber", " BER ", "Ber"])
 def test_a_value_is_not_repeated_in_another_shape(given: str) -> None:
-    """Rule T3: an author's words about what was stripped or upper-cased before are held back, too."""
+    """Rule T3: an author's message that quotes the value stripped or in upper case is not shown either."""
 
     class Trip(BaseModel):
         to: str
@@ -190,14 +190,14 @@ def test_a_value_is_not_repeated_in_another_shape(given: str) -> None:
 
 
 def test_problems_are_few() -> None:
-    """However many faults there are, the model reads the first eight and how many more."""
+    """The model gets the first eight problems and the number of the others."""
     found = problems(validator(Trip), {"legs": [{"day": 1.5, str(n): 1} for n in range(50)]})
     assert len(found) == 9
     assert found[-1] == "and 92 more"
 
 
 def test_verbatim_schema_validation() -> None:
-    """Rule T8: arguments of a tool with its own schema are held to exactly that schema."""
+    """Rule T8: the arguments of a tool with its own schema are validated by exactly that schema."""
     schema = {
         "type": "object",
         "properties": {
@@ -224,7 +224,7 @@ KEYS = ["4111111111111111", "0", "007", "+7", "-7", "7.0", str(2**64), "٣", "9"
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_of_digits_is_no_place_in_a_list(key: str) -> None:
-    """Rule T3: a key that the model made up is not repeated, whatever it is made of."""
+    """Rule T3: messages do not repeat a key that the model invented, even if it looks like an index."""
     number = {"type": "integer"}
     inner = {"type": "object", "additionalProperties": {"type": "array", "items": number}}
     validate = SchemaValidator({"type": "object", "properties": {"list": {"type": "array", "items": inner}}})
@@ -239,19 +239,19 @@ def test_a_key_of_digits_is_no_place_in_a_list(key: str) -> None:
 
 
 def test_a_declared_name_of_digits_is_said() -> None:
-    """Rule T3: a field is named as its schema names it."""
+    """Rule T3: messages name a declared field even if its name consists of digits."""
     validate = SchemaValidator({"type": "object", "properties": {"007": {"type": "integer"}}})
     assert problems(validate, {"007": "x"}) == ('007: does not meet "type" "integer"',)
 
 
 def test_verbatim_schema_with_huge_numbers() -> None:
-    """Whole numbers of any size are validated, not a crash."""
+    """An integer beyond 64 bits is accepted."""
     validate = SchemaValidator({"type": "object", "properties": {"n": {"type": "integer"}}})
     assert validate({"n": 2**200}) == {"n": 2**200}
 
 
 class Stay(BaseModel):
-    """Dates in every place that a schema can have them."""
+    """Dates in every place where a schema can have them."""
 
     since: datetime.datetime | None = None
     days: list[datetime.date] = []
@@ -265,7 +265,7 @@ class Stay(BaseModel):
     @field_validator("lenient", mode="before")
     @classmethod
     def now(cls, value: Any) -> Any:
-        """A word and a number that only this tool knows."""
+        """Accept a word and a number that only this tool knows."""
         return datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC) if value in ("now", 7) else value
 
 
@@ -283,7 +283,7 @@ class Stay(BaseModel):
     ],
 )
 def test_number_is_no_date(arguments: dict[str, Any], field: str) -> None:
-    """Rule T3: digits in the place of a date are refused by name, not taken for seconds since 1970."""
+    """Rule T3: a number in the place of a date is refused, not read as seconds since 1970."""
     assert problems(validator(Stay), arguments) == (f"{field}: must be a date in ISO 8601, not a number",)
 
 
@@ -298,12 +298,12 @@ def test_number_is_no_date(arguments: dict[str, Any], field: str) -> None:
     ],
 )
 def test_what_is_no_number_in_the_place_of_a_date_stays(arguments: dict[str, Any]) -> None:
-    """Rule T3: dates, null, texts beside dates and what an author's own validator takes are taken."""
+    """Rule T3: dates, null, texts where the field allows them, and an author's own forms are accepted."""
     assert validator(Stay)(arguments)
 
 
 class Trips(Stay):
-    """The same within itself, with what came before it."""
+    """The same fields in a recursive model."""
 
     before: "Trips | None" = None
     more: list["Trips"] = []
@@ -325,7 +325,7 @@ trips = st.recursive(
 
 @given(trips)
 def test_numbers_are_found_where_the_rules_as_a_schema_forbid_them(arguments: dict[str, Any]) -> None:
-    """Rule T3: dates are looked for as a validator of JSON Schema would."""
+    """Rule T3: the search for numbers in place of dates finds what a JSON Schema validator would find."""
     rules = _date_rules(derive_schema(TypeAdapter(Trips), "tool t__x"))
     refused = jsonschema_rs.validator_for(rules).iter_errors(arguments)
     expected = {tuple(_place(error.instance_path, arguments)) for error in refused}

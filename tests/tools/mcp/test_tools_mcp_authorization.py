@@ -1,4 +1,4 @@
-"""Requests to a server with a connection: authorized by a worker, with the token of that server alone."""
+"""Requests to an MCP server with a connection: a worker gives the token, and only for that server."""
 
 import asyncio
 import os
@@ -27,19 +27,19 @@ async def server() -> AsyncIterator[OAuthServer]:
 
 @pytest.fixture
 async def made(server: OAuthServer) -> AsyncIterator[Brokers]:
-    """Brokers with nobody logged in yet."""
+    """Credential brokers without a login."""
     async with brokers(server) as found:
         yield found
 
 
 async def call(host: Hosted, tool: str) -> str:
-    """The text that a tool gives."""
+    """Call a tool and return the text of its result."""
     found = await host.definitions("issues")
     return read_result(await host.client.call("issues", tool, found[tool].digest, {}, LATE_S)).text
 
 
 async def test_each_request_has_the_token_of_the_server(server: OAuthServer, made: Brokers) -> None:
-    """The handshake, the list and the calls; nothing is refreshed without need."""
+    """Handshake, list and calls all have the login's token, and the token is not refreshed without need."""
     await log_in(server, made.vault)
     known = made.mcp_server
     async with hosted(known, authorize=made.authorizer(known), networks=LOOPBACK) as host:
@@ -51,7 +51,7 @@ async def test_each_request_has_the_token_of_the_server(server: OAuthServer, mad
 
 
 async def test_a_server_waits_for_a_login(server: OAuthServer, made: Brokers) -> None:
-    """Its state says what to run; a login is noticed without a restart; the server is not asked before."""
+    """Without a login the state names the command and no request is sent; a login works without restart."""
     known = made.mcp_server
     async with hosted(known, authorize=made.authorizer(known), networks=LOOPBACK) as host:
         listing = await host.client.listing("issues", PATIENCE_S)
@@ -64,7 +64,7 @@ async def test_a_server_waits_for_a_login(server: OAuthServer, made: Brokers) ->
 
 
 async def test_a_missing_scope_names_the_login(server: OAuthServer, made: Brokers) -> None:
-    """The call fails in words for the model, the state has the command, other calls go on; a login helps."""
+    """If a scope is missing, only that call fails; the state names the login command that adds the scope."""
     kept = await log_in(server, made.vault)
     known = made.mcp_server
     with structlog.testing.capture_logs() as lines:
@@ -89,7 +89,7 @@ async def test_a_missing_scope_names_the_login(server: OAuthServer, made: Broker
 
 @pytest.mark.parametrize("scope", ["a`touch x`", "$(touch x)", "a;b", "a'b"])
 async def test_a_hostile_scope_is_no_command(server: OAuthServer, made: Brokers, scope: str) -> None:
-    """What a server asks for stands quoted in the line that an operator may copy."""
+    """The command for the operator quotes the scope that the server asks for, so it is safe to copy."""
     authorize = made.authorizer(made.mcp_server)
     kept = await log_in(server, made.vault)
     told = await authorize("issues", f"Bearer {kept.access_token}", (scope,))
@@ -99,7 +99,7 @@ async def test_a_hostile_scope_is_no_command(server: OAuthServer, made: Brokers,
 
 
 async def test_a_refused_token_is_replaced_in_the_call(server: OAuthServer, made: Brokers) -> None:
-    """The server took the token back: the worker refreshes, and the call goes on in its session."""
+    """If the server revokes a token, the worker refreshes it and calls work again."""
     kept = await log_in(server, made.vault)
     known = made.mcp_server
     async with hosted(known, authorize=made.authorizer(known), networks=LOOPBACK) as host:
@@ -112,7 +112,7 @@ async def test_a_refused_token_is_replaced_in_the_call(server: OAuthServer, made
 
 
 async def _calls(host: Hosted) -> bool:
-    # A token that was made just now is not replaced: only after a while.
+    # The worker does not replace a token in the first seconds, so calls fail until then.
     try:
         return await call(host, "read") == "read is done"
     except ToolFailure:
@@ -120,7 +120,7 @@ async def _calls(host: Hosted) -> bool:
 
 
 async def test_another_worker_is_asked_where_one_ends(server: OAuthServer, made: Brokers) -> None:
-    """Workers come and go; whoever is there has the token."""
+    """If one worker ends, another worker gives the token."""
     await log_in(server, made.vault)
     known = made.mcp_server
     async with hosted(known, authorize=made.authorizer(known), networks=LOOPBACK) as host:
@@ -134,7 +134,7 @@ async def test_another_worker_is_asked_where_one_ends(server: OAuthServer, made:
 
 
 async def test_the_process_has_no_secret_that_it_does_not_need(server: OAuthServer, made: Brokers) -> None:
-    """Neither a refresh token nor a client's secret is in its memory: the worker keeps them."""
+    """The memory of the MCP process has neither a refresh token nor a client secret."""
     server.documents["/.well-known/oauth-authorization-server"] = {
         "issuer": "{URL}",
         "authorization_endpoint": "{URL}/authorize",
@@ -157,7 +157,7 @@ async def test_the_process_has_no_secret_that_it_does_not_need(server: OAuthServ
 
 
 def _memory_of(pid: int) -> bytes:
-    """What a process has in its private memory."""
+    """Read the private memory of a process."""
     found = []
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():

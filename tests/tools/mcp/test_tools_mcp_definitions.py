@@ -1,4 +1,4 @@
-"""What servers say of their tools: read leniently, bounded, and known again by a digest."""
+"""The definitions of tools that servers list: how they are read, limited, cleaned and identified."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def with_field(schema: Any, name: str = "x") -> dict[str, Any]:
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """Lists of lists."""
+    """A schema of lists, nested ``levels`` deep."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
         schema = {"type": "array", "items": schema}
@@ -24,7 +24,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 def wide(levels: int) -> dict[str, Any]:
-    """Small as it is written, and twice as large with each reference that is followed."""
+    """A small schema whose size doubles with each level of references that is followed."""
     twice = [{"$ref": "#/$defs/d{}"}, {"$ref": "#/$defs/d{}"}]
     defs: dict[str, Any] = {
         f"d{level}": {"anyOf": [{"$ref": one["$ref"].format(level + 1)} for one in twice]}
@@ -59,7 +59,7 @@ def wide(levels: int) -> dict[str, Any]:
     ],
 )
 def test_one_bad_definition_leaves_out_one_tool(tool: Any, reason: str) -> None:
-    """Its neighbours stay."""
+    """An invalid definition leaves out its own tool only, with the reason."""
     listing = read_listing("files", [tool_definition("good"), tool, tool_definition("fine")])
     assert [one.name for one in listing.definitions] == ["good", "fine"]
     (left_out,) = listing.left_out
@@ -67,7 +67,7 @@ def test_one_bad_definition_leaves_out_one_tool(tool: Any, reason: str) -> None:
 
 
 def test_two_tools_of_one_name_are_both_left_out() -> None:
-    """Nobody could say which of them was allowed."""
+    """If two tools have one name, both are left out: it is not known which of them was allowed."""
     listing = read_listing(
         "files", [tool_definition("a"), tool_definition("b"), tool_definition("a", "Other.")]
     )
@@ -76,14 +76,14 @@ def test_two_tools_of_one_name_are_both_left_out() -> None:
 
 
 def test_a_server_has_no_more_tools_than_it_may() -> None:
-    """The rest is named."""
+    """The tools beyond a server's maximum are left out and named."""
     listing = read_listing("files", [tool_definition(f"t{number}") for number in range(5)], most=3)
     assert len(listing.definitions) == 3
     assert {one.name for one in listing.left_out} == {"t3", "t4"}
 
 
 def test_what_nobody_sees_never_goes_to_a_model() -> None:
-    """Tags, direction marks and zero-width characters are taken out, and said to be there."""
+    """The model's text lacks invisible characters, and the definition is marked as having hidden text."""
     hidden = "Reads.\U000e0041\u202e\u200b\x1b[31m"
     (one,) = read_listing("files", [tool_definition("a", hidden)]).definitions
     assert one.model_text == "Reads.[31m"
@@ -104,21 +104,21 @@ def test_what_nobody_sees_never_goes_to_a_model() -> None:
     ids=["fillers", "more variations", "emoji", "variations in a row", "variations of nothing"],
 )
 def test_letters_that_show_nothing_are_hidden_text(text: str, shown: str) -> None:
-    """They could spell out orders that no person sees."""
+    """Fillers and stray variation selectors are hidden text, too; they could encode instructions."""
     assert visible_text(text) == shown
     (one,) = read_listing("files", [tool_definition("a", text)]).definitions
     assert one.has_hidden_text == (text != shown)
 
 
 def test_line_breaks_of_windows_are_no_hidden_text() -> None:
-    """A warning about every second server would be read by nobody."""
+    """A carriage return before a line break does not count as hidden text."""
     (one,) = read_listing("files", [tool_definition("a", "Reads.\r\nMore.\r\n")]).definitions
     assert not one.has_hidden_text
     assert one.model_text == "Reads.\nMore."
 
 
 def test_hidden_text_in_a_schema_never_goes_to_a_model() -> None:
-    """Where it describes something it is taken out, at any depth; the pin keeps it as it came."""
+    """The model's schema lacks hidden text in descriptions at any depth; the pinned schema keeps it."""
     field = {"type": "string", "description": "Path.\u200b", "title": "P\U000e0041", "examples": ["a"]}
     schema = with_field({"type": "array", "items": {"anyOf": [field, {"$comment": "\u202e"}]}}, "description")
     (one,) = read_listing("files", [tool_definition("a", inputSchema=schema)]).definitions
@@ -131,13 +131,13 @@ def test_hidden_text_in_a_schema_never_goes_to_a_model() -> None:
 
 
 def test_a_pin_has_four_thousand_characters_of_a_description() -> None:
-    """What comes after them is neither shown to a person nor to a model."""
+    """Description and title are cut after 4,096 characters, for people and for models."""
     (one,) = read_listing("files", [tool_definition("a", "x" * 100_000, title="y" * 100_000)]).definitions
     assert (len(one.description), len(one.title)) == (4096, 4096)
 
 
 def test_a_description_is_cut_for_the_model() -> None:
-    """At 1,024 characters; a tool without one is described by its title or its name."""
+    """The model gets 1,024 characters of a description, or the title of a tool without a description."""
     (long,) = read_listing("files", [tool_definition("a", "x" * 5000)]).definitions
     assert len(long.model_text) == 1024
     (named,) = read_listing("files", [tool_definition("a", "", title="Reads files")]).definitions
@@ -156,7 +156,7 @@ def test_a_description_is_cut_for_the_model() -> None:
     ],
 )
 def test_the_digest_changes_with_everything_that_was_allowed(change: dict[str, Any]) -> None:
-    """Rule T9: what a person or a model is shown makes the tool that it is."""
+    """Rule T9: the digest depends on every part of a definition, but not on the order of its keys."""
     before = tool_definition("a", "Reads.", inputSchema=OPEN)
     one, other = (
         read_listing("files", [before]).definitions[0],
@@ -168,7 +168,7 @@ def test_the_digest_changes_with_everything_that_was_allowed(change: dict[str, A
 
 
 def test_a_definition_is_read_as_it_was_written() -> None:
-    """And nothing else is taken for one."""
+    """A definition that was written is read back as the same one, and an invalid one is refused."""
     (one,) = read_listing(
         "files", [tool_definition("a", annotations={"readOnlyHint": True, "x": 1})]
     ).definitions
@@ -180,5 +180,5 @@ def test_a_definition_is_read_as_it_was_written() -> None:
 
 
 def test_visible_text_keeps_lines() -> None:
-    """Line breaks and tabs are no trick."""
+    """``visible_text`` keeps line breaks and tabs inside a text."""
     assert visible_text(" a\n\tb\x00\ufeff ") == "a\n\tb"

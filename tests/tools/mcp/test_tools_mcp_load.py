@@ -1,4 +1,4 @@
-"""Much at once, and a server that keeps dying: everybody gets their own answer, and nothing runs twice."""
+"""Many clients, many tools, and a server that dies often: each call gets its own answer, only once."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ CLIENTS = 26
 
 
 async def test_many_clients_share_one_server() -> None:
-    """Each of them gets the answers to its own calls, and there is one server for all."""
+    """Concurrent clients of one server each get the answers to their own calls, without reconnects."""
     server = Server("units", command=sys.executable, args=("-P", "-m", "proxy.toolbox.units_server"))
     async with hosted(server) as host:
         digest = (await host.definitions("units"))["convert"].digest
@@ -47,7 +47,7 @@ async def test_many_clients_share_one_server() -> None:
 
 
 async def test_a_server_that_dies_on_every_tenth_call(tmp_path: Path) -> None:
-    """Each call is made once: the tenth fails, says that it may have taken effect, and the next one works."""
+    """A call in which the server dies fails with an unknown outcome; no call is made twice."""
     server = scripted(tmp_path, [tool_definition("act")], {"act": OK}, dies_on=10)
     quiet = scripted(tmp_path, [tool_definition("a")], {"a": OK}, name="quiet")
     async with hosted(server, quiet) as host:
@@ -60,14 +60,14 @@ async def test_a_server_that_dies_on_every_tenth_call(tmp_path: Path) -> None:
                 continue
             with pytest.raises(ToolFailure, match="it may have taken effect"):
                 await call
-            # Nobody else is affected.
+            # The other server is not affected.
             assert read_result(await host.client.call("quiet", "a", other, {}, LATE_S)).text == "fine"
             await host.becomes("toy", "ready")
         assert calls_of(tmp_path) == ["act"] * 30
 
 
 async def test_five_hundred_tools(tmp_path: Path) -> None:
-    """As many as the operator lets a server have; the others are named."""
+    """A server may have 500 tools if ``mcp.max_tools`` allows it; else 200 are used, the others named."""
     tools = [tool_definition(f"tool-{number}") for number in range(500)]
     server = scripted(tmp_path, tools, {"tool-499": OK})
     async with hosted(server, max_tools=1000) as host:

@@ -1,4 +1,4 @@
-"""Pins: what an operator has allowed, and what a live definition is to it."""
+"""Pins: the definitions that an operator has allowed, and their comparison with live definitions."""
 
 import json
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ PIN = Pin(definition(), "here", 1.0, "somebody")
 def test_a_live_definition_is_compared_with_its_pin(
     pin: Pin | None, live: Definition | None, transport: str, state: str
 ) -> None:
-    """Rule T9: a changed tool is another tool, and so is one of another server."""
+    """Rule T9: a tool with another digest is "changed", and one of another transport is "moved"."""
     assert compare(pin, None if live is None else live.digest, transport) == state
 
 
 def test_a_file_of_pins_is_sorted_and_read_back(tmp_path: Path) -> None:
-    """It is made to be kept under version control."""
+    """A pin file is sorted, so that the order of its pins does not change it, and can be read back."""
     path = tmp_path / "pins.json"
     pins = [PIN, replace(PIN, definition=definition("0"))]
     write_pin_file(path, pins)
@@ -59,7 +59,7 @@ def test_a_file_of_pins_is_sorted_and_read_back(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, words: str) -> None:
-    """With the pin that is wrong, and what to do."""
+    """The error about an invalid pin file names its fault or the invalid pin."""
     path = tmp_path / "pins.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
@@ -67,13 +67,13 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, words: str) -> 
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    """By its path."""
+    """A missing pin file is a configuration error."""
     with pytest.raises(ConfigError, match="cannot be read"):
         FiledPins(tmp_path / "none.json")
 
 
 def test_a_definition_that_was_edited_by_hand_is_no_pin() -> None:
-    """Its digest says that nobody allowed it like this."""
+    """A pin whose definition does not match its digest is refused."""
     written = PIN.written()
     written["definition"]["description"] = "Sends it away."
     with pytest.raises(UnusableDefinition, match="digest"):
@@ -81,13 +81,13 @@ def test_a_definition_that_was_edited_by_hand_is_no_pin() -> None:
 
 
 class Record:
-    """A record with these rows."""
+    """A fake record with these rows."""
 
     def __init__(self, rows: Mapping[str, str]) -> None:
         self.rows = dict(rows)
 
     async def read_pins(self) -> Mapping[str, str]:
-        """All rows."""
+        """Return all rows."""
         return self.rows
 
     async def put_pins(self, pins: Mapping[str, str]) -> None:
@@ -100,6 +100,6 @@ class Record:
 
 
 async def test_a_row_that_is_no_pin_takes_no_other_with_it() -> None:
-    """It is named in the log."""
+    """An invalid row is skipped, and the other pins are read."""
     rows = {"mcp__files__a": json.dumps(PIN.written()), "mcp__files__b": "{", "mcp__files__c": "{}"}
     assert await RecordedPins(Record(rows)).pins() == [PIN]

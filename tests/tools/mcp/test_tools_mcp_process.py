@@ -1,4 +1,4 @@
-"""The process that talks to servers: it comes back, and leaves nothing behind however it ends."""
+"""The process that talks to MCP servers: its calls, its restart, and its clean-up."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ OK = {"result": {"content": [{"type": "text", "text": "fine"}]}}
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -28,7 +28,7 @@ def runs(pid: int) -> bool:
 
 
 async def test_a_tool_is_called_through_it(tmp_path: Path) -> None:
-    """The result comes as the server gave it; the socket is this user's alone."""
+    """A call through the process returns the server's result; only this user can access its socket."""
     server = scripted(tmp_path, [tool_definition("a")], {"a": OK})
     async with hosted(server) as host:
         found = await host.definitions("toy")
@@ -40,7 +40,7 @@ async def test_a_tool_is_called_through_it(tmp_path: Path) -> None:
 
 
 async def test_a_kill_of_it_leaves_no_orphan_and_no_second_effect(tmp_path: Path) -> None:
-    """Its servers go with it; the call is told that nobody knows; another process takes its place."""
+    """If the process is killed, its servers end, the open call's outcome is unknown, and it restarts."""
     server = scripted(
         tmp_path, [tool_definition("slow"), tool_definition("a")], {"slow": {"sleep": 60}, "a": OK}
     )
@@ -59,7 +59,7 @@ async def test_a_kill_of_it_leaves_no_orphan_and_no_second_effect(tmp_path: Path
 
 
 async def test_a_worker_that_goes_cancels_its_calls(tmp_path: Path) -> None:
-    """And nobody else's."""
+    """After one client of the process has closed, calls of the other client still work."""
     server = scripted(tmp_path, [tool_definition("a")], {"a": OK})
     async with hosted(server) as host:
         found = await host.definitions("toy")
@@ -71,7 +71,7 @@ async def test_a_worker_that_goes_cancels_its_calls(tmp_path: Path) -> None:
 
 
 async def test_one_server_that_is_broken_takes_no_other_with_it(tmp_path: Path) -> None:
-    """What is wrong with it is told."""
+    """A server with an invalid list is not connected and says why; the other server works."""
     good = scripted(tmp_path, [tool_definition("a")], {"a": OK}, name="good")
     bad = scripted(tmp_path, [], name="bad", listed={"tools": 3})
     async with hosted(good, bad) as host:
@@ -83,7 +83,7 @@ async def test_one_server_that_is_broken_takes_no_other_with_it(tmp_path: Path) 
 
 
 async def test_a_result_that_is_too_large_fails_its_call(tmp_path: Path) -> None:
-    """The link to the process stays whole."""
+    """A result over the limit fails only its own call; the next call works."""
     large = {"result": {"content": [{"type": "text", "text": "x" * (9 << 20)}]}}
     server = scripted(tmp_path, [tool_definition("large"), tool_definition("a")], {"large": large, "a": OK})
     async with hosted(server) as host:
@@ -94,7 +94,7 @@ async def test_a_result_that_is_too_large_fails_its_call(tmp_path: Path) -> None
 
 
 async def test_without_the_process_a_call_fails_and_does_not_hang(tmp_path: Path) -> None:
-    """The server is said to be away."""
+    """If the process does not run, a call fails with the message that the server is not connected."""
     client = HostClient(tmp_path / "none.sock")
     client.start()
     try:
@@ -105,7 +105,7 @@ async def test_without_the_process_a_call_fails_and_does_not_hang(tmp_path: Path
 
 
 async def test_a_long_path_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address of a socket is short: the process finds another folder that only this user can enter."""
+    """If the temporary path is too long for a socket, the process uses another private folder."""
     deep = tmp_path / ("x" * 60) / ("y" * 60)
     deep.mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
@@ -118,7 +118,7 @@ async def test_a_long_path_for_temporary_files(tmp_path: Path, monkeypatch: pyte
 
 
 def test_no_folder_for_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault names the variable, and what to set it to."""
+    """If no folder for the socket can be made, the error names the variable TMPDIR."""
     monkeypatch.setattr(tempfile, "mkdtemp", _refuses)
     with pytest.raises(ConfigError, match="TMPDIR: names no folder"):
         HostProcess(b"{}")

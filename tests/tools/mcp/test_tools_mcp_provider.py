@@ -1,4 +1,4 @@
-"""The tools of all MCP servers as one provider: bounded in number, and held to what they promised."""
+"""The provider of all MCP tools: its maximum number of tools, and their output schemas."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ def pin(name: str, output: Mapping[str, Any] | None = None) -> Pin:
 
 
 async def test_no_more_tools_than_may_be_are_offered() -> None:
-    """Of more pins, as a file may have them, the first ones by their ids; the log names others once."""
+    """The provider offers at most ``MOST_PINNED`` tools, the first by id; the log names the others once."""
     pins = [pin(f"t{number:04}") for number in range(MOST_PINNED + 20)]
     with capture_logs() as lines:
         provider = McpProvider({"toy": TOY}, GivenPins(pins[::-1]), None)
@@ -46,12 +46,12 @@ async def test_no_more_tools_than_may_be_are_offered() -> None:
     ],
 )
 def test_an_output_schema_that_cannot_be_used_promises_nothing(schema: Mapping[str, Any] | None) -> None:
-    """Its tool is offered all the same, and nothing is fetched."""
+    """A tool with an unusable output schema is offered without validation of its output."""
     assert spec_of(pin("a", schema), TOY).validate_output is None
 
 
 def test_structured_content_is_held_to_its_schema() -> None:
-    """A fault is told without a word of the content; a result without such content has none."""
+    """Structured content that does not fit its schema is a failure, whose message does not quote it."""
     check = spec_of(pin("a", NUMBER), TOY).validate_output
     assert check is not None
     for fine in (RichResult("x", data={"value": 3}), RichResult("only text")):

@@ -1,4 +1,4 @@
-"""Results of MCP tools, as models read them."""
+"""How results of MCP tools are converted to what the model reads."""
 
 import base64
 from typing import Any
@@ -19,12 +19,12 @@ def words(*blocks: Any, **more: Any) -> str:
 
 
 def test_texts_are_joined_by_lines() -> None:
-    """Without the characters that nobody sees."""
+    """Text blocks are joined by line breaks, without invisible characters."""
     assert words({"type": "text", "text": "a"}, {"type": "text", "text": "b\u200b"}) == "a\nb"
 
 
 def test_an_image_is_passed_on_as_bytes() -> None:
-    """What they are is checked where all images of tools are."""
+    """An image block gives the decoded bytes and the declared media type."""
     result = read_result({"content": [{"type": "image", "data": PNG, "mimeType": "image/png"}]})
     (image,) = result.images
     assert image.data == base64.b64decode(PNG)
@@ -49,7 +49,7 @@ def test_an_image_is_passed_on_as_bytes() -> None:
     ],
 )
 def test_what_is_not_taken_is_noted(block: Any, note: str) -> None:
-    """The model knows that something is missing, and nothing is refused for it."""
+    """A block that cannot be passed on is replaced by a note, and the rest of the result is kept."""
     text = words({"type": "text", "text": "kept"}, block)
     assert text.startswith("kept\n[toolrelay: ")
     assert note in text
@@ -57,7 +57,7 @@ def test_what_is_not_taken_is_noted(block: Any, note: str) -> None:
 
 
 def test_a_resource_is_its_text_and_a_link_is_never_fetched() -> None:
-    """The address is said with both."""
+    """The model gets a resource's URI and text; of a link it gets the URI and the name."""
     text = words({"type": "resource", "resource": {"uri": "file:///a", "text": "hello"}})
     assert text == "[resource file:///a]\nhello"
     result = read_result({"content": [{"type": "resource_link", "uri": "https://x.example/a", "name": "A"}]})
@@ -79,13 +79,13 @@ def test_a_resource_is_its_text_and_a_link_is_never_fetched() -> None:
 def test_structured_content_is_added_where_no_text_says_it(
     text: str | None, structured: Any, said: str
 ) -> None:
-    """A model need not read it twice."""
+    """Structured content is added as JSON unless a text block says the same."""
     blocks = [] if text is None else [{"type": "text", "text": text}]
     assert words(*blocks, structuredContent=structured) == said
 
 
 def test_an_error_is_a_failure_in_the_servers_words() -> None:
-    """They may say how to do it right; they are cut."""
+    """An error result becomes a failure with the server's text, cut after 1,000 characters."""
     with pytest.raises(ToolFailure, match="no such file") as raised:
         read_result({"isError": True, "content": [{"type": "text", "text": "no such file"}]})
     assert raised.value.code == "execution_failed"
@@ -99,18 +99,18 @@ def test_an_error_is_a_failure_in_the_servers_words() -> None:
     [None, [], "x", {"resultType": "input_required", "inputRequests": {}}, {"resultType": "task"}],
 )
 def test_what_is_no_result_is_a_failure(result: Any) -> None:
-    """Nothing of it is guessed."""
+    """A result of another form, or one that asks for input, is a failure."""
     with pytest.raises(ToolFailure):
         read_result(result)
 
 
 def test_a_result_that_says_nothing_says_so() -> None:
-    """An empty text would look like a fault."""
+    """A result without content says so, instead of giving the model an empty text."""
     assert words() == '{"ok": true, "message": "no content"}'
 
 
 def test_a_result_has_a_bound_of_parts() -> None:
-    """The rest is noted once."""
+    """A result may have ``MAX_ITEMS`` blocks; one note replaces the others."""
     text = words(*({"type": "text", "text": "a"} for _ in range(MAX_ITEMS + 50)))
     assert text.count("a\n") == MAX_ITEMS
     assert text.count("toolrelay") == 1
@@ -126,7 +126,7 @@ def test_a_result_has_a_bound_of_parts() -> None:
     ],
 )
 def test_protocol_errors_are_failures(error: dict[str, Any], code: str) -> None:
-    """With the server's words, if it has any."""
+    """A protocol error becomes a failure with a message, also if the error itself is malformed."""
     failure = failure_of_error(error)
     assert failure.code == code
     assert failure.message
@@ -153,5 +153,5 @@ json_values = st.recursive(
     json_values,
 )
 def test_nothing_that_a_server_says_breaks_the_reader(blocks: list[Any], structured: Any) -> None:
-    """It is a result or a failure, whatever it is."""
+    """Any content blocks and structured content give a result, and never an exception."""
     assert read_result({"content": blocks, "structuredContent": structured}).text is not None

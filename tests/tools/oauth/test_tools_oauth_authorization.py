@@ -1,4 +1,4 @@
-"""One attempt to log in: what goes out with the browser, and what may come back."""
+"""One attempt to log in: the URL that the browser opens, and the redirects that are accepted."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ REDIRECT = "http://127.0.0.1:8765/callback"
 
 
 def attempt(*, sends_iss: bool = False, page: str = f"{ISSUER}/authorize", pkce: bool = True) -> LoginAttempt:
-    """An attempt at a server."""
+    """Begin an attempt to log in at a server."""
     server = AuthorizationServer(ISSUER, page, f"{ISSUER}/token", has_pkce=pkce, sends_iss=sends_iss)
     return begin(
         server,
@@ -31,12 +31,12 @@ def attempt(*, sends_iss: bool = False, page: str = f"{ISSUER}/authorize", pkce:
 
 
 def back(**query: str) -> str:
-    """The address at which the browser ends."""
+    """The redirect URL with this query."""
     return f"{REDIRECT}?{urlencode(query)}"
 
 
 def test_the_browser_is_sent_with_all_that_is_needed() -> None:
-    """PKCE with S256, state, resource and scopes; each attempt has secrets of its own."""
+    """The URL has PKCE with S256, state, resource and scopes; each attempt has its own secrets."""
     one, other = attempt(page=f"{ISSUER}/authorize?tenant=7&client_id=evil"), attempt()
     asked = {name: values[0] for name, values in parse_qs(urlsplit(one.url).query).items()}
     digest = hashlib.sha256(one.verifier.encode()).digest()
@@ -62,13 +62,13 @@ def test_the_browser_is_sent_with_all_that_is_needed() -> None:
     ("page", "pkce", "words"), [("", True, "no page"), ("https://a.example", False, "PKCE")]
 )
 def test_a_server_that_cannot_be_trusted_is_not_asked(page: str, pkce: bool, words: str) -> None:
-    """Without PKCE somebody else could use the code."""
+    """A server without an authorization page or without PKCE is refused."""
     with pytest.raises(OAuthFault, match=words):
         attempt(page=page, pkce=pkce)
 
 
 def test_the_code_comes_with_the_state() -> None:
-    """From the whole address, or from its query."""
+    """The code is read from the whole redirect URL or from its query alone."""
     one = attempt(sends_iss=True)
     address = back(code="c0de", state=one.state, iss=ISSUER)
     assert one.code_of(f" {address}\n") == "c0de"
@@ -83,7 +83,7 @@ def test_the_code_comes_with_the_state() -> None:
 
 
 def test_what_is_not_of_the_attempt_is_nobodys() -> None:
-    """Another state, none, a parameter twice, far too much."""
+    """A redirect with a wrong or missing state, a repeated parameter or too much text is refused."""
     one, other = attempt(), attempt()
     for address in (
         back(code="c", state=other.state),
@@ -101,7 +101,7 @@ def test_what_is_not_of_the_attempt_is_nobodys() -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_an_answer_or_none(text: str) -> None:
-    """Nothing that a browser or a person brings breaks the reader."""
+    """Any text in place of the redirect is refused without another exception."""
     one = attempt()
     for said in (text, f"{REDIRECT}?{text}", f"http://[{text}"):
         with pytest.raises((ForeignRedirect, OAuthFault)):
@@ -120,7 +120,7 @@ def test_any_text_is_an_answer_or_none(text: str) -> None:
     ],
 )
 def test_an_answer_of_another_issuer_is_refused(query: dict[str, str], sends_iss: bool, words: str) -> None:
-    """RFC 9207: whoever mixes up two servers gets no code."""
+    """RFC 9207: a redirect of another issuer, or one without a code, is refused with a clear message."""
     one = attempt(sends_iss=sends_iss)
     with pytest.raises(OAuthFault) as caught:
         one.code_of(back(**query, state=one.state))

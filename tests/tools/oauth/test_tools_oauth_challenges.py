@@ -1,4 +1,4 @@
-"""Challenges as servers write them, and as nobody should."""
+"""Parsing of ``WWW-Authenticate`` challenges and of scopes, valid and invalid ones."""
 
 import pytest
 from hypothesis import given
@@ -27,20 +27,20 @@ from proxy.tools.oauth.parameters import join_scopes, read_scopes
     ],
 )
 def test_a_challenge_is_read(header: str, found: Challenge) -> None:
-    """The parameters of the scheme Bearer, each as it stands first."""
+    """The parser reads the parameters of the Bearer scheme; of a repeated parameter the first counts."""
     assert read_challenge(header) == found
 
 
 @given(st.text(max_size=300))
 def test_no_header_breaks_the_reader(header: str) -> None:
-    """Any text gives a challenge whose scopes can be asked for."""
+    """Any text gives a challenge whose scopes are valid."""
     for text in (header, f"Bearer {header}", f'Bearer scope="{header}"'):
         scopes = read_challenge(text).scopes
         assert read_scopes(list(scopes)) == scopes
 
 
 def test_scopes_are_bounded() -> None:
-    """Words that are no scopes are left out, and so is what is too much."""
+    """Invalid scopes, overlong ones and those beyond the hundredth are dropped."""
     assert read_scopes("a  b a\tb c\\d é f") == ("a", "b", "f")
     assert read_scopes(["a b", 3, "c"]) == ("c",)
     assert read_scopes({"a": 1}) == ()

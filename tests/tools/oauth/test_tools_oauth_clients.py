@@ -1,4 +1,4 @@
-"""Who the proxy is to an authorization server, and how it proves that."""
+"""The OAuth client that the proxy is at an authorization server, and how it authenticates."""
 
 import base64
 from collections.abc import Mapping
@@ -16,29 +16,29 @@ REDIRECT = "http://127.0.0.1:8765/callback"
 
 
 class Registry:
-    """A registration endpoint."""
+    """A fake registration endpoint with one answer."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
         self.asked: list[Any] = []
 
     async def get_json(self, url: str) -> Any:
-        """Nothing is read here."""
+        """Fail the test."""
         raise AssertionError(url)
 
     async def post_json(self, url: str, body: Any) -> Any:
-        """Register a client."""
+        """Record the request and return the answer."""
         self.asked.append(body)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
     async def post_form(self, url: str, fields: Mapping[str, str], authorization: str | None = None) -> Any:
-        """No form is taken here."""
+        """Fail the test."""
         raise AssertionError(url)
 
     async def challenge(self, url: str) -> str:
-        """Nothing is asked for here."""
+        """Fail the test."""
         raise AssertionError(url)
 
 
@@ -56,19 +56,19 @@ def server(**more: Any) -> AuthorizationServer:
     ],
 )
 def test_a_secret_goes_the_way_that_the_server_takes(methods: Any, method: str) -> None:
-    """RFC 8414: a server that says nothing takes Basic."""
+    """RFC 8414: the client uses Basic if the server allows it or names no methods, else the form."""
     assert configured_client(server(auth_methods=methods), "me", "s3cret").method == method
     assert configured_client(server(auth_methods=methods), "me", "").method == "none"
 
 
 def test_a_secret_goes_no_way_that_is_not_known() -> None:
-    """A key that signs is not what there is."""
+    """A server that accepts no client secret, but only a signed key, is refused."""
     with pytest.raises(OAuthFault, match="accepts no client secret, only: private_key_jwt"):
         configured_client(server(auth_methods=("private_key_jwt",)), "me", "s3cret")
 
 
 def test_a_client_proves_itself() -> None:
-    """RFC 6749, section 2.3.1: id and secret are encoded before they are joined."""
+    """RFC 6749, section 2.3.1: id and secret are in the form, or each percent-encoded in the Basic header."""
     form = {"grant_type": "x"}
     assert with_authentication(Client("me", "document"), form) == ({**form, "client_id": "me"}, None)
     posted = with_authentication(Client("me", "configured", "a:b", "client_secret_post"), form)
@@ -80,7 +80,7 @@ def test_a_client_proves_itself() -> None:
 
 
 async def test_clients_are_chosen_in_order() -> None:
-    """The operator's, the one that is a document, one that registered itself before, one that does so now."""
+    """The order is: configured client, client document, earlier registration, new registration."""
     registry = Registry({"client_id": "new"})
     full = server(accepts_client_documents=True, registration_endpoint=f"{ISSUER}/register")
     document = "https://example.com/client.json"
@@ -125,7 +125,7 @@ async def test_clients_are_chosen_in_order() -> None:
     ],
 )
 async def test_a_registration_is_what_the_server_made_of_it(answer: Any, method: str) -> None:
-    """RFC 7591, section 3.2.1: it may be another than the one that was asked for."""
+    """RFC 7591, section 3.2.1: the client uses the authentication method that the server registered."""
     at = server(registration_endpoint=f"{ISSUER}/register")
     client = await choose_client(Registry(answer), at, redirect_uri=REDIRECT)
     assert (client.method, bool(client.secret)) == (method, method != "none")
@@ -149,7 +149,7 @@ async def test_a_registration_is_what_the_server_made_of_it(answer: Any, method:
     ],
 )  # fmt: skip
 async def test_a_registration_that_is_no_use_is_refused(answer: Any) -> None:
-    """Before anybody logs in; nothing of the answer is repeated."""
+    """An unusable registration is refused, and the message does not quote the server's answer."""
     at = server(registration_endpoint=f"{ISSUER}/register")
     with pytest.raises(OAuthFault) as caught:
         await choose_client(Registry(answer), at, redirect_uri=REDIRECT)

@@ -1,4 +1,4 @@
-"""How an authorization server is found, from servers that mean well and from those that do not."""
+"""Discovery of the authorization server of an MCP server, with valid and with hostile documents."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ METADATA: dict[str, Any] = {
 
 @asynccontextmanager
 async def serving(**documents: Any) -> AsyncIterator[OAuthServer]:
-    """The servers, with documents in place of their own; ``resource`` and ``server`` are the usual two."""
+    """Run the servers with these documents; ``resource`` and ``server`` stand for the two usual paths."""
     named = {"resource": PLACE, "server": AS}
     server = OAuthServer(documents={named.get(place, place): said for place, said in documents.items()})
     async with running(server):
@@ -33,7 +33,7 @@ async def serving(**documents: Any) -> AsyncIterator[OAuthServer]:
 
 
 async def find(server: OAuthServer, *, issuer: str = "", networks: tuple[str, ...] = LOOPBACK) -> Discovery:
-    """What is found from the address of the MCP server."""
+    """Run the discovery from the URL of the MCP server."""
     pools = OAuthPools(servers=networks)
     try:
         http = pools.http(issuer=issuer, server_url=server.mcp)
@@ -43,7 +43,7 @@ async def find(server: OAuthServer, *, issuer: str = "", networks: tuple[str, ..
 
 
 async def test_the_document_that_the_server_names_is_read_first() -> None:
-    """Its scopes count before those of the document."""
+    """The document that the challenge names is read first, and the challenge's scopes are used."""
     async with serving(**{"/elsewhere": {"resource": "{URL}", "authorization_servers": ["{URL}"]}}) as server:
         server.challenge = f'Bearer resource_metadata="{server.url}/elsewhere", scope="x y"'
         found = await find(server)
@@ -53,7 +53,7 @@ async def test_the_document_that_the_server_names_is_read_first() -> None:
 
 
 async def test_without_a_challenge_the_known_places_are_looked_at() -> None:
-    """The one with the path of the server, then the one at the root."""
+    """Without a challenge the well-known URL with the server's path is tried first, then the root's."""
     async with serving(
         resource=None,
         **{
@@ -72,7 +72,7 @@ async def test_without_a_challenge_the_known_places_are_looked_at() -> None:
 
 
 async def test_a_server_without_a_document_is_its_own_authorization_server() -> None:
-    """As in revision 2025-03-26; the slash after an origin does not matter there."""
+    """As in revision 2025-03-26; a final slash after the issuer's origin is accepted there."""
     async with serving(resource=None, server={**METADATA, "issuer": "{URL}/"}) as server:
         server.challenge = "Bearer"
         found = await find(server)
@@ -80,7 +80,7 @@ async def test_a_server_without_a_document_is_its_own_authorization_server() -> 
 
 
 async def test_the_operator_chooses_the_issuer() -> None:
-    """One of those that the server names, or none."""
+    """The configured issuer is used if the server names it; otherwise the discovery fails."""
     document = {"resource": "{URL}/mcp", "authorization_servers": ["https://other.example", "{URL}"]}
     async with serving(resource=document) as server:
         assert (await find(server, issuer=f"{server.url}/")).server.issuer == server.url
@@ -132,7 +132,7 @@ async def test_the_operator_chooses_the_issuer() -> None:
     ],
 )
 async def test_hostile_documents_are_refused(documents: dict[str, Any], words: str) -> None:
-    """Each fault in one line; nothing was sent to the token endpoint."""
+    """A hostile document is refused with a message of one line, and no token is requested."""
     async with serving(**documents) as server:
         with pytest.raises(OAuthFault) as caught:
             await find(server)
@@ -143,7 +143,7 @@ async def test_hostile_documents_are_refused(documents: dict[str, Any], words: s
 
 
 async def test_a_redirect_leads_to_no_other_host() -> None:
-    """Not even to one on this machine."""
+    """A redirect to another host is not followed, even in an allowed network."""
     async with running() as other, serving(resource=web.HTTPFound(f"{other.url}{PLACE}")) as server:
         with pytest.raises(OAuthFault, match="to another host"):
             await find(server)
@@ -151,7 +151,7 @@ async def test_a_redirect_leads_to_no_other_host() -> None:
 
 
 async def test_a_named_document_must_lie_where_the_server_may_point() -> None:
-    """A challenge that points inside is not followed; an outage of it is no leave to look elsewhere."""
+    """A challenge that names a disallowed URL is an error; the well-known URLs are not tried then."""
     async with serving() as server:
         for place in ("https://10.0.0.1/x", "http://example.com/x", "gopher://x", "https://127.0.0.1:1/x"):
             server.challenge = f'Bearer resource_metadata="{place}"'
@@ -162,7 +162,7 @@ async def test_a_named_document_must_lie_where_the_server_may_point() -> None:
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
-    """And one at an address that nobody opened."""
+    """The message names a server that cannot be reached, or whose address is not allowed."""
     async with serving() as server:
         with pytest.raises(OAuthFault, match=r"/mcp cannot be asked: its address is not public"):
             await find(server, networks=("10.0.0.0/8",))

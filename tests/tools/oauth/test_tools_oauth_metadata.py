@@ -1,4 +1,4 @@
-"""Documents of resources and authorization servers: what fits is read, what does not is refused."""
+"""Metadata documents of resources and authorization servers: their URLs, and their validation."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ RESOURCE: dict[str, Any] = {"resource": MCP, "authorization_servers": [ISSUER]}
 
 
 def test_places_in_the_order_of_the_specifications() -> None:
-    """RFC 9728, section 3.1; RFC 8414, section 3.1; OpenID Connect Discovery, section 4."""
+    """The URLs follow RFC 9728 and RFC 8414, sections 3.1, and OpenID Connect Discovery, section 4."""
     assert resource_metadata_urls(MCP) == [
         "https://mcp.example/.well-known/oauth-protected-resource/tools/mcp",
         "https://mcp.example/.well-known/oauth-protected-resource",
@@ -57,17 +57,17 @@ def test_places_in_the_order_of_the_specifications() -> None:
     ],
 )
 def test_what_a_resource_covers(resource: str, server: str, does: bool) -> None:
-    """One origin, and the path of the server or one above it."""
+    """A resource covers a server of the same origin whose path is the resource's or lies below it."""
     assert covers(resource, server) is does
 
 
 def test_the_canonical_name_of_a_server() -> None:
-    """RFC 8707, section 2."""
+    """RFC 8707, section 2: scheme and host are in lower case, and there is no fragment."""
     assert resource_of("HTTPS://MCP.Example/Tools#x") == "https://mcp.example/Tools"
 
 
 def test_issuers_differ_by_no_more_than_a_slash() -> None:
-    """And by that only where it is the whole path."""
+    """Two issuers are the same if they differ only by a slash directly after the origin."""
     assert is_same_issuer(ISSUER, f"{ISSUER}/")
     assert not is_same_issuer(f"{ISSUER}/a", f"{ISSUER}/a/")
     assert not is_same_issuer(ISSUER, "https://as.example.evil/")
@@ -85,7 +85,7 @@ def test_issuers_differ_by_no_more_than_a_slash() -> None:
     ],
 )
 def test_a_document_of_another_resource_is_refused(change: dict[str, Any], words: str) -> None:
-    """It says what is wrong, and repeats no value that may be long."""
+    """A document about another resource, or an invalid one, is refused with a short message."""
     with pytest.raises(OAuthFault) as caught:
         read_protected_resource({**RESOURCE, **change}, "https://place", MCP)
     assert words in str(caught.value)
@@ -112,14 +112,14 @@ def test_a_document_of_another_resource_is_refused(change: dict[str, Any], words
     ],
 )
 def test_a_document_of_another_issuer_is_refused(change: dict[str, Any], words: str) -> None:
-    """Issuers are compared character by character."""
+    """A document whose issuer differs in any character, or with an invalid field, is refused."""
     with pytest.raises(OAuthFault) as caught:
         read_server({**SERVER, **change}, "https://place", ISSUER)
     assert words in str(caught.value)
 
 
 def test_a_server_is_what_it_says() -> None:
-    """Silence about PKCE is no PKCE; what is unknown is passed over."""
+    """A server that does not declare PKCE with S256 counts as without; unknown fields are ignored."""
     plain = read_server({**SERVER, "x": {"y": [1]}}, "https://place", ISSUER)
     assert (plain.has_pkce, plain.sends_iss, plain.accepts_client_documents) == (False, False, False)
     assert plain.auth_methods is None

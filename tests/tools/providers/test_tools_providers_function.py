@@ -1,4 +1,4 @@
-"""The decorator and the provider of functions; rules T4, T5, T6 and T8."""
+"""The decorator ``tool`` and the provider of functions; rules T4, T5, T6 and T8."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ CALL = CallContext("run_1", "inv_1", "open", "call_1")
 async def only(
     functions: list[Any], capabilities: Capabilities | None = None
 ) -> tuple[FunctionProvider, ToolSpec]:
-    """A provider of one tool, and that tool."""
+    """Make a provider of one tool; return it and the tool's spec."""
     provider = FunctionProvider("t", functions, capabilities)
     (spec,) = await provider.list_tools()
     return provider, spec
@@ -38,7 +38,7 @@ async def use(function: Any, arguments: dict[str, Any], capabilities: Capabiliti
 
 
 async def test_signature_makes_the_schema() -> None:
-    """Rule T8: names, types, descriptions and defaults of the parameters are the schema."""
+    """Rule T8: the schema has the names, types, descriptions and defaults of the parameters."""
 
     @tool(redaction=SHOW)
     async def add(
@@ -72,7 +72,7 @@ async def test_signature_makes_the_schema() -> None:
 
 
 async def test_worst_effect_is_assumed() -> None:
-    """Rule T2: a tool that does not say what it changes is taken to change the world."""
+    """Rule T2: a tool that declares no effect counts as one with external side effects."""
 
     @tool(redaction=SHOW)
     async def act() -> None:
@@ -84,7 +84,7 @@ async def test_worst_effect_is_assumed() -> None:
 
 
 async def test_model_parameter() -> None:
-    """Rule T8: one parameter that is a pydantic model is the schema, and the function gets the model."""
+    """Rule T8: if the only parameter is a pydantic model, its schema is the tool's."""
 
     class Query(BaseModel):
         """A query."""
@@ -103,7 +103,7 @@ async def test_model_parameter() -> None:
 
 
 async def test_verbatim_schema() -> None:
-    """Rule T8: a schema that the author brings goes on the wire verbatim."""
+    """Rule T8: an author's own schema is sent to the model verbatim."""
     schema: dict[str, Any] = {
         "properties": {"q": {"title": "Kept", "type": "string"}},
         "type": "object",
@@ -123,7 +123,7 @@ async def test_verbatim_schema() -> None:
 
 
 async def test_class_with_run() -> None:
-    """A class with run() is a tool under its name in snake case, made once."""
+    """A class with ``run`` is a tool with its name in snake case; it is instantiated once."""
     made = []
 
     @tool(redaction=SHOW)
@@ -148,7 +148,7 @@ async def test_class_with_run() -> None:
 
 
 async def test_capabilities_come_by_type(request: pytest.FixtureRequest) -> None:
-    """Rule T6: clock, HTTP client and further types are handed over by type and are no part of the schema."""
+    """Rule T6: a tool gets capabilities such as a clock by the parameters' types, outside the schema."""
 
     class Fetch(NoHttp):
         def __init__(self, hosts: Sequence[str]) -> None:
@@ -178,7 +178,7 @@ async def test_capabilities_come_by_type(request: pytest.FixtureRequest) -> None
 
 
 async def test_blocking_function_runs_in_a_bounded_thread() -> None:
-    """A def runs beside the event loop, never more at once than there are places."""
+    """A function that is not async runs in a thread, and at most ``max_threads`` run at once."""
     release = threading.Event()
     both = threading.Event()
     lock = threading.Lock()
@@ -211,7 +211,7 @@ async def test_blocking_function_runs_in_a_bounded_thread() -> None:
 
 
 async def test_thread_holds_its_place_until_it_returns() -> None:
-    """A cancelled blocking call waits for its thread once and lets go when told a second time."""
+    """A cancelled blocking call frees its slot only when its thread ends; a second cancel ends the wait."""
     release, began = threading.Event(), threading.Event()
 
     @tool(redaction=SHOW)
@@ -250,7 +250,7 @@ def missing_redaction() -> Any:
 
 
 def faulty(**options: Any) -> Any:
-    """A tool with declared faults."""
+    """A tool with these options."""
 
     @tool(**{"redaction": SHOW, **options})
     async def act(n: int = 1) -> None:
@@ -260,7 +260,7 @@ def faulty(**options: Any) -> Any:
 
 
 def untyped() -> Any:
-    """A tool with a parameter of no type."""
+    """A tool with a parameter without a type."""
 
     @tool(redaction=SHOW)
     async def act(n) -> None:  # type: ignore[no-untyped-def]
@@ -270,7 +270,7 @@ def untyped() -> Any:
 
 
 def variadic() -> Any:
-    """A tool that takes anything."""
+    """A tool that takes any keyword arguments."""
 
     @tool(redaction=SHOW)
     async def act(**anything: int) -> None:
@@ -280,7 +280,7 @@ def variadic() -> Any:
 
 
 def foreign() -> Any:
-    """A tool with a parameter that JSON does not know."""
+    """A tool with a parameter type that JSON cannot express."""
 
     @tool(redaction=SHOW)
     async def act(lock: asyncio.Lock) -> None:
@@ -290,7 +290,7 @@ def foreign() -> Any:
 
 
 def hostless() -> Any:
-    """A tool that wants HTTP and names no host."""
+    """A tool with an HTTP client but without hosts."""
 
     @tool(redaction=SHOW)
     async def act(http: HttpClient) -> None:
@@ -300,7 +300,7 @@ def hostless() -> Any:
 
 
 def clockless() -> Any:
-    """A tool that wants a clock where there is none."""
+    """A tool that needs a clock."""
 
     @tool(redaction=SHOW)
     async def act(clock: Clock) -> None:
@@ -310,7 +310,7 @@ def clockless() -> Any:
 
 
 def silent() -> Any:
-    """A tool that says nothing about itself."""
+    """A tool without a description."""
 
     @tool(redaction=SHOW)
     async def act() -> None:
@@ -320,7 +320,7 @@ def silent() -> Any:
 
 
 def no_run() -> Any:
-    """A class that cannot run."""
+    """A class without a run method."""
 
     @tool(redaction=SHOW)
     class Act:
@@ -340,7 +340,7 @@ def unresolved() -> Any:
 
 
 def annotated(kind: Any) -> Any:
-    """A tool whose parameter has a type that says nothing."""
+    """A tool whose parameter has this annotation."""
 
     def act(n: Any) -> None:
         """Act."""
@@ -350,7 +350,7 @@ def annotated(kind: Any) -> Any:
 
 
 def broken_class() -> Any:
-    """A tool whose constructor does not find what it needs."""
+    """A tool whose constructor raises KeyError."""
 
     @tool(redaction=SHOW)
     class Act:
@@ -366,7 +366,7 @@ def broken_class() -> Any:
 
 
 def with_host(host: str) -> Any:
-    """A tool that says wrongly what it reaches."""
+    """A tool that declares this host."""
 
     @tool(redaction=SHOW, hosts=(host,))
     async def act(http: HttpClient) -> None:
@@ -411,14 +411,14 @@ def with_host(host: str) -> Any:
     ],
 )
 def test_tool_that_cannot_load_says_why(function: Any, fault: str) -> None:
-    """Rules T4, T5 and T8: a tool that cannot load stops the start with its fault and its name."""
+    """Rules T4, T5 and T8: a tool that cannot load stops the start with a message that names the fault."""
     with pytest.raises(ConfigError, match=fault):
         FunctionProvider("t", [function])
 
 
 @pytest.mark.parametrize("one", ["*.example.com", "offers.*.id", ("a", 1), ("",), {"a"}])
 def test_one_text_is_no_list_of_texts(one: Any) -> None:
-    """Rule T4: a missing comma opens nothing; the ``*`` in one text would be every host, every field."""
+    """Rule T4: only sequences of texts are accepted: one text would count as one entry per character."""
     with pytest.raises(TypeError, match="hosts takes"):
         tool(redaction=SHOW, hosts=one)
     with pytest.raises(TypeError, match=r"Redaction\.output takes"):
@@ -446,26 +446,26 @@ def test_one_text_is_no_list_of_texts(one: Any) -> None:
     ],
 )
 def test_option_of_another_kind_is_refused_by_name(option: str, value: object) -> None:
-    """Rule T4: what an option cannot be is refused where it is written, not taken for something else."""
+    """Rule T4: an option with a value of a wrong type is refused with a message that names the option."""
     options: dict[str, Any] = {"redaction": SHOW, option: value}
     with pytest.raises(TypeError, match=f"^{option} takes "):
         tool(**options)
 
 
 def test_effect_that_there_is_not() -> None:
-    """A misspelled effect is answered with those that there are."""
+    """An unknown effect is refused with a message that lists the valid effects."""
     with pytest.raises(ValueError, match="read_only, state_change, external_side_effect"):
         tool(redaction=SHOW, effect="readonly")  # type: ignore[call-overload]
 
 
 def test_two_functions_of_one_name() -> None:
-    """Rule T5: one id twice within a module stops the start."""
+    """Rule T5: two functions of one name in a provider stop the start."""
     with pytest.raises(ConfigError, match="twice"):
         FunctionProvider("t", [faulty(), faulty()])
 
 
 async def test_declaration_reaches_the_spec() -> None:
-    """Everything that an author declares is in the spec."""
+    """The spec has every option that the author declares; a tool with the host ``*`` counts as egress."""
     options: dict[str, Any] = {
         "timeout_s": 3.0,
         "max_result_bytes": 100,
@@ -481,7 +481,7 @@ async def test_declaration_reaches_the_spec() -> None:
 
 
 async def test_strict_tool() -> None:
-    """Rule T8: a strict tool is offered as strict, and null is what its optional field takes."""
+    """Rule T8: a strict tool is offered as strict, and its optional field is required but may be null."""
 
     @tool(redaction=SHOW, strict=True)
     async def act(n: int | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""A user's own module of tools: what works, and the one line for what does not."""
+"""A user's own module of tools: how it is loaded, and the messages about faulty modules."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ def add(a: Annotated[int, Field(description="A whole number")], b: int = 1) -> d
 
 
 def write(folder: Path, text: str, name: str = "my_tools.py") -> Path:
-    """A module in a folder."""
+    """Write a module into a folder."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -34,7 +34,7 @@ def write(folder: Path, text: str, name: str = "my_tools.py") -> Path:
 
 
 async def test_users_tool_in_under_15_lines(tmp_path: Path) -> None:
-    """Rule T5: a tool of under 15 lines loads from a path beside the config, named by the file's stem."""
+    """Rule T5: a tool of fewer than 15 lines loads from a relative path; its provider is the file's stem."""
     assert len(MY_TOOLS.splitlines()) < 15
     write(tmp_path, MY_TOOLS)
     provider = load_module("my_tools.py", base=tmp_path, capabilities=Capabilities())
@@ -45,7 +45,7 @@ async def test_users_tool_in_under_15_lines(tmp_path: Path) -> None:
 
 
 async def test_annotations_as_text_and_two_files_of_one_name(tmp_path: Path) -> None:
-    """Postponed annotations are read, and files of one name in two folders do not meet."""
+    """Modules with postponed annotations load, and files of one name in two folders are not confused."""
     future = "from __future__ import annotations\n" + MY_TOOLS
     write(tmp_path, future, "a/my_tools.py")
     write(tmp_path, future.replace("def add", "def plus"), "b/my_tools.py")
@@ -55,7 +55,7 @@ async def test_annotations_as_text_and_two_files_of_one_name(tmp_path: Path) -> 
 
 
 async def test_dotted_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An importable module is named by its last part."""
+    """The provider of an importable module is named after the last part of its dotted name."""
     write(tmp_path, MY_TOOLS, "some_package_of_mine/adding.py")
     monkeypatch.syspath_prepend(str(tmp_path))
     provider = load_module("some_package_of_mine.adding", base=tmp_path, capabilities=Capabilities())
@@ -82,7 +82,7 @@ async def test_dotted_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_faulty_module_is_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
-    """Rule T4 and the start: one line names what is wrong and where, without a traceback."""
+    """Rule T4: the error about a faulty module is one line with the fault, without a traceback."""
     write(tmp_path, text)
     before = set(sys.modules)
     with pytest.raises(ConfigError) as caught:
@@ -95,7 +95,7 @@ def test_faulty_module_is_one_clear_line(tmp_path: Path, text: str, said: str) -
 
 
 def test_missing_file_and_module(tmp_path: Path) -> None:
-    """A module that is not there says where it was looked for."""
+    """A missing file is an error that says where it was looked for; a missing module is an error, too."""
     with pytest.raises(ConfigError, match=r"does not exist \(looked for .*my_tools.py\)"):
         load_module("my_tools.py", base=tmp_path, capabilities=Capabilities())
     with pytest.raises(ConfigError, match="ModuleNotFoundError"):
@@ -103,7 +103,7 @@ def test_missing_file_and_module(tmp_path: Path) -> None:
 
 
 def test_name_that_cannot_be_a_provider(tmp_path: Path) -> None:
-    """Rule T5: a file whose stem cannot stand in a tool id is refused by name."""
+    """Rule T5: a file whose stem is not allowed in a tool id is refused."""
     write(tmp_path, MY_TOOLS, "my tools.py")
     with pytest.raises(ConfigError, match="may contain letters"):
         load_module("my tools.py", base=tmp_path, capabilities=Capabilities())

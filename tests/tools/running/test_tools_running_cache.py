@@ -1,4 +1,4 @@
-"""Kept results, equal calls made one, and how many tools run at once."""
+"""Cached results, sharing of equal concurrent calls, and limits of concurrency."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ NOW = datetime(2026, 11, 21, 13, 5, tzinfo=UTC)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let others run until something holds."""
+    """Let other tasks run until the condition holds."""
     for _ in range(10_000):
         if condition():
             return
@@ -37,7 +37,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Clock:
-    """Monotonic seconds and the time of day, moved by hand."""
+    """Monotonic seconds and wall-clock seconds, which the test sets."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -46,22 +46,22 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock at its start."""
+    """A new clock."""
     return Clock()
 
 
 def make_cache(clock: Clock, **options: Any) -> ResultCache:
-    """A cache on that clock."""
+    """Make a cache that uses this clock."""
     return ResultCache(monotonic=lambda: clock.seconds, wall=lambda: clock.day, **options)
 
 
 def output(text: str) -> Output:
-    """An output of one text."""
+    """An output with this text."""
     return Output(text, text, len(text), redacted=text)
 
 
 def test_kept_until_its_time(clock: Clock) -> None:
-    """A result lives for its time-to-live and not a moment longer."""
+    """The cache keeps a result exactly for its time-to-live."""
     cache = make_cache(clock)
     cache.put("k", output("a"), 5.0, None)
     clock.seconds = 4.9
@@ -74,7 +74,7 @@ def test_kept_until_its_time(clock: Clock) -> None:
 
 
 def test_never_past_its_moment(clock: Clock) -> None:
-    """A result that is good until a moment is gone then, however long its time-to-live."""
+    """A result expires at its own expiry time, even if its time-to-live is longer."""
     cache = make_cache(clock)
     cache.put("k", output("a"), 1e6, 1001.0)
     clock.day = 1000.9
@@ -86,7 +86,7 @@ def test_never_past_its_moment(clock: Clock) -> None:
 
 
 def test_bounded_in_number_and_bytes(clock: Clock) -> None:
-    """The least used results go first; one that is too large is not kept at all."""
+    """The cache evicts the least recently used results, and does not keep one that is too large."""
     cache = make_cache(clock, max_entries=2)
     for key in "ab":
         cache.put(key, output(key), 9, None)
@@ -102,13 +102,13 @@ def test_bounded_in_number_and_bytes(clock: Clock) -> None:
 
 
 def test_key_parts_do_not_run_together() -> None:
-    """No two lists of parts make one key."""
+    """Different lists of parts give different keys, even if their joined text is equal."""
     assert cache_key("ab", "c") != cache_key("a", "bc") != cache_key("a", "b", "c")
     assert cache_key("\ud800") != cache_key("\ud801")
 
 
 class Fetcher:
-    """A cached tool that counts, and can be held up."""
+    """A cached tool that counts its executions and can be made to wait."""
 
     def __init__(self, **options: Any) -> None:
         self.times = 0
@@ -141,7 +141,7 @@ class Fetcher:
 async def test_equal_calls_get_the_kept_result(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Equal calls in any spelling run once; the row of each says where its result came from."""
+    """Calls with equal arguments run once, however written; the row of the second one says "cached"."""
     fetcher = Fetcher()
     runner = await make_runner([fetcher.tool])
     first = await runner.run(call("fetch", '{"q":"a","n":1}'), context)
@@ -164,7 +164,7 @@ async def test_equal_calls_get_the_kept_result(
 async def test_no_caller_gets_what_was_fetched_for_another(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """The caller is part of the key, and so are the arguments."""
+    """A cached result is not given to another caller or for other arguments."""
     fetcher = Fetcher()
     runner = await make_runner([fetcher.tool])
     await runner.run(call("fetch", '{"q":"a"}'), context)
@@ -182,7 +182,7 @@ async def test_no_caller_gets_what_was_fetched_for_another(
 async def test_what_makes_a_call_another_one(
     log: MemoryLog, context: RunContext, call: MakeCall, other: dict[str, Any], at_once: bool
 ) -> None:
-    """Rules R5, T9: who asks, over which connection, a tool of which definition: each is in the key."""
+    """Rules R5, T9: a call of another caller, connection, definition or size limit is not shared."""
     fetcher = Fetcher()
     provider = FunctionProvider("t", [fetcher.tool])
     (spec,) = provider.specs
@@ -210,7 +210,7 @@ async def test_what_makes_a_call_another_one(
 async def test_ten_equal_calls_at_once_make_one(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Single flight: ten equal calls at the same moment are one execution."""
+    """Ten equal concurrent calls share one execution, and their rows say so."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
     runner = await make_runner([fetcher.tool], max_parallel=10)
@@ -229,7 +229,7 @@ async def test_ten_equal_calls_at_once_make_one(
 async def test_failures_are_not_kept(
     make_runner: MakeRunner, context: RunContext, call: MakeCall, query: str, words: str
 ) -> None:
-    """All who wait get the failure; the next call tries again."""
+    """All calls that share an execution get its failure; a later call runs the tool again."""
     fetcher = Fetcher()
     runner = await make_runner([fetcher.tool])
     calls = [call("fetch", json.dumps({"q": query}), seq) for seq in range(3)]
@@ -243,7 +243,7 @@ async def test_failures_are_not_kept(
 async def test_a_cancelled_leader_leaves_its_followers_alone(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule E4: who goes is cancelled alone; the execution ends for the others."""
+    """Rule E4: cancelling the call that started a shared execution does not affect the other calls."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
     runner = await make_runner([fetcher.tool])
@@ -263,7 +263,7 @@ async def test_a_cancelled_leader_leaves_its_followers_alone(
 async def test_nobody_waiting_ends_the_work(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule E4: when all who wait have gone the tool is cancelled, and nobody joins what ends."""
+    """Rule E4: if all waiting calls are cancelled, the tool is cancelled, and a new call runs it again."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
     runner = await make_runner([fetcher.tool])
@@ -280,7 +280,7 @@ async def test_nobody_waiting_ends_the_work(
 async def test_a_follower_waits_no_longer_than_its_own_run(
     still_time: StillTime, make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T7: the seconds of a run bound its wait for another's execution, and that goes on."""
+    """Rule T7: a call waits for a shared execution only for the time of its run; the execution goes on."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
     runner = await make_runner([fetcher.tool])
@@ -296,7 +296,7 @@ async def test_a_follower_waits_no_longer_than_its_own_run(
 async def test_a_shared_execution_has_the_tools_own_time(
     still_time: StillTime, make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """A leader whose run is nearly over does not end the execution for the others."""
+    """If the run of the first call is out of time, the shared execution goes on for the other calls."""
     fetcher = Fetcher()
     fetcher.go_on.clear()
     runner = await make_runner([fetcher.tool])
@@ -315,7 +315,7 @@ async def test_a_shared_execution_has_the_tools_own_time(
 async def test_a_tool_shortens_the_life_of_one_result(
     make_runner: MakeRunner, context: RunContext, call: MakeCall, how: str, times: int
 ) -> None:
-    """CacheControl can shorten what cache_ttl_s allows."""
+    """A tool can shorten the time in the cache with ``CacheControl``, but not extend it."""
     runs = 0
 
     @tool(cache_ttl_s=60, **READ)
@@ -341,7 +341,7 @@ async def test_a_tool_shortens_the_life_of_one_result(
 
 
 def test_cache_control_takes_aware_moments_only() -> None:
-    """A time of day without a zone is a fault of the tool's."""
+    """``CacheControl`` refuses a time without a zone."""
     with pytest.raises(ValueError, match="aware"):
         CacheControl().expire_at(datetime(2026, 1, 1))
 
@@ -349,7 +349,7 @@ def test_cache_control_takes_aware_moments_only() -> None:
 async def test_a_policy_with_other_bounds_gets_its_own(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """A result that was cut for one policy is not given to another."""
+    """A result truncated for one policy is not served from the cache under a policy with another limit."""
 
     @tool(cache_ttl_s=60, **READ)
     async def tell() -> str:
@@ -364,7 +364,7 @@ async def test_a_policy_with_other_bounds_gets_its_own(
 
 
 async def test_only_read_only_tools_are_cached() -> None:
-    """Rule R5: a tool with effects that would be cached does not load."""
+    """Rule R5: a tool with an effect and a ``cache_ttl_s`` does not load."""
     for effect in ("state_change", "external_side_effect"):
 
         @tool(effect=effect, redaction=Redaction(), cache_ttl_s=1)
@@ -376,7 +376,7 @@ async def test_only_read_only_tools_are_cached() -> None:
 
 
 async def test_flight_that_is_cancelled_from_outside() -> None:
-    """A waiter does not take the end of the shared work for a cancellation of its own."""
+    """If the shared work is cancelled, its waiter gets ``WorkCancelled`` and is not cancelled itself."""
     flights: SingleFlight[int] = SingleFlight()
     tasks: list[asyncio.Task[Any]] = []
 
@@ -396,7 +396,7 @@ async def test_flight_that_is_cancelled_from_outside() -> None:
 
 
 async def test_slots_bound_the_process_and_each_caller() -> None:
-    """Never more at once than there are places, and one caller's queue leaves places for others."""
+    """No more calls run at once than there are slots, in all and for each caller."""
     slots = Slots(4, 2)
     now: dict[str, int] = {}
     most: dict[str, int] = {}
@@ -419,7 +419,7 @@ async def test_slots_bound_the_process_and_each_caller() -> None:
 async def test_a_full_house_is_rate_limited(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T7: a read-only call that finds no place in its time is refused and can be tried again."""
+    """Rule T7: a call that gets no slot within its timeout is rate_limited; a retry later may succeed."""
     go_on = asyncio.Event()
 
     @tool(**READ)

@@ -1,4 +1,4 @@
-"""Tools that call tools: bounded in depth and number, and never in wait of themselves."""
+"""Tools that call tools: limits of depth and number, and no deadlocks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ ACT: dict[str, Any] = {"effect": "state_change", "redaction": Redaction()}
 
 
 class Inner:
-    """Calls of other tools that a tool makes, through the same runner."""
+    """Makes calls from inside a tool, through the same runner."""
 
     def __init__(self) -> None:
         self.runner: Runner | None = None
@@ -29,26 +29,26 @@ class Inner:
         self.made = 0
 
     async def run(self, name: str, arguments: str = "{}") -> ToolResult:
-        """One call in a run of its own, each in a place of its own."""
+        """Make one call in an inner run, with its own index."""
         assert self.runner is not None
         self.made += 1
         context = RunContext("run_inner", 1, "open", ledger=self.ledger)
         return await self.runner.run(ToolCall(f"c{self.made}", f"t__{name}", arguments, self.made), context)
 
     def run_from_thread(self, name: str, arguments: str = "{}") -> ToolResult:
-        """The same from a thread."""
+        """Make one call from a thread."""
         assert self.loop is not None
         return asyncio.run_coroutine_threadsafe(self.run(name, arguments), self.loop).result(10)
 
 
 @pytest.fixture
 def inner() -> Inner:
-    """Nothing called yet."""
+    """A caller of tools without a runner yet."""
     return Inner()
 
 
 async def begin(make_runner: Make, inner: Inner, tools: list[Any], **options: Any) -> Runner:
-    """A runner that its own tools can call."""
+    """Make a runner that its own tools can call."""
     inner.runner = await make_runner(tools, **options)
     inner.loop = asyncio.get_running_loop()
     return inner.runner
@@ -57,7 +57,7 @@ async def begin(make_runner: Make, inner: Inner, tools: list[Any], **options: An
 async def test_tools_that_call_tools_take_no_place_from_each_other(
     make_runner: Make, inner: Inner, context: RunContext, call: Any
 ) -> None:
-    """Rule T7: with every place taken by a tool that waits for another, all of them end."""
+    """Rule T7: if tools that wait for other tools hold all slots, all of them still end."""
     ready = asyncio.Barrier(2)
 
     @tool(**READ)
@@ -80,7 +80,7 @@ async def test_tools_that_call_tools_take_no_place_from_each_other(
 async def test_what_one_tool_calls_is_bounded(
     make_runner: Make, inner: Inner, context: RunContext, call: Any
 ) -> None:
-    """Rule T7: a tool that calls a hundred others has a few of them run at once."""
+    """Rule T7: of a hundred calls that one tool makes at once, at most four run concurrently."""
     now = most = 0
 
     @tool(**READ)
@@ -108,7 +108,7 @@ async def test_what_one_tool_calls_is_bounded(
 async def test_a_tool_that_calls_itself_ends(
     make_runner: Make, inner: Inner, context: RunContext, call: Any
 ) -> None:
-    """Rule T7: endless recursion is refused at a depth, and every level hears of it."""
+    """Rule T7: a tool that calls itself endlessly is refused at the maximum depth."""
 
     @tool(**READ)
     async def deeper(n: int) -> str:
@@ -125,7 +125,7 @@ async def test_a_tool_that_calls_itself_ends(
 async def test_a_call_inside_of_itself_does_not_wait_for_itself(
     make_runner: Make, inner: Inner, context: RunContext, call: Any, options: dict[str, Any]
 ) -> None:
-    """Rule R5: what runs once for equal calls is refused inside of itself instead of waited for."""
+    """Rule R5: an equal call inside a cached tool or an effect is refused instead of waiting for itself."""
     ran = 0
 
     @tool(**options)
@@ -146,7 +146,7 @@ async def test_a_call_inside_of_itself_does_not_wait_for_itself(
 async def test_blocking_tools_that_call_blocking_tools_end(
     make_runner: Make, inner: Inner, context: RunContext, call: Any
 ) -> None:
-    """With every thread taken by a function that waits for another, all of them end."""
+    """If blocking tools that wait for other blocking tools hold all threads, all of them still end."""
 
     @tool(**READ)
     def outer(n: int) -> str:
@@ -164,7 +164,7 @@ async def test_blocking_tools_that_call_blocking_tools_end(
 
 
 async def test_what_a_tool_has_left_behind_holds_no_place() -> None:
-    """A task that outlives the place it was begun in waits for a place like anybody else."""
+    """A task that outlives the slot in which it was started has to wait for a slot of its own."""
     slots = Slots(1, 1)
     go_on, done = asyncio.Event(), asyncio.Event()
 
@@ -180,19 +180,19 @@ async def test_what_a_tool_has_left_behind_holds_no_place() -> None:
         go_on.set()
         for _ in range(5):
             await asyncio.sleep(0)
-        # The task was begun inside of the first place, which is given back, and not inside of this one.
+        # The task was started inside of the first slot, which is free again, and not inside of this one.
         assert not done.is_set()
     await task
 
 
 async def test_there_is_room_where_nobody_has_to_wait() -> None:
-    """A place is there at once until the caller, or all together, have as many as they may."""
+    """``has_room`` is true until the caller, or all callers together, hold their maximum of slots."""
     slots = Slots(2, 1)
     leave = asyncio.Event()
 
     async def stay(caller: str) -> None:
         async with slots.take(caller):
-            assert slots.has_room(caller)  # Inside of a place there is one more.
+            assert slots.has_room(caller)  # A holder of a slot has room for a nested call.
             await leave.wait()
 
     tasks = []

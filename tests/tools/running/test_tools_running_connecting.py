@@ -1,4 +1,4 @@
-"""Credentials come before the row: what the runner does while it has none, and where it gets none."""
+"""The runner gets credentials before it opens a row: what it does while it waits and without any."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ GONE = HttpFailure('the connection "mail" cannot be used now; its owner has to l
 
 
 class Broker:
-    """Credentials that come when they are told to, or not at all."""
+    """A fake broker whose credentials the test delays or refuses."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -37,7 +37,7 @@ class Broker:
         self.events: list[str] = []
 
     async def prepare(self, connection: str) -> None:
-        """Ready, sooner or later."""
+        """Wait until the test sets ``ready``, and then raise the error if there is one."""
         self.asked.append(connection)
         self.waiting.set()
         try:
@@ -51,7 +51,7 @@ class Broker:
 
 
 class Mail:
-    """Two tools of one connection, and what they did."""
+    """Two tools of one connection and one without; ``ran`` records what they did."""
 
     def __init__(self, **options: Any) -> None:
         self.ran: list[str] = []
@@ -78,7 +78,7 @@ class Mail:
 
 @pytest.fixture
 def broker() -> Broker:
-    """A broker whose credentials are there."""
+    """A broker whose credentials are ready."""
     return Broker()
 
 
@@ -92,7 +92,7 @@ async def test_credentials_come_before_the_row(
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rules R1, T6: validated, then connected, then on record, then run."""
+    """Rules R1, T6: the runner validates arguments, gets credentials, opens the row, and runs the tool."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)
     write = log.open_invocation
@@ -114,7 +114,7 @@ async def test_credentials_come_before_the_row(
 async def test_without_credentials_nothing_runs(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, broker: Broker, name: str
 ) -> None:
-    """Rule R1: the model is told, the row claims no execution, and later the same call may run."""
+    """Rule R1: without credentials the call fails, its row says "refused", and the call may run later."""
     mail = Mail()
     started: list[Any] = []
     runner = await make_runner(mail.tools, credentials=broker)
@@ -146,7 +146,7 @@ async def test_the_wait_for_credentials_is_bounded(
     name: str,
     budget_s: float | None,
 ) -> None:
-    """Rule T7: credentials that never come end with the tool's time or the run's, and say so."""
+    """Rule T7: the wait for credentials ends with the tool's or the run's time, as a timeout."""
     mail = Mail()
     seconds = LATE_S if budget_s else 0.01
     runner = await make_runner(mail.tools, credentials=broker, default_timeout_s=seconds)
@@ -160,7 +160,7 @@ async def test_the_wait_for_credentials_is_bounded(
 async def test_waiting_for_credentials_is_the_tools_time(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T7: what the credentials took the tool has no more, and no call has less than nothing."""
+    """Rule T7: the wait for credentials counts against the tool's time, which never becomes negative."""
     mail = Mail(timeout_s=4)
     runner = await make_runner(mail.tools)
     catalog = runner._registry.current
@@ -179,7 +179,7 @@ async def test_waiting_for_credentials_is_the_tools_time(
 async def test_who_goes_waits_for_no_credentials(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, broker: Broker, name: str
 ) -> None:
-    """Rule E4: a client that goes while credentials are fetched ends the wait; no row is opened."""
+    """Rule E4: if the client leaves during the wait for credentials, the wait ends without a row."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)
     broker.ready.clear()
@@ -195,7 +195,7 @@ async def test_who_goes_waits_for_no_credentials(
 async def test_an_effect_that_never_began_is_the_next_ones(
     make_runner: MakeRunner, context: RunContext, call: MakeCall, broker: Broker
 ) -> None:
-    """Rule R5: who waits for an equal effect whose caller goes before it began causes it instead."""
+    """Rule R5: if a call is cancelled before its effect began, an equal waiting call causes the effect."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)
     broker.ready.clear()
@@ -214,7 +214,7 @@ async def test_an_effect_that_never_began_is_the_next_ones(
 async def test_a_kept_result_needs_the_connection_too(
     make_runner: MakeRunner, context: RunContext, call: MakeCall, broker: Broker
 ) -> None:
-    """What an account gave is not given on once the account is gone."""
+    """Without credentials a cached result is not served; with credentials it is served again."""
     mail = Mail(cache_ttl_s=60)
     runner = await make_runner(mail.tools, credentials=broker)
     assert (await runner.run(call("read"), context)).ok
@@ -228,7 +228,7 @@ async def test_a_kept_result_needs_the_connection_too(
 async def test_a_repeat_needs_no_credentials(
     make_runner: MakeRunner, context: RunContext, call: MakeCall, broker: Broker
 ) -> None:
-    """Rule R5: an effect that the run has caused is answered, whatever became of the connection."""
+    """Rule R5: a repeated effect gets the first result even if the credentials are gone."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)
     first = await runner.run(call("send"), context)
@@ -247,7 +247,7 @@ async def test_what_an_earlier_try_did_is_not_denied(
     lost: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rule R5: without credentials a repeat of the request is told of the first one's effect."""
+    """Rule R5: a repeated request gets the result of the first one's effect, even without credentials."""
     store = MemoryStore()
     await store.start()
     monkeypatch.setattr(log, "close_invocation", store.close_invocation)
@@ -290,7 +290,7 @@ async def test_whatever_the_broker_raises(
     name: str,
     error: Exception,
 ) -> None:
-    """Rules T1, T3: a broker that fails in any way ends in a result, without a word of a fault's."""
+    """Rules T1, T3: any error of the broker becomes a failed result; an unexpected one is not quoted."""
     mail = Mail()
     runner = await make_runner(mail.tools, credentials=broker)
     broker.error = error

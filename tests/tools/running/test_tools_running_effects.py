@@ -1,4 +1,4 @@
-"""Side effects of two runners that share a record, as two processes do (rule R5)."""
+"""Side effects of two runners that share a store, as two processes do (rule R5)."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ ASKED = ServedRequest("digest", False, 100.0)
 
 
 class World:
-    """What the tools did to it."""
+    """Records what the tools have bought."""
 
     def __init__(self) -> None:
         self.bought: list[str] = []
@@ -32,7 +32,7 @@ class World:
         self.go_on.set()
 
     def tools(self) -> list[Any]:
-        """Tools that change it."""
+        """Make the tools: one with an effect, and one whose effect is repeatable."""
 
         @tool(effect="external_side_effect", redaction=Redaction(output=("done",)), untrusted_output=True)
         async def buy(what: str) -> dict[str, str]:
@@ -55,7 +55,7 @@ class World:
 
 @pytest.fixture
 async def shared(log: Any) -> MemoryStore:
-    """A record that two runners share, beside the log of the tests."""
+    """A store that two runners share; it gets all rows in addition to the log."""
     store = MemoryStore()
     await store.start()
     keep = log.close_invocation
@@ -70,7 +70,7 @@ async def shared(log: Any) -> MemoryStore:
 
 @pytest.fixture
 async def pair(make_runner: Make, shared: MemoryStore) -> tuple[World, Any, Any]:
-    """A world, and two runners that act in it."""
+    """A world and two runners with its tools."""
     world = World()
     runners = [await make_runner(world.tools(), effects=shared, default_timeout_s=LATE_S) for _ in range(2)]
     return world, *runners
@@ -85,7 +85,7 @@ def _again(**changes: Any) -> ServedRequest:
 
 
 async def test_a_repeat_elsewhere_gets_the_first_result(pair: Any, call: Make) -> None:
-    """Rule R5: the same bytes, the stranger's mark on them, and no second effect; others buy."""
+    """Rule R5: a repeat at another runner gets the first result, still untrusted, without a second effect."""
     world, one, two = pair
     buy = call("buy", '{"what":"milk"}')
     first = await one.run(buy, _context("run_1"))
@@ -101,7 +101,7 @@ async def test_a_repeat_elsewhere_gets_the_first_result(pair: Any, call: Make) -
 
 
 async def test_a_repeat_waits_for_an_effect_under_way(pair: Any, call: Make) -> None:
-    """Rule R5: the repeat has its answer when the first has."""
+    """Rule R5: a repeat of an effect that still runs waits for its result."""
     world, one, two = pair
     world.go_on.clear()
     buy = call("buy", '{"what":"milk"}')
@@ -116,7 +116,7 @@ async def test_a_repeat_waits_for_an_effect_under_way(pair: Any, call: Make) -> 
 
 
 async def test_a_repeat_waits_no_longer_than_its_run_may(still_time: Any, pair: Any, call: Make) -> None:
-    """Rules R5, T7: with its time used up the repeat says that nobody knows, and does nothing."""
+    """Rules R5, T7: a repeat that is out of time reports an unknown outcome and causes no effect."""
     world, one, two = pair
     world.go_on.clear()
     buy = call("buy", '{"what":"milk"}')
@@ -134,7 +134,7 @@ async def test_a_repeat_waits_no_longer_than_its_run_may(still_time: Any, pair: 
 
 
 async def test_a_failure_is_repeated_in_its_own_words(pair: Any, call: Make) -> None:
-    """Rule R5: what failed the first time is not tried again for a repeat."""
+    """Rule R5: a repeat of a failed effect gets the same failure and does not run the tool again."""
     world, one, two = pair
     buy = call("buy", '{"what":"moon"}')
     first = await one.run(buy, _context("run_1"))
@@ -145,7 +145,7 @@ async def test_a_failure_is_repeated_in_its_own_words(pair: Any, call: Make) -> 
 
 
 async def test_one_place_of_a_run_has_one_effect(pair: Any, call: Make) -> None:
-    """Rule R5: a run that goes on elsewhere takes no place twice, with a repeatable tool either."""
+    """Rule R5: the same run, turn and index has one effect at all runners, even of a repeatable tool."""
     world, one, two = pair
     for name, arguments in (("buy", '{"what":"milk"}'), ("ring", "{}")):
         context = _context(name, None)
@@ -158,20 +158,20 @@ async def test_one_place_of_a_run_has_one_effect(pair: Any, call: Make) -> None:
 
 
 def _told(result: Any) -> dict[str, Any]:
-    """What a call that was not made is told of an earlier one."""
+    """Check that a call was not made, and return what its result says about the earlier call."""
     assert (result.ok, result.error_code) == (False, "already_ran")
     told: dict[str, Any] = json.loads(result.content)["earlier_call"]
     return told
 
 
 async def _buy(runner: Any, call: Make, context: RunContext, *things: str) -> list[Any]:
-    """Buy these things one after the other, in one turn."""
+    """Buy these things one after another, in one turn."""
     calls = [call("buy", json.dumps({"what": what})) for what in things]
     return [await runner.run(replace(each, index=at), context) for at, each in enumerate(calls)]
 
 
 async def test_a_different_call_of_a_repeat_is_answered_with_the_earlier_one(pair: Any, call: Make) -> None:
-    """Rule R5: as many calls as the earlier attempt made are told of its effects, and not one more."""
+    """Rule R5: each different call of a repeat is told of one earlier effect, until none is left."""
     world, one, two = pair
     await _buy(one, call, _context("run_1"), "milk", "eggs")
     context = _context("run_2", _again())
@@ -179,17 +179,17 @@ async def test_a_different_call_of_a_repeat_is_answered_with_the_earlier_one(pai
     assert [_told(result)["arguments"] for result in results[:2]] == [{"what": "milk"}, {"what": "eggs"}]
     assert [result.ok for result in results[2:]] == [True, True]
     assert world.bought == ["milk", "eggs", "bread", "jam"]
-    assert context.ledger.untrusted_before(2) == "t__buy"  # The earlier result is a stranger's text.
+    assert context.ledger.untrusted_before(2) == "t__buy"  # The earlier result is untrusted.
 
 
 async def test_equal_calls_of_a_repeat_count_first(pair: Any, call: Make) -> None:
-    """Rule R5: swapped, the same calls match their own effects, and what is new is bought."""
+    """Rule R5: equal calls of a repeat match their own effects in any order; a new call runs after them."""
     world, one, two = pair
     await _buy(one, call, _context("run_1"), "milk", "eggs")
     results = await _buy(two, call, _context("run_2", _again()), "eggs", "milk", "bread")
     assert [result.content for result in results] == [f'{{"done":"{w}"}}' for w in ("eggs", "milk", "bread")]
     assert world.bought == ["milk", "eggs", "bread"]
-    # What an equal call matched is not in the way of a different one, what it did not match is.
+    # Effects that equal calls matched are not told to different calls; the other effects are.
     results = await _buy(two, call, _context("run_3", _again()), "eggs", "cream", "tea")
     assert [_told(result)["arguments"] for result in results[1:]] == [{"what": "milk"}, {"what": "bread"}]
     assert world.bought == ["milk", "eggs", "bread"]
@@ -197,7 +197,7 @@ async def test_equal_calls_of_a_repeat_count_first(pair: Any, call: Make) -> Non
 
 @pytest.mark.parametrize("many", [1, 2], ids=["at one runner", "at two"])
 async def test_a_second_repeat_knows_what_both_before_it_did(many: int, pair: Any, call: Make) -> None:
-    """Rule R5: an equal call that was answered at this very runner counts as the effect that it met."""
+    """Rule R5: a second repeat matches the effects of both earlier attempts, whichever runner made them."""
     world, one, two = pair
     runners = [one, two] if many == 2 else [two, two]
     first = _context("run_1")
@@ -216,7 +216,7 @@ async def test_a_second_repeat_knows_what_both_before_it_did(many: int, pair: An
 async def test_what_is_past_its_hour_hides_nothing_that_is_not(
     pair: Any, call: Make, shared: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule R5: where the first effect of a request is forgotten, a repeat is still told of the second."""
+    """Rule R5: if the first effect of a request has expired, a repeat is still told of the second one."""
     world, one, two = pair
     start = 1000.0
     for after, what in ((0.0, "milk"), (REPEATS_WITHIN_S, "eggs")):
@@ -231,7 +231,7 @@ async def test_what_is_past_its_hour_hides_nothing_that_is_not(
 
 
 async def test_a_different_call_waits_for_an_effect_under_way(pair: Any, call: Make) -> None:
-    """Rule R5: what the earlier attempt is still doing is told when it is done."""
+    """Rule R5: a different call waits for an effect that still runs, and is then told of its result."""
     world, one, two = pair
     world.go_on.clear()
     first = asyncio.create_task(one.run(call("buy", '{"what":"milk"}'), _context("run_1")))
@@ -246,7 +246,7 @@ async def test_a_different_call_waits_for_an_effect_under_way(pair: Any, call: M
 
 
 async def test_a_different_call_is_told_of_an_unknown_outcome(pair: Any, call: Make) -> None:
-    """Rules R5, T7: with its time used up it says that nobody knows; then the model may buy in addition."""
+    """Rules R5, T7: a different call that is out of time is told of an unknown outcome; the next one runs."""
     world, one, two = pair
     world.go_on.clear()
     first = asyncio.create_task(one.run(call("buy", '{"what":"milk"}'), _context("run_1")))
@@ -264,7 +264,7 @@ async def test_a_different_call_is_told_of_an_unknown_outcome(pair: Any, call: M
 
 
 async def test_a_failure_is_told_to_a_different_call(pair: Any, call: Make) -> None:
-    """Rule R5: what failed may have been half done, so the model decides whether it is tried once more."""
+    """Rule R5: a different call is told of a failed effect once; the model may then call the tool again."""
     world, one, two = pair
     (first,) = await _buy(one, call, _context("run_1"), "moon")
     told, moon_cheese = await _buy(two, call, _context("run_2", _again()), "cheese", "cheese")
@@ -274,7 +274,7 @@ async def test_a_failure_is_told_to_a_different_call(pair: Any, call: Make) -> N
 
 
 async def test_a_request_that_its_repeat_overtook_is_told_of_its_effects(pair: Any, call: Make) -> None:
-    """Rule R5: the attempt that was given up, and goes on, does nothing that its repeat has done."""
+    """Rule R5: a first attempt that goes on after its repeat has acted is told of the repeat's effect."""
     world, one, two = pair
     await _buy(two, call, _context("run_2", _again()), "milk")
     results = await _buy(one, call, _context("run_1"), "eggs", "bread")
@@ -284,7 +284,7 @@ async def test_a_request_that_its_repeat_overtook_is_told_of_its_effects(pair: A
 
 
 async def test_attempts_at_one_moment_cause_one_effect(pair: Any, call: Make) -> None:
-    """Rule R5: of two attempts that call differently at once, one acts and the other is told."""
+    """Rule R5: of two concurrent attempts with different calls, one acts and the other one is told."""
     world, one, two = pair
     requests = (ASKED, _again())
     results = await asyncio.gather(
@@ -298,7 +298,7 @@ async def test_attempts_at_one_moment_cause_one_effect(pair: Any, call: Make) ->
 
 
 async def test_other_tools_and_other_requests_are_not_in_the_way(pair: Any, call: Make) -> None:
-    """Rule R5: what counts is the tool and the request; ``repeatable`` tools are not counted at all."""
+    """Rule R5: effects of other requests do not stop a call, and repeatable tools always run."""
     world, one, two = pair
     await _buy(one, call, _context("run_1"), "milk")
     await one.run(call("ring", "{}"), _context("run_2"))
@@ -313,7 +313,7 @@ async def test_other_tools_and_other_requests_are_not_in_the_way(pair: Any, call
 async def test_what_is_told_is_redacted_and_bounded(
     make_runner: Make, call: Make, shared: MemoryStore
 ) -> None:
-    """Rules R5, T4: a private argument of the earlier call is not told, and its result keeps to its size."""
+    """Rules R5, T4: what is told of an earlier call lacks private arguments and keeps to the size limit."""
 
     @tool(effect="external_side_effect", redaction=Redaction(private_arguments=("pin",)))
     async def pay(to: str, pin: str) -> str:
@@ -333,7 +333,7 @@ async def test_what_is_told_is_redacted_and_bounded(
 
 
 async def test_the_row_of_a_repeat_says_what_it_repeats(pair: Any, call: Make, log: Any) -> None:
-    """Rule R5: a call that caused nothing is on record as the repeat of the one that did."""
+    """Rule R5: the row of a call that did not run names the earlier call whose effect it repeats."""
     _, one, two = pair
     buy = call("buy", '{"what":"milk"}')
     await one.run(buy, _context("run_1"))
@@ -348,14 +348,14 @@ async def test_the_row_of_a_repeat_says_what_it_repeats(pair: Any, call: Make, l
 
 
 class Broken(MemoryStore):
-    """A record with one fault."""
+    """A store with one fault."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
         self.fault = fault
 
     async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
-        """Refuse, or find the effect taken."""
+        """Fail, or report an earlier effect, depending on the fault."""
         if self.fault == "locked":
             raise StoreUnavailable("locked")
         if self.fault == "given back":
@@ -366,7 +366,7 @@ class Broken(MemoryStore):
         return await super().claim_effect(record, claim)
 
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
-        """Fail, or know nothing of it any more."""
+        """Fail, or report no earlier effect."""
         if self.fault == "unreadable":
             raise StoreError("damaged")
         return None
@@ -383,7 +383,7 @@ class Broken(MemoryStore):
 async def test_a_fault_of_the_record_causes_nothing(
     make_runner: Make, call: Make, fault: str, words: str
 ) -> None:
-    """Rules R1, R5: where the record cannot say that the effect is this call's, it does not happen."""
+    """Rules R1, R5: if the store cannot confirm that an effect belongs to this call, it does not happen."""
     world, store = World(), Broken(fault)
     await store.start()
     runner = await make_runner(world.tools(), effects=store)
@@ -394,7 +394,7 @@ async def test_a_fault_of_the_record_causes_nothing(
 
 
 async def test_an_effect_that_was_given_back_is_done(make_runner: Make, call: Make) -> None:
-    """Rule R5: whoever waits for a call that never began makes it."""
+    """Rule R5: a call that waits for an earlier call makes the effect itself if that one never began."""
     world, store = World(), Broken("given back")
     await store.start()
     runner = await make_runner(world.tools(), effects=store)
@@ -405,7 +405,7 @@ async def test_an_effect_that_was_given_back_is_done(make_runner: Make, call: Ma
 async def test_a_client_that_leaves_before_the_effect_frees_it(
     make_runner: Make, call: Make, shared: MemoryStore
 ) -> None:
-    """Rules E4, R5: what was claimed for a client that left meanwhile, its repeat may do."""
+    """Rules E4, R5: if the client leaves before the effect begins, a repeat may cause the effect."""
     world = World()
     release, claimed = asyncio.Event(), asyncio.Event()
     take = shared.claim_effect

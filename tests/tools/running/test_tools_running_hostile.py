@@ -1,4 +1,4 @@
-"""Tools, schemas and arguments at their worst: nothing hangs, ends the process or gets out."""
+"""Hostile tools, schemas and arguments: none of them hangs, ends the process or leaks a value."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*
 
 
 class Liar(str):
-    """A text that understates its length."""
+    """A text that reports the length 1."""
 
     __slots__ = ()
 
@@ -26,14 +26,14 @@ class Liar(str):
 
 
 class Deadly:
-    """A message that ends the process when it is looked at."""
+    """A message that raises SystemExit when it is converted to text."""
 
     def __str__(self) -> str:
         raise SystemExit(4)
 
 
 class DeadlyDict(dict[str, Any]):
-    """An object whose content cannot be looked at."""
+    """A dict that raises SystemExit when its items are read."""
 
     def items(self) -> Any:
         raise SystemExit(3)
@@ -52,7 +52,7 @@ class DeadlyDict(dict[str, Any]):
     ids=["endless", "endless inside", "iterator inside", "range", "deadly", "huge number"],
 )
 def test_values_that_are_no_values(value: Any, code: str) -> None:
-    """Whatever a tool returns, the call ends with a result that the model can read."""
+    """A result that cannot be converted to JSON is a failed call with an error code."""
 
     @tool(**READ)
     def give() -> object:
@@ -63,7 +63,7 @@ def test_values_that_are_no_values(value: Any, code: str) -> None:
 
 
 def test_a_generator_is_a_list() -> None:
-    """A function that yields gives a list."""
+    """The result of a generator function is a list."""
 
     @tool(**READ)
     def give() -> Any:
@@ -75,7 +75,7 @@ def test_a_generator_is_a_list() -> None:
 
 
 def test_a_text_that_lies_is_cut_all_the_same() -> None:
-    """Rule T7: the bound of a result is on what there is, not on what it says of itself."""
+    """Rule T7: the size limit counts the actual text, even if its type reports another length."""
 
     @tool(**READ)
     def give() -> str:
@@ -86,7 +86,7 @@ def test_a_text_that_lies_is_cut_all_the_same() -> None:
 
 
 def test_a_deadly_message_is_a_failure() -> None:
-    """A failure whose words raise ends the call and not the process."""
+    """If the message of a failure raises SystemExit, only the call fails."""
 
     @tool(**READ)
     def fail() -> str:
@@ -98,7 +98,7 @@ def test_a_deadly_message_is_a_failure() -> None:
 
 @pytest.mark.parametrize("code", ["no_such_code", "pin-4711", ["timeout"], None])
 def test_a_code_that_there_is_not(code: Any) -> None:
-    """Rule T4: a failure's code is one of ours, so that none carries an argument into log and record."""
+    """Rule T4: an unknown code of a failure is replaced, so that it carries no argument into the log."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("pin",)))
     def fail(pin: str) -> str:
@@ -111,14 +111,14 @@ def test_a_code_that_there_is_not(code: Any) -> None:
 
 
 class Checked(BaseModel):
-    """Arguments whose validator does what no validator should."""
+    """Arguments whose validator blocks or raises unusual exceptions."""
 
     code: str
 
     @field_validator("code")
     @classmethod
     def check(cls, value: str) -> str:
-        """Fail as told."""
+        """Block, or raise the exception that the value names."""
         if value == "slow-zq!x":
             time.sleep(0.15)
             return value
@@ -135,7 +135,7 @@ def check(given: Checked) -> str:
     ("kind", "error"), [("exit", SystemExit), ("interrupt", KeyboardInterrupt), ("key", KeyError)]
 )
 def test_a_validator_that_raises_anything(kind: str, error: type[BaseException]) -> None:
-    """Rules T1, T3: a validator's fault ends neither process nor run; row, log and author know of it."""
+    """Rules T1, T3: any exception of a validator fails only the call, and is in row and log unquoted."""
     result = ToolTester(check).call(code=f"{kind}-zq!x")
     assert (result.ok, result.message) == (False, "the tool could not check its arguments")
     assert isinstance(result.exception, error)
@@ -145,7 +145,7 @@ def test_a_validator_that_raises_anything(kind: str, error: type[BaseException])
 
 
 def test_a_serializer_that_raises_anything() -> None:
-    """Rule T1: the canonical form of arguments is asked for, and no tool has to have one."""
+    """Rule T1: a call runs even if the serializer of its arguments raises SystemExit."""
 
     class Odd(BaseModel):
         code: str
@@ -163,14 +163,14 @@ def test_a_serializer_that_raises_anything() -> None:
 
 
 def test_a_slow_validator_is_named() -> None:
-    """Rule T7: checking arguments keeps the event loop from others as running does, and is told."""
+    """Rule T7: the log reports a validator that blocks the event loop."""
     result = ToolTester(check).call(code="slow-zq!x")
     assert result.ok
     assert "'event': 'tool_blocked_event_loop'" in result.seen
 
 
 def test_changed_arguments_hide_nothing() -> None:
-    """Rule T4: a tool that takes its arguments apart cannot make a private one visible by that."""
+    """Rule T4: a private argument stays masked even if the tool removes it from its arguments."""
 
     @tool(
         parameters={
@@ -193,14 +193,14 @@ def test_changed_arguments_hide_nothing() -> None:
 
 
 class Node(BaseModel):
-    """A model that holds itself."""
+    """A recursive model."""
 
     name: str
     children: list["Node"] = []
 
 
 def test_a_recursive_model_is_bounded_by_its_arguments() -> None:
-    """Recursion in a schema is taken; arguments that use it too deeply are refused."""
+    """A recursive model is accepted, but arguments that nest it too deeply are refused."""
 
     @tool(**READ)
     def depth(node: Node) -> int:
@@ -229,7 +229,7 @@ def _doubling(levels: int) -> dict[str, Any]:
 
 
 def test_references_that_multiply_are_refused() -> None:
-    """Rule T8: a schema whose references would make one check take hours stops the start."""
+    """Rule T8: a schema whose references multiply to too many parts stops the start."""
     check_schema(_doubling(8), "tool t__x")
     for levels in (20, 60):
         with pytest.raises(ConfigError, match=f"more than {MAX_SCHEMA_NODES} parts"):

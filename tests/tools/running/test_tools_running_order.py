@@ -1,4 +1,4 @@
-"""The order of the runner's steps: each one is asked before the next, and says no for all behind it."""
+"""The order of the runner's steps: a step that fails ends the call before any later step."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ STEPS = (
     *("known", "policy", "budget", "rate", "size", "parse", "validate", "bounds"),
     *("credentials", "row", "run", "nothing"),
 )
-"""What can be wrong with a call, in the order in which it is looked at."""
+"""What can be wrong with a call, in the order in which the runner checks it."""
 
 SAID = {
     "known": ("unknown_tool", "unknown tool"),
@@ -36,10 +36,10 @@ SAID = {
     "run": ("execution_failed", 'allowed: policy.allow has "*"'),
     "nothing": (None, 'allowed: policy.allow has "*"'),
 }
-"""The code and the decision of a call with that wrong."""
+"""The error code and the decision of a call for each thing that is wrong."""
 
 ASKED = {"rate": "rate", "validate": "validate", "credentials": "credentials", "row": "row", "run": "run"}
-"""The steps that leave a trace of having been asked."""
+"""The steps that the test can observe."""
 
 CONNECTED: dict[str, Any] = {
     "redaction": Redaction(output=("*",)),
@@ -49,35 +49,35 @@ CONNECTED: dict[str, Any] = {
 
 
 class Steps:
-    """A world in which every step from one on goes wrong; ``asked`` is who was asked."""
+    """Fakes of all steps; those in ``wrong`` fail, and ``asked`` lists the steps that were reached."""
 
     def __init__(self, wrong: Sequence[str] = ()) -> None:
         self.wrong = wrong
         self.asked: list[str] = []
 
     def note(self, step: str) -> bool:
-        """Somebody was asked; whether that is to go wrong."""
+        """Record that a step was reached; return whether it must fail."""
         if step not in self.asked:
             self.asked.append(step)
         return step in self.wrong
 
     def seats(self, value: int) -> int:
-        """The tool's own validator."""
+        """Act as the tool's own validator."""
         if self.note("validate"):
             raise ValueError("no such seats")
         return value
 
     async def hit(self, kind: str, caller: str) -> float | None:
-        """The limiter."""
+        """Act as the rate limiter."""
         return 12.0 if self.note("rate") else None
 
     async def prepare(self, connection: str) -> None:
-        """The broker of credentials."""
+        """Act as the broker of credentials."""
         if self.note("credentials"):
             raise ToolFailure("no credentials")
 
     def watch(self, log: Any) -> None:
-        """Note the rows that are committed before a tool runs, and not those of refusals."""
+        """Record when a durable row is opened; rows of refusals are not durable."""
         write = log.open_invocation
 
         async def opening(record: Any, *, durable: bool) -> None:
@@ -87,7 +87,7 @@ class Steps:
         log.open_invocation = opening
 
     def policy(self) -> Policy:
-        """Policy, with the bounds of one call."""
+        """Make the policy, with bounds for arguments."""
         return Policy(
             allow=() if "policy" in self.wrong else ("*",),
             arguments={"*": {"seats": ArgumentBound(max=2)}} if "bounds" in self.wrong else {},
@@ -95,11 +95,11 @@ class Steps:
         )
 
     def arguments(self) -> str:
-        """What the model wrote."""
+        """Make the arguments of the call."""
         return '{"seats":' if "parse" in self.wrong else '{"seats":3}'
 
     def tool(self) -> Any:
-        """A tool with an effect, a connection and a validator."""
+        """Make a tool with an effect, a connection and a validator."""
 
         async def book(http: HttpClient, seats: int) -> str:
             """Book."""
@@ -115,7 +115,7 @@ class Steps:
 async def test_the_first_step_that_says_no_decides(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, first: str
 ) -> None:
-    """Rules T1, T2, T7: what stands later in the order is neither asked nor charged."""
+    """Rules T1, T2, T7: the first step that fails decides the result, and no later step is reached."""
     world = Steps(STEPS[STEPS.index(first) :])
     runner = await make_runner([world.tool()], policy=world.policy(), limiter=world, credentials=world)
     world.watch(log)
@@ -133,7 +133,7 @@ async def test_the_first_step_that_says_no_decides(
 async def test_what_is_refused_early_is_not_counted(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rules T2, T7: a denied tool costs nothing of the rate, arguments that nobody can read do."""
+    """Rules T2, T7: a denied call does not count against the rate limit, one with invalid JSON does."""
     world = Steps()
     runner = await make_runner([world.tool()], limiter=world, credentials=world)
     denied = await runner.run(call("book", '{"seats":1}'), context, policy=Policy())
@@ -145,7 +145,7 @@ async def test_what_is_refused_early_is_not_counted(
 async def test_a_kept_result_takes_every_step_but_the_last(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rules T1, T2: a kept result is given only to a call that was let through and is on record itself."""
+    """Rules T1, T2: a cached result is served only to a call that passes all steps and has its own row."""
     world = Steps()
 
     @tool(effect="read_only", cache_ttl_s=60, **CONNECTED)

@@ -1,4 +1,4 @@
-"""Planning: what a call is bound to before anything happens, and what it is refused for."""
+"""Planning: what the runner fixes about a call before it runs, and why it refuses calls."""
 
 import asyncio
 import copy
@@ -41,7 +41,7 @@ ANY = Policy(allow=("*",))
 
 
 def _refuse(value: str) -> str:
-    """A validator that takes nothing."""
+    """A validator that refuses every value."""
     raise KeyError(value)
 
 
@@ -52,12 +52,12 @@ async def fly(to: Airport, pin: str = "", seats: int = 1) -> str:
 
 
 def spec_of(target: Any) -> ToolSpec:
-    """The contract of one tool."""
+    """The spec of one tool."""
     return FunctionProvider("t", [target]).specs[0]
 
 
 def planned(target: Any, text: str = "{}", policy: Policy = ANY) -> PlannedCall | Refusal:
-    """What becomes of a call of that tool."""
+    """Admit and plan a call of that tool."""
     spec = spec_of(target)
     admitted = admit(ToolCall("call_1", spec.name, text, 0), spec, policy, untrusted="")
     if isinstance(admitted, Refusal):
@@ -66,14 +66,14 @@ def planned(target: Any, text: str = "{}", policy: Policy = ANY) -> PlannedCall 
 
 
 def sound(target: Any, text: str = "{}") -> PlannedCall:
-    """A call that may run."""
+    """Plan a call that must not be refused."""
     found = planned(target, text)
     assert isinstance(found, PlannedCall)
     return found
 
 
 def test_a_plan_binds_all_that_its_execution_hangs_on() -> None:
-    """Rule T1: id, name, spec, value, canonical and masked arguments, caller and key, in one thing."""
+    """Rule T1: a plan has the call, spec, value, canonical and masked arguments, caller and key."""
     found = sound(fly, '{"to":"ber", "pin":"s3cret"}')
     assert (found.call.call_id, found.call.name, found.spec.name) == ("call_1", "t__fly", "t__fly")
     assert (found.caller, found.connection, found.read_only) == ("key_1", "", False)
@@ -86,7 +86,7 @@ def test_a_plan_binds_all_that_its_execution_hangs_on() -> None:
 
 
 def test_a_plan_does_not_change() -> None:
-    """Rule T1: nobody who is handed a plan can make another call of it."""
+    """Rule T1: a plan is immutable."""
     found = sound(fly, '{"to":"ber"}')
     for name in ("value", "arguments", "caller", "spec", "call", "other"):
         with pytest.raises((dataclasses.FrozenInstanceError, TypeError)):
@@ -94,7 +94,7 @@ def test_a_plan_does_not_change() -> None:
 
 
 def test_planning_does_nothing() -> None:
-    """Planning is a plain function: the same call is planned the same, as often as one likes."""
+    """Planning has no side effects: the same call gives an equal plan each time."""
     spec = spec_of(fly)
     admitted = admit(ToolCall("call_1", spec.name, '{"to":"ber"}', 0), spec, ANY, untrusted="")
     assert isinstance(admitted, AdmittedCall)
@@ -104,7 +104,7 @@ def test_planning_does_nothing() -> None:
 
 
 def test_an_approval_overrules_nothing_but_the_want_of_one() -> None:
-    """A call that somebody approved runs, its row says so, and a denial still outweighs it."""
+    """An approved call is admitted and marked as approved, but an approval does not lift a denial."""
     spec = spec_of(fly)
     call = ToolCall("call_1", spec.name, '{"to":"ber"}', 0)
     asking, denying = Policy(allow=("*",), approve=("*",)), Policy(approve=("*",))
@@ -143,7 +143,7 @@ def test_an_approval_overrules_nothing_but_the_want_of_one() -> None:
     ],
 )
 def test_a_refusal_is_an_outcome_of_its_own(policy: Policy, text: str, code: str, decision: str) -> None:
-    """Rules T2, T3: each step that says no is told by its code and its rule, and is no exception."""
+    """Rules T2, T3: each kind of refusal is returned, not raised, with its error code and its rule."""
     found = planned(fly, text, policy)
     assert isinstance(found, Refusal)
     assert (found.failure.code, found.decision) == (code, decision)
@@ -151,7 +151,7 @@ def test_a_refusal_is_an_outcome_of_its_own(policy: Policy, text: str, code: str
 
 
 def test_a_bound_is_not_passed_by_another_name() -> None:
-    """Rule T2: a field inside of an argument goes by the one name that its bound and its mask know."""
+    """Rule T2: a bound on a nested field cannot be avoided with another alias of the field."""
 
     class Stay(BaseModel):
         nights: Annotated[int, Field(validation_alias=AliasChoices("nights", "n"))] = 1
@@ -171,7 +171,7 @@ def test_a_bound_is_not_passed_by_another_name() -> None:
 
 
 def test_what_there_is_not_is_refused() -> None:
-    """Rule T3: a name that is no tool's, and a tool without a redaction rule, are refused by name."""
+    """Rule T3: an unknown tool and a tool without a redaction rule are refused with their own codes."""
     call = ToolCall("c", "t__none", "{}", 0)
     nothing = admit(call, None, ANY, untrusted="")
     bare = admit(call, dataclasses.replace(spec_of(fly), redaction=None), ANY, untrusted="")
@@ -181,7 +181,7 @@ def test_what_there_is_not_is_refused() -> None:
 
 
 def test_only_who_needs_a_key_has_one() -> None:
-    """An idempotency key goes with effects, and with a tool that takes one."""
+    """A read-only call has an idempotency key only if its tool has a parameter for it."""
 
     @tool(**READ)
     async def look() -> None:
@@ -199,14 +199,14 @@ def test_only_who_needs_a_key_has_one() -> None:
 
 
 class Hidden(BaseModel):
-    """Arguments that do not show in JSON what they hold."""
+    """Arguments that JSON output masks or leaves out."""
 
     word: SecretStr = SecretStr("")
     inner: str = Field(default="", exclude=True)
 
 
 class Masked(BaseModel):
-    """Arguments that all look the same."""
+    """Arguments that all have the same JSON output."""
 
     city: str
 
@@ -216,7 +216,7 @@ class Masked(BaseModel):
 
 
 class Broken(BaseModel):
-    """Arguments that cannot be shown."""
+    """Arguments that cannot be serialized."""
 
     city: str
 
@@ -226,19 +226,19 @@ class Broken(BaseModel):
 
 
 class Renamed(BaseModel):
-    """Arguments that come by another name than they are shown by."""
+    """Arguments whose name in the input differs from that in the output."""
 
     city: str = Field(validation_alias="place")
 
 
 class Drawn(BaseModel):
-    """Arguments that are used up by looking at them."""
+    """Arguments with an iterator, which can be read only once."""
 
     numbers: Iterable[int]
 
 
 def taker(model: type[BaseModel]) -> Any:
-    """A tool that takes such arguments."""
+    """A tool whose arguments are this model."""
 
     async def take(arguments: Any) -> None:
         """Take."""
@@ -261,7 +261,7 @@ def taker(model: type[BaseModel]) -> Any:
 def test_arguments_that_hide_what_they_hold_are_told_apart(
     model: type[BaseModel], one: str, other: str
 ) -> None:
-    """Rule R5: where JSON would not say all of a value, the arguments count as the model wrote them."""
+    """Rule R5: if JSON output loses part of a value, the canonical arguments are those the model wrote."""
     take = taker(model)
     assert sound(take, one).arguments == one.encode()
     assert sound(take, other).arguments == other.encode()
@@ -269,14 +269,14 @@ def test_arguments_that_hide_what_they_hold_are_told_apart(
 
 
 def test_a_value_that_is_used_up_is_whole() -> None:
-    """A tool gets all of an iterator, though planning has looked at it."""
+    """A tool gets all values of an iterator, although planning has serialized it."""
     found = sound(taker(Drawn), '{"numbers":[1,2]}')
     assert list(found.value.numbers) == [1, 2]
     assert list(found.fresh_value().numbers) == [1, 2]
 
 
 def test_what_a_model_keeps_in_private_is_whole() -> None:
-    """A tool gets what its model keeps for itself, though a serializer takes of it."""
+    """A tool gets a model's private attributes whole, although a serializer changes them in planning."""
 
     class Stay(BaseModel):
         """A stay."""
@@ -296,7 +296,7 @@ def test_what_a_model_keeps_in_private_is_whole() -> None:
     ("text", "times"), [('{"city":"BER"}', 1), ('{"city":"ber"}', 2), ('{"city":"BER","days":[1]}', 2)]
 )
 def test_arguments_that_come_as_they_are_shown_are_validated_once(text: str, times: int) -> None:
-    """Only what validation changed, or what is more than plain values, is validated a second time."""
+    """Arguments are validated twice only if validation changed them or they are more than plain values."""
     seen = []
 
     class Stay(BaseModel):
@@ -316,7 +316,7 @@ def test_arguments_that_come_as_they_are_shown_are_validated_once(text: str, tim
 
 
 def test_a_default_that_is_written_out_is_the_same_call() -> None:
-    """Rule R5: a function cannot tell an argument left out from its default, so it is one call."""
+    """Rule R5: for a function, a call with a default written out equals one with the argument left out."""
 
     @tool(**EFFECT)
     async def book(
@@ -361,7 +361,7 @@ def test_a_default_that_is_written_out_is_the_same_call() -> None:
 def test_a_default_that_writing_would_change_is_told_apart(
     kind: Any, default: object, written: object
 ) -> None:
-    """Rule R5: what JSON cannot say of a default, or makes another value of, is no part of the call."""
+    """Rule R5: a default that JSON or validation would change is not added to the canonical arguments."""
 
     async def take(to: Airport, one: Any = default) -> None:
         """Take."""
@@ -374,7 +374,7 @@ def test_a_default_that_writing_would_change_is_told_apart(
 
 
 def test_what_was_not_given_is_told_from_a_default() -> None:
-    """A tool with a model may tell null, and a default, from an argument that was not given."""
+    """For a tool with a model, an argument that is null differs from one that was not given."""
 
     class Change(BaseModel):
         """A change."""
@@ -395,7 +395,7 @@ def test_what_was_not_given_is_told_from_a_default() -> None:
     ).map(json.dumps)
 )
 def test_a_plan_means_what_was_written(text: str) -> None:
-    """Rules T3, R5: any text is refused or planned, and canonical arguments are the very call again."""
+    """Rules T3, R5: any text is refused or planned, and the canonical arguments give the same plan again."""
     found = planned(fly, text)
     if isinstance(found, Refusal):
         assert found.failure.code in ("invalid_json", "invalid_arguments")
@@ -414,7 +414,7 @@ def test_a_plan_means_what_was_written(text: str) -> None:
 async def test_spellings_that_validation_makes_one_are_one_call(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R5: an effect whose arguments validate to the same is caused once, a result kept once."""
+    """Rule R5: calls whose arguments validate to the same values cause one effect and share one result."""
     seen = []
 
     @tool(**EFFECT)
@@ -444,7 +444,7 @@ async def test_spellings_that_validation_makes_one_are_one_call(
 async def test_a_default_written_out_is_not_run_again(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R5: with a default written out or left out, an effect is caused once and a result kept once."""
+    """Rule R5: calls with a default written out and left out cause one effect and share one result."""
     seen = []
 
     @tool(**EFFECT)
@@ -472,7 +472,7 @@ async def test_a_default_written_out_is_not_run_again(
 async def test_no_spelling_causes_an_effect_twice(
     make_runner: MakeRunner, names: list[str], spaced: bool
 ) -> None:
-    """Rule R5: however arguments are written, what validates to the same is caused once in a run."""
+    """Rule R5: within a run, calls that validate to the same values cause one effect, however written."""
     seen: list[str] = []
 
     @tool(**EFFECT)
@@ -493,7 +493,7 @@ async def test_no_spelling_causes_an_effect_twice(
 async def test_each_try_gets_the_arguments_whole(
     make_runner: MakeRunner, context: RunContext, call: MakeCall, verbatim: bool
 ) -> None:
-    """A tool that changes its arguments and fails gets all of them at the next try."""
+    """A tool that changes its arguments and fails gets them unchanged at the next retry."""
     seen = []
 
     async def take(arguments: Any) -> str:
@@ -522,7 +522,7 @@ async def test_each_try_gets_the_arguments_whole(
 async def test_a_private_value_is_masked_as_it_was_validated_too(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T4: words that quote what validation made of a private argument are masked."""
+    """Rule T4: a message that quotes the validated form of a private argument is masked, too."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("name",)))
     async def greet(name: Airport) -> str:
@@ -536,7 +536,7 @@ async def test_a_private_value_is_masked_as_it_was_validated_too(
 
 
 async def test_nothing_runs_but_by_a_plan(make_runner: MakeRunner, call: MakeCall) -> None:
-    """Rule T1: a plan, an admitted call and a refusal have no way to run themselves."""
+    """Rule T1: plans, admitted calls and refusals have no coroutine methods that could run a call."""
     for kind in (PlannedCall, AdmittedCall, Refusal):
         actions = [name for name in dir(kind) if asyncio.iscoroutinefunction(getattr(kind, name))]
         assert actions == []

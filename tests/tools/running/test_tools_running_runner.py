@@ -1,4 +1,4 @@
-"""The runner: rules T1 to T4, T7, R1 and R5, and everything a tool can do wrong."""
+"""The runner: rules T1 to T4, T7, R1 and R5, and the faults of tools."""
 
 import asyncio
 import datetime
@@ -31,7 +31,7 @@ EFFECT: dict[str, Any] = {"effect": "state_change", "redaction": Redaction(outpu
 async def test_the_record_goes_by_the_machines_clock(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """The tools' clock may stand still, as the demo's does: a call is on record when it was made."""
+    """The times in a row come from the system clock, even if the tools' clock stands still."""
     runner = await make_runner([echo])
     before = time.time()
     assert (await runner.run(call("echo", '{"text":"a"}'), context)).ok
@@ -42,7 +42,7 @@ async def test_the_record_goes_by_the_machines_clock(
 
 
 class Counter:
-    """A tool with an effect that can be counted."""
+    """A tool with an effect that counts its executions."""
 
     def __init__(self, **options: Any) -> None:
         self.times = 0
@@ -59,7 +59,7 @@ class Counter:
 async def test_success_is_json_for_the_model_and_redacted_for_the_record(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T4: the model gets the full result, the row only allowlisted fields and unmasked arguments."""
+    """Rule T4: the model gets the full result; the row has allowlisted fields and masked arguments."""
 
     @tool(effect="read_only", redaction=Redaction(output=("shown",), private_arguments=("pin",)))
     async def look(pin: str, name: str) -> dict[str, str]:
@@ -84,7 +84,7 @@ async def test_success_is_json_for_the_model_and_redacted_for_the_record(
 
 
 async def test_text_result_stays_text(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
-    """A result of type str reaches the model as it is, without quotes."""
+    """A result of type ``str`` reaches the model unchanged, without quotes."""
 
     @tool(**READ)
     async def speak() -> str:
@@ -99,7 +99,7 @@ async def test_text_result_stays_text(make_runner: MakeRunner, context: RunConte
 async def test_unknown_tool(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, name: str
 ) -> None:
-    """Rule T3: a name that is not exactly a tool's is unknown, and on record in printable form."""
+    """Rule T3: a name that is not exactly a tool's name is unknown; its row has it in ASCII."""
     runner = await make_runner([echo])
     result = await runner.run(replace(call("x", '{"text":"a"}'), name=name), context)
     assert failure(result)["error_code"] == "unknown_tool"
@@ -110,7 +110,7 @@ async def test_unknown_tool(
 async def test_denied_by_default(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T2: a tool that no policy allows is refused when it runs, and the row names the line."""
+    """Rule T2: a call of a tool that the policy does not allow is refused, and its row names the rule."""
     runner = await make_runner([echo], policy=Policy())
     result = await runner.run(call("echo", '{"text":"a"}'), context)
     assert failure(result)["error_code"] == "policy_denied"
@@ -119,7 +119,7 @@ async def test_denied_by_default(
 
 
 async def test_callers_policy_narrows(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
-    """Rule T2: the policy given with a call can take away and never add."""
+    """Rule T2: the policy given with a call can deny tools, but never allow more."""
     runner = await make_runner([echo], policy=Policy(allow=("t__other",)))
     result = await runner.run(call("echo", '{"text":"a"}'), context, policy=Policy(allow=("*",)))
     assert failure(result)["error_code"] == "policy_denied"
@@ -129,7 +129,7 @@ async def test_callers_policy_narrows(make_runner: MakeRunner, context: RunConte
 
 
 async def test_needs_approval(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
-    """Rule T2: a tool that needs an approval which nothing can give is refused with approval_required."""
+    """Rule T2: a call that needs an approval and has none is refused with approval_required."""
     counter = Counter()
     runner = await make_runner([counter.tool], policy=Policy(allow=("*",), approve_effects=("state_change",)))
     result = await runner.run(call("count"), context)
@@ -138,7 +138,7 @@ async def test_needs_approval(make_runner: MakeRunner, context: RunContext, call
 
 
 async def test_rate_limited(make_runner: MakeRunner, context: RunContext, call: MakeCall) -> None:
-    """Rule T3: a caller over its limit gets rate_limited, counted for that caller and for tool calls."""
+    """Rule T3: a caller over its limit of tool calls gets rate_limited, with the time to wait."""
     hits = []
 
     class Full:
@@ -201,7 +201,7 @@ async def test_bad_arguments_do_not_run(
 async def test_effect_is_on_record_before_it_starts(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R1: the row of a tool with effects is committed before the effect and closed after."""
+    """Rule R1: the row of a tool with an effect is committed before the effect and closed after it."""
     seen = []
 
     @tool(**EFFECT)
@@ -218,7 +218,7 @@ async def test_effect_is_on_record_before_it_starts(
 async def test_no_record_no_effect(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R1: without a durable row a tool with effects does not run, and may be asked for again."""
+    """Rule R1: if the row cannot be written, a tool with an effect does not run; a later call may run."""
     counter = Counter()
     runner = await make_runner([counter.tool, echo])
     log.broken = True
@@ -251,7 +251,7 @@ async def test_identical_effect_runs_once(
 async def test_identical_effect_in_another_run_runs(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R5 binds one run: another run may do the same again."""
+    """Rule R5: an identical effect in another run is executed again."""
     counter = Counter()
     runner = await make_runner([counter.tool])
     await runner.run(call("count"), context)
@@ -262,7 +262,7 @@ async def test_identical_effect_in_another_run_runs(
 async def test_failed_effect_is_not_tried_again(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R5: the outcome of a failed effect is unknown, so an identical call gets the failure."""
+    """Rule R5: the outcome of a failed effect is unknown, so an identical call gets the same failure."""
     times = 0
 
     @tool(**EFFECT)
@@ -281,7 +281,7 @@ async def test_failed_effect_is_not_tried_again(
 async def test_repeatable_effect_runs_again(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R5: a tool declared repeatable runs for each call."""
+    """Rule R5: a tool that is declared repeatable runs for each identical call."""
     counter = Counter(repeatable=True)
     runner = await make_runner([counter.tool])
     for seq in range(3):
@@ -292,7 +292,7 @@ async def test_repeatable_effect_runs_again(
 async def test_one_place_runs_once(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R5: the same (run, turn, seq) never runs twice, whatever is asked there."""
+    """Rule R5: a call at the same run, turn and index runs once; other arguments there are refused."""
     counter = Counter(repeatable=True)
     runner = await make_runner([counter.tool])
     first, second = await asyncio.gather(
@@ -308,7 +308,7 @@ async def test_one_place_runs_once(
 async def test_concurrent_identical_effects_run_once(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule R5: identical effects asked for at the same moment are one effect."""
+    """Rule R5: concurrent identical calls of a run cause one effect."""
     counter = Counter()
     runner = await make_runner([counter.tool])
     results = await asyncio.gather(*(runner.run(call("count", "{}", seq), context) for seq in range(10)))
@@ -317,7 +317,7 @@ async def test_concurrent_identical_effects_run_once(
 
 
 async def test_ledger_is_bounded(make_runner: MakeRunner, call: MakeCall) -> None:
-    """Rule T7: a run that makes more calls than its ledger holds gets budget_exhausted."""
+    """Rule T7: calls beyond the maximum of the run's ledger get budget_exhausted."""
     runner = await make_runner([echo])
     context = RunContext("run_1", 1, "open", ledger=RunLedger(max_calls=2))
     results = [await runner.run(call("echo", '{"text":"a"}', seq), context) for seq in range(3)]
@@ -326,7 +326,7 @@ async def test_ledger_is_bounded(make_runner: MakeRunner, call: MakeCall) -> Non
 
 
 async def test_time_out(make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall) -> None:
-    """Rule T7: a tool past its time is cancelled; the model is told, and of an effect's doubt too."""
+    """Rule T7: a tool is cancelled at its timeout; the model learns that an effect may have happened."""
     ended = []
 
     @tool(timeout_s=0.01, **READ)
@@ -354,8 +354,8 @@ async def test_time_out(make_runner: MakeRunner, log: MemoryLog, context: RunCon
 async def test_a_tools_own_time_wins(
     still_time: StillTime, make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T7: a tool's own limit counts in place of the configured one, shorter or longer; the time that
-    the run has left bounds both."""
+    """Rule T7: a tool's own timeout replaces the configured one, shorter or longer; the remaining time of
+    the run limits both."""
     ended = asyncio.Event()
 
     @tool(timeout_s=0.01, **READ)
@@ -405,7 +405,7 @@ async def test_whatever_a_tool_raises(
     error: BaseException,
     threaded: bool,
 ) -> None:
-    """Rule T3: any exception of a tool is execution_failed, its words reach nobody, and the run goes on."""
+    """Rule T3: any exception of a tool is execution_failed, its message is not shown, and the run goes on."""
 
     @tool(name="bad", **READ)
     async def bad() -> None:
@@ -428,7 +428,7 @@ async def test_whatever_a_tool_raises(
 async def test_tool_failure_speaks_to_the_model(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """A ToolFailure's words and code reach the model, less any private argument in them."""
+    """The model gets the message and the code of a ToolFailure, with private arguments masked."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("login.pin",)))
     async def enter(login: dict[str, str], name: str) -> None:
@@ -456,14 +456,14 @@ async def test_tool_failure_speaks_to_the_model(
 
 
 def _cycle() -> list[Any]:
-    """A list that holds itself."""
+    """A list that contains itself."""
     value: list[Any] = []
     value.append(value)
     return value
 
 
 class Foreign:
-    """Something that JSON does not know."""
+    """An object that JSON cannot express."""
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ class Foreign:
 async def test_output_that_is_no_json(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall, value: object, code: str
 ) -> None:
-    """Rule T3: an output that JSON cannot say or nobody can carry is a failure, on record."""
+    """Rule T3: an output that JSON cannot express, or that is too large, is a failure with its own row."""
 
     @tool(**READ)
     async def give() -> Any:
@@ -498,7 +498,7 @@ async def test_output_that_is_no_json(
 async def test_output_with_odd_text_and_numbers(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Lone surrogates and whole numbers past 64 bits come out as JSON that every wire can carry."""
+    """Lone surrogates and integers beyond 64 bits are written so that they can be sent as UTF-8."""
 
     @tool(**READ)
     async def give(kind: str) -> Any:
@@ -515,7 +515,7 @@ async def test_output_with_odd_text_and_numbers(
 async def test_large_result_is_cut(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T7: a result over its bound keeps head and tail, tells the model, and stays within the bound."""
+    """Rule T7: a result over its limit keeps its head and tail with a note between, within the limit."""
 
     @tool(**READ)
     async def tell(kind: str) -> Any:
@@ -538,7 +538,7 @@ async def test_large_result_is_cut(
 async def test_tool_can_tighten_the_result_bound(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T7: the smaller of the tool's and the policy's result size holds."""
+    """Rule T7: a tool's own result limit holds if it is smaller than the policy's."""
 
     @tool(max_result_bytes=200, **READ)
     async def tell() -> str:
@@ -552,7 +552,7 @@ async def test_tool_can_tighten_the_result_bound(
 async def test_cancelled_caller_stops_a_read_only_tool(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule E4: when the client goes, a read-only tool is cancelled and recorded so."""
+    """Rule E4: if the client leaves, a read-only tool is cancelled, and its row says so."""
     began, ended = asyncio.Event(), asyncio.Event()
 
     @tool(**READ)
@@ -577,7 +577,7 @@ async def test_cancelled_caller_stops_a_read_only_tool(
 async def test_cancelled_caller_lets_an_effect_finish(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule E4: an effect that has started runs to its end and is recorded; drain waits for it."""
+    """Rule E4: if the client leaves, an effect that has begun runs to its end, and ``drain`` waits for it."""
     began, go_on = asyncio.Event(), asyncio.Event()
 
     @tool(**EFFECT)
@@ -606,7 +606,7 @@ async def test_cancelled_before_it_started_means_no_effect(
     call: MakeCall,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rule E4: a client that goes while the row is being written causes no effect any more."""
+    """Rule E4: if the client leaves while the row is being written, the effect does not happen."""
     opening, go_on = asyncio.Event(), asyncio.Event()
     write = log.open_invocation
 
@@ -632,7 +632,7 @@ async def test_cancelled_before_it_started_means_no_effect(
 async def test_run_many_reads_together_and_effects_in_order(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Read-only calls of a turn run at once, the others in the order called, results in call order."""
+    """Read-only calls of a turn run concurrently, others in order; results come in the order of calls."""
     both = asyncio.Barrier(2)
     order: list[str] = []
 
@@ -665,7 +665,7 @@ async def test_run_many_reads_together_and_effects_in_order(
 async def test_run_many_is_bounded_and_can_be_sequential(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Never more read-only tools at once than allowed, and one at a time without parallel."""
+    """At most ``max_parallel`` read-only calls run at once, and only one with ``parallel=False``."""
     now = most = 0
 
     @tool(**READ)
@@ -691,7 +691,7 @@ async def test_run_many_is_bounded_and_can_be_sequential(
 async def test_run_many_shares_one_budget(
     still_time: StillTime, make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T7: calls that come when the seconds of the run are spent get budget_exhausted."""
+    """Rule T7: calls that come after the run's time is used up get budget_exhausted."""
 
     @tool(**EFFECT)
     async def slow(n: int) -> None:
@@ -715,7 +715,7 @@ async def test_run_many_shares_one_budget(
 async def test_cancelling_run_many_starts_nothing_more(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule E4: an effect whose turn had not come when the client went is never started."""
+    """Rule E4: effects that have not begun when the client leaves are never started."""
     began, go_on = asyncio.Event(), asyncio.Event()
     order: list[int] = []
 
@@ -742,7 +742,7 @@ async def test_cancelling_run_many_starts_nothing_more(
 async def test_fault_of_our_own_is_a_result(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T1: even a validator that breaks does not make the runner raise."""
+    """Rule T1: an exception in the default of an argument is a failed call; the runner does not raise."""
 
     class Odd(BaseModel):
         """Arguments with a broken default."""
@@ -760,7 +760,7 @@ async def test_fault_of_our_own_is_a_result(
 async def test_call_context_names_the_call(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T6: a tool that asks for CallContext learns who calls, and the model sees no such parameter."""
+    """Rule T6: a tool with a ``CallContext`` parameter gets the ids of the run, the call and the caller."""
 
     @tool(**READ)
     async def who(about: CallContext) -> dict[str, str]:
@@ -775,8 +775,8 @@ async def test_call_context_names_the_call(
 async def test_log_lines(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T4: every invocation is one line with its ids, tool, redacted arguments, latency, size and error
-    code, and the ids are those of its row."""
+    """Rule T4: the log lines of an invocation have its tool, redacted arguments, latency, size, error code
+    and the same ids as its row."""
 
     @tool(effect="read_only", redaction=Redaction(private_arguments=("pin",)))
     async def look(pin: str, place: str = "Rome") -> str:
@@ -811,7 +811,7 @@ async def test_log_lines(
 async def test_arguments_in_a_line_are_short(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T4: a line has no more than the beginning of long arguments, whatever their shape; a row more."""
+    """Rule T4: a log line has only the beginning of long arguments; the row has at least as much."""
 
     @tool(**READ)
     async def take(value: Any) -> str:
@@ -832,7 +832,7 @@ async def test_arguments_in_a_line_are_short(
 async def test_arguments_can_be_kept_out_of_the_log(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """Where the log is to have none, only the row has the redacted arguments."""
+    """With ``log_arguments=False`` only the row has the redacted arguments, not the log."""
     runner = await make_runner([echo], log_arguments=False)
     with structlog.testing.capture_logs() as lines:
         await runner.run(call("echo", '{"text":"canary"}'), context)
@@ -844,7 +844,7 @@ async def test_arguments_can_be_kept_out_of_the_log(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(argument_texts, min_size=1, max_size=4))
 async def test_no_argument_string_breaks_the_runner(make_runner: MakeRunner, texts: list[str]) -> None:
-    """Rules T3 and R5: no argument string whatever makes the runner raise or an effect run twice."""
+    """Rules T3 and R5: with any argument strings the runner does not raise and runs no effect twice."""
     counter = Counter()
     runner = await make_runner([counter.tool])
     run = RunContext("run_1", 1, "open")
@@ -885,7 +885,7 @@ async def test_no_argument_string_breaks_the_runner(make_runner: MakeRunner, tex
 async def test_no_message_repeats_an_argument(
     make_runner: MakeRunner, log: MemoryLog, template: str, marker: str
 ) -> None:
-    """Rule T3: no message about refused arguments holds anything of them, keys included."""
+    """Rule T3: messages about refused arguments quote neither their values nor their keys."""
 
     class Arguments(BaseModel):
         """Arguments of many kinds."""
@@ -933,7 +933,7 @@ async def test_no_message_repeats_an_argument(
 async def test_effects_are_what_the_records_say(
     make_runner: MakeRunner, log: MemoryLog, context: RunContext, call: MakeCall
 ) -> None:
-    """The row holds the effect of the tool, read_only where there is no tool."""
+    """A row has the effect of its tool, or read_only for an unknown tool."""
     runner = await make_runner([Counter().tool])
     await runner.run(call("count"), context)
     await runner.run(call("missing", "{}", 1), context)

@@ -1,4 +1,4 @@
-"""Tools that do not end when they are told to: when they count, and what is said and done then."""
+"""Tools that do not end when they are cancelled: when they count as stuck, and what happens then."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*
 
 
 class Swallower:
-    """Work that hears of its cancellation and goes on all the same."""
+    """Work that ignores its cancellation."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -39,7 +39,7 @@ class Swallower:
 
 @contextmanager
 def released(event: threading.Event) -> Iterator[None]:
-    """No thread is left behind by a test that failed."""
+    """Set the event at the end, so that a failed test leaves no thread behind."""
     try:
         yield
     finally:
@@ -49,7 +49,7 @@ def released(event: threading.Event) -> Iterator[None]:
 async def test_stuck_tool_is_switched_off(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """A tool whose tasks swallow their cancellation is counted, and off after three of them."""
+    """A tool is switched off after three tasks ignored their cancellation, until these tasks end."""
     swallower = Swallower()
 
     @tool(timeout_s=0.01, **READ)
@@ -80,7 +80,7 @@ async def test_stuck_tool_is_switched_off(
 async def test_stuck_threads_are_counted(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """A blocking function that outlives its time counts as stuck until its thread has ended."""
+    """A blocking tool that exceeds its timeout counts as stuck until its thread ends."""
     release = threading.Event()
 
     @tool(timeout_s=0.01, **READ)
@@ -100,7 +100,7 @@ async def test_stuck_threads_are_counted(
 async def test_clients_that_leave_switch_no_tool_off(
     make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule E4: a thread that cannot hear its client's going has done nothing wrong within its own time."""
+    """Rule E4: a thread whose client has left is not stuck while it is within the tool's timeout."""
     begun = threading.Semaphore(0)
     release = threading.Event()
 
@@ -129,7 +129,7 @@ async def test_clients_that_leave_switch_no_tool_off(
 async def test_a_run_that_is_out_of_time_switches_no_tool_off(
     still_time: StillTime, make_runner: MakeRunner, context: RunContext, call: MakeCall
 ) -> None:
-    """Rule T7: what a run's last moments were too short for counts against nobody's tool."""
+    """Rule T7: a thread that exceeds the run's remaining time, but not the tool's own, is not stuck."""
     release = threading.Event()
 
     @tool(timeout_s=LATE_S, **READ)
@@ -148,7 +148,7 @@ async def test_a_run_that_is_out_of_time_switches_no_tool_off(
 
 
 async def test_who_leaves_early_hides_no_stuck_task() -> None:
-    """A task whose client has gone is counted once the tool's own time is over and it is still there."""
+    """A task whose client has left counts as stuck once it exceeds the tool's own timeout."""
     tasks = ToolTasks(max_stuck=1, grace_s=0.01)
     swallower = Swallower()
     task = asyncio.create_task(tasks.run("t__x", swallower.work, LATE_S, own_s=0.01))
@@ -161,7 +161,7 @@ async def test_who_leaves_early_hides_no_stuck_task() -> None:
 
 
 async def test_a_loop_that_was_held_up_costs_nobody_the_result() -> None:
-    """Rule T7: what had ended in its time counts, though another held the loop until that was over."""
+    """Rule T7: a result that was ready in time counts, even if the event loop was blocked until later."""
     loop = asyncio.get_running_loop()
     release: asyncio.Future[int] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""How far a response is: each transition of the table, and none besides."""
+"""The states of a response: each transition of the table happens, and no other is allowed."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def silent(exchange: Exchange) -> None:
 
 
 def pushed_to_nobody(exchange: Exchange) -> None:
-    """Whoever takes the body fails with its first piece; the push is never waited for."""
+    """The sink fails with the first piece of the body, and nobody waits for the push."""
 
     def gone(data: bytes) -> None:
         raise ConnectionResetError("gone")
@@ -137,7 +137,7 @@ PLAYBOOKS: dict[str, tuple[list[Step], list[tuple[ResponseState, ResponseEvent]]
 
 
 class Noted(Transitions[ResponseState, ResponseEvent]):
-    """The table, and what was asked of it."""
+    """The table of transitions, which notes each look-up."""
 
     def __init__(self) -> None:
         super().__init__(NEXT)
@@ -150,7 +150,7 @@ class Noted(Transitions[ResponseState, ResponseEvent]):
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Noted:
-    """A table that notes its use."""
+    """A table that notes its look-ups, in place of the real one."""
     noted = Noted()
     monkeypatch.setattr(exchange_module, "NEXT", noted)
     return noted
@@ -164,7 +164,7 @@ def new() -> Exchange:
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
 async def test_what_happens_leads_from_state_to_state(name: str, table: Noted) -> None:
-    """Each story makes these transitions, in this order, and ends in this state."""
+    """Each sequence of steps makes these transitions in this order, and ends in this state."""
     steps, transitions, end = PLAYBOOKS[name]
     exchange = new()
     for step in steps:
@@ -173,11 +173,11 @@ async def test_what_happens_leads_from_state_to_state(name: str, table: Noted) -
     assert exchange._state is end
     exchange.head.cancel()
     if exchange.head.done() and not exchange.head.cancelled():
-        exchange.head.exception()  # Somebody has to ask for it.
+        exchange.head.exception()  # asyncio logs an exception that nobody retrieves.
 
 
 def test_the_stories_walk_the_whole_table() -> None:
-    """There is no transition that nothing makes, and no state that nothing leads to."""
+    """The playbooks make every transition of the table and reach every state."""
     walked = {step for _, transitions, _ in PLAYBOOKS.values() for step in transitions}
     assert walked == set(NEXT)
     assert {ResponseState.SENT, *NEXT.values()} == set(ResponseState)
@@ -186,14 +186,14 @@ def test_the_stories_walk_the_whole_table() -> None:
 @pytest.mark.parametrize("state", ResponseState)
 @pytest.mark.parametrize("event", ResponseEvent)
 def test_no_other_transition_is_legal(state: ResponseState, event: ResponseEvent) -> None:
-    """What the table does not have raises."""
+    """A transition that the table does not have raises IllegalTransition."""
     if (state, event) not in NEXT:
         with pytest.raises(IllegalTransition, match=rf"{event.name}.*{state.name}"):
             NEXT[state, event]
 
 
 async def test_bytes_behind_the_end_are_a_fault_of_the_program() -> None:
-    """The connection gives what comes behind a response to nobody; an exchange would not take it."""
+    """Bytes for a complete exchange raise IllegalTransition, since its connection must not feed them."""
     exchange = new()
     exchange.feed(HEAD + b"hello")
     with pytest.raises(IllegalTransition, match="BYTES"):
@@ -201,7 +201,7 @@ async def test_bytes_behind_the_end_are_a_fault_of_the_program() -> None:
 
 
 async def test_what_is_raised_says_how_far_the_response_was() -> None:
-    """A lost connection may be tried again only where no byte came; later the response broke off."""
+    """The error tells a loss before any byte from one in the head or the body, and from silence."""
     untouched, begun, body, late = new(), new(), new(), new()
     untouched.lost(by_peer=True)
     begun.feed(HEAD[:9])

@@ -1,4 +1,4 @@
-"""The lean client against upstreams that do what they should not, and users that leave at any moment."""
+"""The HTTP/1 client with faulty upstreams, and with callers that leave at any moment."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ KEY = "sk-server-0123456789abcdef"
 
 @asynccontextmanager
 async def lean(raw: RawUpstream, **options: Any) -> AsyncIterator[Http1Upstream]:
-    """A lean upstream for a raw server, closed at the end; nothing of it may be left then."""
+    """An upstream client for a raw server; when it is closed, no task and no connection may be left."""
     settings: dict[str, Any] = {"first_byte_timeout_s": LATE_S, "idle_timeout_s": LATE_S, **options}
     before = asyncio.all_tasks()
     upstream = Http1Upstream("main", raw.url, KEY, **settings)
@@ -40,7 +40,7 @@ async def lean(raw: RawUpstream, **options: Any) -> AsyncIterator[Http1Upstream]
 
 
 async def ask(upstream: Http1Upstream, request: UpstreamRequest = ASK) -> bytes:
-    """Open, read to the end, let go."""
+    """Open a response, read it to its end, and close it."""
     response = await upstream.open(request)
     try:
         return await response.read(1 << 24)
@@ -48,7 +48,7 @@ async def ask(upstream: Http1Upstream, request: UpstreamRequest = ASK) -> bytes:
         await response.aclose()
 
 
-# ---------------------------------------------------------------- bytes that are no body
+# ---------------------------------------------------------------- heads and framing
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ async def ask(upstream: Http1Upstream, request: UpstreamRequest = ASK) -> bytes:
     ids=["one trailer", "extension", "trailers"],
 )
 async def test_framing_without_end_is_broken_off(flood: bytes) -> None:
-    """What stands between the pieces of a body is bounded like a head: it may not go on for ever."""
+    """A chunk extension or trailers without an end raise UpstreamBroken, like a head without an end."""
     more = b"x" * 65536 if b"T: x" not in flood else flood[3:]
     times = 4 + 2 * MAX_FRAMING_BYTES // len(more)
     script: list[Step] = [CHUNKED, chunk(b"a"), flood, *[more] * times, HANG]
@@ -68,7 +68,7 @@ async def test_framing_without_end_is_broken_off(flood: bytes) -> None:
 
 
 async def test_a_head_that_drips_runs_out_of_time() -> None:
-    """The first-byte time is for the whole head, however slowly its bytes come; so are interim responses."""
+    """The first-byte timeout covers the whole head and all interim responses, however slowly bytes come."""
     drip: list[Step] = [HANG]
     for byte in reversed(head("Content-Length: 2")):
         drip[:0] = [bytes([byte]), 0.05]
@@ -83,7 +83,7 @@ async def test_a_head_that_drips_runs_out_of_time() -> None:
     "coding", ["gzip, chunked", "gzip", "chunked, gzip", "x", "chunked\r\nTransfer-Encoding: x"]
 )
 async def test_only_chunks_are_taken_as_a_transfer_coding(coding: str) -> None:
-    """A coding that nobody asked for would reach the client as bytes that nothing explains."""
+    """A transfer coding such as gzip is refused, since the client could not decode the bytes."""
     script: list[Step] = [head(f"Transfer-Encoding: {coding}") + chunk(b"{}") + LAST_CHUNK, FIN]
     async with RawUpstream(script) as raw, lean(raw) as upstream:
         with pytest.raises(UpstreamBroken, match="malformed response head"):
@@ -91,7 +91,7 @@ async def test_only_chunks_are_taken_as_a_transfer_coding(coding: str) -> None:
 
 
 async def test_identity_is_no_framing() -> None:
-    """``Transfer-Encoding: identity`` lasts to the connection's end, as nothing at all does."""
+    """A body with ``Transfer-Encoding: identity`` lasts until the upstream closes the connection."""
     script: list[Step] = [head("Transfer-Encoding: identity") + b"{}", FIN]
     async with RawUpstream(script) as raw, lean(raw) as upstream:
         assert await ask(upstream) == b"{}"
@@ -110,7 +110,7 @@ async def test_identity_is_no_framing() -> None:
     ids=["bare LF", "padded chunk size", "no reason", "upgrade offered", "blanks", "HTTP/1.0"],
 )
 async def test_old_servers_are_read(response: bytes) -> None:
-    """What other clients read of old and odd servers is read here."""
+    """The client accepts unusual responses that other clients accept, such as those of HTTP/1.0."""
     async with RawUpstream([response, FIN]) as raw, lean(raw) as upstream:
         assert await ask(upstream) == b"{}"
 
@@ -129,7 +129,7 @@ async def test_old_servers_are_read(response: bytes) -> None:
     ids=["CL+TE", "TE+CL", "two lengths", "signed length", "folded", "NUL", "HTTP/0.9"],
 )
 async def test_two_readings_are_none(response: bytes) -> None:
-    """A head that can be read in two ways, or that is none, is refused and its connection closed."""
+    """A head that is ambiguous or missing raises UpstreamBroken, and its connection is closed."""
     async with RawUpstream([response, FIN]) as raw, lean(raw) as upstream:
         with pytest.raises(UpstreamBroken):
             await ask(upstream)
@@ -141,7 +141,7 @@ async def test_two_readings_are_none(response: bytes) -> None:
 
 @pytest.mark.parametrize("header", ["cOnNeCtIoN: ClOsE", "Connection: x, close"])
 async def test_a_connection_that_ends_is_not_kept(header: str) -> None:
-    """``Connection: close`` is read in any case and any list."""
+    """A connection is not reused after ``Connection: close``, in any case and in any list."""
     async with RawUpstream(whole(b"{}", header)) as raw, lean(raw) as upstream:
         await ask(upstream)
         await ask(upstream)
@@ -149,7 +149,7 @@ async def test_a_connection_that_ends_is_not_kept(header: str) -> None:
 
 
 async def test_an_answer_before_the_request_was_sent_does_not_keep_the_connection() -> None:
-    """What is left of an unread request would stand before the next one, which nobody would answer."""
+    """If the answer comes before the request was sent whole, the next request uses a new connection."""
     early = head("Content-Length: 2", status="413 Content Too Large") + b"{}"
     writers: list[asyncio.StreamWriter] = []
 
@@ -173,7 +173,7 @@ async def test_an_answer_before_the_request_was_sent_does_not_keep_the_connectio
 
 
 async def test_a_body_where_none_may_be_is_not_the_next_answer() -> None:
-    """What follows a 204 or a 304 on its connection is thrown away with it."""
+    """Bytes behind a 204 or a 304 answer no request: the client drops their connection."""
     for status in ("204 No Content", "304 Not Modified"):
         script: list[Step] = [head("Content-Length: 4", status=status) + b"evil", KEEP]
         async with RawUpstream(script, whole(b"{}")) as raw, lean(raw) as upstream:
@@ -183,14 +183,14 @@ async def test_a_body_where_none_may_be_is_not_the_next_answer() -> None:
 
 
 async def test_odd_bytes_in_credentials_go_up_as_they_came() -> None:
-    """A client's own key is the upstream's to judge, whatever bytes it is made of."""
+    """The client's own Authorization reaches the upstream unchanged, even with bytes beyond ASCII."""
     sent = [("Authorization", "Bearer \udce9"), ("Accept-Encoding", "gzip;q=\udce9")]
     async with RawUpstream(whole(b"{}")) as raw, lean(raw, forward_authorization=True) as upstream:
         assert await ask(upstream, UpstreamRequest("GET", "/files", headers=sent)) == b"{}"
     assert raw.requests[0].header("authorization") == "Bearer \xe9"
 
 
-# ---------------------------------------------------------------- users that leave
+# ---------------------------------------------------------------- callers that leave
 
 
 class Slow:
@@ -209,7 +209,7 @@ class Slow:
 
 
 async def test_a_push_that_is_cancelled_as_it_begins_to_wait_leaves_nothing() -> None:
-    """The wait that a sink asked for is not left lying where nobody will wait any more."""
+    """If a push is cancelled as its sink begins to wait, no coroutine of the sink stays unawaited."""
     more = asyncio.Event()
     async with RawUpstream([CHUNKED, chunk(b"a"), more, chunk(b"b"), HANG]) as raw, lean(raw) as upstream:
         response = await upstream.open(ASK)
@@ -236,7 +236,7 @@ async def test_a_push_that_is_cancelled_as_it_begins_to_wait_leaves_nothing() ->
 
 @pytest.mark.parametrize("turns", range(14))
 async def test_leaving_at_any_moment_leaves_no_connection(turns: int) -> None:
-    """A request cancelled after any number of the loop's turns has its connection closed or kept whole."""
+    """A request that is cancelled at any moment leaves no connection in use, and the next one works."""
     async with RawUpstream(chunked(b"a", b"b")) as raw, lean(raw) as upstream:
 
         async def whole_request() -> None:
@@ -260,7 +260,7 @@ async def test_leaving_at_any_moment_leaves_no_connection(turns: int) -> None:
 
 @pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
 async def test_whoever_is_stopped_in_reading_a_whole_body_lets_go_of_it(status: str) -> None:
-    """A body that is read as a whole has nobody else who would close it."""
+    """A ``read`` that is cancelled closes the connection, since nobody else would close it."""
     script: list[Step] = [head("Transfer-Encoding: chunked", status=status), chunk(b"a"), HANG]
     async with RawUpstream(script) as raw, lean(raw) as upstream:
         response = await upstream.open(ASK)
@@ -273,7 +273,7 @@ async def test_whoever_is_stopped_in_reading_a_whole_body_lets_go_of_it(status: 
 
 
 async def test_closing_twice_and_reading_after_a_push_do_no_harm() -> None:
-    """What was given is given once; a closed response stays closed."""
+    """After a push a second push and a read give nothing; closing twice does not harm the connection."""
     async with RawUpstream(chunked(b"a", b"b")) as raw, lean(raw) as upstream:
         response = await upstream.open(ASK)
         pieces: list[bytes] = []
@@ -287,7 +287,7 @@ async def test_closing_twice_and_reading_after_a_push_do_no_harm() -> None:
 
 
 async def test_closing_the_upstream_ends_every_stream() -> None:
-    """Streams, requests that wait for their head, and uploads all end when the upstream is closed."""
+    """When the upstream client is closed, streams and uploads fail, and no request can be opened."""
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b"x"
@@ -312,7 +312,7 @@ async def test_closing_the_upstream_ends_every_stream() -> None:
 
 
 async def test_many_slow_streams_at_once_lose_nothing() -> None:
-    """Hundreds of streams whose clients read slowly each come whole, and their connections are used again."""
+    """200 streams with slow sinks come whole, and later streams reuse their connections."""
     body = [bytes([65 + n % 26]) * 9000 for n in range(40)]
     async with RawUpstream(chunked(*body)) as raw, lean(raw) as upstream:
 

@@ -1,4 +1,4 @@
-"""The HTTP upstream against a provider made of bytes: how it asks, and how every ending ends."""
+"""The HTTP upstream with a raw server: how it sends requests, and how it reports every ending."""
 
 import asyncio
 import socket
@@ -41,7 +41,7 @@ def post(body: bytes | AsyncIterator[bytes] | None = b"{}", **fields: Any) -> Up
 
 
 async def ask(upstream: Upstream, request: UpstreamRequest | None = None) -> bytes:
-    """Open, read to the end, let go."""
+    """Open a response, read it to its end, and close it."""
     response = await upstream.open(request or post())
     try:
         return b"".join([piece async for piece in response.chunks()])
@@ -67,16 +67,16 @@ class Client(Http1Upstream, Closing):
 
 
 def client(raw: RawUpstream, **options: Any) -> Client:
-    """An upstream for a raw server, with short times."""
+    """An upstream for a raw server, whose timeouts do not end within a test."""
     settings: dict[str, Any] = {"first_byte_timeout_s": LATE_S, "idle_timeout_s": LATE_S, **options}
     return Client("main", raw.url, KEY, **settings)
 
 
-# ---------------------------------------------------------------- asking
+# ---------------------------------------------------------------- requests
 
 
 async def test_credentials_and_hop_by_hop_headers_of_the_client_stay_here() -> None:
-    """Only end-to-end headers go up, with our key in place of the client's credentials."""
+    """The upstream gets only listed end-to-end headers, and the proxy's key instead of the client's."""
     sent = [
         ("Authorization", "Bearer sk-client"),
         ("x-api-key", "sk-client"),
@@ -110,7 +110,7 @@ async def test_credentials_and_hop_by_hop_headers_of_the_client_stay_here() -> N
 
 
 async def test_nothing_is_added_that_nobody_asked_for() -> None:
-    """Without client headers only Host, the key and the framing go up; a stream asks for identity."""
+    """Without client headers the upstream gets only Host, key and length; a stream asks for ``identity``."""
     async with RawUpstream(whole(b"{}")) as raw, client(raw) as upstream:
         await ask(upstream, post())
         await ask(upstream, post(expect_stream=True, headers=[("Accept-Encoding", "gzip, br")]))
@@ -121,14 +121,14 @@ async def test_nothing_is_added_that_nobody_asked_for() -> None:
 
 
 async def test_the_target_is_sent_as_it_stands() -> None:
-    """Percent-encoding, case and order of path and query survive."""
+    """The upstream gets path and query with their percent-encoding, case and order unchanged."""
     async with RawUpstream(whole(b"{}")) as raw, client(raw, retries=0) as upstream:
         await ask(upstream, UpstreamRequest("GET", "/files/a%2Bb~c%20d", "x=%41&y=a+b&x=%c3%a9"))
     assert raw.requests[0].target == "/v1/files/a%2Bb~c%20d?x=%41&y=a+b&x=%c3%a9"
 
 
 async def test_an_own_authorization_goes_up_only_where_it_is_told_to() -> None:
-    """In forward mode the client's Authorization takes the place of the key."""
+    """With ``forward_authorization`` the client's Authorization, if there is one, replaces the key."""
     headers = [("Authorization", "Bearer sk-client")]
     async with RawUpstream(whole(b"{}")) as raw, client(raw, forward_authorization=True) as upstream:
         await ask(upstream, post(headers=headers))
@@ -137,7 +137,7 @@ async def test_an_own_authorization_goes_up_only_where_it_is_told_to() -> None:
 
 
 async def test_a_body_that_streams_keeps_its_length_or_goes_chunked() -> None:
-    """An iterated body is sent with the length the client named, else chunked."""
+    """A streamed request body is sent with the client's Content-Length, or chunked without one."""
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b"abc"
@@ -152,7 +152,7 @@ async def test_a_body_that_streams_keeps_its_length_or_goes_chunked() -> None:
 
 
 async def test_a_body_that_fails_says_so_in_its_own_words() -> None:
-    """What the client's body raised reaches the caller, not a failure of the upstream."""
+    """An exception of the request body reaches the caller as it is, not as an error of the upstream."""
 
     class TooLarge(Exception):
         pass
@@ -167,7 +167,7 @@ async def test_a_body_that_fails_says_so_in_its_own_words() -> None:
 
 
 async def test_a_long_body_arrives_whole() -> None:
-    """A body past aiohttp's warning size is sent without a warning and unchanged."""
+    """The upstream gets a request body of 2 MiB unchanged."""
     body = bytes(range(256)) * 8192
     async with RawUpstream(whole(b"{}")) as raw, client(raw) as upstream:
         await ask(upstream, post(body))
@@ -201,7 +201,7 @@ GOOD: dict[str, list[Step]] = {
 
 @pytest.mark.parametrize("case", GOOD)
 async def test_every_framing_gives_the_same_bytes(case: str) -> None:
-    """The body is exact in each HTTP framing, with early hints, trailers and extensions."""
+    """The reader gets the exact body in each HTTP framing, with early hints, trailers and extensions."""
     async with RawUpstream(GOOD[case]) as raw, client(raw) as upstream:
         response = await upstream.open(post())
         assert response.status == 200
@@ -211,7 +211,7 @@ async def test_every_framing_gives_the_same_bytes(case: str) -> None:
 
 
 async def test_pieces_come_as_they_arrive() -> None:
-    """The first event is there while the upstream has not sent the second."""
+    """The reader gets the first event before the upstream has sent the second."""
     go_on = asyncio.Event()
     async with (
         RawUpstream([SSE_HEAD, chunk(E1), go_on, chunk(E2), LAST_CHUNK]) as raw,
@@ -224,7 +224,7 @@ async def test_pieces_come_as_they_arrive() -> None:
 
 
 async def test_response_headers_are_end_to_end_ones_in_order() -> None:
-    """Hop-by-hop headers, the ones Connection names, cookies and proxy headers are gone."""
+    """The response keeps its listed end-to-end headers in order, and the key in them is redacted."""
     script: list[Step] = [
         head(
             "X-First: 1",
@@ -260,7 +260,7 @@ async def test_response_headers_are_end_to_end_ones_in_order() -> None:
 
 
 async def test_redirects_cookies_and_codings_are_left_alone() -> None:
-    """A redirect is an answer, a cookie is not sent back, a JSON body keeps its coding and length."""
+    """The upstream client follows no redirect, returns no cookie, and keeps the coding of a JSON body."""
     moved: list[Step] = [head("Location: /v2", "Set-Cookie: a=b", "Content-Length: 0", status="307 T"), KEEP]
     coded = whole(b"not really gzip", "Content-Encoding: gzip")
     async with RawUpstream(moved, coded) as raw:
@@ -278,7 +278,7 @@ async def test_redirects_cookies_and_codings_are_left_alone() -> None:
 
 
 async def test_a_body_over_the_limit_is_refused() -> None:
-    """read() stops past its limit and closes the connection."""
+    """``read`` raises UpstreamBroken past its limit and closes the connection."""
     async with (
         RawUpstream([head("Content-Length: 1000000"), b"x" * 20000, HANG]) as raw,
         client(raw) as upstream,
@@ -312,7 +312,7 @@ BROKEN: dict[str, list[Step]] = {
 @pytest.mark.parametrize("slow_reader", [False, True])
 @pytest.mark.parametrize("case", BROKEN)
 async def test_every_broken_ending_is_told_at_once(case: str, slow_reader: bool) -> None:
-    """What arrived is given, then UpstreamBroken: long before the idle time, and never a clean end."""
+    """The reader gets what arrived and then UpstreamBroken, without waiting for the idle timeout."""
     got = bytearray()
 
     async def gather(response: UpstreamResponse) -> None:
@@ -349,7 +349,7 @@ HEADLESS: dict[str, list[Step]] = {
 
 @pytest.mark.parametrize("case", HEADLESS)
 async def test_a_head_that_is_none_is_a_bad_gateway(case: str) -> None:
-    """Garbage, half heads and giant ones: 502 at once, asked once, connection closed."""
+    """A malformed, partial or giant head is a 502 at once, and the request is sent only once."""
     async with RawUpstream(HEADLESS[case]) as raw, client(raw) as upstream:
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(UpstreamBroken) as caught:
@@ -362,7 +362,7 @@ async def test_a_head_that_is_none_is_a_bad_gateway(case: str) -> None:
 
 @pytest.mark.parametrize("end", [FIN, RESET])
 async def test_a_new_connection_that_dies_unanswered_is_not_tried_again(end: Step) -> None:
-    """Rule E2: the request may have been taken, so only a reused connection is retried."""
+    """Rule E2: if a new connection ends unanswered, the request is not repeated: it may have been taken."""
     async with RawUpstream([end]) as raw, client(raw) as upstream:
         with pytest.raises(UpstreamUnreachable):
             await upstream.open(post())
@@ -370,7 +370,7 @@ async def test_a_new_connection_that_dies_unanswered_is_not_tried_again(end: Ste
 
 
 async def test_a_stalled_first_byte_is_a_gateway_timeout() -> None:
-    """No head within the first-byte time: 504, and the connection is closed."""
+    """If no head comes within the first-byte timeout, the error is a 504 and the connection is closed."""
     async with RawUpstream([HANG]) as raw, client(raw, first_byte_timeout_s=0.1) as upstream:
         with pytest.raises(UpstreamTimeout) as caught:
             await upstream.open(post())
@@ -379,7 +379,7 @@ async def test_a_stalled_first_byte_is_a_gateway_timeout() -> None:
 
 
 async def test_a_stall_in_the_stream_is_a_timeout() -> None:
-    """No piece within the idle time: UpstreamTimeout, and the connection is closed."""
+    """If no piece comes within the idle timeout, the reader gets UpstreamTimeout; the connection closes."""
     async with RawUpstream([SSE_HEAD, chunk(E1), HANG]) as raw, client(raw, idle_timeout_s=0.1) as upstream:
         pieces = (await upstream.open(post())).chunks()
         assert await anext(pieces) == E1
@@ -389,7 +389,7 @@ async def test_a_stall_in_the_stream_is_a_timeout() -> None:
 
 
 async def test_a_slow_upload_does_not_use_up_the_first_byte_time() -> None:
-    """The wait for an answer begins anew with each piece of the body."""
+    """The first-byte timeout starts again with each piece of the request body."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(10):
@@ -411,7 +411,7 @@ async def test_idle_connections_that_the_upstream_closes_cost_no_request() -> No
 
 
 async def test_a_reused_connection_that_is_reset_is_tried_once_on_a_new_one() -> None:
-    """Rule E2: zero response bytes on a reused connection: one retry, never on another old one."""
+    """Rule E2: if a reused connection ends without a byte, the request is repeated on a new connection."""
     go = asyncio.Event()
     slow: list[Step] = [go, *whole(b"{}")]
     async with RawUpstream(slow, slow, [RESET], whole(b'{"again":1}')) as raw, client(raw) as upstream:
@@ -424,7 +424,7 @@ async def test_a_reused_connection_that_is_reset_is_tried_once_on_a_new_one() ->
 
 
 async def test_a_reused_connection_that_broke_off_its_head_is_not_tried_again() -> None:
-    """Rule E2: once a response byte came the request is never sent twice."""
+    """Rule E2: once a byte of the response came, the request is never sent again."""
     async with RawUpstream(whole(b"{}"), [b"HTTP/1.1 2", 0.02, RESET]) as raw, client(raw) as upstream:
         await ask(upstream)
         with pytest.raises(UpstreamBroken):
@@ -433,7 +433,7 @@ async def test_a_reused_connection_that_broke_off_its_head_is_not_tried_again() 
 
 
 async def test_a_body_that_cannot_be_sent_again_is_not() -> None:
-    """Rule E2: an iterated body is gone once it was read."""
+    """Rule E2: a request with a streamed body is not repeated, since its body can be read only once."""
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b"abc"
@@ -446,7 +446,7 @@ async def test_a_body_that_cannot_be_sent_again_is_not() -> None:
 
 
 async def test_refused_connections_are_tried_again_and_then_named() -> None:
-    """Rule E2: as many more attempts as configured, then an error that names the upstream, not the key."""
+    """Rule E2: when all retries were refused, the error names the upstream, but neither key nor port."""
     with closed_port() as port:
         upstream = Client("spare", f"http://127.0.0.1:{port}/v1", KEY, retries=2)
         started = asyncio.get_running_loop().time()
@@ -459,7 +459,7 @@ async def test_refused_connections_are_tried_again_and_then_named() -> None:
 
 
 async def test_an_upstream_that_comes_up_is_reached_by_a_retry() -> None:
-    """Rule E2: a connection refused once does not cost the request."""
+    """Rule E2: a retry reaches an upstream that begins to listen after the first attempt."""
     # A bound socket that does not listen yet refuses, and nobody else gets its port.
     reserved = socket.socket()
     reserved.bind(("127.0.0.1", 0))
@@ -480,7 +480,7 @@ async def test_an_upstream_that_comes_up_is_reached_by_a_retry() -> None:
 
 
 async def test_a_failed_tls_handshake_is_named() -> None:
-    """Speaking TLS to a plain server is an unreachable upstream, not an unhandled exception."""
+    """A failed TLS handshake is an UpstreamError that names the upstream."""
     async with RawUpstream([FIN]) as raw:
         url = f"https://127.0.0.1:{raw.port}/v1"
         upstream = Client("tls", url, KEY, retries=0, connect_timeout_s=0.5)
@@ -490,7 +490,7 @@ async def test_a_failed_tls_handshake_is_named() -> None:
 
 
 async def test_closing_an_unread_response_closes_its_connection() -> None:
-    """Rule E4: the upstream learns at once that nobody reads; closing twice is fine."""
+    """Rule E4: closing an unread response, once or twice, closes its connection; a later read fails."""
     async with RawUpstream([SSE_HEAD, chunk(E1), HANG]) as raw, client(raw) as upstream:
         response = await upstream.open(post())
         await response.aclose()
@@ -501,7 +501,7 @@ async def test_closing_an_unread_response_closes_its_connection() -> None:
 
 
 async def test_closing_wakes_a_reader_that_waits() -> None:
-    """A read that is under way ends when another task lets go of the response."""
+    """A read that waits fails with UpstreamBroken when another task closes the response."""
     async with RawUpstream([SSE_HEAD, HANG]) as raw, client(raw) as upstream:
         response = await upstream.open(post())
         reading = asyncio.create_task(response.read(100))
@@ -513,7 +513,7 @@ async def test_closing_wakes_a_reader_that_waits() -> None:
 
 
 async def test_cancelling_before_the_head_closes_the_connection() -> None:
-    """Rule E4: a client that leaves before the first byte takes the upstream call with it."""
+    """Rule E4: if the client leaves before the first byte, the upstream connection is closed."""
     async with RawUpstream([HANG]) as raw, client(raw) as upstream:
         asked = asyncio.create_task(upstream.open(post(b"x" * 3_000_000)))
         await raw.asked(1)
@@ -524,7 +524,7 @@ async def test_cancelling_before_the_head_closes_the_connection() -> None:
 
 
 async def test_a_cancelled_upload_is_dropped_not_finished() -> None:
-    """Rule E4: what is still unsent when the client leaves is never sent, however slow the upstream reads."""
+    """Rule E4: when the client leaves, the unsent rest of its upload is never sent to a slow upstream."""
     begun, left = asyncio.Event(), asyncio.Event()
     taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -559,7 +559,7 @@ async def test_a_cancelled_upload_is_dropped_not_finished() -> None:
 
 
 async def test_an_answer_before_the_end_of_the_upload_is_an_answer() -> None:
-    """A head that comes early does not disturb the body that is still on its way."""
+    """If the answer begins before the upload has ended, both go on, and the reader gets all of it."""
     answered = asyncio.Event()
 
     async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -594,7 +594,7 @@ async def test_a_response_read_to_its_end_gives_its_connection_back() -> None:
 
 
 async def test_a_reader_that_does_not_read_stops_the_upstream() -> None:
-    """Back-pressure: an upstream with 64 MB to send gets no further than the buffers."""
+    """While nobody reads a response of 64 MB, the upstream can send only what the buffers take."""
     megabyte = b"x" * (1 << 20)
     script: list[Step] = [
         head("Content-Type: text/event-stream", f"Content-Length: {64 << 20}"),
@@ -612,7 +612,7 @@ async def test_a_reader_that_does_not_read_stops_the_upstream() -> None:
 
 @pytest.mark.parametrize("framing", ["chunked", "length", "close"])
 async def test_a_slow_reader_loses_nothing_when_the_upstream_closes(framing: str) -> None:
-    """Eight megabytes arrive whole though the upstream has closed long before they are read."""
+    """A slow reader gets all eight megabytes, although the upstream has closed long before."""
     body = bytes(range(256)) * 32768
     parts = [body[i : i + 100_000] for i in range(0, len(body), 100_000)]
     scripts: dict[str, list[Step]] = {
@@ -630,7 +630,7 @@ async def test_a_slow_reader_loses_nothing_when_the_upstream_closes(framing: str
 
 
 async def test_a_closed_upstream_says_so() -> None:
-    """After aclose nothing is opened any more."""
+    """After ``aclose`` a new request raises UpstreamUnreachable."""
     async with RawUpstream(whole(b"{}")) as raw:
         upstream = client(raw)
         await ask(upstream)

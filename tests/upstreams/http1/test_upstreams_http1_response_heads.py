@@ -1,4 +1,4 @@
-"""Heads that are read with a template: what the parser would have said, and nothing that it would not."""
+"""Response heads that are read with a template give exactly what the parser gives."""
 
 import asyncio
 from itertools import pairwise
@@ -27,7 +27,7 @@ REAL = (
 
 
 def knowing(head: bytes, *secrets: bytes) -> ResponseHeads:
-    """Heads among which some of these names came before, whatever their values are now."""
+    """ResponseHeads that has seen the names of this head before, and so has a template for it."""
     heads = ResponseHeads(RULES, secrets)
     names = [line.partition(b":")[0] for line in head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]]
     for _ in range(2):
@@ -43,7 +43,7 @@ async def outcome(heads: ResponseHeads, reads: list[bytes], *, bodiless: bool, b
     body, pieces = b"", []
     for read in reads:
         if line.said and line.said[-1] != "pause":
-            break  # The connection is gone, or belongs to another.
+            break  # The connection is gone, or serves another exchange.
         given_.feed(read)
         pieces.append(b"".join(given_._waiting))
     said = [*line.said]
@@ -60,7 +60,7 @@ async def outcome(heads: ResponseHeads, reads: list[bytes], *, bodiless: bool, b
 
 
 def both(reads: list[bytes], *, bodiless: bool = False, by_peer: bool = True) -> tuple[object, object]:
-    """What is seen where the head's names came before, and where they did not."""
+    """The outcome if the names of the head came before, and the outcome if they did not."""
 
     async def run() -> tuple[object, object]:
         known = knowing(b"".join(reads), SECRET)
@@ -144,7 +144,7 @@ BODIES = st.one_of(
 def test_a_known_head_changes_nothing(
     head: bytes, body: bytes, cuts: set[int], bodiless: bool, by_peer: bool
 ) -> None:
-    """Rule W6: whatever comes, in whatever reads, is taken or refused as the parser alone does it."""
+    """Rule W6: in whatever reads a response comes, a template gives the same outcome as the parser alone."""
     raw = head + body
     edges = [0, *sorted(len(head) + cut for cut in cuts if len(head) + cut < len(raw)), len(raw)]
     reads = [raw[start:end] for start, end in pairwise(edges)]
@@ -154,13 +154,13 @@ def test_a_known_head_changes_nothing(
 
 
 def headers_of(heads: ResponseHeads, head: bytes) -> list[tuple[str, str]] | None:
-    """The headers of a plain head; ``None`` where it is the parser's to read."""
+    """The headers of a plain head; ``None`` if the parser has to read it."""
     found = heads.plain(head)
     return None if found is None else [*found.headers]
 
 
 def test_a_head_like_the_one_before_needs_no_parser() -> None:
-    """With other values, and with its body behind it; what is not listed stays here."""
+    """A head with known names is read without the parser; headers that are not listed are left out."""
     for framing, length in ((b"Content-Length: 2\r\n\r\n", 2), (b"Transfer-Encoding: chunked\r\n\r\n", None)):
         found = knowing(REAL + framing).plain(REAL + framing + b"\xff\xe4")
         assert found is not None
@@ -174,7 +174,7 @@ def test_a_head_like_the_one_before_needs_no_parser() -> None:
 
 
 def test_a_secret_in_a_plain_head_is_taken_out() -> None:
-    """A head that holds a secret, in whatever value, goes the long way."""
+    """A head with a secret in any name or value is not read with a template."""
     for line in (b"A: sk-secret-1", b"Set-Cookie: sk-secret-1", b"sk-secret-1: A"):
         head = b"HTTP/1.1 200 OK\r\n" + line + b"\r\nContent-Length: 0\r\n\r\n"
         assert headers_of(knowing(head), head) is not None
@@ -182,7 +182,7 @@ def test_a_secret_in_a_plain_head_is_taken_out() -> None:
 
 
 def test_a_value_that_holds_more_than_plain_text_is_the_parser_s() -> None:
-    """Control characters, and bytes that are no ASCII."""
+    """A value with control characters or bytes beyond ASCII is left to the parser."""
     for byte in range(256):
         value = b"a%cb" % byte
         head = b"HTTP/1.1 200 OK\r\nX-A: %b\r\nContent-Length: 0\r\n\r\n" % value
@@ -191,7 +191,7 @@ def test_a_value_that_holds_more_than_plain_text_is_the_parser_s() -> None:
 
 
 def test_a_head_that_goes_on_is_not_plain() -> None:
-    """Nothing is read of a head whose blank line is not there yet, or is too far away."""
+    """A head that is incomplete or too long is not read with a template."""
     head = REAL + b"Content-Length: 2\r\n\r\n"
     heads = knowing(head)
     assert all(heads.plain(head[:cut]) is None for cut in range(len(head)))
@@ -200,7 +200,7 @@ def test_a_head_that_goes_on_is_not_plain() -> None:
 
 
 def test_few_templates_are_kept() -> None:
-    """Whoever sends ever new names fills no memory, and names that came once make no template."""
+    """An upstream with ever new names fills no memory, and names that came once make no template."""
     heads = ResponseHeads(RULES, ())
     for number in range(1000):
         names = [b"Content-Length", b"X-%d" % number]
@@ -211,7 +211,7 @@ def test_few_templates_are_kept() -> None:
 
 
 def test_ever_new_names_make_few_templates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A template takes a hundred times what a head does: past the first ones, 64 heads pay for one."""
+    """After the first templates at most one in 64 heads makes a new one, since a template is expensive."""
     made: list[object] = []
 
     def noted(names: Any, uses: Any) -> Any:
@@ -227,7 +227,7 @@ def test_ever_new_names_make_few_templates(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_names_that_no_plain_head_has_make_no_template() -> None:
-    """Framing that is absent or stands twice, what changes the connection, no names, too many names."""
+    """Unclear framing, some connection headers, and odd or too many names make no template."""
     for names in (
         [b"A"],
         [b"Content-Length", b"content-length"],

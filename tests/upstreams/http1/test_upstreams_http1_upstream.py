@@ -1,4 +1,4 @@
-"""What only the lean client does: bodies that are pushed, and connections that are looked after."""
+"""The HTTP/1 client for upstreams: how it pushes bodies to a sink, and how it keeps connections."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ CHUNKED = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 
 
 def lean(raw: RawUpstream, **options: Any) -> Http1Upstream:
-    """A lean upstream for a raw server."""
+    """An upstream client for a raw server."""
     return Http1Upstream("main", raw.url, "sk-key", **options)
 
 
@@ -57,7 +57,7 @@ class Sunk:
 
 
 async def test_a_pushed_body_comes_whole_and_in_order() -> None:
-    """Every byte goes to the sink, what waited before the push first."""
+    """The sink gets every byte of the body in order, also those that came before the push."""
     async with RawUpstream(chunked(b"a", b"b" * 70_000, b"c")) as raw:
         upstream = lean(raw)
         sunk = Sunk()
@@ -69,7 +69,7 @@ async def test_a_pushed_body_comes_whole_and_in_order() -> None:
 
 
 async def test_a_body_that_is_here_is_pushed_at_once() -> None:
-    """What came with its head is given within the call, and there is nothing to wait for."""
+    """``push`` gives the sink a body that has already arrived, and returns nothing to wait for."""
     async with RawUpstream(whole(b"{}")) as raw:
         upstream = lean(raw)
         pieces: list[bytes] = []
@@ -80,7 +80,7 @@ async def test_a_body_that_is_here_is_pushed_at_once() -> None:
 
 
 async def test_a_sink_that_waits_gets_nothing_meanwhile() -> None:
-    """While the sink is waiting, no piece comes, the upstream is not read, and no time runs."""
+    """While the sink waits, it gets no piece and the idle timeout does not run; later it gets them all."""
     pieces = [chunk(b"x" * 60_000) for _ in range(200)]
     async with RawUpstream([CHUNKED, *pieces, LAST_CHUNK, FIN]) as raw:
         upstream = lean(raw, idle_timeout_s=1.0)
@@ -89,7 +89,7 @@ async def test_a_sink_that_waits_gets_nothing_meanwhile() -> None:
         response = await upstream.open(ASK)
         pushing = asyncio.ensure_future(pushed(response, sunk))
         await sunk.came.wait()
-        await asyncio.sleep(1.5)  # longer than the upstream may be silent
+        await asyncio.sleep(1.5)  # longer than the idle timeout
         assert len(sunk.pieces) == 1
         sunk.release.set()
         await pushing
@@ -98,7 +98,7 @@ async def test_a_sink_that_waits_gets_nothing_meanwhile() -> None:
 
 
 async def test_what_a_sink_raises_comes_out_of_the_push() -> None:
-    """A client that is gone ends the push with its own error, and the connection."""
+    """If the sink raises an error, because its client is gone, the push raises the same error."""
 
     def gone(data: bytes) -> None:
         raise ConnectionResetError("gone")
@@ -114,7 +114,7 @@ async def test_what_a_sink_raises_comes_out_of_the_push() -> None:
 
 @pytest.mark.parametrize("ending", [RESET, FIN, b"zz\r\n"])
 async def test_a_pushed_body_that_breaks_gives_what_came_before(ending: Step) -> None:
-    """What arrived whole is given before the failure is raised."""
+    """If a body breaks off, the sink gets what came before, and then the push raises UpstreamBroken."""
     async with RawUpstream([CHUNKED, chunk(b"a"), ending]) as raw:
         upstream = lean(raw)
         sunk = Sunk()
@@ -126,7 +126,7 @@ async def test_a_pushed_body_that_breaks_gives_what_came_before(ending: Step) ->
 
 
 async def test_silence_ends_a_push() -> None:
-    """An upstream that stalls is given up on after the idle time."""
+    """If the upstream sends nothing for the idle timeout, the push raises UpstreamTimeout."""
     async with RawUpstream([CHUNKED, chunk(b"a"), HANG]) as raw:
         upstream = lean(raw, idle_timeout_s=0.1)
         response = await upstream.open(ASK)
@@ -136,7 +136,7 @@ async def test_silence_ends_a_push() -> None:
 
 
 async def test_idle_connections_are_closed_in_time() -> None:
-    """A connection that nobody used for the keep-alive time is closed, without a request to do it."""
+    """A connection that was idle for ``keepalive_s`` is closed without another request."""
     async with RawUpstream(whole(b"{}"), whole(b"{}")) as raw:
         upstream = lean(raw, keepalive_s=0.1)
         response = await upstream.open(ASK)
@@ -146,7 +146,7 @@ async def test_idle_connections_are_closed_in_time() -> None:
 
 
 async def test_bytes_that_nobody_asked_for_end_their_connection() -> None:
-    """A second response behind the first one is not taken for the next request's."""
+    """If a second response follows the first one, the next request uses a new connection."""
     evil = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
     first, second = whole(b"{}"), whole(b"[]")
     assert isinstance(first[0], bytes)
@@ -187,7 +187,7 @@ RESPONSES = {
 
 @given(name=st.sampled_from(sorted(RESPONSES)), cuts=st.sets(st.integers(1, 150), max_size=8))
 def test_a_response_reads_the_same_however_it_is_cut(name: str, cuts: set[int]) -> None:
-    """Rule W6: head, body and what becomes of the connection do not depend on the reads."""
+    """Rule W6: status, body and reuse of the connection do not depend on how reads cut the bytes."""
 
     async def run() -> None:
         line = Taped()
@@ -218,7 +218,7 @@ def test_a_response_reads_the_same_however_it_is_cut(name: str, cuts: set[int]) 
     ],
 )
 async def test_what_is_no_response_is_refused(raw: bytes) -> None:
-    """A head out of bounds, or none at all, is a failure, and its connection is closed."""
+    """A malformed or oversized head raises UpstreamBroken, and its connection is closed."""
     line = Taped()
     given_ = exchange(line)
     given_.feed(raw)
@@ -228,7 +228,7 @@ async def test_what_is_no_response_is_refused(raw: bytes) -> None:
 
 
 async def test_too_much_unread_stops_the_reading() -> None:
-    """A body that nobody takes is not read on, and its silence is not the upstream's."""
+    """While nobody takes a body, its connection is not read and the idle timeout does not run."""
     line = Taped()
     given_ = exchange(line)
     given_.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 200_000)
@@ -240,7 +240,7 @@ async def test_too_much_unread_stops_the_reading() -> None:
 
 
 async def test_a_sink_that_waits_at_once_stops_the_reading() -> None:
-    """A client that is slow from its first piece on keeps the upstream from being read."""
+    """If the sink waits with its first piece, the connection is not read until the sink goes on."""
     line, sunk = Taped(), Sunk()
     sunk.release = asyncio.Event()
     given_ = exchange(line)
@@ -258,7 +258,7 @@ async def test_a_sink_that_waits_at_once_stops_the_reading() -> None:
 
 
 async def test_no_time_is_cut_short_and_none_is_long_overdue() -> None:
-    """Silence counts from the look after the last byte, so that it is never found before its time."""
+    """The idle timeout counts from the first check after the last byte, so it never ends too early."""
     line = Taped()
     given_ = exchange(line)
     start = given_.last
@@ -275,7 +275,7 @@ async def test_no_time_is_cut_short_and_none_is_long_overdue() -> None:
 
 
 async def test_a_connection_lost_before_the_head_says_whether_anything_came() -> None:
-    """Only a connection that died without a byte may have its request repeated."""
+    """ConnectionLost says whether a byte came: only a request without any answer may be repeated."""
     for sent, received in ((b"", False), (b"HTTP/1.1 2", True)):
         given_ = exchange(Taped())
         if sent:
@@ -287,7 +287,7 @@ async def test_a_connection_lost_before_the_head_says_whether_anything_came() ->
 
 
 async def test_only_an_orderly_end_ends_a_body_without_a_length() -> None:
-    """A body that lasts until the connection's end is whole only if the upstream closed it."""
+    """A body without a length is complete only if the upstream itself closed the connection."""
     for by_peer in (True, False):
         given_ = exchange(Taped())
         given_.feed(b"HTTP/1.1 200 OK\r\n\r\nhello")
@@ -301,7 +301,7 @@ async def test_only_an_orderly_end_ends_a_body_without_a_length() -> None:
 
 
 async def test_a_head_request_has_no_body_and_its_connection_is_not_kept() -> None:
-    """The length in the answer to HEAD is that of a body that does not come."""
+    """The answer to HEAD has no body, whatever its length says, and its connection is not reused."""
     line = Taped()
     given_ = exchange(line, bodiless=True)
     given_.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
@@ -310,7 +310,7 @@ async def test_a_head_request_has_no_body_and_its_connection_is_not_kept() -> No
 
 
 async def test_a_name_is_looked_up_once_for_many_connections() -> None:
-    """Addresses of a name are used for seconds, and asked for anew when nothing answers there any more."""
+    """One look-up of a name serves several connections; after a refused one the name is looked up again."""
     asked = []
 
     def look_up(host: str) -> Sequence[AddressInfo]:
@@ -333,7 +333,7 @@ async def test_a_name_is_looked_up_once_for_many_connections() -> None:
 
 
 async def test_headers_that_are_sent_again_are_each_upstream_s_own() -> None:
-    """One section serves many requests; what an upstream adds or leaves out is not sent to another."""
+    """Upstreams that share a header section each send their own key and headers, and nobody else's."""
     section = HeaderSection.of([("X-A", "1"), ("X-B", "2"), ("Authorization", "Bearer client")])
     ask = UpstreamRequest("POST", "/chat/completions", headers=section, body=b"{}")
     async with RawUpstream(whole(b"{}")) as raw:
@@ -356,7 +356,7 @@ async def test_headers_that_are_sent_again_are_each_upstream_s_own() -> None:
 
 
 async def test_no_header_that_says_something_of_one_request_is_kept_for_the_next() -> None:
-    """The length, the coding and a client's own credentials are of the request, not of its headers."""
+    """Requests that share a header section each send their own Content-Length and Accept-Encoding."""
     section = HeaderSection.of([("X-A", "1"), ("Accept-Encoding", "gzip")])
     async with RawUpstream(whole(b"{}")) as raw:
         upstream = lean(raw)
@@ -369,7 +369,7 @@ async def test_no_header_that_says_something_of_one_request_is_kept_for_the_next
 
 
 async def test_responses_that_are_alike_need_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third of them is whole by its head, in one read or in several, on a connection that is kept."""
+    """The third response with the same header names is read without the parser, in one read or in several."""
     head_ = head("Content-Type: application/json", "Content-Length: 2", "ETag: %d")
     scripts: list[Sequence[Step]] = [[head_.replace(b"%d", b"%d" % n) + b"{}", KEEP] for n in range(3)]
     scripts.append([head_, 0.05, b"{", 0.05, b"}", KEEP])
@@ -391,7 +391,7 @@ async def test_responses_that_are_alike_need_no_parser(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("behind", [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", b"evil", b"\0"])
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_bytes_behind_a_known_response_end_their_connection(behind: bytes, at_once: bool) -> None:
-    """However well a head is known: what nobody asked for is not the next request's answer."""
+    """Extra bytes behind a response with a known head close its connection, and answer no request."""
     good = head("Content-Length: 2") + b"{}"
     first: list[Step] = [good + behind, KEEP] if at_once else [good[:-1], 0.05, b"}" + behind, KEEP]
     async with RawUpstream([good, KEEP], [good, KEEP], first, whole(b"[]")) as raw:
@@ -404,7 +404,7 @@ async def test_bytes_behind_a_known_response_end_their_connection(behind: bytes,
 
 
 async def test_few_idle_connections_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a burst those that were used longest ago are closed."""
+    """After many requests at once only a few idle connections stay open."""
     monkeypatch.setattr(lean_connection, "_MOST_IDLE", 3)
     async with RawUpstream(whole(b"{}")) as raw:
         upstream = lean(raw)
@@ -426,7 +426,7 @@ ASKING: ContextVar[_Client] = ContextVar("asking")
 
 
 async def test_a_kept_connection_keeps_nothing_of_the_request_that_opened_it() -> None:
-    """The context of a request is free at its end, though its connection stays open for others."""
+    """The context of a request is freed at its end, although its connection stays open for others."""
 
     async def ask() -> weakref.ref[_Client]:
         client = _Client()

@@ -1,4 +1,4 @@
-"""The recorded exchanges themselves: whole, readable, true to what they say, free of secrets."""
+"""The recorded exchanges: they are complete, match their metadata, and hold no secrets."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def data_lines(turn: Turn) -> list[str]:
 
 
 def finish_reasons(turn: Turn) -> list[str]:
-    """Every finish that a turn names, in order."""
+    """Every finish reason of a turn, in order."""
     if turn.sse is None:
         payloads: list[Any] = [json.loads(turn.json_body or b"{}")]
     else:
@@ -39,7 +39,7 @@ def finish_reasons(turn: Turn) -> list[str]:
 
 
 def test_there_are_enough_of_them() -> None:
-    """At least 25 exchanges, own recordings and hand-written edge cases."""
+    """There are at least 20 recorded and 20 hand-written exchanges, among them those of the demo."""
     assert len(ALL) >= 25
     by_hand = [e for e in ALL if e.meta["recorded"] == "hand-written"]
     assert len(by_hand) >= 20
@@ -49,7 +49,7 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("fixture", ALL, ids=lambda e: e.name)
 def test_an_exchange_is_what_its_meta_says(fixture: Exchange) -> None:
-    """Title, origin and wire are there; each turn has the events, end mark and finish it claims."""
+    """An exchange has title, origin and wire, and the events, end marks and finish reasons it claims."""
     meta = fixture.meta
     assert meta["title"]
     assert re.match(r"hand-written$|\d{4}-\d\d-\d\d, ", meta["recorded"])
@@ -91,7 +91,7 @@ def test_the_clients_request_leads_to_the_first_turn(fixture: Exchange) -> None:
 
 @pytest.mark.parametrize("fixture", ALL, ids=lambda e: e.name)
 def test_recorded_pieces_add_up_to_the_body(fixture: Exchange) -> None:
-    """Network pieces cover the body exactly, and times never run backwards."""
+    """The sizes of network pieces add up to the body, and their times never run backwards."""
     for turn in fixture.turns:
         chunks = turn.response.get("chunks")
         if chunks:
@@ -110,7 +110,7 @@ def test_no_exchange_holds_a_secret(fixture: Exchange) -> None:
 
 
 def test_every_file_is_one_of_the_format() -> None:
-    """A fixture holds the files that the format names, and what the tests of the project expect of it."""
+    """Fixtures hold the files that the format names and the expected invocations, and no others."""
     known = {name for name, _ in FILES} | {"expected/invocations.json"}
     found = {file.relative_to(one.path).as_posix() for one in ALL for file in one.path.rglob("*.*")}
     named = {re.sub(r"-\d+\.", ".", re.sub(r"turn-\d+", "turn-N", name)) for name in found}

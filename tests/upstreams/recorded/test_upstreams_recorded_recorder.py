@@ -1,4 +1,4 @@
-"""Recording: what passes through unchanged is saved so that replay can answer it again."""
+"""Recording: the recorder passes responses through unchanged and saves them for replay."""
 
 import json
 import re
@@ -64,7 +64,7 @@ async def test_what_was_recorded_replays(name: str, tmp_path: Path) -> None:
 
 
 async def test_another_conversation_gets_another_folder(tmp_path: Path) -> None:
-    """Two first turns are two folders, also when asked twice the same."""
+    """Each new conversation gets its own folder, even if the same request was recorded before."""
     recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path)
     for name in ("demo/time", "demo/weather", "demo/time"):
         await drink(recorder, post(exchange(name).turns[0].request or {}))
@@ -73,7 +73,7 @@ async def test_another_conversation_gets_another_folder(tmp_path: Path) -> None:
 
 
 async def test_network_pieces_are_kept_and_no_secret_is(tmp_path: Path) -> None:
-    """Rule R3: exact bytes and sizes, private files, no header of the request, no key in any file."""
+    """Rule R3: private files hold the exact bytes and sizes, but no key and no header of the request."""
     script = chunked(event('{"n":1}'), event(f'{{"echo":"{KEY}"}}'))
     plain = chunked(event('{"n":1}'), event("[DONE]"))
     async with RawUpstream(script, plain) as raw:
@@ -100,7 +100,7 @@ async def test_network_pieces_are_kept_and_no_secret_is(tmp_path: Path) -> None:
 
 
 async def test_a_response_that_breaks_is_kept_as_broken(tmp_path: Path) -> None:
-    """The part that came is saved with its break, and the break still reaches the reader."""
+    """A broken response is saved as broken; its reader and the reader of a replay get UpstreamBroken."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
     async with RawUpstream([opening, chunk(event("1")), FIN]) as raw:
         recorder = RecordingUpstream(Http1Upstream("main", raw.url), tmp_path)
@@ -134,7 +134,7 @@ COMPLETED = b'event: response.completed\ndata: {"type":"response.completed"}\n\n
 async def test_a_reader_may_go_after_the_last_event(
     tmp_path: Path, path: str, last: list[bytes], kept: bool
 ) -> None:
-    """A stream is saved once its last event came, also when nobody waits for the connection to say so."""
+    """A stream is saved only if its last event came whole, even if the reader leaves right after it."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
     script: list[Step] = [opening, chunk(event("1")), *(chunk(piece) for piece in last), HANG]
     expected = event("1") + b"".join(last)
@@ -155,8 +155,8 @@ async def test_a_reader_may_go_after_the_last_event(
 
 
 async def test_nobody_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader has its answer while the disk still hangs, a second turn waits for the first, and closing
-    the upstream waits for both; what is too much for the disk is not saved."""
+    """Readers get their answers while the disk hangs, and closing the upstream waits for the disk.
+    Responses above the limit of waiting ones are not saved."""
     going = threading.Event()
     save = record._save
 
@@ -177,7 +177,7 @@ async def test_nobody_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_a_folder_has_a_neutral_name(tmp_path: Path) -> None:
-    """Names are shown where no content is: they hold the model, a number and a digest, and no prompt."""
+    """A folder's name holds time, number, model and digest, but no secret; meta.toml holds no prompt."""
     recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path, secrets=["sk-hidden-12345"])
     body = {"model": "my/Model-sk-hidden-12345", "messages": [{"role": "user", "content": "canary words"}]}
     await drink(recorder, post(body))
@@ -188,7 +188,7 @@ async def test_a_folder_has_a_neutral_name(tmp_path: Path) -> None:
 
 
 async def test_what_is_no_exchange_passes_unrecorded(tmp_path: Path) -> None:
-    """Other paths, bodies that are no JSON object or cannot be read twice, and abandoned responses."""
+    """The recorder saves no other paths, no unreadable or streamed request bodies, no abandoned responses."""
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b"{}"
@@ -216,7 +216,7 @@ async def test_what_is_no_exchange_passes_unrecorded(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_fails_costs_the_client_nothing(tmp_path: Path) -> None:
-    """Where the folder cannot be written the answer still comes whole."""
+    """If the folder cannot be written, the client still gets its answer."""
     blocked = tmp_path / "out"
     blocked.write_text("a file where a folder should be")
     recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), blocked)

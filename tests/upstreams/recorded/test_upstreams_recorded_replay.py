@@ -1,4 +1,4 @@
-"""Replay: which fixture answers, what it says, and what a miss says, in process and over a socket."""
+"""Replay: which fixture answers a request, with what, and how a miss is explained."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def post(body: dict[str, Any], path: str = "/chat/completions") -> UpstreamReque
 async def answer(
     upstream: Upstream, body: dict[str, Any], path: str = "/chat/completions"
 ) -> tuple[int, bytes]:
-    """Status and whole body."""
+    """Status and whole body of an answer."""
     response = await upstream.open(post(body, path))
     try:
         return response.status, await response.read(1 << 20)
@@ -37,7 +37,7 @@ async def answer(
 
 
 async def message(upstream: Upstream, body: dict[str, Any], path: str = "/chat/completions") -> str:
-    """The message of a 404."""
+    """The error message of a 404."""
     status, raw = await answer(upstream, body, path)
     assert status == 404
     error = json.loads(raw)["error"]
@@ -69,7 +69,7 @@ async def test_every_turn_of_every_fixture_is_found_and_exact(fixture: Exchange)
 
 
 async def test_all_fixtures_together_tell_their_turns_apart() -> None:
-    """With every fixture loaded a turn is still answered, by itself or by one asked just alike."""
+    """With all fixtures loaded, each request gets its own response or that of an equal request."""
     upstream = ReplayUpstream([FIXTURES], fresh_ids=False)
     for fixture in ALL:
         for turn in fixture.turns:
@@ -84,7 +84,7 @@ async def test_all_fixtures_together_tell_their_turns_apart() -> None:
 
 
 async def test_every_request_gets_a_response_id_of_its_own() -> None:
-    """A fresh id in each response, the same one wherever the recorded id stood, nothing else changed."""
+    """Each response has a fresh id wherever the recorded one stood, and nothing else is changed."""
     upstream = ReplayUpstream([FIXTURES])
     for name, prefix in (("demo/both", "chatcmpl-"), ("llamacpp.responses/text", "resp_")):
         fixture = exchange(name)
@@ -103,7 +103,7 @@ async def test_every_request_gets_a_response_id_of_its_own() -> None:
 
 
 async def test_tool_results_ids_and_spelling_do_not_count() -> None:
-    """Another result text, other call ids, a list of text parts, a missing null: the same conversation."""
+    """A request matches its fixture despite other results, call ids, text parts or a missing null."""
     fixture = exchange("demo/both")
     request = json.loads(json.dumps(fixture.turns[1].request))
     user, assistant, *results = request["messages"]
@@ -120,7 +120,7 @@ async def test_tool_results_ids_and_spelling_do_not_count() -> None:
 
 
 async def test_a_client_that_does_not_stream_is_answered_in_json() -> None:
-    """The demo's fixtures hold both kinds; the ids are fresh here as well."""
+    """A request that does not stream gets a JSON body, also with a fresh id."""
     request = {**exchange("demo/time").client_request, "stream": False}
     response = await ReplayUpstream([DEMO]).open(post(request))
     assert response.content_type == "application/json"
@@ -145,21 +145,21 @@ async def test_a_client_that_does_not_stream_is_answered_in_json() -> None:
     ],
 )
 async def test_a_miss_names_the_nearest_fixture_and_the_difference(change: dict[str, Any], said: str) -> None:
-    """A 404 in OpenAI's shape that a person can act on, bounded."""
+    """A miss is a 404 in OpenAI's shape; its short message names the nearest fixture and what differs."""
     text = await message(ReplayUpstream([DEMO]), {**exchange("demo/time").client_request, **change})
     assert said.replace("\\", "") in text
     assert len(text) < 600
 
 
 async def test_a_body_of_the_other_kind_is_a_miss() -> None:
-    """A fixture that was recorded streaming has nothing for a client that does not stream."""
+    """A fixture that was recorded as a stream does not answer a request that does not stream."""
     upstream = ReplayUpstream([FIXTURES / "llamacpp.chat" / "unicode"])
     request = {**exchange("llamacpp.chat/unicode").client_request, "stream": False}
     assert "differs at stream: recorded true, asked false" in await message(upstream, request)
 
 
 async def test_an_unknown_path_and_a_broken_body_are_client_errors() -> None:
-    """A path without fixtures is 404, a body that is not a JSON object 400."""
+    """A path without fixtures is a 404, and a body that is not a JSON object is a 400."""
     upstream = ReplayUpstream([DEMO])
     assert '"/embeddings"' in await message(upstream, {"input": "x"}, "/embeddings")
     for raw in (b"{", b"[]", b'"x"'):
@@ -168,7 +168,7 @@ async def test_an_unknown_path_and_a_broken_body_are_client_errors() -> None:
 
 
 async def test_models_come_from_the_fixtures() -> None:
-    """GET /models lists each model once; one by name; an unknown one is OpenAI's 404."""
+    """GET /models lists each model once; GET of one finds it, and an unknown one is OpenAI's 404."""
     upstream = ReplayUpstream([FIXTURES / "openai.chat", DEMO])
     response = await upstream.open(UpstreamRequest("GET", "/models"))
     listed = json.loads(await response.read(1 << 16))
@@ -182,7 +182,7 @@ async def test_models_come_from_the_fixtures() -> None:
 
 
 def copy(tmp_path: Path, **meta: str) -> Path:
-    """A small fixture with a given end of meta.toml."""
+    """A small fixture, with this meta.toml and this response.toml."""
     folder = tmp_path / "one"
     (folder / "turn-1").mkdir(parents=True)
     (folder / "meta.toml").write_text(meta.get("meta", 'title = "x"\n'))
@@ -193,7 +193,7 @@ def copy(tmp_path: Path, **meta: str) -> Path:
 
 
 async def test_a_match_table_asks_for_more(tmp_path: Path) -> None:
-    """A field that [match] names has to be equal too."""
+    """A fixture answers only if each field that its [match] names is equal, too."""
     upstream = ReplayUpstream([copy(tmp_path, meta='title = "x"\n[match]\nfields = ["user"]\n')])
     request = {"model": "m", "messages": [], "stream": True}
     assert 'differs at user: recorded "a", asked null' in await message(upstream, request)
@@ -203,7 +203,7 @@ async def test_a_match_table_asks_for_more(tmp_path: Path) -> None:
 async def test_recorded_waits_are_kept_only_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pieces come in recorded sizes; their times scale with the pace, 0 by default."""
+    """Pieces come in their recorded sizes, and ``pace`` scales the recorded waits between them."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -235,7 +235,7 @@ async def test_recorded_waits_are_kept_only_when_asked_for(
     ],
 )
 def test_a_fixture_that_cannot_be_used_is_named(tmp_path: Path, file: str, text: str | None) -> None:
-    """A fault in a fixture stops the start with the place of the fault."""
+    """A faulty fixture is a ConfigError that names its folder."""
     folder = copy(tmp_path)
     (folder / file).parent.mkdir(exist_ok=True)
     if text is None:
@@ -248,13 +248,13 @@ def test_a_fixture_that_cannot_be_used_is_named(tmp_path: Path, file: str, text:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """A missing fixture folder is the operator's fault."""
+    """A missing fixture folder is a ConfigError."""
     with pytest.raises(ConfigError, match="is no folder"):
         ReplayUpstream([tmp_path / "none"])
 
 
 def test_the_demos_fixtures_are_found() -> None:
-    """The packaged fixtures are the demo's, from an installed package or a checkout."""
+    """The packaged fixtures are those of the demo."""
     upstream = ReplayUpstream([packaged_fixtures()])
     assert upstream.models == ["qwen2.5-coder-0.5b-instruct-q4_k_m"]
 
@@ -268,7 +268,7 @@ RESULTS = {
 @pytest.mark.parametrize("parts", [False, True], ids=["text", "parts"])
 @pytest.mark.parametrize("name", RESULTS)
 async def test_results_choose_between_recordings(name: str, parts: bool) -> None:
-    """One conversation goes on in two ways, as the results of its tools say."""
+    """If two recordings begin alike, the results of the tools decide which one goes on."""
     fixture, upstream = exchange(f"demo/{name}"), ReplayUpstream([DEMO], fresh_ids=False)
     for turn in fixture.turns[1:]:
         request = json.loads(json.dumps(turn.request))
@@ -278,7 +278,7 @@ async def test_results_choose_between_recordings(name: str, parts: bool) -> None
 
 
 async def test_a_result_that_no_recording_has_is_named() -> None:
-    """The message says which texts were wanted, and what the results were."""
+    """The message of the miss names the texts that a recording wants and the results that came."""
     fixture, upstream = exchange("demo/note"), ReplayUpstream([DEMO / "note"])
     request = json.loads(json.dumps(fixture.turns[1].request))
     request["messages"][2]["content"] = '{"ok":false,"error_code":"timeout"}'
@@ -289,7 +289,7 @@ async def test_a_result_that_no_recording_has_is_named() -> None:
 
 
 def test_results_of_the_other_dialect_are_read() -> None:
-    """Outputs of calls are items there; what is no text is read as JSON."""
+    """In the Responses dialect results are items of the input; an output without text is given as JSON."""
     items: list[Any] = [
         {"role": "user", "content": "go"},
         {"type": "function_call_output", "call_id": "c", "output": "one"},
@@ -301,7 +301,7 @@ def test_results_of_the_other_dialect_are_read() -> None:
 
 @pytest.mark.parametrize("name", ["demo/both", "openai.chat/connection-lost", "llamacpp.chat/error-context"])
 async def test_the_same_answers_come_over_a_real_socket(name: str) -> None:
-    """Through the HTTP upstream: the same status and bytes, a provider's headers, the same breaks."""
+    """Over a socket replay gives the same status, bytes and breaks, with the headers of a provider."""
     fixture = exchange(name)
     replay = ReplayUpstream([fixture.path], fresh_ids=False)
     server = TestServer(serve_replay(replay))

@@ -1,4 +1,4 @@
-"""The Messages request as it goes upstream: what is edited, and that everything else keeps its bytes."""
+"""The Messages request that goes upstream: the edits, and that everything else keeps its bytes."""
 
 import json
 from typing import Any
@@ -23,23 +23,23 @@ TURN = json.dumps(
 
 
 def editor_of(raw: bytes | dict[str, Any], **fields: Any) -> BodyEditor:
-    """An editor of a request."""
+    """Return an editor of a request."""
     whole = raw if isinstance(raw, bytes) else json.dumps({"model": "m", "messages": [], **raw}).encode()
     return WIRE.editor(whole, WIRE.parse(json.loads(whole)))
 
 
 def rendered(editor: BodyEditor) -> dict[str, Any]:
-    """What goes up, read."""
+    """Return the body as an upstream reads it."""
     return dict(json.loads(editor.render()))
 
 
 def no_mask(name: str, arguments: str) -> str:
-    """Nothing is private."""
+    """A mask that hides no argument."""
     return arguments
 
 
 def test_what_is_not_edited_keeps_its_bytes() -> None:
-    """Numbers, spaces and escapes; with tools only a member is added."""
+    """An unedited body keeps its exact bytes, and an offer only adds ``tools``."""
     assert editor_of(RAW).render() == RAW
     editor = editor_of(RAW)
     editor.offer([NOW], [])
@@ -52,7 +52,7 @@ def test_what_is_not_edited_keeps_its_bytes() -> None:
 
 
 def test_tools_stand_behind_the_clients_own() -> None:
-    """So that the beginning, which the provider's cache holds, and its breakpoint stay."""
+    """Server tools follow the client's own, so that the cached prefix and its breakpoint stay."""
     own = [
         tool("a", cache_control={"type": "ephemeral"}),
         {"type": "web_search_20250305", "name": "web_search"},
@@ -65,7 +65,7 @@ def test_tools_stand_behind_the_clients_own() -> None:
 
 
 def test_a_replaced_tool_keeps_its_breakpoint() -> None:
-    """Our schema stands where the client declared our name."""
+    """A server's schema replaces the client's declaration and keeps its cache breakpoint."""
     editor = editor_of({"tools": [tool("mine", cache_control={"type": "ephemeral"}), tool("a")]})
     editor.offer([], [MINE])
     assert rendered(editor)["tools"] == [
@@ -76,7 +76,7 @@ def test_a_replaced_tool_keeps_its_breakpoint() -> None:
 
 
 def test_a_turn_and_its_results_are_two_messages() -> None:
-    """All results in one, in order; a failed one says so."""
+    """All results of a turn are in one message, in order, and a failed one has ``is_error``."""
     editor = editor_of({"messages": [user(text="hi")]})
     failed = editor.result_message(
         ToolCall("toolu_2", "x", "{}", 1), '{"ok":false,"error_code":"timeout","message":"."}'
@@ -95,7 +95,7 @@ def test_a_turn_and_its_results_are_two_messages() -> None:
 
 
 def test_what_one_turn_sent_is_the_beginning_of_the_next() -> None:
-    """For the provider's cache."""
+    """Each turn's messages begin with those of the turn before, for the provider's cache."""
     editor = editor_of(RAW)
     editor.offer([NOW], [])
     editor.append_turn(TURN, [editor.result_message(CALL, "noon")])
@@ -105,14 +105,14 @@ def test_what_one_turn_sent_is_the_beginning_of_the_next() -> None:
 
 
 def test_a_paused_turn_has_no_results() -> None:
-    """It is gone on from as it is."""
+    """A paused turn is appended without a message of results."""
     editor = editor_of({"messages": [user(text="hi")]})
     editor.append_turn(b'{"role":"assistant","content":[]}', [])
     assert [message["role"] for message in rendered(editor)["messages"]] == ["user", "assistant"]
 
 
 def test_an_empty_result_has_no_text() -> None:
-    """No upstream takes an empty one."""
+    """A result without text has no content, because no upstream accepts an empty text."""
     editor = editor_of({})
     for empty in ("", " "):
         assert json.loads(editor.result_message(CALL, empty)) == {
@@ -122,7 +122,7 @@ def test_an_empty_result_has_no_text() -> None:
 
 
 def test_images_are_blocks() -> None:
-    """Behind a line that says what they are; said in words where they are refused."""
+    """An image follows its label as a block; after a refusal a note replaces it."""
     editor = editor_of({"messages": [user(text="hi")]})
     public = ResultImage("https://example.com/a.png", "", 0)
     made = json.loads(editor.result_message(CALL, "Here.", [IMAGE, public]))
@@ -142,7 +142,7 @@ def test_images_are_blocks() -> None:
 
 
 def test_one_image_that_cannot_be_used_says_nothing_of_others() -> None:
-    """The upstream takes images."""
+    """A refusal of a single image does not mean that the upstream takes no images."""
     editor = editor_of({})
     editor.append_turn(TURN, [editor.result_message(CALL, "", [IMAGE])])
     assert editor.recover("Could not process image", None)
@@ -150,7 +150,7 @@ def test_one_image_that_cannot_be_used_says_nothing_of_others() -> None:
 
 
 def test_images_beyond_a_requests_size_are_words() -> None:
-    """Providers bound the size of a request."""
+    """A note replaces an image that would exceed the size limit of a request."""
     editor = editor_of({})
     large = ResultImage("data:image/png;base64," + "A" * (11 << 20), "image/png", 8 << 20)
     first, second = (json.loads(editor.result_message(CALL, "x", [large]))["content"] for _ in range(2))
@@ -175,7 +175,7 @@ def test_images_beyond_a_requests_size_are_words() -> None:
 def test_a_forced_choice_holds_until_it_is_satisfied(
     choice: Any, own: list[Any], called: str, left: Any
 ) -> None:
-    """Rule W9."""
+    """Rule W9: a forced choice becomes ``auto`` only after a call that satisfies it."""
     editor = editor_of({"tools": own, **({"tool_choice": choice} if choice else {})})
     editor.offer([NOW], [])
     editor.relax_tool_choice([called] if called else [])
@@ -183,7 +183,7 @@ def test_a_forced_choice_holds_until_it_is_satisfied(
 
 
 def test_a_last_turn_calls_nothing() -> None:
-    """Unless the client forces a call of its own: then the server tools are left out."""
+    """The last turn forbids tools, unless the client forces its own: then it omits only server tools."""
     editor = editor_of({"tool_choice": {"type": "auto"}})
     editor.offer([NOW], [])
     assert not editor.forbid_tools()
@@ -199,7 +199,7 @@ def test_a_last_turn_calls_nothing() -> None:
 
 
 def test_what_is_withheld_is_in_no_request() -> None:
-    """Nor is a choice of it, nor a choice where there is nothing to choose from."""
+    """A withheld tool disappears from tools and choice, and without tools the choice disappears."""
     editor = editor_of({"tools": [tool("mine")], "tool_choice": {"type": "tool", "name": "core__now"}})
     editor.offer([NOW], [])
     editor.withhold(["core__now"])
@@ -223,14 +223,14 @@ def test_what_is_withheld_is_in_no_request() -> None:
     ],
 )
 def test_tokens_are_spent(fields: dict[str, Any], used: int, left: Any) -> None:
-    """The client's bound is one for all turns; thinking needs more than its own."""
+    """The client's token limit covers all turns; with thinking it stays above the thinking budget."""
     editor = editor_of(fields)
     editor.lower_token_limit(used)
     assert rendered(editor).get("max_tokens") == left
 
 
 def suspended(*, client: str = "toolu_c") -> bytes:
-    """A held turn: a hidden call with its result, and one of the client's."""
+    """A held turn with a hidden call, its result, and a call of the client's."""
     editor = editor_of({"messages": [user(text="hi")]})
     turn = {
         "role": "assistant",
@@ -241,7 +241,7 @@ def suspended(*, client: str = "toolu_c") -> bytes:
 
 
 def test_a_held_turn_is_put_back() -> None:
-    """Its results in one message and first, the client's under the id that the upstream knows."""
+    """A restored turn has one message of results, with the upstream's ids, before the client's text."""
     mine = {"type": "tool_result", "tool_use_id": "toolu_c", "content": "ok", "is_error": False}
     shown = {"role": "assistant", "content": [thinking("Hm."), tool_use("toolu_c", "mine")]}
     raw = json.dumps({"model": "m", "messages": [user(text="hi"), shown, user(text("And?"), mine)]}).encode()
@@ -257,7 +257,7 @@ def test_a_held_turn_is_put_back() -> None:
 
 
 def test_an_answer_is_put_back_without_results() -> None:
-    """The turns behind it stand in its place."""
+    """The hidden turns before an answer are restored, and dropped if the prompt is too long."""
     before = editor_of({"messages": [user(text="hi")]})
     before.append_turn(TURN, [before.result_message(CALL, "noon")])
     payload = before.suspend(b'{"role":"assistant","content":[{"type":"text","text":"It is."}]}', (), no_mask)
@@ -271,7 +271,7 @@ def test_an_answer_is_put_back_without_results() -> None:
 
 
 def test_thoughts_of_another_upstream_are_left_out_where_it_refuses_them() -> None:
-    """Of what is put back; the client's own stay its own to answer for."""
+    """Only restored thoughts are dropped after a refusal, not the client's own."""
     theirs = {"role": "assistant", "content": [thinking("Mine.", "x"), text("So.")]}
     editor = editor_of({"messages": [theirs, user(text="hi"), {"role": "assistant", "content": []}]})
     assert not editor.recover("messages.0: Invalid `signature` in `thinking` block", None)
@@ -284,7 +284,7 @@ def test_thoughts_of_another_upstream_are_left_out_where_it_refuses_them() -> No
 
 
 def test_fields_that_are_refused_are_left_out() -> None:
-    """Of the model's messages of this run alone."""
+    """A refused field is dropped only from the model's messages of this run."""
     theirs = {"role": "assistant", "content": [tool_use("a", "mine", caller={"type": "direct"})]}
     editor = editor_of({"messages": [theirs]})
     message = {"role": "assistant", "content": [tool_use("s", "core__now", caller={"type": "direct"})]}
@@ -302,7 +302,7 @@ def test_fields_that_are_refused_are_left_out() -> None:
 
 
 def test_our_thoughts_go_to_no_upstream() -> None:
-    """They tell of server calls; whatever else stands beside them keeps its bytes."""
+    """The proxy removes its own thinking blocks, and the other blocks keep their bytes."""
     raw = (
         b'{"model":"m","messages":[{"role":"user","content":"hi \\u00e9"},{"role":"assistant","content":['
         b'{"type":"thinking","thinking":"core__now: done","signature":"toolrelay"},'
@@ -315,7 +315,7 @@ def test_our_thoughts_go_to_no_upstream() -> None:
 
 
 def test_the_record_has_rows_in_shared_terms() -> None:
-    """Calls as text, one row a result, thoughts as JSON; private arguments masked, images named."""
+    """The record has a row for each message and result, with masked arguments and named images."""
     editor = editor_of({})
     turn = {
         "role": "assistant",
@@ -332,14 +332,14 @@ def test_the_record_has_rows_in_shared_terms() -> None:
 
 
 def test_masked_arguments_stay_an_object() -> None:
-    """What is put back goes upstream, where input that is no object is refused."""
+    """Masked arguments that are no object become ``{}``, because an upstream would refuse them."""
     editor = editor_of({})
     kept = json.loads(editor.suspend(TURN, (), lambda name, arguments: "•"))
     assert json.loads(kept["messages"][0])["content"][1]["input"] == {}
 
 
 def test_a_model_is_renamed_in_place() -> None:
-    """Every other byte stays."""
+    """A new model name replaces the old one, and every other byte stays."""
     editor = editor_of(b'{"model":"m","max_tokens":1.50,"messages":[]}')
     editor.rename_model("claude")
     editor.ask_usage()
@@ -357,7 +357,7 @@ NAMES = st.sampled_from(["system", "temperature", "metadata", "thinking", "stop_
 
 @given(values=st.dictionaries(NAMES, ANY_JSON))
 def test_any_request_keeps_what_is_not_edited(values: dict[str, Any]) -> None:
-    """Whatever its members hold."""
+    """Fields that the editor does not edit keep their values, whatever they hold."""
     editor = editor_of({**values, "max_tokens": 5, "messages": [user(text="hi")]})
     editor.offer([NOW], [])
     editor.append_turn(TURN, [editor.result_message(CALL, "noon")])

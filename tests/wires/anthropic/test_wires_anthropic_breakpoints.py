@@ -1,4 +1,4 @@
-"""Breakpoints of the prompt cache stand where they may, four at most, and are left out when refused."""
+"""Breakpoints of the prompt cache: at most four, only where allowed, and none after a refusal."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ BODY: dict[str, Any] = {
 
 
 def editor_of(body: dict[str, Any]) -> Any:
-    """An editor that was told to mark the cache."""
+    """Return an editor that was told to mark the cache."""
     raw = json.dumps(body).encode()
     editor = WIRE.editor(raw, WIRE.parse(body))
     assert isinstance(editor, CachingEditor)
@@ -30,7 +30,7 @@ def editor_of(body: dict[str, Any]) -> Any:
 
 
 def test_the_prefix_is_kept() -> None:
-    """Behind the last tool, the system prompt and the user's message."""
+    """The editor marks the last tool, the end of the system prompt and the user's message."""
     sent = json.loads(editor_of(BODY).render())
     assert sent["tools"] == [BODY["tools"][0], {**BODY["tools"][1], **MARK}]
     assert sent["system"] == [BODY["system"][0], {**BODY["system"][1], **MARK}]
@@ -38,7 +38,7 @@ def test_the_prefix_is_kept() -> None:
 
 
 def test_history_is_kept_from_turn_to_turn() -> None:
-    """The newest results are marked, and what the turn before ended with; never more than four are."""
+    """The newest results and the end of the turn before are marked, with never more than four marks."""
     editor = editor_of(BODY)
     for turn in ("1", "2", "3"):
         call: dict[str, Any] = {"type": "tool_use", "id": turn, "name": "x", "input": {}}
@@ -58,20 +58,20 @@ def test_history_is_kept_from_turn_to_turn() -> None:
 
 
 def test_nothing_is_marked_that_may_not_be() -> None:
-    """Neither an empty text nor a content that is no list, nor a list without elements."""
+    """An empty text, a content that is no list, and an empty list are not marked."""
     for content in ([{"type": "text", "text": ""}], "hi", []):
         raw = json.dumps({"tools": [], "messages": [{"role": "user", "content": content}]}).encode()
         assert b"cache_control" not in b"".join(with_breakpoints(members(raw)).values())
 
 
 def test_a_body_that_says_it_itself_is_left_alone() -> None:
-    """Whoever places breakpoints has a reason; there may be four of them already."""
+    """The editor adds no breakpoints to a body that has its own."""
     own = {**BODY, "messages": [{"role": "user", "content": [{**HI["content"][0], **MARK}]}]}
     assert json.loads(editor_of(own).render()) == own
 
 
 def test_a_refused_breakpoint_is_left_out() -> None:
-    """Some servers speak the dialect and know no cache."""
+    """After a refusal the editor removes its breakpoints, since some servers have no cache."""
     editor = editor_of(BODY)
     assert editor.recover("tools.1.cache_control: Extra inputs are not permitted", None)
     assert json.loads(editor.render()) == BODY

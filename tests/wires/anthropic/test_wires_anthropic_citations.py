@@ -1,4 +1,4 @@
-"""Citations on Messages: blocks that are cut for them, and ours, which no upstream gets back."""
+"""Citations on Messages: blocks that are split for them, and the proxy's own, which do not go upstream."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ OURS = web_citation(CitationAdded(0, 1, "https://example.com/a"))
 
 
 def block(text: str, *citations: Any) -> dict[str, Any]:
-    """A block of text."""
+    """Return a block of text."""
     return {"type": "text", "text": text, **({"citations": list(citations)} if citations else {})}
 
 
 def body_of(*blocks: dict[str, Any]) -> dict[str, Any]:
-    """A request that sends these blocks back."""
+    """Return a request that sends these blocks back."""
     said = [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": list(blocks)},
@@ -35,7 +35,7 @@ def body_of(*blocks: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_ours_do_not_go_back() -> None:
-    """Anthropic refuses an index that it has not encrypted; what it has made itself stays as it came."""
+    """The proxy removes its own citations, which Anthropic would refuse, and keeps Anthropic's."""
     wire = AnthropicWire()
     body = body_of(block("a", OURS), block("b", OURS, THEIRS), block("c", THEIRS), block("d"))
     request = wire.parse(body)
@@ -45,7 +45,7 @@ def test_ours_do_not_go_back() -> None:
 
 
 def test_theirs_stay() -> None:
-    """A message without ours is the same bytes."""
+    """A message without the proxy's citations keeps its exact bytes."""
     body = body_of(block("c", THEIRS))
     assert not AnthropicWire().parse(body).has_proxy_calls
     raw = orjson.dumps(body["messages"][1])
@@ -53,7 +53,7 @@ def test_theirs_stay() -> None:
 
 
 def test_overlapping_sources() -> None:
-    """A piece of two sources has both; white space is no block of its own."""
+    """A piece of text with two sources has both citations; whitespace gets no block of its own."""
     one = CitationAdded(0, 4, "https://example.com/1")
     two = CitationAdded(2, 6, "https://example.com/2")
     blocks = cited_blocks([block("abcdef "), {"type": "tool_use"}], [one, two])
@@ -66,7 +66,7 @@ def test_overlapping_sources() -> None:
 
 
 def test_a_reply_of_very_many_sources() -> None:
-    """A text is cut so often and no more; no source is lost."""
+    """A text is split into at most 1001 blocks, and no citation is lost."""
     many = [CitationAdded(at, at + 1, f"https://example.com/{at}") for at in range(1500)]
     blocks = cited_blocks([block("a" * 1500)], many)
     assert blocks is not None
@@ -75,7 +75,7 @@ def test_a_reply_of_very_many_sources() -> None:
 
 
 def test_citations_of_no_text_have_no_place() -> None:
-    """A reply of an empty text has nothing that they could belong to."""
+    """Citations of an empty text move to the next text, or have no block at all."""
     found = [CitationAdded(0, 0, "https://example.com/a")]
     assert cited_blocks([block("")], found) is None
     assert cited_blocks([block(""), block("x")], found) == [block("x", OURS)]

@@ -1,4 +1,4 @@
-"""Messages requests as conversations, and conversations as Messages requests."""
+"""Messages requests read as conversations, and conversations written as Messages requests."""
 
 import json
 from pathlib import Path
@@ -43,24 +43,24 @@ PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
 
 def body_of(conversation: Conversation, **options: Any) -> dict[str, Any]:
-    """The body of a conversation."""
+    """Return the body that is written for a conversation."""
     found = json.loads(write_conversation(conversation, **options).body)
     assert isinstance(found, dict)
     return found
 
 
 def asking(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A request with these messages."""
+    """Return a request with these messages."""
     return {"model": "m", "max_tokens": 100, "messages": list(messages), **fields}
 
 
 def user(*content: Any) -> dict[str, Any]:
-    """What a user says."""
+    """Return a message of a user."""
     return {"role": "user", "content": list(content)}
 
 
 def words(text: str) -> dict[str, Any]:
-    """A block of text."""
+    """Return a block of text."""
     return {"type": "text", "text": text}
 
 
@@ -89,7 +89,7 @@ WHOLE = asking(
 
 
 def test_what_is_read_is_written_as_the_same() -> None:
-    """A body says all of a conversation that Messages can say."""
+    """A request that is read and written again stays the same, and no field is left out."""
     read = read_conversation(WHOLE)
     written = write_conversation(read, strict=True)
     assert json.loads(written.body) == WHOLE
@@ -99,7 +99,7 @@ def test_what_is_read_is_written_as_the_same() -> None:
 
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-3:]))
 def test_recorded_requests_are_read(path: Path) -> None:
-    """What clients really send has a neutral form, and is the same once it was written."""
+    """Recorded requests keep their messages and tools after reading and writing."""
     payload = json.loads(path.read_bytes())
     payload = payload.get("body", payload)
     if "messages" not in payload:
@@ -111,13 +111,13 @@ def test_recorded_requests_are_read(path: Path) -> None:
 
 
 def test_every_field_of_the_sdk_has_a_rule() -> None:
-    """No field that a client of Anthropic's library can send is unknown."""
+    """The table has a rule for every field that Anthropic's library can send."""
     fields = get_type_hints(message_create_params.MessageCreateParamsBase).keys() | {"stream"}
     assert fields - ANTHROPIC_FIELDS.read.keys() == set()
 
 
 def types_of(params: object) -> set[str]:
-    """The values that ``type`` can have in a union of typed dictionaries."""
+    """Return the values that ``type`` can have in a union of typed dictionaries."""
     found: set[str] = set()
     for kind in getattr(params, "__args__", ()):
         annotation = get_type_hints(kind).get("type")
@@ -132,7 +132,7 @@ FORMS = {
 
 
 def test_every_block_and_tool_of_the_sdk_has_a_rule_or_a_form() -> None:
-    """No type of a block or a tool that Anthropic's library knows is refused as unknown."""
+    """The proxy knows every type of block and tool in Anthropic's library."""
     blocks = [("messages[0].content[0]", kind) for kind in types_of(ContentBlockParam) - FORMS]
     tools = [("tools[0]", kind) for kind in types_of(ToolUnionParam) - {"custom"}]
     assert len(tools) > 15
@@ -142,7 +142,7 @@ def test_every_block_and_tool_of_the_sdk_has_a_rule_or_a_form() -> None:
 
 
 def test_every_aspect_has_a_rule() -> None:
-    """Messages says of all that a conversation can ask for what it does about it."""
+    """The tables have a rule for every aspect, and a reason for each that is not translated."""
     assert ANTHROPIC_FIELDS.written.keys() == set(ASPECTS)
     for table in (ANTHROPIC_FIELDS.read, ANTHROPIC_FIELDS.written):
         assert all(rule.reason for rule in table.values() if rule.handling != "translated")
@@ -163,7 +163,7 @@ OBJECTS: list[tuple[str, dict[str, Any]]] = [
 def test_nothing_inside_is_dropped(
     place: tuple[str, dict[str, Any]], name: str, value: dict[str, Any]
 ) -> None:
-    """A field that nobody knows is found wherever it stands, and every other dialect refuses it."""
+    """The proxy finds an unknown field at any place, and another dialect refuses it by its path."""
     path, known = place
     found: Any = {**known, name: value}
     for step in reversed(path.split(".")):
@@ -180,7 +180,7 @@ def test_nothing_inside_is_dropped(
 
 
 def test_results_stand_behind_their_calls() -> None:
-    """Results first, one for each call, whatever the client left out or made up."""
+    """Results come first, one for each call; a missing result becomes an error."""
     calls = Message("assistant", (ToolCallPart("c:1", "f", '{"a": 1}'), ToolCallPart("c:2", "f", "no json")))
     results = Message("tool", (ToolResultPart("c:2", (Text("two"),), is_error=True),))
     before, after = Message("user", (Text("hi"),)), Message("user", (Text("so?"),))
@@ -195,14 +195,14 @@ def test_results_stand_behind_their_calls() -> None:
 
 
 def test_a_stray_result_is_what_the_user_says() -> None:
-    """The API takes no result without its call."""
+    """A result without a call becomes text of the user, since the API would refuse it."""
     results = Message("tool", (ToolResultPart("c1", (Text("two"),)),))
     (message,) = body_of(Conversation("m", (results,)))["messages"]
     assert message == user(words("two"))
 
 
 def test_the_first_word_is_the_users_and_neighbours_are_one() -> None:
-    """As the API wants it; a later system message keeps its place."""
+    """A user message comes first, neighbours are merged, and a later system message keeps its place."""
     said = (
         Message("assistant", (Text("Hello."),)),
         Message("user", (Text("hi"),)),
@@ -214,7 +214,7 @@ def test_the_first_word_is_the_users_and_neighbours_are_one() -> None:
 
 
 def test_a_bound_is_always_set() -> None:
-    """Messages asks for one."""
+    """The API requires a token limit, so the proxy sets the model's maximum if there is none."""
     for model, most in (
         ("m", 8192),
         ("claude-3-haiku-20240307", 4096),
@@ -228,7 +228,7 @@ def test_a_bound_is_always_set() -> None:
 
 
 def test_reasoning_goes_back_only_with_its_signature() -> None:
-    """Anything else is a 400 of the API's."""
+    """Reasoning without a signature is left out, because the API would refuse it."""
     thought = Message("assistant", (Reasoning("Hm."), Reasoning("So.", signature="s"), Text("Hello.")))
     asked = Conversation("m", (Message("user", (Text("hi"),)), thought, Message("user", (Text("so?"),))))
     written = write_conversation(asked)
@@ -248,7 +248,7 @@ def test_reasoning_goes_back_only_with_its_signature() -> None:
     ],
 )
 def test_a_choice_of_tools(choice: ToolChoice, said: dict[str, Any]) -> None:
-    """What may be called is what is offered."""
+    """Each tool choice has its form; for an allowed list only these tools are offered."""
     tools = (FunctionTool("f"), FunctionTool("g"))
     body = body_of(Conversation("m", (), tools=tools, tool_choice=choice))
     assert body["tool_choice"] == said
@@ -269,14 +269,14 @@ def test_a_choice_of_tools(choice: ToolChoice, said: dict[str, Any]) -> None:
     ],
 )
 def test_what_messages_cannot_say_is_refused(asked: Conversation) -> None:
-    """By a 400 that names the client's field."""
+    """The proxy refuses a conversation that Messages cannot express with a 400."""
     with pytest.raises(RequestError) as refusal:
         write_conversation(asked)
     assert (refusal.value.status, refusal.value.code) == (400, "not_translatable")
 
 
 def test_what_is_left_out_is_reported() -> None:
-    """Or refused, where the operator wants that."""
+    """The proxy reports fields that it leaves out, or refuses them in strict mode."""
     asked = Conversation("m", (), sampling=Sampling(seed=7), service=Service(cache_key="k"))
     left_out = {left.field for left in write_conversation(asked).left_out}
     assert left_out == {"sampling.seed", "service.cache_key"}
@@ -293,7 +293,7 @@ def test_what_is_left_out_is_reported() -> None:
     ],
 )
 def test_efforts(effort: str, fields: dict[str, Any]) -> None:
-    """How much a model is to think."""
+    """Each effort becomes a thinking setting or an ``effort`` of Messages."""
     body = body_of(Conversation("m", (), reasoning=ReasoningSettings(effort)))
     assert {name: body[name] for name in ("thinking", "output_config") if name in body} == fields
 
@@ -309,13 +309,13 @@ def test_efforts(effort: str, fields: dict[str, Any]) -> None:
     ],
 )
 def test_budgets_of_thought(thinking: dict[str, Any], effort: str | None) -> None:
-    """Others know efforts, not tokens."""
+    """A thinking budget in tokens becomes an effort, which other dialects know."""
     assert read_conversation(asking(thinking=thinking)).reasoning.effort == effort
 
 
 @pytest.mark.parametrize("codec", [ChatCodec(), ResponsesCodec()], ids=["chat", "responses"])
 def test_a_request_of_claude_code_crosses(codec: Any) -> None:
-    """Its marks for caching and edits of the context are left out and named; everything else is said."""
+    """Only cache marks and context edits are left out of a request of Claude Code, and reported."""
     asked = asking(
         user({**words("hi"), "cache_control": {"type": "ephemeral"}}),
         {"role": "system", "content": "Later."},
@@ -341,7 +341,7 @@ def test_a_request_of_claude_code_crosses(codec: Any) -> None:
 
 
 def test_mistakes_are_named() -> None:
-    """A client reads where it went wrong."""
+    """The error for an invalid field names its path."""
     for asked, param in (
         (asking({"role": "robot", "content": "a"}), "messages[0].role"),
         (asking({"role": "user", "content": 7}), "messages[0].content"),
@@ -356,7 +356,7 @@ def test_mistakes_are_named() -> None:
 
 
 def test_images_cross_to_chat() -> None:
-    """As an address that holds them."""
+    """An image becomes a data URL on Chat."""
     read = read_conversation(asking(user({"type": "image", "source": PNG})))
     assert read.messages[0].parts == (Image(Inline("image/png", PNG["data"])),)
     content = json.loads(ChatCodec().write(read).body)["messages"][0]["content"]
@@ -364,7 +364,7 @@ def test_images_cross_to_chat() -> None:
 
 
 def test_a_forced_tool_may_be_one_of_the_proxys() -> None:
-    """Its choice is kept where the client declares no tools: those of the proxy are offered later."""
+    """A forced choice is kept without client tools, because server tools are offered later."""
     forced = json.loads(
         AnthropicCodec().write(Conversation("m", (), tool_choice=ToolChoice("required"))).body
     )
@@ -374,7 +374,7 @@ def test_a_forced_tool_may_be_one_of_the_proxys() -> None:
 
 
 def test_a_system_message_may_have_settings_alone() -> None:
-    """It is read without words, and what it sets is reported."""
+    """A system message without content is valid, and its settings are reported."""
     codec = AnthropicCodec()
     read = codec.read({"model": "m", "messages": [{"role": "system", "output_config": {"effort": "low"}}]})
     assert [native.path for native in natives(read)] == ["messages[0].output_config"]

@@ -1,4 +1,4 @@
-"""What upstreams of other dialects say, as streams and replies of Messages."""
+"""Turns of upstreams of other dialects, encoded as streams and replies of Messages."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ STREAM = [Frame(b"x", {}, (event,)) for event in EVENTS]
 
 
 def said(events: Iterable[Any]) -> dict[str, Any]:
-    """What a turn comes to in this dialect: a refusal is text, arguments are an object, usage is a number."""
+    """Return a turn as Messages can express it, for example with a refusal as text."""
     found = told(events)
     return {
         "text": found["TextDelta"] + found["RefusalDelta"],
@@ -57,7 +57,7 @@ def _given(arguments: str, *, cut: bool) -> Any:
 
 @pytest.mark.parametrize("frames", [turn[1] for turn in TURNS], ids=[turn[0] for turn in TURNS])
 def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
-    """Rule W1: every recorded stream of another dialect is read from its Messages form as it was read."""
+    """Rule W1: the Messages form of every recorded stream of another dialect has the same content."""
     events = [event for frame in frames for event in frame.events]
     made = encoded(AnthropicTurnEncoder("m"), frames)
     assert told(event for frame in made for event in frame.events) == told(events)
@@ -73,13 +73,13 @@ def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
 
 @given(st.sets(st.integers(1, 9000)))
 def test_however_its_bytes_are_cut(cuts: set[int]) -> None:
-    """Rule W6: the stream says the same in whatever pieces it comes."""
+    """Rule W6: the encoded stream has the same content, however its bytes are cut."""
     raw = b"".join(frame.raw for frame in encoded(AnthropicTurnEncoder("m"), STREAM))
     assert said(read_again(AnthropicWire(), cut(raw, cuts))) == said(EVENTS)
 
 
 def test_a_stream_looks_like_one_of_messages() -> None:
-    """Blocks one after the other, from 0; one start, one stop; nothing of the upstream's own."""
+    """The stream has consecutive blocks, a start and a stop, and no data that is the upstream's own."""
     frames = encoded(AnthropicTurnEncoder("m"), STREAM)
     assert frames[-1].is_end_mark
     raw = b"".join(frame.raw for frame in frames)
@@ -101,14 +101,14 @@ def test_a_stream_looks_like_one_of_messages() -> None:
 
 
 def test_the_beginning_of_a_call_stands_beside_its_own_block() -> None:
-    """Rule W5: a writer that hides the call finds its block in the very frame."""
+    """Rule W5: a call's start event and its block are in one frame, so a writer can hide both."""
     frames = encoded(AnthropicTurnEncoder("m"), STREAM)
     (frame,) = [one for one in frames if any(isinstance(event, ToolCallStarted) for event in one.events)]
     assert (frame.payload or {})["content_block"]["id"] == "call_1"
 
 
 def test_calls_that_overlap_come_one_after_the_other() -> None:
-    """The first open one streams; the others wait for its end, and nothing of them is lost."""
+    """The first of overlapping calls streams, and the others wait and lose nothing."""
     parts = (
         ToolCallStarted(0, "call_1", "look"),
         ToolCallStarted(1, "call_2", "look"),
@@ -128,7 +128,7 @@ def test_calls_that_overlap_come_one_after_the_other() -> None:
 
 
 def test_an_error_is_one_of_this_dialect_and_the_last_word() -> None:
-    """Rule E1: its clients raise on the name of the event."""
+    """Rule E1: an error is an event named ``error``, and no ``message_stop`` follows."""
     failed = TurnFailed({"message": "Too hot.", "code": "heat"})
     frames = encoded(
         AnthropicTurnEncoder("m"), [Frame(b"x", {}, (TextDelta("a"),)), Frame(b"y", {}, (failed,))]
@@ -139,7 +139,7 @@ def test_an_error_is_one_of_this_dialect_and_the_last_word() -> None:
 
 
 def test_a_reply_says_the_same() -> None:
-    """A response that was not streamed is one message, which the reader reads as it was read itself."""
+    """A reply that is not streamed is one message, with the same content as the upstream's."""
     frame = AnthropicTurnEncoder("m").encode_reply(Frame(b"x", {}, EVENTS))
     assert json.loads(frame.raw) == frame.payload
     reader = AnthropicWire().reader((), lambda name: False, 1 << 20)

@@ -1,4 +1,4 @@
-"""Server tools that a Messages request chooses as it would those of Anthropic's MCP connector."""
+"""Server tools that a Messages request chooses in the form of Anthropic's MCP connector."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ THEIRS = {"type": "url", "name": "deep", "url": "https://mcp.example.com/mcp", "
 
 
 def ask(*servers: Any, tools: Any = ()) -> dict[str, Any]:
-    """A request with these servers and tools."""
+    """Return a request with these servers and tools."""
     said = [{"role": "user", "content": "hi"}]
     return {
         "model": "m",
@@ -27,18 +27,18 @@ def ask(*servers: Any, tools: Any = ()) -> dict[str, Any]:
 
 
 def toolset(name: str = "docs", **more: Any) -> dict[str, Any]:
-    """A toolset of a server."""
+    """Return a toolset of a server."""
     return {"type": "mcp_toolset", "mcp_server_name": name, **more}
 
 
 def chosen(*servers: Any, tools: Any = ()) -> ChosenServer:
-    """The one server that a request chooses."""
+    """Return the only server that a request chooses."""
     (server,) = WIRE.parse(ask(*servers, tools=tools)).chosen.servers
     return server
 
 
 def gets(server: ChosenServer, *names: str) -> list[str]:
-    """Which of these tools a request gets."""
+    """Return which of these tools a request gets."""
     return [name for name in names if name not in server.left_out and server.allowed.fits(name, False)]
 
 
@@ -53,7 +53,7 @@ def gets(server: ChosenServer, *names: str) -> list[str]:
     ],
 )
 def test_a_toolset(more: dict[str, Any], found: list[str]) -> None:
-    """It enables tools by their names, or all but some."""
+    """A toolset enables tools by their names, or all but some."""
     server = chosen(OURS, tools=[toolset(**more)])
     assert (server.label, server.name) == ("docs", "files")
     assert gets(server, "a", "b") == found
@@ -65,12 +65,12 @@ def test_a_toolset(more: dict[str, Any], found: list[str]) -> None:
     [(None, ["a", "b"]), ({"enabled": True}, ["a", "b"]), ({"allowed_tools": ["b"]}, ["b"])],
 )
 def test_the_older_form(configuration: Any, found: list[str]) -> None:
-    """A server without a toolset."""
+    """A server without a toolset uses ``tool_configuration`` to choose its tools."""
     assert gets(chosen({**OURS, "tool_configuration": configuration}), "a", "b") == found
 
 
 def test_a_server_that_is_switched_off() -> None:
-    """It chooses nothing, and no upstream hears of it."""
+    """A disabled server chooses no tools, and the proxy removes it from the request."""
     asked = WIRE.parse(payload := ask({**OURS, "tool_configuration": {"enabled": False}}))
     assert asked.chosen
     assert asked.chosen.servers == ()
@@ -79,7 +79,7 @@ def test_a_server_that_is_switched_off() -> None:
 
 
 def test_servers_of_others_stay() -> None:
-    """With their toolsets, which are Anthropic's to ask."""
+    """The proxy keeps other servers with their toolsets, for Anthropic to call."""
     mine = {"name": "mine", "input_schema": {"type": "object"}}
     payload = ask(THEIRS, OURS, tools=[toolset("deep"), mine, toolset()])
     raw, asked = WIRE.without_chosen(json.dumps(payload).encode(), WIRE.parse(payload), ShownTools())
@@ -91,7 +91,7 @@ def test_servers_of_others_stay() -> None:
 
 
 def test_the_form_of_all_dialects_counts_too() -> None:
-    """Both at once are two servers."""
+    """A request may choose one server in each of the two forms."""
     entry = {
         "type": "mcp",
         "server_label": "more",
@@ -121,7 +121,7 @@ def test_the_form_of_all_dialects_counts_too() -> None:
     ],
 )
 def test_a_field_that_is_wrong_is_named(server: Any, tools: Any, param: str) -> None:
-    """Rule E1: with its place."""
+    """Rule E1: the error names the invalid field together with its position."""
     with pytest.raises(RequestError) as caught:
         WIRE.parse(ask({**OURS, **server}, tools=tools))
     assert (caught.value.status, caught.value.param) == (400, param)

@@ -1,4 +1,4 @@
-"""The Messages reader: blocks, calls, thoughts, usage, errors, and streams that merely end."""
+"""The Messages reader: blocks, calls, thoughts, usage, errors and truncated streams."""
 
 import json
 import random
@@ -43,17 +43,17 @@ REDACTED = {"type": "redacted_thinking", "data": "b3BhcXVl"}
 
 
 def joined(events: list[Any], kind: type[Any]) -> str:
-    """The texts of all events of a kind."""
+    """Return the joined texts of all events of a type."""
     return "".join(one.text for one in events if isinstance(one, kind))
 
 
 def calls(data: bytes, *theirs: str) -> list[tuple[str, str, str]]:
-    """(id, name, arguments) of each call of a turn."""
+    """Return (id, name, arguments) of each call of a turn."""
     return [(call.call_id, call.name, call.arguments) for call in play(data, None, *theirs).calls]
 
 
 def test_a_turn_says_what_it_says() -> None:
-    """Id, model, texts, thoughts, usage of both halves, and why it stops."""
+    """The events have id, model, text, thought, combined usage and the stop reason."""
     played = play(turn(thinking("Let me see."), text("It is noon."), cache_read_input_tokens=90))
     assert played.of(TurnStarted) == [TurnStarted("msg_1", "m")]
     assert joined(played.events, TextDelta) == played.reader.text == "It is noon."
@@ -79,12 +79,12 @@ def test_a_turn_says_what_it_says() -> None:
     ],
 )
 def test_a_stop_reason_has_a_neutral_word(reason: str, word: str) -> None:
-    """What no other dialect has keeps its own."""
+    """Known stop reasons become neutral ones, and an unknown one stays."""
     assert play(turn(text("x"), reason=reason)).of(TurnFinished) == [TurnFinished(word)]
 
 
 def test_what_came_goes_back() -> None:
-    """Thoughts with signatures, redacted ones, vendor tools and unknown blocks, in order, unchanged."""
+    """The next request gets all blocks unchanged and in order, also signed, redacted and unknown ones."""
     odd = {"type": "container_upload", "file_id": "file_1"}
     blocks: list[Block] = [
         thinking("Let me\nsee “this”.", "EqQBCkYI/+=="),
@@ -103,7 +103,7 @@ def test_what_came_goes_back() -> None:
 
 
 def test_arguments_keep_their_bytes() -> None:
-    """The text of a call's input is not written anew: numbers and escapes stay as the model wrote them."""
+    """A call's input keeps its exact bytes, with the model's numbers and escapes."""
     said = '{"a": 1.50, "b": "\\u00e9", "big": 12345678901234567890123}'
     played = play(turn(tool_use("toolu_1", OURS, said)))
     assert played.calls[0].arguments == said
@@ -111,7 +111,7 @@ def test_arguments_keep_their_bytes() -> None:
 
 
 def test_citations_are_collected() -> None:
-    """Each comes in a delta of its own."""
+    """The block of a text collects citations, each of which comes in its own delta."""
     cited = [{"type": "char_location", "cited_text": "a"}, {"type": "char_location", "cited_text": "b"}]
     first, *rest = block_events(0, text("So it is."))
     deltas = [
@@ -125,12 +125,12 @@ def test_citations_are_collected() -> None:
 
 
 def test_an_empty_text_does_not_go_back() -> None:
-    """No upstream takes it."""
+    """An empty text is not sent back, because no upstream accepts it."""
     assert play(turn(text(""), tool_use("toolu_1", OURS))).blocks == [tool_use("toolu_1", OURS)]
 
 
 def test_parallel_calls_that_overlap_are_two() -> None:
-    """One server starts the second before it stops the first."""
+    """Two calls stay separate even if a server starts the second before it stops the first."""
     one, two = tool_use("a", OURS, {"n": 1}), tool_use("b", OURS, {"n": 2})
     (open_1, *said_1, stop_1), (open_2, *said_2, stop_2) = block_events(0, one), block_events(1, two)
     data = b"".join([start(), open_1, *said_1, open_2, *said_2, stop_1, stop_2, ending("tool_use"), STOP])
@@ -138,7 +138,7 @@ def test_parallel_calls_that_overlap_are_two() -> None:
 
 
 def raw_call(opened: dict[str, Any], *pieces: str, stop: bool = True) -> bytes:
-    """A turn with one call as a server may write it."""
+    """Return a turn with one call, as a server may write it."""
     return b"".join(
         [
             start(),
@@ -177,12 +177,12 @@ def raw_call(opened: dict[str, Any], *pieces: str, stop: bool = True) -> bytes:
     ],
 )
 def test_arguments_come_in_many_ways(data: bytes, arguments: str) -> None:
-    """Not at all, in pieces, whole at the start, or both: then the pieces count."""
+    """Arguments may be missing, in pieces, complete at the start, or both; then the pieces count."""
     assert calls(data) == [("a", OURS, arguments)]
 
 
 def test_a_name_that_begins_another_is_certain_at_once() -> None:
-    """Names come whole on this wire: the client waits for nothing."""
+    """Names are complete on this wire, so a call is never undecided."""
     reader = reader_of("get", "get_all")
     first = block_events(0, tool_use("a", "get", {"n": 1}))[0]
     frames = reader.feed(start() + first)
@@ -205,7 +205,7 @@ def test_ids_that_are_blank_or_repeated_are_repaired(odd: Any) -> None:
 
 
 def test_a_place_that_is_used_again_holds_another_call() -> None:
-    """Some servers number each block 0."""
+    """Two blocks with the same index are two calls, as some servers give every block 0."""
     data = b"".join(
         [start(), *block_events(0, tool_use("a", OURS, {"n": 1})), *block_events(0, tool_use("b", OURS)),
          ending("tool_use"), STOP]
@@ -214,13 +214,13 @@ def test_a_place_that_is_used_again_holds_another_call() -> None:
 
 
 def test_a_call_without_a_name_is_none() -> None:
-    """Nobody can answer it, and it does not go back."""
+    """The reader drops a call without a name, because nobody can answer it."""
     played = play(raw_call({"id": "a", "name": "", "input": {}}, '{"x":1}'))
     assert (played.calls, played.blocks) == ([], [])
 
 
 def test_arguments_that_are_no_object_go_back_as_none() -> None:
-    """Rule W8: a hidden call has its error result to be read; the API takes objects alone."""
+    """Rule W8: arguments that are no object go back as ``{}``, which the API requires."""
     played = play(
         turn(tool_use("a", OURS, "[1]"), tool_use("b", "mine", '{"cut'), reason="tool_use"), None, "mine"
     )
@@ -229,7 +229,7 @@ def test_arguments_that_are_no_object_go_back_as_none() -> None:
 
 
 def test_a_native_call_has_what_came() -> None:
-    """For the record: every field, its private arguments masked."""
+    """The record keeps every field of a call, with masked arguments."""
     played = play(turn(tool_use("toolu_1", OURS, {"zone": "UTC"}, caller={"type": "direct"})))
     said = played.reader.native(played.calls[0], lambda name, arguments: '{"zone":"•"}')
     assert json.loads(said) == tool_use("toolu_1", OURS, {"zone": "•"}, caller={"type": "direct"})
@@ -246,13 +246,13 @@ def test_a_native_call_has_what_came() -> None:
     ],
 )
 def test_a_stream_that_merely_ends_has_failed(data: bytes) -> None:
-    """Clients would take it for an answer, and a call cut short for one without arguments."""
+    """A truncated stream fails, since clients would take it for a complete answer."""
     (failed,) = play(data).of(TurnFailed)
     assert failed.error["code"] == "upstream_broken"
 
 
 def test_a_stream_without_its_last_event_is_whole() -> None:
-    """It has said why it stops."""
+    """A stream that gave its stop reason is complete without ``message_stop``."""
     assert not play(turn(text("x")).removesuffix(STOP)).of(TurnFailed)
 
 
@@ -267,13 +267,13 @@ def test_a_stream_without_its_last_event_is_whole() -> None:
     ],
 )
 def test_an_error_in_a_stream_is_read(said: bytes, message: str) -> None:
-    """In every form in which servers write it, once."""
+    """The reader reads an error once, in every form in which servers write it."""
     (failed,) = play(start() + said).of(TurnFailed)
     assert failed.error["message"] == message
 
 
 def test_another_message_within_the_first_is_a_fault() -> None:
-    """Its calls would be taken for those of the first."""
+    """The reader stops if a second message starts within the first, since their calls could be mixed up."""
     reader = reader_of()
     reader.feed(start("msg_1") + block_events(0, tool_use("a", OURS, {"n": 1}))[0] + start("msg_2"))
     assert isinstance(reader.fault, Unreadable)
@@ -291,7 +291,7 @@ def test_what_follows_the_end_is_no_part_of_the_turn() -> None:
 
 @pytest.mark.parametrize("bad", [b"{", b'event: x\ndata: {"type":"content_block_start","tool_use\n\n'])
 def test_a_call_that_cannot_be_read_is_a_fault(bad: bytes) -> None:
-    """Rule W5: some reader may make a call of it."""
+    """Rule W5: the reader stops at an invalid event that may contain a call."""
     reader = reader_of()
     reader.feed(
         start() + b'data: {"type":"content_block_start","content_block":{"type":"tool_use",' + bad + b"\n\n"
@@ -301,13 +301,13 @@ def test_a_call_that_cannot_be_read_is_a_fault(bad: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"[]", b'"x"', b"<html>"])
 def test_what_is_no_reply_is_said(body: bytes) -> None:
-    """Neither a message nor a crash."""
+    """A body that is no JSON object raises an error of the wire."""
     with pytest.raises(WireError):
         reader_of().read_reply(body)
 
 
 def test_a_reply_is_read() -> None:
-    """The same events as a stream has, and the bytes of its blocks."""
+    """A reply gives the same events as a stream, and keeps the bytes of its blocks."""
     body = (
         b'{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"So"},'
         b'{"type":"tool_use","id":"a","name":"core__now","input":{"n": 1.50}}],"stop_reason":"tool_use",'
@@ -324,7 +324,7 @@ def test_a_reply_is_read() -> None:
 
 
 def test_an_error_under_a_200_is_one() -> None:
-    """In the form of either API."""
+    """An error in a reply with status 200 fails the turn, in the form of either API."""
     for body in (b'{"type":"error","error":{"message":"No"}}', b'{"error":{"message":"No","code":1}}'):
         (failed,) = [one for one in reader_of().read_reply(body).events if isinstance(one, TurnFailed)]
         assert failed.error["message"] == "No"
@@ -349,7 +349,7 @@ BLOCKS = st.lists(
 
 @given(blocks=BLOCKS, seed=st.integers(0, 2**16))
 def test_no_cut_changes_what_is_read(blocks: list[Block], seed: int) -> None:
-    """Rule W6: the same events, the same message and the same bytes, wherever the network cuts."""
+    """Rule W6: events, message and bytes are the same, wherever the network cuts the stream."""
     named = [{**block, "id": f"toolu_{at}"} if "id" in block else block for at, block in enumerate(blocks)]
     data = turn(*named)
     at = random.Random(seed).sample(range(1, len(data)), 20)
@@ -373,7 +373,7 @@ def test_no_cut_changes_what_is_read(blocks: list[Block], seed: int) -> None:
 
 
 def test_a_long_text_is_taken_unread() -> None:
-    """Events that differ in their text alone are told together."""
+    """On the fast path, one frame holds many events that differ only in their text."""
     said = "word " * 200
     reader = reader_of()
     assert isinstance(reader, FastReader)
@@ -383,7 +383,7 @@ def test_a_long_text_is_taken_unread() -> None:
 
 
 def test_a_hidden_call_that_is_too_large_goes_back_empty() -> None:
-    """Rule W8: it is refused for its size, and need not be sent twice."""
+    """Rule W8: a server call that is refused for its size goes back with empty arguments."""
     reader = reader_of(bound=64)
     for _ in reader.feed(turn(tool_use("a", OURS, {"x": "y" * 500}))):
         pass
@@ -393,6 +393,6 @@ def test_a_hidden_call_that_is_too_large_goes_back_empty() -> None:
 
 
 def test_a_call_is_the_runners_as_it_came() -> None:
-    """With its place and its id."""
+    """The runner gets the call with its id, name, arguments and index."""
     (call,) = play(turn(text("x"), tool_use("toolu_1", OURS, {"n": 1}))).calls
     assert call == ToolCall("toolu_1", OURS, '{"n": 1}', 0)

@@ -1,4 +1,4 @@
-"""Real streams and replies of many servers: no crash, calls as meant, the same bytes, and composed runs."""
+"""Recorded streams and replies of many servers: calls, exact bytes, and composed runs."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def _name(file: Path) -> str:
 
 
 def one_message(file: Path) -> bytes:
-    """A recorded stream, of several messages the first, where a reader ends; with its last blank line."""
+    """Return the first message of a recorded stream, with its last blank line."""
     data = file.read_bytes()
     data += b"" if data.endswith(b"\n\n") else b"\n" if data.endswith(b"\n") else b"\n\n"
     end = END.search(data)
@@ -42,20 +42,20 @@ def one_message(file: Path) -> bytes:
 
 
 def events_of(data: bytes) -> list[dict[str, Any]]:
-    """The JSON of every event."""
+    """Return the JSON of every event."""
     lines = [line[5:] for line in data.decode().splitlines() if line.startswith("data:")]
     read = [json.loads(line) for line in lines if line.strip().startswith("{")]
     return [one for one in read if isinstance(one, dict)]
 
 
 def starts_of(data: bytes) -> list[dict[str, Any]]:
-    """The blocks of calls as they begin."""
+    """Return the blocks of calls as they begin."""
     blocks = [one["content_block"] for one in events_of(data) if one.get("type") == "content_block_start"]
     return [block for block in blocks if block["type"] == "tool_use"]
 
 
 def spliced(data: bytes) -> bool:
-    """Whether a second message begins within the first."""
+    """Return whether a second message begins within the first."""
     return [one.get("type") for one in events_of(data)].count("message_start") > 1
 
 
@@ -63,7 +63,7 @@ WHOLE = [file for file in STREAMS if not spliced(one_message(file))]
 
 
 def writer_for(names: set[str], *, streaming: bool = True) -> StreamWriter:
-    """The writer of a client that declares these tools."""
+    """Return the writer of a client that declares these tools."""
     tools = [tool(name) for name in sorted(names)]
     asked = WIRE.parse({**ASK, "stream": streaming, "tools": tools})
     return WIRE.writer(asked, ClientView("m", hides(*names)))
@@ -71,7 +71,7 @@ def writer_for(names: set[str], *, streaming: bool = True) -> StreamWriter:
 
 @pytest.mark.parametrize("file", WHOLE, ids=_name)
 def test_a_stream_is_read_and_handed_on(file: Path) -> None:
-    """Calls as its blocks say, an end, and the same bytes where nothing is ours, for every cut."""
+    """Calls match the blocks, the turn ends, and without server calls the bytes stay, for every cut."""
     data = one_message(file)
     names = {block["name"] for block in starts_of(data)}
     at = random.Random(0).sample(range(1, len(data)), min(30, len(data) - 1))
@@ -88,7 +88,7 @@ def test_a_stream_is_read_and_handed_on(file: Path) -> None:
 
 @pytest.mark.parametrize("file", WHOLE, ids=_name)
 def test_a_stream_goes_back_as_it_came(file: Path) -> None:
-    """The next request has each block as a client makes it of the events, but for empty texts."""
+    """The next request has all texts, the kinds of the other blocks, and the signatures."""
     data = one_message(file)
     blocks = {}
     for event in events_of(data):
@@ -115,7 +115,7 @@ def test_a_stream_goes_back_as_it_came(file: Path) -> None:
 
 
 def composed(file: Path, names: set[str]) -> tuple[Read, bytes]:
-    """A recorded turn behind a hidden one of ours."""
+    """Return a recorded turn composed after a hidden turn, and its original bytes."""
     data = one_message(file)
     writer = writer_for(names)
     out = play(turn(tool_use("toolu_hidden", OURS)), writer, *names).out + writer.turn_ended("hidden")
@@ -130,7 +130,7 @@ def composed(file: Path, names: set[str]) -> tuple[Read, bytes]:
 
 @pytest.mark.parametrize("file", WHOLE, ids=_name)
 def test_a_stream_is_a_turn_of_a_run(file: Path) -> None:
-    """Behind a hidden turn of ours it is composed, and keeps the rules whatever its server's habits."""
+    """After a hidden turn a recorded stream is composed into a valid stream with its calls."""
     data = one_message(file)
     read, _ = composed(file, {block["name"] for block in starts_of(data)})
     assert [block["name"] for block in read.calls] == [block["name"] for block in starts_of(data)]
@@ -138,7 +138,7 @@ def test_a_stream_is_a_turn_of_a_run(file: Path) -> None:
 
 @pytest.mark.parametrize("file", [file for file in WHOLE if starts_of(one_message(file))], ids=_name)
 def test_a_streams_calls_are_hidden(file: Path) -> None:
-    """Where its calls are ours the client gets the rest of it."""
+    """If all calls are server calls, the client gets the rest of the stream."""
     data = one_message(file)
     read, _ = composed(file, set())
     assert read.calls == []
@@ -148,7 +148,7 @@ def test_a_streams_calls_are_hidden(file: Path) -> None:
 
 @pytest.mark.parametrize("file", REPLIES, ids=_name)
 def test_a_reply_is_read_and_handed_on(file: Path) -> None:
-    """Calls as its blocks say, the same bytes, and each block back as it came."""
+    """Calls match the blocks, the reply keeps its bytes, and its blocks go back unchanged."""
     body = file.read_bytes()
     payload = json.loads(body)
     content = payload.get("content") if isinstance(payload.get("content"), list) else []

@@ -1,4 +1,4 @@
-"""Messages without streaming: the one object the client gets."""
+"""Messages without streaming: the single object that the client gets."""
 
 import json
 from typing import Any
@@ -14,13 +14,13 @@ RESULT = ToolResult("toolu_s", True, "noon", redacted="noon", arguments_redacted
 
 
 def writer_of(trace: Trace = "silent", **ask: Any) -> StreamWriter:
-    """A writer for a request that does not stream."""
+    """Return a writer for a request that does not stream."""
     asked = WIRE.parse({**ASK, "stream": False, "tools": [tool("mine")], **ask})
     return WIRE.writer(asked, ClientView("m", hides("mine"), trace=trace))
 
 
 def body(*blocks: Block, reason: str = "end_turn", id: str = "msg_1") -> bytes:
-    """A reply of an upstream, oddly spaced."""
+    """Return an upstream's reply with unusual spaces."""
     message = {
         "id": id, "type": "message", "role": "assistant", "model": "m", "content": list(blocks),
         "stop_reason": reason, "stop_sequence": None, "usage": {"input_tokens": 3, "output_tokens": 4},
@@ -38,7 +38,7 @@ HIDDEN = body(thinking("Hm.", "s1"), text("Wait. "), tool_use("toolu_s", OURS, {
 
 
 def test_what_calls_nothing_of_ours_keeps_its_bytes() -> None:
-    """Rule W2."""
+    """Rule W2: a reply without a server call keeps its exact bytes."""
     data = body(text("x"), tool_use("toolu_c", "mine"), reason="tool_use")
     writer = writer_of()
     take(writer, data)
@@ -48,7 +48,7 @@ def test_what_calls_nothing_of_ours_keeps_its_bytes() -> None:
 
 
 def run(trace: Trace = "silent", **ask: Any) -> dict[str, Any]:
-    """A run of two turns, as the client has it."""
+    """Return the message that the client gets of a run with two turns."""
     writer = writer_of(trace, **ask)
     take(writer, HIDDEN)
     writer.turn_ended("hidden")
@@ -68,7 +68,7 @@ def _call() -> Any:
 
 
 def test_two_turns_are_one_message() -> None:
-    """The first's id, the last's end and fields, the usage and the blocks of both, no call of ours."""
+    """The message has the first id, the last turn's end, and the usage and blocks of both turns."""
     message = run()
     assert (message["id"], message["stop_reason"], message["container"]) == (
         "msg_1",
@@ -81,7 +81,7 @@ def test_two_turns_are_one_message() -> None:
 
 @pytest.mark.parametrize("trace", ["silent", "reasoning", "status", "events"])
 def test_traces(trace: Trace) -> None:
-    """Each where it belongs."""
+    """Each trace mode puts server calls into the content or a field, and ``silent`` hides them."""
     message = run(trace)
     said = json.dumps(message["content"])
     assert (OURS in said) == (trace in ("reasoning", "status"))
@@ -91,14 +91,14 @@ def test_traces(trace: Trace) -> None:
 
 
 def test_json_is_given_once() -> None:
-    """The text of a hidden turn would stand before it, and so would a line of ours."""
+    """For JSON output the client gets only the last turn's text, without status lines."""
     for trace in ("silent", "status"):
         message = run(trace, output_config={"format": {"type": "json_schema"}})
         assert [block["text"] for block in message["content"] if block["type"] == "text"] == ['{"a":1}']
 
 
 def test_a_mixed_turn_shows_the_clients_calls_alone() -> None:
-    """Under an id that its history does not have."""
+    """The client gets only its own call, under an id that its history does not have."""
     history = [{"role": "assistant", "content": [tool_use("toolu_c", "mine")]}]
     writer = writer_of(messages=history)
     calls = [tool_use("toolu_s", OURS), tool_use("toolu_c", "mine", {"a": 1})]
@@ -112,7 +112,7 @@ def test_a_mixed_turn_shows_the_clients_calls_alone() -> None:
 
 
 def test_a_spent_budget_is_an_end() -> None:
-    """The reason is ours, and so is the note."""
+    """When a budget is spent, the message ends with the proxy's note and reason."""
     writer = writer_of()
     take(writer, HIDDEN)
     writer.turn_ended("final")
@@ -123,7 +123,7 @@ def test_a_spent_budget_is_an_end() -> None:
 
 
 def test_an_error_is_this_dialects() -> None:
-    """With a type that its clients know."""
+    """A failure becomes an error with a type that Anthropic clients know."""
     failed = json.loads(writer_of().fail("No", type="server_error", code="draining"))
     assert failed == {"type": "error", "error": {"type": "overloaded_error", "message": "No"}}
     assert (writer_of().result(), writer_of().keep_alive()) == (None, b"")

@@ -1,4 +1,4 @@
-"""What a Messages request asks for, and how a conversation is known again."""
+"""Messages requests: what the proxy reads from them, and how it recognizes a conversation."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from proxy.wires.client_port import ClientRequest
 
 
 def asked(**fields: Any) -> ClientRequest:
-    """A request, read."""
+    """Return the parsed request."""
     return WIRE.parse({**ASK, **fields})
 
 
 def result(call_id: Any, content: Any = "x", **more: Any) -> dict[str, Any]:
-    """A result of the client's."""
+    """Return a tool result of the client's."""
     return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
 
 
 def said(*blocks: dict[str, Any], text: str = "") -> dict[str, Any]:
-    """A message of the model's."""
+    """Return a message of the model's."""
     return {"role": "assistant", "content": text or list(blocks)}
 
 
@@ -29,7 +29,7 @@ CALLED = [user(text="hi"), said(text("So."), tool_use("toolu_1", "mine", {"a": 1
 
 
 def test_what_decides_is_read() -> None:
-    """Model, stream, tools of every kind, the choice, whom it is for, a few words of it."""
+    """The proxy reads model, stream, tools, choice, user and preview of a request."""
     request = asked(
         tools=[tool("mine"), {"type": "web_search_20250305", "name": "web_search"}, {"type": "mcp_toolset"}],
         tool_choice={"type": "tool", "name": "mine"},
@@ -57,7 +57,7 @@ def test_what_decides_is_read() -> None:
     ],
 )
 def test_a_mistake_names_its_field(fields: dict[str, Any], param: str) -> None:
-    """Rule E1."""
+    """Rule E1: the error names the missing or invalid field."""
     with pytest.raises(RequestError) as refused:
         asked(**fields)
     assert refused.value.param == param
@@ -75,7 +75,7 @@ def test_a_mistake_names_its_field(fields: dict[str, Any], param: str) -> None:
     ],
 )
 def test_what_is_odd_is_the_upstreams_to_judge(odd: dict[str, Any]) -> None:
-    """Nothing here fails for it."""
+    """Values of unexpected types do not raise an error; the upstream judges them."""
     request = asked(**odd)
     request.check_history(lambda name: False)
     assert not request.answers()
@@ -84,7 +84,7 @@ def test_what_is_odd_is_the_upstreams_to_judge(odd: dict[str, Any]) -> None:
 
 
 def test_results_answer_calls() -> None:
-    """Also in several messages, and behind a word of the system's."""
+    """Results may be in several messages, also with a system message between them."""
     two = said(tool_use("a", "mine"), tool_use("b", "mine"))
     asked(
         messages=[two, user(result("a")), {"role": "system", "content": "x"}, user(result("b"))]
@@ -102,20 +102,20 @@ def test_results_answer_calls() -> None:
     ],
 )
 def test_a_result_that_answers_nothing_is_refused(results: list[dict[str, Any]], place: int) -> None:
-    """Rule E1: with the place of its block."""
+    """Rule E1: the error for a result without its call names the position of its block."""
     with pytest.raises(RequestError) as refused:
         asked(messages=[*CALLED, user(*results)]).check_history(lambda name: False)
     assert refused.value.param == f"messages[2].content[{place}].tool_use_id"
 
 
 def test_nobody_else_answers_for_a_server_tool() -> None:
-    """Its result would be taken for ours."""
+    """The proxy refuses a client's result for a server tool's call."""
     with pytest.raises(RequestError, match="server tool"):
         asked(messages=[*CALLED, user(result("toolu_1"))]).check_history(lambda name: name == "mine")
 
 
 def test_what_the_client_sends_back_is_found() -> None:
-    """Calls with their ids, and answers with their text."""
+    """The proxy finds returned calls with their ids, and answers with their text."""
     request = asked(
         messages=[*CALLED, user(result("toolu_1")), said(thinking("Hm."), text("It "), text("is."))]
     )
@@ -127,7 +127,7 @@ def test_what_the_client_sends_back_is_found() -> None:
 
 
 def key(*messages: dict[str, Any], system: Any = None) -> str:
-    """What an answer to a conversation is looked up by."""
+    """Return the key of an answer to a conversation."""
     fields = {"system": system} if system is not None else {}
     return asked(messages=list(messages), **fields).answer_key("me", "shape", "It is.")
 
@@ -142,7 +142,7 @@ SAME = [
 
 @pytest.mark.parametrize("messages", SAME)
 def test_a_conversation_is_the_same_whoever_writes_it(messages: list[dict[str, Any]]) -> None:
-    """Breakpoints of the cache move, nulls and thoughts come and go, a text is a block."""
+    """Cache breakpoints, nulls, thoughts and the form of a text do not change the key."""
     assert key(*messages) == key(*SAME[0])
 
 
@@ -156,12 +156,12 @@ def test_a_conversation_is_the_same_whoever_writes_it(messages: list[dict[str, A
     ],
 )
 def test_another_conversation_is_another(messages: list[dict[str, Any]]) -> None:
-    """A word, a role, an argument."""
+    """Another word, role or argument changes the key."""
     assert key(*messages) != key(*SAME[0])
 
 
 def test_a_result_counts_by_what_it_says() -> None:
-    """As a string or as blocks; what it says makes a difference."""
+    """The text of a result counts for the key, and its form does not."""
     one, same, other = (
         key(*CALLED, user(result("toolu_1", content)))
         for content in ("ok", [text("ok", cache_control={"type": "ephemeral"})], "no")
@@ -170,13 +170,13 @@ def test_a_result_counts_by_what_it_says() -> None:
 
 
 def test_the_system_prompt_counts_but_for_a_clients_billing() -> None:
-    """Claude Code writes another line there with each request."""
+    """The key ignores Claude Code's billing line, which differs in each request."""
     billing = text("x-anthropic-billing-header: cch=1;")
     assert key(system="You are.") == key(system=[billing, text("You are.")]) != key(system="You were.")
 
 
 def test_keys_belong_to_a_caller() -> None:
-    """And to whom the body names, and to the model."""
+    """Caller, call ids, model and the user in the body each change the key."""
     request = asked()
     keys = {
         request.conversation_key("me", ["a"]),
@@ -200,12 +200,12 @@ HELD = {
 
 
 def fits(*messages: dict[str, Any], shown: bool = True) -> bool:
-    """Whether the second message is what the client was shown of the held turn."""
+    """Return whether the second message is what the client got of the held turn."""
     return asked(messages=list(messages)).fits(1, HELD, lambda said: shown)
 
 
 def test_a_turn_fits_what_was_shown_of_it() -> None:
-    """The same call, the same text or none, one result for each call or none."""
+    """A held turn fits the same call with or without a result, and an answer of text."""
     assert fits(*CALLED, user(result("toolu_1")))
     assert fits(*CALLED)
     assert fits(
@@ -225,17 +225,17 @@ def test_a_turn_fits_what_was_shown_of_it() -> None:
     ],
 )
 def test_another_turn_does_not(messages: list[dict[str, Any]]) -> None:
-    """Rule R4: in every doubt the client's version goes."""
+    """Rule R4: a held turn does not fit another call, other arguments, or a surplus or foreign result."""
     assert not fits(*messages)
 
 
 def test_a_text_that_was_not_shown_does_not_fit() -> None:
-    """Somebody changed it."""
+    """A text that the client did not get does not fit."""
     assert not fits(*CALLED, user(result("toolu_1")), shown=False)
 
 
 def test_our_thoughts_are_known_again() -> None:
-    """They tell of server calls, which no upstream has made."""
+    """The proxy recognizes its own thinking blocks by their signature."""
     ours = said(thinking("core__now: done", "toolrelay"), text("So."))
     assert asked(messages=[user(text="hi"), ours]).has_proxy_calls
     assert not asked(messages=[user(text="hi"), said(thinking("Hm.", "sig"))]).has_proxy_calls

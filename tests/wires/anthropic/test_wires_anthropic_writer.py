@@ -1,4 +1,4 @@
-"""The Messages stream a client sees: untouched bytes, composed runs, traces, ends and errors."""
+"""The client's Messages stream: unchanged bytes, composed runs, traces, ends and errors."""
 
 import json
 import random
@@ -37,13 +37,13 @@ RESULT = ToolResult("toolu_s", True, "noon", redacted="noon", arguments_redacted
 
 
 def test_what_calls_nothing_of_ours_keeps_its_bytes() -> None:
-    """Rule W2: text, thoughts, the client's own calls and what the provider ran."""
+    """Rule W2: without a server call, the client gets the upstream's exact bytes."""
     for data in (ANSWER, turn(text("x"), tool_use("toolu_c", "mine", {"a": 1}))):
         assert compose(data, ask=MINE) == data
 
 
 def test_two_turns_are_one_message() -> None:
-    """Rules W3 and W4: one start, places without a gap, one stop with the usage of both turns."""
+    """Rules W3 and W4: one start, dense indices, and one stop with the usage of both turns."""
     read = read_stream(compose(HIDDEN, ANSWER))
     assert read.blocks == [
         thinking("I look.", "sig1"), text("Wait. "), thinking("It is.", "sig2"), text("It is noon."),
@@ -56,7 +56,7 @@ def test_two_turns_are_one_message() -> None:
 
 @pytest.mark.parametrize("hold", [False, True])
 def test_no_word_of_a_server_call_reaches_the_client(hold: bool) -> None:
-    """Rule W5: neither its name, nor its id, nor an argument."""
+    """Rule W5: the client sees no name, id or argument of a server call."""
     ask = {"output_config": {"format": {"type": "json_schema", "schema": {}}}} if hold else {}
     out = compose(HIDDEN, ANSWER, ask=ask, results=[RESULT])
     for word in (OURS, "toolu_s", "UTC", "toolrelay"):
@@ -64,7 +64,7 @@ def test_no_word_of_a_server_call_reaches_the_client(hold: bool) -> None:
 
 
 def test_json_is_given_once() -> None:
-    """Of several turns only the last may give it: text of a hidden one would stand before it."""
+    """For JSON output the client gets only the last turn's text."""
     ask = {"output_config": {"format": {"type": "json_schema", "schema": {}}}}
     read = read_stream(compose(HIDDEN, turn(text('{"a":1}')), ask=ask))
     assert read.text == '{"a":1}'
@@ -72,7 +72,7 @@ def test_json_is_given_once() -> None:
 
 
 def mixed_writer(data: bytes, ask: dict[str, Any] | None = None) -> tuple[Any, Any]:
-    """A turn that calls both sides, as the client has it, and its writer."""
+    """Return the client's stream of a turn with calls of both sides, and its writer."""
     writer = writer_of({**MINE, **(ask or {})})
     out = play(data, writer, "mine").out + writer.turn_ended("suspended")
     out += writer.turn_ended("suspended") + writer.turn_ended("final") + writer.finish("tool_calls")
@@ -81,7 +81,7 @@ def mixed_writer(data: bytes, ask: dict[str, Any] | None = None) -> tuple[Any, A
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_mixed_turn_shows_the_clients_calls_alone(first: bool) -> None:
-    """Whichever stands first, with dense places and its own id."""
+    """The client gets only its own call with its id, whichever call comes first."""
     calls = [tool_use("toolu_s", OURS, {"z": 1}), tool_use("toolu_c", "mine", {"a": 1})]
     read, writer = mixed_writer(turn(text("So. "), *(calls if first else reversed(calls))))
     assert read.blocks == [text("So. "), tool_use("toolu_c", "mine", {"a": 1})]
@@ -91,7 +91,7 @@ def test_a_mixed_turn_shows_the_clients_calls_alone(first: bool) -> None:
 
 
 def test_an_id_that_the_history_has_is_not_given_again() -> None:
-    """Where we say the ids; the upstream's own bytes keep theirs."""
+    """A composed stream replaces a call id that the history already has."""
     history = [
         user(text="hi"),
         {"role": "assistant", "content": [tool_use("toolu_c", "mine")]},
@@ -105,7 +105,7 @@ def test_an_id_that_the_history_has_is_not_given_again() -> None:
 
 
 def test_a_call_with_a_repaired_id_waits_for_the_turn() -> None:
-    """Its bytes may be shown only where nobody else has to know it by another id."""
+    """A call without an id keeps its bytes only if no server call needs the turn to be composed."""
     alone = turn(tool_use("", "mine", {"a": 1}))
     assert compose(alone, ask=MINE) == alone
     read, writer = mixed_writer(turn(tool_use("", "mine", {"a": 1}), tool_use("toolu_s", OURS)))
@@ -115,7 +115,7 @@ def test_a_call_with_a_repaired_id_waits_for_the_turn() -> None:
 
 
 def test_blocks_that_overlap_are_ended() -> None:
-    """Two calls open at once, one of them ours: the client's is stopped, and no place is used twice."""
+    """If two calls overlap and one is a server call, the client's block is still stopped."""
     one, two = tool_use("toolu_s", OURS, {"n": 1}), tool_use("toolu_c", "mine", {"n": 2})
     (open_1, *said_1, stop_1), (open_2, *said_2, _) = block_events(0, one), block_events(1, two)
     data = b"".join([start(), open_1, *said_1, open_2, *said_2, stop_1, ending("tool_use"), STOP])
@@ -124,7 +124,7 @@ def test_blocks_that_overlap_are_ended() -> None:
 
 
 def test_traces() -> None:
-    """Nothing; a thought of ours; a line of text; an extra key on pings."""
+    """Each trace mode shows a server call in its form: nothing, a thought, text, or data on pings."""
     runs = {
         trace: read_stream(compose(HIDDEN, ANSWER, trace=trace, results=[RESULT]))
         for trace in ("silent", "reasoning", "status", "events")
@@ -140,7 +140,7 @@ def test_traces() -> None:
 
 
 def test_keep_alives_are_pings() -> None:
-    """Also before anything else is said; large enough for a proxy that buffers."""
+    """A keep-alive is a ping, large enough for proxies that buffer, and may come first."""
     writer = writer_of()
     alive = writer.keep_alive()
     assert len(alive) > 2000
@@ -149,7 +149,7 @@ def test_keep_alives_are_pings() -> None:
 
 
 def test_a_note_is_a_block_of_text() -> None:
-    """Of the proxy's own, also where no turn has said a word."""
+    """A note of the proxy is a block of text, even if no turn had any text."""
     writer = writer_of()
     out = play(turn(tool_use("toolu_s", OURS)), writer).out + writer.turn_ended("final")
     read = read_stream(out + writer.note("Spent.") + writer.finish("stop"))
@@ -169,7 +169,7 @@ def test_a_note_is_a_block_of_text() -> None:
     ],
 )
 def test_the_upstreams_word_stays_where_it_means_the_same(said: str, reason: str | None, told: str) -> None:
-    """With its details, which belong to it alone."""
+    """The upstream's stop reason and its details stay if they match the run's reason."""
     details = {"stop_reason": said, "stop_sequence": "END", "stop_details": {"type": "x"}}
     last = ending().replace(b'{"stop_reason":"end_turn","stop_sequence":null}', json.dumps(details).encode())
     data = b"".join([start(), *block_events(0, text("x")), last, STOP])
@@ -180,7 +180,7 @@ def test_the_upstreams_word_stays_where_it_means_the_same(said: str, reason: str
 
 
 def test_what_a_stream_lacks_is_said() -> None:
-    """The last event where it had said why it stops; else an error, which clients do not take for an end."""
+    """The writer adds a missing ``message_stop``, or an error if the stream gave no stop reason."""
     assert compose(ANSWER.removesuffix(STOP)) == ANSWER
     cut = start() + b"".join(block_events(0, text("It is"))[:-1])
     for out in (compose(cut), compose(start())):
@@ -196,7 +196,7 @@ def test_what_a_stream_lacks_is_said() -> None:
     ],
 )
 def test_an_error_has_its_name(said: bytes) -> None:
-    """Without it three clients see a stream that merely ends; one that has it keeps its bytes."""
+    """The writer adds the name of an error event, without which clients see only an end."""
     out = compose(start() + said)
     assert read_stream(out).error == {"type": "overloaded_error", "message": "Overloaded"}
     if said == error_event():
@@ -204,7 +204,7 @@ def test_an_error_has_its_name(said: bytes) -> None:
 
 
 def test_a_run_that_fails_ends_in_an_error() -> None:
-    """Once, with nothing behind it; what was held back is dropped."""
+    """A failed run ends with one error, and held data is dropped."""
     writer = writer_of()
     out = play(HIDDEN, writer).out + writer.turn_ended("hidden")
     out += writer.fail("It broke.", type="upstream_error", code="upstream_broken")
@@ -216,7 +216,7 @@ def test_a_run_that_fails_ends_in_an_error() -> None:
 
 
 def test_an_end_is_said_once() -> None:
-    """Whatever is told after it."""
+    """After the end or an error, the writer writes nothing more."""
     writer = writer_of()
     assert play(ANSWER, writer).out == ANSWER
     assert writer.turn_ended("final") + writer.finish(None) == b""
@@ -227,7 +227,7 @@ def test_an_end_is_said_once() -> None:
 
 
 def test_a_run_whose_turns_say_nothing_is_a_message() -> None:
-    """With a start of our own."""
+    """A run without any text still gives a complete message."""
     writer = writer_of()
     out = writer.tool_started(ToolCall("a", OURS, "{}", 0), {}) + writer.turn_ended("hidden")
     read = read_stream(out + writer.finish("stop"))
@@ -236,7 +236,7 @@ def test_a_run_whose_turns_say_nothing_is_a_message() -> None:
 
 
 def test_a_paused_turn_is_gone_on_from() -> None:
-    """What the provider ran stays in the message, and the next turn's blocks follow."""
+    """A paused turn's blocks stay in the message, and the next turn's blocks follow."""
     server: Block = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"q": "x"}}
     read = read_stream(compose(HIDDEN, turn(text("Hm. "), server, reason="pause_turn"), ANSWER))
     assert [block["type"] for block in read.blocks] == [
@@ -246,7 +246,7 @@ def test_a_paused_turn_is_gone_on_from() -> None:
 
 
 def test_events_of_other_kinds() -> None:
-    """Comments and pings pass in a composed stream; what nobody knows and has no place does not."""
+    """A composed stream keeps comments and drops unknown events; a forwarded stream keeps both."""
     odd = b'event: odd\ndata: {"type":"odd"}\n\n'
     out = compose(HIDDEN, b": hi\n\n" + odd + ANSWER)
     assert b": hi\n\n" in out
@@ -267,7 +267,7 @@ PIECES = st.lists(
 
 @given(turns=st.lists(PIECES, min_size=1, max_size=3), seed=st.integers(0, 2**16))
 def test_any_run_is_one_message(turns: list[list[Block]], seed: int) -> None:
-    """Rules W3 to W6: a well-formed message, however the upstream's bytes are cut, the same for all cuts."""
+    """Rules W3 to W6: any run gives one well-formed message, the same for every cut."""
     datas = []
     turns = [*([*blocks, tool_use("?", OURS)] for blocks in turns[:-1]), turns[-1]]
     for number, blocks in enumerate(turns):
@@ -284,7 +284,7 @@ def test_any_run_is_one_message(turns: list[list[Block]], seed: int) -> None:
 
 
 def test_a_writer_passes_only_what_it_need_not_see() -> None:
-    """As long as nothing is held or composed."""
+    """The fast path is open only while the writer neither holds nor composes."""
     writer = writer_of()
     assert isinstance(writer, FastWriter)
     assert writer.transform() is not None
@@ -297,7 +297,7 @@ def test_a_writer_passes_only_what_it_need_not_see() -> None:
 
 
 def test_a_stream_is_asked_for_or_not() -> None:
-    """The wire makes the writer that fits the request."""
+    """For a request that does not stream, the writer sends no keep-alives."""
     asked = WIRE.parse({**ASK, "stream": False})
     writer = WIRE.writer(asked, ClientView("m", hides()))
     assert writer.keep_alive() == b""

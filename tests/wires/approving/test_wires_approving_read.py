@@ -1,4 +1,4 @@
-"""What a request says about approvals is taken out of it, in each dialect."""
+"""How the proxy reads approvals from a request, and removes them from it, in each dialect."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ ONE, TWO = "appr_" + "1" * 32, "appr_" + "2" * 32
 
 
 def read(dialect: str, **body: Any) -> tuple[Any, dict[str, Any]]:
-    """What was found, and the body that is left."""
+    """Return the approvals that the proxy found, and the body that is left."""
     raw = json.dumps({"model": "m", **body}).encode()
     found = read_approvals(dialect, raw, json.loads(raw))
     return found, json.loads(found.raw if found is not None else raw)
@@ -30,7 +30,7 @@ def asks(approval_id: str, dialect: str = "chat") -> dict[str, Any]:
 
 
 def test_a_request_that_says_nothing_is_left_alone() -> None:
-    """Nothing is read anew, also where the words stand in a text only."""
+    """The proxy finds no approvals in an ordinary request, even if a text names the function and an id."""
     assert read("chat", messages=[{"role": "user", "content": "hi"}])[0] is None
     assert (
         read("chat", messages=[{"role": "user", "content": f"call {APPROVE} {call_id_of(ONE)}"}])[0] is None
@@ -61,7 +61,7 @@ def test_a_request_that_says_nothing_is_left_alone() -> None:
     ],
 )
 def test_the_function_is_left_out_of_tools_and_choice(choice: Any, left: Any) -> None:
-    """Other tools stay, and a choice of others stays as narrow as it was."""
+    """The proxy removes its function from tools and choice; the client's other tools stay."""
     tools = [{"type": "function", "function": {"name": name}} for name in ("f", APPROVE)]
     more = {} if choice is None else {"tool_choice": choice}
     found, body = read("chat", messages=[], tools=tools, **more)
@@ -73,7 +73,7 @@ def test_the_function_is_left_out_of_tools_and_choice(choice: Any, left: Any) ->
 
 
 def test_chat_keeps_text_and_other_calls() -> None:
-    """A repeated question leaves one mention; the client's own call stays, and so does its result."""
+    """A repeated question leaves one mention; the client's own call and its result stay."""
     mine = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     found, body = read(
         "chat",
@@ -105,14 +105,14 @@ def test_chat_keeps_text_and_other_calls() -> None:
 
 
 def test_a_call_under_another_id_is_not_a_question() -> None:
-    """What a model or a client made up stays an ordinary call, and decides nothing."""
+    """A call of the function with another id is an ordinary call and approves nothing."""
     call = {**asks(ONE), "id": "call_appr_1"}
     answer = {"role": "tool", "tool_call_id": "call_appr_1", "content": '{"approve": true}'}
     assert read("chat", messages=[{"role": "assistant", "tool_calls": [call]}, answer])[0] is None
 
 
 def test_ollama_answers_go_by_their_order() -> None:
-    """Its calls have no ids; an answer to nothing is refused."""
+    """Ollama's calls have no ids, so answers belong to questions by order; a surplus answer is refused."""
     question = {"role": "assistant", "content": "", "tool_calls": [asks(ONE, "ollama"), asks(TWO, "ollama")]}
     answers = [
         {"role": "tool", "tool_name": APPROVE, "content": '{"approve": false}'},
@@ -126,7 +126,7 @@ def test_ollama_answers_go_by_their_order() -> None:
 
 
 def test_anthropic_blocks_are_taken_out() -> None:
-    """Text beside them stays; a result that is an error refuses."""
+    """The proxy removes only its own blocks; a result that is an error counts as a refusal."""
     tool_use = {"type": "tool_use", "id": call_id_of(ONE), "name": APPROVE, "input": {"tool": "a"}}
     result = {"type": "tool_result", "tool_use_id": call_id_of(ONE), "content": '{"approve": true}'}
     said = {"type": "text", "text": "go"}
@@ -145,7 +145,7 @@ def test_anthropic_blocks_are_taken_out() -> None:
 
 
 def test_items_are_taken_out_whole_or_by_reference() -> None:
-    """Items of other servers stay; a reason of the wrong type is refused."""
+    """The proxy removes its items or references, keeps other servers' items, and refuses invalid answers."""
     other = {"type": "mcp_approval_response", "approval_request_id": "mcpr_x", "approve": True}
     answer = {"type": "mcp_approval_response", "approval_request_id": item_id_of(ONE), "approve": True}
     for question in (
@@ -163,7 +163,7 @@ def test_items_are_taken_out_whole_or_by_reference() -> None:
 
 @pytest.mark.parametrize("elsewhere", [{}, {"previous_response_id": "resp_1"}, {"conversation": "conv_1"}])
 def test_an_answer_without_its_question_stands_for_both(elsewhere: dict[str, Any]) -> None:
-    """In a whole conversation only: elsewhere the question is where the conversation begins."""
+    """Only in a complete conversation, an answer without its question leaves a mention of it."""
     user = {"role": "user", "content": "go"}
     answers: list[Any] = [
         {"type": "mcp_approval_response", "approval_request_id": item_id_of(one), "approve": True}
@@ -176,7 +176,7 @@ def test_an_answer_without_its_question_stands_for_both(elsewhere: dict[str, Any
 
 
 def test_questions_of_two_responses_are_two_answers_of_a_model() -> None:
-    """What was taken out between them shows it; questions of one response stay one answer."""
+    """The questions of each response form one answer of the model, even after the removal."""
     three = "appr_" + "3" * 32
 
     def item(approval_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The request as it goes upstream: nothing changes but what has to, and what was sent stays a prefix."""
+"""The request that goes upstream: only necessary changes, and each turn extends what was sent before."""
 
 import json
 from typing import Any
@@ -25,30 +25,30 @@ ODD = (
 
 
 def unmasked(name: str, arguments: str) -> str:
-    """No argument is private."""
+    """A mask that hides no argument."""
     return arguments
 
 
 def editor(raw: bytes | dict[str, Any]) -> ChatBody:
-    """An editor of this request."""
+    """Return an editor of this request."""
     text = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
     return ChatBody(text, parse_chat_request(json.loads(text)))
 
 
 def request(**fields: Any) -> dict[str, Any]:
-    """A small request."""
+    """Return a small request."""
     return {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
 
 
 def rendered(body: ChatBody) -> dict[str, Any]:
-    """The body as an upstream reads it."""
+    """Return the body as an upstream reads it."""
     found = json.loads(body.render())
     assert isinstance(found, dict)
     return found
 
 
 def test_every_value_keeps_its_bytes() -> None:
-    """A body that is not edited has the same values in the same bytes and order."""
+    """A body that nobody edits keeps the bytes and order of its values."""
     body = editor(ODD)
     before, after = members(ODD), members(body.render())
     assert list(after) == list(before)
@@ -56,7 +56,7 @@ def test_every_value_keeps_its_bytes() -> None:
 
 
 def test_offering_changes_the_tools_alone() -> None:
-    """Tools are added behind the client's own, whose bytes stay; every other value keeps its bytes."""
+    """Server tools follow the client's own tools, and nothing else in the body changes."""
     body = editor(ODD)
     body.offer([WEATHER, TIME], [])
     before, after = members(ODD), members(body.render())
@@ -82,7 +82,7 @@ def test_a_tool_definition_has_these_keys() -> None:
 
 
 def test_a_legacy_definition_has_these_keys() -> None:
-    """Golden: the older form has no type and no strictness, and stands in ``functions``."""
+    """Golden: a legacy definition has no type and no ``strict``, and stands in ``functions``."""
     own = {"name": "book", "parameters": {}}
     body = editor(request(functions=[own]))
     body.offer([TIME], [])
@@ -96,7 +96,7 @@ def test_a_legacy_definition_has_these_keys() -> None:
 
 
 def test_our_schema_takes_the_place_of_a_declaration() -> None:
-    """Where the client declares our name, our schema goes upstream under it, in its place."""
+    """If the client declares a server tool's name, the server's schema replaces the declaration."""
     tools = [{"type": "function", "function": {"name": name}} for name in ("core__time", "book")]
     body = editor(request(tools=[*tools, {"odd": 1}]))
     body.offer([WEATHER], [TIME])
@@ -107,7 +107,7 @@ def test_our_schema_takes_the_place_of_a_declaration() -> None:
 
 
 def test_our_schema_takes_the_place_of_a_legacy_declaration() -> None:
-    """The same in the older form."""
+    """A server's schema also replaces a declaration in ``functions``."""
     body = editor(request(functions=[{"name": "core__time"}, {"name": "book"}]))
     body.offer([], [TIME])
     assert [f.get("description") for f in rendered(body)["functions"]] == ["Tells the time.", None]
@@ -115,7 +115,7 @@ def test_our_schema_takes_the_place_of_a_legacy_declaration() -> None:
 
 @pytest.mark.parametrize("tools", [None, []])
 def test_tools_that_are_none(tools: Any) -> None:
-    """A request with empty tools gets ours, and has its own again when they are withdrawn."""
+    """A request with null or empty tools gets server tools, and its own value when they are withdrawn."""
     body = editor(request(tools=tools))
     body.offer([TIME], [])
     assert len(rendered(body)["tools"]) == 1
@@ -124,7 +124,7 @@ def test_tools_that_are_none(tools: Any) -> None:
 
 
 def test_nothing_to_offer() -> None:
-    """Where there is nothing to offer nothing is written."""
+    """An offer of no tools changes nothing."""
     body = editor(request())
     body.offer([], [])
     assert rendered(body) == request()
@@ -140,7 +140,7 @@ def test_withdrawing() -> None:
 
 
 def named(name: str) -> dict[str, Any]:
-    """A choice of one function, as it also stands in a list of allowed tools."""
+    """A choice of one function, or one element of a list of allowed tools."""
     return {"type": "function", "function": {"name": name}}
 
 
@@ -153,7 +153,7 @@ def allowed(*names: str, mode: str = "auto") -> dict[str, Any]:
 
 
 def test_what_is_withheld_is_not_sent() -> None:
-    """What stays of the tools has the bytes of an offer without the others; later words change nothing."""
+    """A withheld tool leaves the same bytes as an offer without it, and a later call can undo that."""
     body, less = editor(ODD), editor(ODD)
     body.offer([TIME, WEATHER], [])
     before = members(body.render())
@@ -168,7 +168,7 @@ def test_what_is_withheld_is_not_sent() -> None:
 
 
 def test_a_declaration_of_ours_is_withheld_too() -> None:
-    """The client's own functions stay, also beside one that means a tool of ours."""
+    """A withheld tool disappears even if the client declared it; the client's own functions stay."""
     body = editor(request(tools=[named("mine"), named("now")]))
     body.offer([], [ToolDefinition("now", "ours", {})])
     body.withhold(["now"])
@@ -191,7 +191,7 @@ def test_a_declaration_of_ours_is_withheld_too() -> None:
     ],
 )
 def test_no_choice_names_what_is_withheld(choice: Any, left: Any) -> None:
-    """A forced tool becomes ``auto``, a list is shortened, and an empty one allows nothing."""
+    """A choice of a withheld tool becomes ``auto``; it leaves a list, and an empty list becomes ``none``."""
     body = editor(request(tools=[named("mine")], tool_choice=choice))
     body.offer([TIME], [])
     body.withhold([TIME.name])
@@ -202,7 +202,7 @@ def test_no_choice_names_what_is_withheld(choice: Any, left: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required", named(TIME.name), allowed(TIME.name)])
 def test_nothing_is_chosen_where_no_tool_is_left(choice: Any) -> None:
-    """Upstreams refuse a choice and a word on parallel calls without tools, on the last turn too."""
+    """Without tools, no choice and no ``parallel_tool_calls`` is sent, because upstreams refuse them."""
     body = editor(request(tool_choice=choice, parallel_tool_calls=False))
     body.offer([TIME], [])
     body.withhold([TIME.name])
@@ -214,7 +214,7 @@ def test_nothing_is_chosen_where_no_tool_is_left(choice: Any) -> None:
 
 
 def test_the_older_form_is_withheld_alike() -> None:
-    """Functions and ``function_call`` lose what is withheld."""
+    """Withheld tools also disappear from ``functions`` and ``function_call``."""
     own = {"name": "mine", "parameters": {}}
     for declared, choice, left in (
         ([own], {"name": TIME.name}, request(functions=[own], function_call="auto")),
@@ -236,7 +236,7 @@ def test_offers_are_byte_stable() -> None:
 
 
 def test_renaming() -> None:
-    """A renamed model is written in its place."""
+    """A new model name replaces the old one in its place."""
     body = editor(ODD)
     body.rename_model('x"y')
     assert members(body.render())["model"] == b'"x\\"y"'
@@ -253,7 +253,7 @@ def test_renaming() -> None:
     ],
 )
 def test_asking_for_usage(options: bytes | None, sent: bytes) -> None:
-    """Usage is asked for, other options stay."""
+    """The editor asks for usage and keeps other stream options."""
     more = b"" if options is None else b',"stream_options":' + options
     body = editor(b'{"model":"m","messages":[]' + more + b"}")
     body.ask_usage()
@@ -275,7 +275,7 @@ messages = st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "
 def test_what_was_sent_stays_a_prefix(
     history: list[dict[str, Any]], turns: list[tuple[str, list[str]]], forced: bool, last: bool
 ) -> None:
-    """What one turn sent is a byte-equal prefix of what the next one sends, so that prompt caches hold."""
+    """Each turn's messages begin with the exact bytes of the turn before, so that prompt caches work."""
     body = editor(request(messages=history, **({"tool_choice": "required"} if forced else {})))
     body.offer([WEATHER, TIME], [])
     before = members(body.render())
@@ -297,7 +297,7 @@ def test_what_was_sent_stays_a_prefix(
 
 
 def test_a_result_has_these_keys() -> None:
-    """Golden: the exact bytes of a result, as text under the call's own id."""
+    """Golden: the exact bytes of a result, as text under the id of its call."""
     body = editor(request())
     call = ToolCall("functions.time:0", "core__time", "{}", 0)
     assert body.result_message(call, '{"t":1}') == (
@@ -308,7 +308,7 @@ def test_a_result_has_these_keys() -> None:
 
 
 def test_turns_are_spliced_in() -> None:
-    """A turn's message and results stand behind the client's messages, byte by byte."""
+    """A turn's message and results follow the client's messages with their exact bytes."""
     body = editor(ODD)
     message, result = b'{"role":"assistant","content":1.0}', b'{"role":"tool"}'
     body.append_turn(message, [result, result])
@@ -346,7 +346,7 @@ ALLOWED: dict[str, Any] = {
     ],
 )
 def test_relaxing(choice: Any, called: list[str], left: Any) -> None:
-    """Rule W9: a forced call stops being forced once it was made; a list of allowed tools stays a list."""
+    """Rule W9: a forced choice becomes ``auto`` after its call; a list of allowed tools stays a list."""
     body = editor(request(tool_choice=choice))
     body.relax_tool_choice(called)
     assert rendered(body)["tool_choice"] == left
@@ -361,8 +361,7 @@ EITHER = {
 
 @pytest.mark.parametrize("choice", ["required", named("mine"), EITHER])
 def test_a_call_of_ours_does_not_satisfy_what_the_client_forces(choice: Any) -> None:
-    """Rule W9: a choice that a tool of the client's own can satisfy waits for that; a spent budget leaves
-    the client's tools alone."""
+    """Rule W9: a choice that the client's tool can satisfy waits for it; a spent budget keeps that tool."""
     body = editor(request(tools=MINE, tool_choice=choice))
     body.offer([ToolDefinition("a", "", {})], [ToolDefinition("now", "ours", {})])
     body.relax_tool_choice(["a", "now"])
@@ -382,7 +381,7 @@ def test_a_call_of_ours_does_not_satisfy_what_the_client_forces(choice: Any) -> 
     ],
 )
 def test_a_call_of_ours_satisfies_what_only_ours_can(choice: Any, left: Any) -> None:
-    """Rule W9: where each tool that may satisfy the choice is ours, under an alias too, our call does."""
+    """Rule W9: a server call satisfies a choice that only server tools can satisfy."""
     tools = [named("now")] if choice == "required" else MINE
     body = editor(request(tools=tools, tool_choice=choice))
     body.offer([ToolDefinition("a", "", {})], [ToolDefinition("now", "ours", {})])
@@ -393,7 +392,7 @@ def test_a_call_of_ours_satisfies_what_only_ours_can(choice: Any, left: Any) -> 
 
 
 def test_relaxing_the_older_form() -> None:
-    """Rule W9: the same for ``function_call``."""
+    """Rule W9: a forced ``function_call`` becomes ``auto`` after its call, too."""
     body = editor(request(functions=[{"name": "a"}], function_call={"name": "a"}))
     body.offer([], [ToolDefinition("a", "ours", {})])
     body.relax_tool_choice(["a"])
@@ -404,7 +403,7 @@ def test_relaxing_the_older_form() -> None:
 
 
 def test_nothing_to_relax() -> None:
-    """Rule W9: where nothing was forced nothing is written."""
+    """Rule W9: without a forced choice, relaxing writes nothing."""
     body = editor(request())
     body.relax_tool_choice(["a"])
     assert "tool_choice" not in rendered(body)
@@ -427,21 +426,21 @@ def test_nothing_to_relax() -> None:
 )
 @pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens"])
 def test_tokens_are_spent(key: str, bound: Any, used: int, left: Any) -> None:
-    """The client's own bound is for all turns, with a floor so that an answer still fits."""
+    """The client's token limit covers all turns: later turns get what is left, with a small minimum."""
     body = editor(request(**{key: bound}))
     body.lower_token_limit(used)
     assert rendered(body)[key] == left
 
 
 def test_no_bound_is_made_up() -> None:
-    """A client that set no bound has none."""
+    """The editor adds no token limit if the client set none."""
     body = editor(request())
     body.lower_token_limit(50)
     assert rendered(body) == request()
 
 
 def test_nothing_is_recovered() -> None:
-    """What a Chat upstream refuses stays refused."""
+    """The editor has no way to recover from a refusal of a plain request."""
     assert editor(request()).recover("no", "x") is False
 
 
@@ -454,7 +453,7 @@ MESSAGE = (
 
 
 def held(body: ChatBody) -> bytes:
-    """A turn with a server call, a client call whose id was changed, and one whose id was not."""
+    """A turn with a server call, a client call with a changed id, and one with its own id."""
     result = body.result_message(ToolCall("s", "core__time", "{}", 0), "noon")
     calls = [
         SuspendedCall("s", None, result),
@@ -465,7 +464,7 @@ def held(body: ChatBody) -> bytes:
 
 
 def test_a_suspended_turn_comes_back() -> None:
-    """The hidden part goes back in, each call answered once, in order, by its own id."""
+    """The hidden part is restored, with one result for each call, in order, under the call's id."""
     body = editor(request())
     body.append_turn(b'{"role":"assistant","content":"early"}', [b'{"role":"tool","tool_call_id":"e"}'])
     payload = held(body)
@@ -492,7 +491,7 @@ def test_a_suspended_turn_comes_back() -> None:
 
 
 def test_two_suspended_turns_come_back() -> None:
-    """Places move by what an earlier turn brought back."""
+    """A second turn is restored at the right place after the first one added messages."""
     payload = held(editor(request()))
     shown = {"role": "assistant", "tool_calls": []}
     answer = {"role": "tool", "tool_call_id": "mine1", "content": "1"}
@@ -506,7 +505,7 @@ def test_two_suspended_turns_come_back() -> None:
 
 
 def test_a_result_that_the_client_did_not_bring() -> None:
-    """What the client has not answered is left to the upstream to complain about."""
+    """A restored turn is sent without a result that the client did not send; the upstream judges that."""
     back = editor(request(messages=[{"role": "assistant"}]))
     back.restore(0, held(editor(request())))
     assert back.restored > (0, 0)
@@ -539,7 +538,7 @@ def test_private_arguments_are_not_kept() -> None:
 
 
 def test_rows() -> None:
-    """Rule R2: hidden turns are kept as rows: text, other content, calls, results, the older form."""
+    """Rule R2: hidden turns become rows with text, other content, calls and results, in both forms."""
     body = editor(request())
     body.append_turn(MESSAGE, [b'{"role":"tool","tool_call_id":"s","content":"noon"}'])
     body.append_turn(
@@ -574,7 +573,7 @@ def test_rows() -> None:
 @pytest.mark.parametrize("between", [",", ", ", ",  ", " ,", ",\n", "\t,", " , "])
 @pytest.mark.parametrize("text", ["hi", "a, {b} and }  ,  {c", ""])
 def test_blanks_between_messages_stay(opening: str, between: str, text: str) -> None:
-    """Rule T7: what a turn sends begins with what the turn before sent, however the client spaced it."""
+    """Rule T7: a turn's bytes begin with those of the turn before, whatever whitespace the client uses."""
     messages = [json.dumps({"role": "user", "content": text}), '{"role":"user", "content":"x"}']
     spaced = f'{{"model":"m","messages":[{opening}{between.join(messages)}{opening}'.encode()
     body = editor(spaced + b"]}")
@@ -585,7 +584,7 @@ def test_blanks_between_messages_stay(opening: str, between: str, text: str) -> 
 
 @pytest.mark.parametrize("empty", ["[]", "[ ]", "[\n]"])
 def test_a_turn_is_appended_to_no_messages(empty: str) -> None:
-    """A conversation that begins with a turn of the model's is an array all the same."""
+    """A turn can be appended to an empty list of messages."""
     body = editor(f'{{"model":"m","messages":{empty}}}'.encode())
     assert body.render() == f'{{"model":"m","messages":{empty}}}'.encode()
     body.append_turn(b'{"role":"assistant"}', [])
@@ -597,7 +596,7 @@ blanks = st.text(" \t\r\n", max_size=3)
 
 @st.composite
 def spellings(draw: st.DrawFn) -> bytes:
-    """A request as some client might write it: any order, any blanks, any of the members that are edited."""
+    """A request in any order, with any whitespace, and with any of the members that are edited."""
     given = {
         "model": "m",
         "messages": draw(st.lists(messages, max_size=2)),
@@ -630,9 +629,9 @@ def spellings(draw: st.DrawFn) -> bytes:
 def test_what_is_added_without_a_cut_is_what_a_cut_adds(
     raw: bytes, offers: bool, asks: bool, withdraws: bool
 ) -> None:
-    """A body that only has members added is the same, member by member, as one that was cut for it."""
+    """Adding members without cutting the body gives the same members as cutting it."""
     whole, cut = editor(raw), editor(raw)
-    cut.rename_model("m")  # There is no way to change a member but to cut.
+    cut.rename_model("m")  # Only a cut can change a member.
     for body in (whole, cut):
         if offers:
             body.offer([WEATHER, TIME], [])

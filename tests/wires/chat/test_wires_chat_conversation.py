@@ -1,4 +1,4 @@
-"""Chat requests as conversations, and conversations as Chat requests."""
+"""Chat requests read as conversations, and conversations written as Chat requests."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def asking(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
     )
 )
 def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
-    """A body says all of a conversation that Chat can say."""
+    """A conversation that Chat can express is the same after it was written and read again."""
     written = write_conversation(conversation, EXACT, strict=True)
     assert read_conversation(json.loads(written.body)) == conversation
     assert not written.left_out
@@ -71,7 +71,7 @@ REQUESTS = sorted(
 
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-4:]))
 def test_recorded_requests_are_read(path: Path) -> None:
-    """What clients really send has a neutral form, and is the same once it was written."""
+    """Recorded requests are read without unknown fields, and stay the same after writing and reading."""
     read = read_conversation(json.loads(path.read_bytes()))
     again = read_conversation(body_of(read, EXACT))
     assert read_conversation(body_of(again, EXACT)) == again
@@ -79,7 +79,7 @@ def test_recorded_requests_are_read(path: Path) -> None:
 
 
 def test_every_field_of_the_sdk_has_a_rule() -> None:
-    """No field that a client of OpenAI's library can send is unknown."""
+    """Chat's table has a rule for every field that OpenAI's library can send."""
     fields = {
         name
         for kind in ("CompletionCreateParamsNonStreaming", "CompletionCreateParamsStreaming")
@@ -89,7 +89,7 @@ def test_every_field_of_the_sdk_has_a_rule() -> None:
 
 
 def test_every_aspect_has_a_rule() -> None:
-    """Chat says of all that a conversation can ask for what it does about it."""
+    """Chat's tables have a rule for every aspect, and a reason for each that is not translated."""
     assert CHAT_FIELDS.written.keys() == set(ASPECTS)
     for table in (CHAT_FIELDS.read, CHAT_FIELDS.written):
         assert all(rule.reason for rule in table.values() if rule.handling != "translated")
@@ -98,7 +98,7 @@ def test_every_aspect_has_a_rule() -> None:
 
 @given(st.dictionaries(words.filter(lambda name: name not in CHAT_FIELDS.read), objects, min_size=1))
 def test_unknown_fields_stay_with_the_dialect(fields: dict[str, Any]) -> None:
-    """A field that nobody knows is kept for Chat, and refused by every other dialect."""
+    """An unknown field is kept for Chat, and marked to be refused by every other dialect."""
     conversation = read_conversation({**asking(), **fields})
     assert {native.path: native.loss for native in conversation.native} == dict.fromkeys(fields, "refused")
     assert {name: value for name, value in body_of(conversation).items() if name in fields} == fields
@@ -126,7 +126,7 @@ OBJECTS: list[tuple[str, dict[str, Any]]] = [
 
 
 def holding(path: str, value: dict[str, Any]) -> dict[str, Any]:
-    """A request that has an object at a path."""
+    """Return a request that has an object at a path."""
     types = {"image_url", "file", "input_audio", "function", "custom", "json_schema", "grammar"}
     found: Any = value
     for step in reversed(path.split(".")):
@@ -143,7 +143,7 @@ def holding(path: str, value: dict[str, Any]) -> dict[str, Any]:
 def test_nothing_inside_is_dropped(
     place: tuple[str, dict[str, Any]], name: str, value: dict[str, Any]
 ) -> None:
-    """A field that nobody knows is found wherever it stands, and goes back there."""
+    """The proxy finds an unknown field at any place, and writes it there again for Chat."""
     path, known = place
     request = holding(path, {**known, name: value})
     conversation = read_conversation(request)
@@ -153,7 +153,7 @@ def test_nothing_inside_is_dropped(
 
 
 def test_what_other_dialects_say_is_refused_or_reported() -> None:
-    """What is unneeded goes without a word, what may be omitted is reported, all else is refused."""
+    """Unneeded fields are dropped silently, omitted ones are reported, all others are refused."""
 
     def native(loss: Any) -> Conversation:
         native = Native("other", ("field",), "messages[3].field", b"1", loss, "Because.")
@@ -188,20 +188,20 @@ def test_what_other_dialects_say_is_refused_or_reported() -> None:
     ],
 )
 def test_a_mistake_is_named(request_: dict[str, Any], param: str) -> None:
-    """Rule E1: a field of the wrong type is the client's mistake, and is named."""
+    """Rule E1: the error names a missing field, or one with a wrong value."""
     with pytest.raises(RequestError) as mistake:
         read_conversation(request_)
     assert (mistake.value.status, mistake.value.param) == (400, param)
 
 
 def test_a_model_is_asked_for() -> None:
-    """A request names its model."""
+    """A request without a model is refused."""
     with pytest.raises(ModelMissing):
         read_conversation({"messages": []})
 
 
 def test_old_function_calls_are_calls() -> None:
-    """A call of the first kind gets an id, and its result the same one."""
+    """A legacy function call gets an id, and its result gets the same id."""
     read = read_conversation(
         asking(
             {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
@@ -217,7 +217,7 @@ def test_old_function_calls_are_calls() -> None:
 
 
 def test_results_become_text() -> None:
-    """A failure is said in front, an image in words, or in a message of the user's where it may be one."""
+    """A failed result begins with ``Error:``; an image becomes a note, or a user message if allowed."""
     image = Image(Inline("image/png", "AAAA"), at="input[3].output[1]")
     results = (
         ToolResultPart("c1", (Text("no"), image), is_error=True),
@@ -254,7 +254,7 @@ CALLED = (
     ],
 )
 def test_reasoning_goes_back_with_calls(messages: tuple[Message, ...], goes: bool) -> None:
-    """Under the name that the upstream has for it, until the user has said something else."""
+    """Reasoning of a loop with calls is sent under the upstream's name for it, until a user message."""
     conversation = Conversation("m", messages)
     written = write_conversation(conversation, ChatForm(reasoning_field="thoughts"))
     said = [one.get("thoughts") for one in json.loads(written.body)["messages"]]
@@ -267,7 +267,7 @@ def test_reasoning_goes_back_with_calls(messages: tuple[Message, ...], goes: boo
 
 @pytest.mark.parametrize("mark", ["signature", "encrypted", "redacted"])
 def test_another_providers_reasoning_stays_away(mark: str) -> None:
-    """What one has signed or encrypted, no other can use."""
+    """Reasoning that a provider signed, encrypted or redacted is not sent to another one."""
     made: dict[str, Any] = {"text": "a", "at": "messages[1]", mark: "x"}
     thought = Reasoning(**made)
     conversation = Conversation(
@@ -279,7 +279,7 @@ def test_another_providers_reasoning_stays_away(mark: str) -> None:
 
 
 def test_ids_and_names_are_made_to_fit() -> None:
-    """A long id is the same in a call and its result; a name that does not fit can be told back."""
+    """A long id is shortened alike in call and result; an invalid name is replaced and can be mapped back."""
     call = ToolCallPart("i" * 99, "a.b", "")
     messages = (Message("assistant", (call,)), Message("tool", (ToolResultPart("i" * 99, ()),)))
     written = write_conversation(Conversation("m", messages))
@@ -292,7 +292,7 @@ def test_ids_and_names_are_made_to_fit() -> None:
 
 
 def test_values_that_ask_for_nothing_are_no_loss() -> None:
-    """A dialect without a field serves a request that sets it to what it is without it."""
+    """A field with its default value is not lost for a dialect that lacks it."""
     codec = ChatCodec()
     read = codec.read(asking(n=1, modalities=["text"], logprobs=False, response_format={"type": "text"}))
     assert not read.native
@@ -302,7 +302,7 @@ def test_values_that_ask_for_nothing_are_no_loss() -> None:
 
 
 def test_a_value_in_an_unknown_form_stays_with_chat() -> None:
-    """A choice or a format that is not known is not guessed at."""
+    """A choice, format, part or tool of an unknown form is kept for Chat only."""
     for asked in (
         {"tool_choice": "some"},
         {"tool_choice": {"type": "function", "function": {"name": "f", "x": 1}}},
@@ -323,7 +323,7 @@ def test_a_value_in_an_unknown_form_stays_with_chat() -> None:
 
 
 def test_an_image_may_be_a_bare_address() -> None:
-    """Some clients write the address of an image where others have an object."""
+    """An image may have a bare URL instead of an object, as some clients send it."""
     read = read_conversation(
         asking({"role": "user", "content": [{"type": "image_url", "image_url": "https://a/b.png"}]})
     )

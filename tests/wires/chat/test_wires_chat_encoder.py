@@ -1,4 +1,4 @@
-"""What upstreams of other dialects say, as Chat streams and replies that the Chat reader reads the same."""
+"""Turns of upstreams of other dialects, encoded as Chat streams and replies."""
 
 import json
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ STREAM = [Frame(b"x", {}, (event,)) for event in EVENTS]
 
 @pytest.mark.parametrize("frames", [turn[1] for turn in TURNS], ids=[turn[0] for turn in TURNS])
 def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
-    """Rule W1: every recorded stream of another dialect is read from its Chat form as it was read itself."""
+    """Rule W1: the Chat form of every recorded stream of another dialect has the same content."""
     said = told(event for frame in frames for event in frame.events)
     chat = encoded(ChatTurnEncoder("m", wants_usage=True), frames)
-    # The run looks at the events of these frames, the client at their bytes.
+    # The run uses the events of these frames, the client their bytes.
     assert told(event for frame in chat for event in frame.events) == said
     raw = [frame.raw for frame in chat]
     assert told(read_again(ChatWire(), raw)) == said
@@ -32,14 +32,14 @@ def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
 
 @given(st.sets(st.integers(1, 4000)))
 def test_however_its_bytes_are_cut(cuts: set[int]) -> None:
-    """Rule W6: the stream says the same in whatever pieces it comes."""
+    """Rule W6: the encoded stream has the same content, however its bytes are cut."""
     frames = encoded(ChatTurnEncoder("m", wants_usage=True), STREAM)
     raw = b"".join(frame.raw for frame in frames)
     assert told(read_again(ChatWire(), cut(raw, cuts))) == told(EVENTS)
 
 
 def test_a_stream_looks_like_one_of_a_chat_server() -> None:
-    """One id, one role in the first chunk, a finish reason, usage in a chunk of its own, one end mark."""
+    """The stream has one id, the role first, a finish reason, a usage chunk and one end mark."""
     frames = encoded(ChatTurnEncoder("m", wants_usage=True), STREAM)
     raw = b"".join(frame.raw for frame in frames)
     assert frames[-1].is_end_mark
@@ -63,14 +63,14 @@ def test_a_stream_looks_like_one_of_a_chat_server() -> None:
 
 
 def test_usage_is_told_only_to_who_asked_for_it() -> None:
-    """The run counts it all the same."""
+    """A client that did not ask for usage gets none, but the run counts it."""
     frames = encoded(ChatTurnEncoder("m"), STREAM)
     assert not any(b"usage" in frame.raw for frame in frames)
     assert told(event for frame in frames for event in frame.events)["usage"] == [(7, 5, 3)]
 
 
 def test_what_is_undecided_stays_so() -> None:
-    """Rule W5: a frame that begins a call of an uncertain name is held back with all that came with it."""
+    """Rule W5: every frame made from a frame with an undecided call is marked undecided, too."""
     encoder = ChatTurnEncoder("m")
     frames = encoder.encode(Frame(b"x", {}, (TextDelta("a"),), undecided=1))
     assert [frame.undecided for frame in frames] == [1, 1]
@@ -80,14 +80,14 @@ def test_what_is_undecided_stays_so() -> None:
 
 
 def test_a_comment_becomes_a_comment() -> None:
-    """It keeps the connection of whoever waits alive."""
+    """The encoder turns an upstream's comment into a comment, which keeps the client's connection alive."""
     (frame,) = ChatTurnEncoder("m").encode(Frame(b"\n"))
     assert frame.raw.startswith(b":")
     assert frame.raw.endswith(b"\n\n")
 
 
 def test_an_error_is_one_of_this_dialect() -> None:
-    """Rule E1: the official clients raise on it."""
+    """Rule E1: an upstream's error becomes an error object of Chat."""
     failed = TurnFailed({"message": "Too hot.", "code": "heat"})
     (frame,) = ChatTurnEncoder("m").encode(Frame(b"x", {}, (failed,)))
     error = json.loads(frame.raw.removeprefix(b"data: "))["error"]
@@ -96,7 +96,7 @@ def test_an_error_is_one_of_this_dialect() -> None:
 
 @pytest.mark.parametrize("custom", [False, True])
 def test_a_reply_says_the_same(custom: bool) -> None:
-    """A response that was not streamed is one object, which the Chat reader reads as it was read itself."""
+    """A reply that is not streamed is one object, with the same content as the upstream's."""
     kind = {"type": "custom"} if custom else {}
     started = ToolCallStarted(0, "call_1", "look", kind)
     events = [started if isinstance(event, ToolCallStarted) else event for event in EVENTS]

@@ -1,4 +1,4 @@
-"""The assistant message of a turn, verbatim: providers refuse a follow-up that lacks their own fields."""
+"""The assistant message of a turn, with its provider's own fields, which the next request needs."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ from proxy.wires.chat.message import MessageBuilder, call_object, part_text, rep
 
 
 def built(*deltas: dict[str, Any]) -> dict[str, Any]:
-    """The message that these deltas make."""
+    """Return the message that these deltas make."""
     builder = MessageBuilder()
     for delta in deltas:
         builder.add(delta)
@@ -24,7 +24,7 @@ def built(*deltas: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_text_is_joined() -> None:
-    """Text pieces are one text; role and calls are not taken from here."""
+    """Pieces of text are joined; role and calls do not come from the deltas."""
     assert built(
         {"role": "tool", "content": ""},
         {"content": "Hel", "tool_calls": [{"id": "x"}]},
@@ -34,20 +34,20 @@ def test_text_is_joined() -> None:
 
 
 def test_nothing_is_null() -> None:
-    """A message without text has null content, one with empty text has empty text."""
+    """Without any text the content is null; after empty text it is an empty text."""
     assert built({}) == {"role": "assistant", "content": None}
     assert built({"content": ""}) == {"role": "assistant", "content": ""}
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal", "never_heard_of"])
 def test_text_fields_are_joined(key: str) -> None:
-    """Text under any key is joined, known or not, and null ones bring nothing."""
+    """Text under any key is joined, known or not; null values add nothing."""
     assert built({key: None}, {key: "a"}, {key: ""}, {key: "b"}, {key: None})[key] == "ab"
 
 
 @pytest.mark.parametrize("key", ["type", "id", "index", "format", "name", "object", "signature"])
 def test_labels_are_not_joined(key: str) -> None:
-    """A field that names something is replaced, at the top and inside."""
+    """A field that names something is replaced and not joined, also inside an object."""
     assert built({key: "a"}, {key: "a"}, {key: "b"})[key] == "b"
     assert built({"x": {key: "a"}}, {"x": {key: "a"}}) == {
         "role": "assistant",
@@ -57,7 +57,7 @@ def test_labels_are_not_joined(key: str) -> None:
 
 
 def test_null_after_something_changes_nothing() -> None:
-    """A null field says nothing, at any depth."""
+    """A later null does not change a field, at any depth."""
     assert built({"x": {"a": 1, "b": "t"}}, {"x": None}, {"x": {"a": None, "b": None}})["x"] == {
         "a": 1,
         "b": "t",
@@ -65,12 +65,12 @@ def test_null_after_something_changes_nothing() -> None:
 
 
 def test_what_came_null_inside_stays() -> None:
-    """A null inside an object is part of it."""
+    """A null inside an object is kept."""
     assert built({"x": {"a": None, "l": [None, {"b": None}]}})["x"] == {"a": None, "l": [None, {"b": None}]}
 
 
 def test_objects_merge() -> None:
-    """Objects of several deltas are one, their text joined, their numbers replaced."""
+    """Objects of several deltas are merged: text is joined, numbers are replaced."""
     assert built(
         {"audio": {"id": "a1", "data": "AA", "expires_at": None}},
         {"audio": {"data": "BB", "transcript": "hi"}},
@@ -80,14 +80,14 @@ def test_objects_merge() -> None:
 
 
 def test_objects_are_not_shared() -> None:
-    """What a frame holds is not changed by what comes after it."""
+    """Later deltas do not change the objects of earlier ones."""
     first = {"x": {"l": [{"index": 0, "t": "a"}], "d": {"k": "v"}}}
     built(first, {"x": {"l": [{"index": 0, "t": "b"}], "d": {"k": "w"}}})
     assert first == {"x": {"l": [{"index": 0, "t": "a"}], "d": {"k": "v"}}}
 
 
 def test_lists_grow() -> None:
-    """Elements without index are added one after the other."""
+    """Elements without an index are appended."""
     assert built({"annotations": [{"type": "u"}]}, {"annotations": [{"type": "u"}, 5]})["annotations"] == [
         {"type": "u"},
         {"type": "u"},
@@ -96,7 +96,7 @@ def test_lists_grow() -> None:
 
 
 def test_elements_of_one_index_merge() -> None:
-    """The newest element of the same index and type goes on; another index is another element."""
+    """An element is merged with the newest one of the same index and type, else appended."""
     assert built(
         {"r": [{"index": 0, "type": "t", "text": "a"}, {"index": 1, "type": "t", "text": "x"}]},
         {"r": [5, {"index": 0, "type": "t", "text": "b"}]},
@@ -114,18 +114,18 @@ def test_elements_of_one_index_merge() -> None:
     [("a", 5, 5), (5, "a", "a"), ("a", True, True), (["a"], "b", "b"), ({"a": 1}, [2], [2]), (1, 2, 2)],
 )
 def test_another_kind_replaces(first: Any, second: Any, left: Any) -> None:
-    """A field that changes its kind has its last one."""
+    """A field that changes its type has its last value."""
     assert built({"x": first}, {"x": second})["x"] == left
 
 
 def test_text_goes_on_after_a_change_of_kind() -> None:
-    """Text before and after something else is not lost from the later text."""
+    """After a value of another type, later pieces of text are still joined."""
     assert built({"x": "a"}, {"x": {"k": "v"}}, {"x": "b"}, {"x": "c"})["x"] == "bc"
     assert built({"x": "a"}, {"x": "b"}, {"x": ["c"]})["x"] == ["c"]
 
 
 def test_content_in_parts() -> None:
-    """Parts stay parts; text before and after them becomes one, neighbouring text parts join."""
+    """Parts of the content stay parts, and neighbouring texts become one text part."""
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     assert built(
         {"content": "a"},
@@ -149,7 +149,7 @@ def test_content_in_parts() -> None:
 
 
 def test_text_of_parts() -> None:
-    """The text of a turn is its text parts', joined."""
+    """The text of a turn is the joined text of all its parts."""
     builder = MessageBuilder()
     assert builder.text == ""
     builder.add({"content": "a"})
@@ -160,13 +160,13 @@ def test_text_of_parts() -> None:
 
 
 def test_content_of_no_kind_keeps_the_text() -> None:
-    """Content that is neither text nor a list does not take the text away."""
+    """Content that is neither text nor a list does not remove the text."""
     assert built({"content": "a"}, {"content": 5}, {"content": {"x": 1}}, {"content": "b"})["content"] == "ab"
 
 
 @given(st.lists(st.text(max_size=3), max_size=6), st.lists(st.text(max_size=3), max_size=6))
 def test_pieces_join_to_the_whole(texts: list[str], thoughts: list[str]) -> None:
-    """Rule W6: however text was cut, the message has it whole."""
+    """Rule W6: the message has the complete text, however it was cut."""
     deltas = [{"content": text} for text in texts] + [{"reasoning_content": text} for text in thoughts]
     message = built(*deltas)
     assert message["content"] == ("".join(texts) if texts else None)
@@ -183,7 +183,7 @@ def test_pieces_join_to_the_whole(texts: list[str], thoughts: list[str]) -> None
     ],
 )
 def test_a_message_has_a_bound(monkeypatch: pytest.MonkeyPatch, delta: dict[str, Any], fit: int) -> None:
-    """A turn's message is bounded, many empty pieces and unknown fields included."""
+    """The message of a turn has a size limit, which also counts empty pieces and unknown fields."""
     monkeypatch.setattr(message_module, "_MAX_TURN_BYTES", 1000)
     builder = MessageBuilder()
     for _ in range(fit):
@@ -193,7 +193,7 @@ def test_a_message_has_a_bound(monkeypatch: pytest.MonkeyPatch, delta: dict[str,
 
 
 def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As much as the bound is taken."""
+    """A message may be exactly as large as the limit."""
     monkeypatch.setattr(message_module, "_MAX_TURN_BYTES", 200)
     builder = MessageBuilder()
     builder.add({"content": "x" * 36})
@@ -206,7 +206,7 @@ CALL = ToolCall("a", "time", '{"x":1}', 0)
 
 
 def test_calls_stand_in_the_message() -> None:
-    """Calls have exactly these keys, and go behind the text."""
+    """Calls follow the text in the message, with exactly these keys."""
     builder = MessageBuilder()
     builder.add({"content": "x", "reasoning_content": "r"})
     other = ToolCall("b", "book", "{}", 1)
@@ -238,7 +238,7 @@ def test_the_older_form_stands_in_the_message() -> None:
 
 @pytest.mark.parametrize("inner", ["word", None, 5])
 def test_unknown_fields_of_a_function(inner: Any) -> None:
-    """What stood inside the function goes back inside it; anything else there is dropped."""
+    """Unknown fields inside a function go back inside it; a function that is no object is dropped."""
     kept = call_object(CALL, {"function": {"strict": True}, "x": 1})
     assert kept == {
         "id": "a",
@@ -250,7 +250,7 @@ def test_unknown_fields_of_a_function(inner: Any) -> None:
 
 
 def test_a_custom_call() -> None:
-    """A custom call has its input as text, and its unknown fields."""
+    """A custom call has its input as text, and keeps its unknown fields."""
     assert call_object(CALL, {"type": "custom", "x": 1}) == {
         "id": "a",
         "type": "custom",
@@ -260,7 +260,7 @@ def test_a_custom_call() -> None:
 
 
 def test_a_reply_with_repaired_calls() -> None:
-    """Rule W8: of a reply only the calls change; role and content are there where they were not."""
+    """Rule W8: only the calls of a reply change, and a missing role or content is added."""
     message = {"tool_calls": [{"id": "old"}], "function_call": {"name": "old"}, "x": None, "content": "t"}
     assert json.loads(reply_message(message, [CALL], [{}])) == {
         "x": None,
@@ -274,7 +274,7 @@ def test_a_reply_with_repaired_calls() -> None:
 
 
 def test_part_text() -> None:
-    """Only a text part with text has text."""
+    """Only a text part with a string has text."""
     assert part_text({"type": "text", "text": "a"}) == "a"
     for part in ({"type": "text"}, {"type": "text", "text": 5}, {"type": "image", "text": "a"}, "a", None):
         assert part_text(part) == ""

@@ -1,4 +1,4 @@
-"""What an upstream says on the Chat wire, read: odd, broken and whole."""
+"""Turns of a Chat upstream read as events: odd, broken and complete ones."""
 
 import json
 import random
@@ -36,39 +36,39 @@ STREAMS = [e for e in all_exchanges() if e.wire == "chat" and any(turn.sse for t
 
 
 def reader(hidden: tuple[str, ...] = (), bound: int = 8192) -> ChatTurnReader:
-    """A reader that knows three tools; calls of ``hidden`` are the server's."""
+    """Return a reader that knows three tools; calls of ``hidden`` are the server's."""
     return ChatTurnReader({"time", "book", "get", "get_weather"}, lambda name: name in hidden, bound)
 
 
 def event(payload: Any) -> bytes:
-    """One event of this payload."""
+    """Return one event with this payload."""
     return b"data: " + json.dumps(payload).encode() + b"\n\n"
 
 
 def delta(delta: Any = None, **choice: Any) -> dict[str, Any]:
-    """A chunk with one choice."""
+    """Return a chunk with one choice."""
     return {"id": "c1", "model": "m", "choices": [{"index": 0, "delta": delta or {}, **choice}]}
 
 
 def tool(**call: Any) -> dict[str, Any]:
-    """A chunk with one tool call fragment."""
+    """Return a chunk with one tool call fragment."""
     return delta({"tool_calls": [call]})
 
 
 def function(name: Any = None, arguments: Any = None, **call: Any) -> dict[str, Any]:
-    """A chunk with one fragment of a function call."""
+    """Return a chunk with one fragment of a function call."""
     return tool(**call, function={"name": name, "arguments": arguments})
 
 
 def read(*payloads: Any, turn: ChatTurnReader | None = None) -> list[TurnEvent]:
-    """All events of a stream of these payloads."""
+    """Return all events of a stream of these payloads."""
     turn = turn or reader()
     frames = turn.feed(b"".join(map(event, payloads))) + turn.close()
     return [e for frame in frames for e in frame.events if not isinstance(e, TurnStarted)]
 
 
 def assembled(*payloads: Any) -> list[tuple[str, str, str]]:
-    """(id, name, arguments) of the calls; a minted id is empty."""
+    """Return (id, name, arguments) of the calls; a minted id is empty."""
     calls = [e.call for e in read(*payloads) if isinstance(e, ToolCallFinished)]
     return [
         ("" if c.call_id.startswith("call_") and len(c.call_id) == 29 else c.call_id, c.name, c.arguments)
@@ -81,7 +81,7 @@ def assembled(*payloads: Any) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("blank", [None, "", " "])
 def test_blank_is_absent(blank: str | None) -> None:
-    """Blank ids and names on later fragments are none (Qwen, GLM, Mistral)."""
+    """Blank ids and names on later fragments count as missing (Qwen, GLM, Mistral)."""
     assert assembled(
         function("time", "", index=0, id="a", type="function"),
         function(blank, '{"x":', index=0, id=blank, type=blank),
@@ -100,7 +100,7 @@ def test_type_is_not_needed(kind: Any) -> None:
     [(0, 1), ("0", "1"), (" 0 ", "1"), ("-1", "-2"), (None, None), ("x", "y"), (0.5, 1.5), (True, False)],
 )
 def test_indices_of_every_kind(first: Any, second: Any) -> None:
-    """Numeric strings are numbers, everything else is no index; ids tell calls apart then."""
+    """Numeric strings are indices, and other values are not; then ids tell the calls apart."""
     assert assembled(
         function("time", "{", index=first, id="a"),
         function("book", "{", index=second, id="b"),
@@ -110,7 +110,7 @@ def test_indices_of_every_kind(first: Any, second: Any) -> None:
 
 
 def test_numeric_strings_are_the_same_index() -> None:
-    """An index that comes as text once and as a number then is one index."""
+    """An index as a string and the same index as a number are one index."""
     assert assembled(
         function("time", "", index="1", id="a"),
         function("book", "", index="0", id="b"),
@@ -125,7 +125,7 @@ def test_numeric_strings_are_the_same_index() -> None:
 
 @pytest.mark.parametrize("index", ["--1", "1-", "9" * 40, "9" * 5000, "", "\u0663x"])
 def test_indices_that_are_none(index: str) -> None:
-    """Text that is no index is none, and no crash."""
+    """A string that is no number counts as a missing index and does not raise an error."""
     assert assembled(function("time", "{}", index=index, id="a")) == [("a", "time", "{}")]
 
 
@@ -144,23 +144,23 @@ def test_indices_that_are_none(index: str) -> None:
     ],
 )
 def test_arguments_of_every_kind(arguments: Any, text: str) -> None:
-    """Arguments as an object, as nothing, as text within text; never lost for ``{}``."""
+    """Arguments may be an object, missing, or encoded twice, and are never lost."""
     assert assembled(function("time", arguments, index=0, id="a")) == [("a", "time", text)]
 
 
 def test_an_id_that_is_a_number() -> None:
-    """A number is its digits."""
+    """An id that is a number becomes text."""
     assert assembled(function("time", "{}", index=0, id=0)) == [("0", "time", "{}")]
 
 
 @pytest.mark.parametrize("value", [[], None, "x", 5, [5, None, "x"], {}, True])
 def test_no_calls(value: Any) -> None:
-    """``tool_calls`` that is empty, null or no list is none."""
+    """``tool_calls`` that is empty, null or not a list of objects has no calls."""
     assert assembled(delta({"content": "hi", "tool_calls": value})) == []
 
 
 def test_one_call_without_a_list() -> None:
-    """A call where a list of calls should be is that call."""
+    """A call that stands in place of the list is read as one call."""
     assert assembled(
         delta({"tool_calls": {"index": 0, "id": "a", "function": {"name": "time", "arguments": "{}"}}})
     ) == [("a", "time", "{}")]
@@ -168,14 +168,14 @@ def test_one_call_without_a_list() -> None:
 
 @pytest.mark.parametrize("value", [None, "x", 5, []])
 def test_a_function_that_is_none(value: Any) -> None:
-    """A call whose ``function`` is no object brings nothing, and the rest of it counts."""
+    """A ``function`` that is no object is ignored, and the call's other fields count."""
     assert assembled(tool(index=0, id="a", function=value), function("time", "{}", index=0)) == [
         ("a", "time", "{}")
     ]
 
 
 def test_call_and_finish_in_one_chunk() -> None:
-    """Text, calls, finish reason and usage of one chunk are told in that order."""
+    """Text, call, finish reason and usage of one chunk are reported in a fixed order."""
     payload = delta(
         {"content": "hi", "tool_calls": [{"id": "a", "function": {"name": "time", "arguments": "{}"}}]},
         finish_reason="tool_calls",
@@ -193,14 +193,14 @@ def test_call_and_finish_in_one_chunk() -> None:
 
 
 def test_a_call_after_the_finish_reason() -> None:
-    """A chunk after the finish still counts: the turn ends with its stream."""
+    """A call after the finish reason still counts, because the turn ends with its stream."""
     assert assembled(delta({}, finish_reason="tool_calls"), function("time", "{}", index=0, id="a")) == [
         ("a", "time", "{}")
     ]
 
 
 def test_the_older_form() -> None:
-    """``function_call`` is one call, to be answered by name."""
+    """``function_call`` is read as one legacy call."""
     events = read(
         delta({"function_call": {"name": "time"}}), delta({"function_call": {"arguments": '{"x":1}'}})
     )
@@ -211,14 +211,14 @@ def test_the_older_form() -> None:
 
 
 def test_the_same_call_in_both_forms() -> None:
-    """A gateway that says a call in the newer and the older form says one call."""
+    """A call that a gateway sends in both forms is one call."""
     payload = function("time", '{"x":', index=0, id="a")
     payload["choices"][0]["delta"]["function_call"] = {"name": "time", "arguments": '{"x":'}
     assert assembled(payload, function(None, "1}", index=0)) == [("a", "time", '{"x":1}')]
 
 
 def test_a_custom_tool() -> None:
-    """A custom tool's input is text, kept as it is."""
+    """A custom tool's input is text and stays unchanged."""
     turn = reader()
     events = read(
         tool(index=0, id="a", type="custom", custom={"name": "time", "input": "now"}),
@@ -233,7 +233,7 @@ def test_a_custom_tool() -> None:
 
 
 def test_unknown_fields_of_a_call() -> None:
-    """Unknown fields of a call and of its function go back with it."""
+    """Unknown fields of a call and of its function go back upstream with it."""
     turn = reader()
     read(
         tool(
@@ -258,7 +258,7 @@ def test_unknown_fields_of_a_call() -> None:
 
 
 def test_text() -> None:
-    """Text comes piece by piece, and nothing is not a piece."""
+    """Each piece of text is an event, and empty or null content is not."""
     turn = reader()
     payloads = [delta({"role": "assistant", "content": ""}), delta({"content": "a"}), delta({"content": "b"})]
     assert read(*payloads, delta({"content": None}), turn=turn) == [TextDelta("a"), TextDelta("b")]
@@ -266,7 +266,7 @@ def test_text() -> None:
 
 
 def test_text_in_parts() -> None:
-    """Content as a list of parts: the text parts are the text (Mistral)."""
+    """For content as a list of parts (Mistral), the text is that of the text parts."""
     parts = [
         {"type": "thinking", "thinking": []},
         {"type": "text", "text": "a"},
@@ -282,13 +282,13 @@ def test_text_in_parts() -> None:
 
 
 def test_content_that_is_neither() -> None:
-    """Content of another kind is no text and no crash."""
+    """Content of another type gives no text and no error."""
     for content in (5, True, {"text": "x"}):
         assert read(delta({"content": content})) == []
 
 
 def test_reasoning() -> None:
-    """Reasoning under either name, told once where both are sent."""
+    """Reasoning is read under either name, and once if both are sent."""
     assert read(
         delta({"reasoning_content": "a"}),
         delta({"reasoning": "b"}),
@@ -305,14 +305,14 @@ def test_reasoning() -> None:
 
 
 def test_refusal() -> None:
-    """A refusal is told as one."""
+    """A refusal gives an event of its own."""
     assert read(delta({"refusal": "No."}), delta({"refusal": None}), delta({"refusal": ""})) == [
         RefusalDelta("No.")
     ]
 
 
 def test_other_choices_are_not_read() -> None:
-    """Only the first choice is this turn's; its index may be missing."""
+    """Only the first choice belongs to this turn; its index may be missing."""
     payload = {
         "choices": [
             {"index": 1, "delta": {"content": "other"}, "finish_reason": "length"},
@@ -323,7 +323,7 @@ def test_other_choices_are_not_read() -> None:
 
 
 def test_messages_instead_of_deltas() -> None:
-    """A gateway that streams ``message`` where ``delta`` should be is understood."""
+    """The reader accepts ``message`` instead of ``delta``, and prefers ``delta``."""
     assert read({"choices": [{"index": 0, "message": {"content": "a"}}]}) == [TextDelta("a")]
     assert read({"choices": [{"index": 0, "delta": {"content": "a"}, "message": {"content": "b"}}]}) == [
         TextDelta("a")
@@ -334,7 +334,7 @@ def test_messages_instead_of_deltas() -> None:
 
 
 def test_the_head_waits_for_an_id() -> None:
-    """Azure opens with a chunk that has no choices and a blank id."""
+    """The turn starts at the first chunk with an id; Azure's first chunk has a blank one."""
     turn = reader()
     first = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": []}
     frames = turn.feed(event(first) + event(delta({"content": "a"})) + event(delta({"content": "b"})))
@@ -345,30 +345,30 @@ def test_the_head_waits_for_an_id() -> None:
 
 @pytest.mark.parametrize("head", [{"id": 5}, {"id": None}, {}, {"id": ["x"]}])
 def test_a_head_of_another_kind(head: dict[str, Any]) -> None:
-    """An id that is no text is none."""
+    """An id that is not text counts as missing."""
     assert reader().feed(event(head))[0].events == ()
 
 
 def test_a_head_without_model() -> None:
-    """A missing model is an empty one."""
+    """A turn without a model has an empty model name."""
     assert reader().feed(event({"id": "x"}))[0].events == (TurnStarted("x", ""),)
 
 
 def test_a_choice_without_delta() -> None:
-    """Azure's later chunks have a choice without delta."""
+    """The reader accepts a choice without a delta, which Azure sends in later chunks."""
     payload = {"choices": [{"index": 0, "finish_reason": None, "content_filter_offsets": {"a": 1}}]}
     assert read(payload, {"choices": [{"delta": None, "finish_reason": "stop"}]}) == [TurnFinished("stop")]
 
 
 @pytest.mark.parametrize("choices", [None, 5, "x", {}, {"a": 1}, [None, 5, "x", []], True])
 def test_choices_of_another_kind(choices: Any) -> None:
-    """Choices that are none are none, and no crash."""
+    """Choices of another type count as missing and do not raise an error."""
     assert read({"choices": choices}) == []
 
 
 @pytest.mark.parametrize("reason", [None, "", 5, ["stop"]])
 def test_no_finish_reason(reason: Any) -> None:
-    """What is no word is no finish reason."""
+    """A finish reason that is not a word counts as missing."""
     assert read(delta({}, finish_reason=reason)) == []
 
 
@@ -386,7 +386,7 @@ def test_no_finish_reason(reason: Any) -> None:
     ],
 )
 def test_usage_anywhere(payload: dict[str, Any], usage: tuple[int, int, int]) -> None:
-    """Usage counts wherever it stands, each field by itself, all of it kept."""
+    """Usage is found in each known place; an invalid count is 0, and the native object is kept."""
     native = payload.get("usage") or payload["x_groq"]["usage"]
     assert read(payload) == [UsageReported(Usage(*usage, native))]
 
@@ -395,7 +395,7 @@ def test_usage_anywhere(payload: dict[str, Any], usage: tuple[int, int, int]) ->
     "payload", [{"usage": None}, {"usage": 5}, {"x_groq": None}, {"x_groq": {"id": "x"}}]
 )
 def test_no_usage(payload: dict[str, Any]) -> None:
-    """Usage that is none is none."""
+    """Usage that is null or no object is not reported."""
     assert read(payload) == []
 
 
@@ -408,12 +408,12 @@ def test_no_usage(payload: dict[str, Any]) -> None:
     ],
 )
 def test_an_error_inside_the_stream(error: Any, told: dict[str, Any]) -> None:
-    """An error object, or whatever stands in its place, fails the turn."""
+    """An error of any type fails the turn."""
     assert read({"error": error}) == [TurnFailed(told)]
 
 
 def test_no_error() -> None:
-    """A null error is none."""
+    """A null error does not fail the turn."""
     assert read({"error": None, **delta({"content": "a"})}) == [TextDelta("a")]
 
 
@@ -421,7 +421,7 @@ def test_no_error() -> None:
 
 
 def test_frames_have_their_bytes() -> None:
-    """Rule W2: each frame has the exact bytes that it came in, comments and empty events too."""
+    """Rule W2: each frame has the exact bytes of its event, also for comments and empty events."""
     stream = b": ping\n\n" + b'data:{"id":"x"}\r\n\r\n' + b"event: ping\n\n" + b"data: 5\n\n" + DONE
     turn = reader()
     frames = turn.feed(stream)
@@ -435,14 +435,14 @@ def test_frames_have_their_bytes() -> None:
     "data", [b"5", b"null", b'"x"', b"[1]", b": OPENROUTER PROCESSING", b"ping", b"true"]
 )
 def test_data_that_is_no_object(data: bytes) -> None:
-    """Data that is no object, a comment within data too, says nothing."""
+    """Data that is not an object gives no events."""
     (frame,) = reader().feed(b"data: " + data + b"\n\n")
     assert (frame.payload, frame.events, frame.is_end_mark) == (None, (), False)
 
 
 @pytest.mark.parametrize("data", [b'{"a":1}data: {"b":2}', b'{"a":', b'{"a" 1}'])
 def test_an_event_that_cannot_be_read(data: bytes) -> None:
-    """Two events glued together, or half of one: the turn fails, since a piece of it is lost."""
+    """Two joined events, or half of one, fail the turn, since a part of it is lost."""
     (frame,) = reader().feed(b"data: " + data + b"\n\n")
     assert frame.payload is None
     (failed,) = frame.events
@@ -455,7 +455,7 @@ def test_an_event_that_cannot_be_read(data: bytes) -> None:
 
 
 def test_an_event_that_was_cut_off() -> None:
-    """The half event at the end of a stream is no fault of its own, and a whole one counts."""
+    """Half an event at the end of a stream is no error, and a complete one without its end counts."""
     turn = reader()
     assert turn.feed(b'data: {"choices":[{"del') == []
     assert turn.close() == [Frame(b'data: {"choices":[{"del\n\n'), Frame(b"")]
@@ -468,7 +468,7 @@ def test_an_event_that_was_cut_off() -> None:
 
 
 def test_one_bad_byte() -> None:
-    """A call does not hide behind a byte that is no UTF-8."""
+    """The reader finds a call even if the event has invalid UTF-8."""
     raw = event(function("time", '{"a":"X"}', index=0, id="a")).replace(b"X", b"\xff")
     turn = reader()
     frames = turn.feed(raw) + turn.close()
@@ -490,13 +490,13 @@ def test_one_bad_byte() -> None:
     ],
 )
 def test_half_an_emoji(escaped: bytes, text: str) -> None:
-    """Servers cut characters in two: half of one is replaced, and everything else is read as it stands."""
+    """Half of a surrogate pair is replaced, and all other text is read unchanged."""
     raw = b'data: {"choices":[{"delta":{"content":"' + escaped + b'"}}],"x":"\\ud83d"}\n\n'
     assert list(reader().feed(raw)[0].events) == [TextDelta(text)]
 
 
 def test_numbers_that_json_does_not_have() -> None:
-    """Python servers write NaN and Infinity as log probabilities; the event is read all the same."""
+    """The reader accepts NaN and Infinity, which Python servers write as log probabilities."""
     raw = (
         b'data: {"choices":[{"delta":{"content":"a"},"logprobs":[NaN,-Infinity,Infinity,1e400,'
         + b"9" * 30
@@ -514,7 +514,7 @@ def test_numbers_that_json_does_not_have() -> None:
 
 @pytest.mark.parametrize(("depth", "readable"), [(150, True), (190, True), (230, False), (1500, False)])
 def test_deep_events(depth: int, readable: bool) -> None:
-    """An event nested deeper than can be written again is one that cannot be read."""
+    """An event that is nested too deeply to be encoded again fails the turn."""
     raw = b'data: {"choices":[],"x":' + b"[" * depth + b"]" * depth + b"}\n\n"
     (frame,) = reader().feed(raw)
     assert (frame.payload is not None) is readable
@@ -522,13 +522,13 @@ def test_deep_events(depth: int, readable: bool) -> None:
 
 
 def test_wide_events_are_not_deep() -> None:
-    """Many brackets side by side are no nesting."""
+    """Many brackets side by side do not count as deep nesting."""
     (frame,) = reader().feed(event({"choices": [], "x": [[{"y": 1}, None, "z"]] * 500}))
     assert frame.payload is not None
 
 
 def test_undecided_calls_are_on_every_frame() -> None:
-    """Rule W5: comments and end marks say that a call is still undecided, too."""
+    """Rule W5: while a call is undecided, comments and end marks are marked undecided, too."""
     turn = reader()
     stream = event(function("get", None, index=0, id="a")) + b": ping\n\n" + b"data: 5\n\n" + DONE
     assert [frame.undecided for frame in turn.feed(stream)] == [1, 1, 1, 1]
@@ -536,9 +536,9 @@ def test_undecided_calls_are_on_every_frame() -> None:
 
 
 def test_nothing_counts_after_the_end_mark() -> None:
-    """Rules W5, W6: what follows the end mark is not the turn's, in the same piece or in a later one.
+    """Rules W5, W6: events after the end mark do not count, in the same read or a later one.
 
-    It passes, but for what may be a call.
+    Their bytes are forwarded, except for what may be a call.
     """
     call = event(function("time", "{}", index=0, id="a"))
     rest = event(delta({"content": "late"})) + b": ping, called {}\n\n" + DONE
@@ -551,7 +551,7 @@ def test_nothing_counts_after_the_end_mark() -> None:
 
 
 def test_an_endless_event_is_refused() -> None:
-    """An event that never ends is an error, not all the memory there is."""
+    """An event larger than 16 MiB is an error, so that it cannot use up the memory."""
     turn = reader()
     for _ in range(16):
         turn.feed(b"x" * 1024 * 1024)
@@ -560,7 +560,7 @@ def test_an_endless_event_is_refused() -> None:
 
 
 def test_an_endless_turn_is_refused() -> None:
-    """A turn of text without end is an error, not all the memory there is."""
+    """A turn with too much text is an error, so that it cannot use up the memory."""
     turn = reader()
     chunk = event(delta({"content": "x" * 4 * 1024 * 1024}))
     for _ in range(15):
@@ -571,7 +571,7 @@ def test_an_endless_turn_is_refused() -> None:
 
 @pytest.mark.parametrize("exchange", STREAMS, ids=lambda e: e.name)
 def test_recorded_streams_read_alike_for_every_cut(exchange: Exchange) -> None:
-    """Rule W6: a recorded stream gives the same frames in one piece, in sevens and byte by byte."""
+    """Rule W6: a recorded stream gives the same frames whole, in pieces of seven bytes, and byte by byte."""
     for turn in exchange.turns:
         if turn.sse is None:
             continue
@@ -584,21 +584,21 @@ def test_recorded_streams_read_alike_for_every_cut(exchange: Exchange) -> None:
             frames = [f for at in range(0, len(turn.sse), size) for f in read.feed(turn.sse[at : at + size])]
             frames += read.close()
             assert b"".join(frame.raw for frame in frames).startswith(turn.sse)
-            # How comments are parted hangs on the cuts, and says nothing.
+            # The cuts decide how comments are split, which has no meaning.
             frames = [frame for frame in frames if frame.events or not is_comment(frame.raw)]
             results.append((unminted(repr(frames)), unminted(read.message().decode()), read.text))
         assert results[0] == results[1] == results[2]
 
 
 def unminted(text: str) -> str:
-    """Without the ids that are made up anew each time."""
+    """Return the text without minted ids."""
     return re.sub(r"call_[A-Za-z0-9]{24}", "call_", text)
 
 
 @settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_no_json_breaks_it(seed: int) -> None:
-    """Odd JSON is looked at and let through: events, message and text come of everything."""
+    """Any JSON gives events, a message and text, or an error that is expected, but never a crash."""
     rng = random.Random(seed)
     payloads = [odd_chunk(rng) for _ in range(rng.randint(1, 4))]
     turn = reader(hidden=("time",))
@@ -638,28 +638,28 @@ def test_no_json_breaks_it(seed: int) -> None:
     ],
 )
 def test_arguments_that_go_back(name: str, arguments: str, sent: str) -> None:
-    """Rule W8: server arguments that are no object, or too long, go back as ``{}``; the rest as it came."""
+    """Rule W8: server arguments that are no object, or too long, go back as ``{}``; others do not change."""
     turn = reader(hidden=("time",), bound=18)
     read(function(name, arguments, index=0, id="a"), turn=turn)
     assert json.loads(turn.message())["tool_calls"][0]["function"]["arguments"] == sent
 
 
 def test_a_name_goes_back_once() -> None:
-    """B.1-5: blank names on later fragments do not take the name's place in what goes back."""
+    """B.1-5: blank names on later fragments do not replace the name in the message."""
     turn = reader()
     read(function("time", "{", index=0, id="a"), function("", "}", index=0), turn=turn)
     assert json.loads(turn.message())["tool_calls"][0]["function"] == {"name": "time", "arguments": "{}"}
 
 
 def test_a_message_before_the_end() -> None:
-    """A turn that has not ended has a message without calls."""
+    """The message of an unfinished turn has no calls."""
     turn = reader()
     turn.feed(event(delta({"content": "a"})) + event(function("time", "{}", index=0)))
     assert json.loads(turn.message()) == {"role": "assistant", "content": "a"}
 
 
 def test_ids_go_back_as_they_came() -> None:
-    """Rule W8: an odd id goes back verbatim; only a repeated one is made new."""
+    """Rule W8: an odd id goes back unchanged, and only a repeated one is replaced."""
     turn = reader()
     read(
         function("time", "{}", index=0, id="functions.time:0"),
@@ -672,7 +672,7 @@ def test_ids_go_back_as_they_came() -> None:
 
 
 def test_long_arguments_are_kept_as_far_as_the_bound() -> None:
-    """Rule W7: a server call's arguments are kept to the larger of 1 MiB and their own bound."""
+    """Rule W7: a server call's arguments are kept up to 1 MiB, or up to their limit if it is larger."""
     for bound, size in ((10, 1024 * 1024), (2 * 1024 * 1024, 2 * 1024 * 1024)):
         events = read(
             function("time", "x" * (size + 99), index=0), turn=reader(hidden=("time",), bound=bound)
@@ -685,14 +685,14 @@ def test_long_arguments_are_kept_as_far_as_the_bound() -> None:
 
 
 def reply(message: dict[str, Any], **choice: Any) -> bytes:
-    """A whole reply."""
+    """Return a complete reply."""
     return json.dumps(
         {"id": "r1", "model": "m", "choices": [{"index": 0, "message": message, **choice}], "usage": {}}
     ).encode()
 
 
 def test_a_whole_reply() -> None:
-    """A reply is one frame with everything that it says."""
+    """A reply is one frame with all its events."""
     call = {"id": "a", "type": "function", "function": {"name": "time", "arguments": '{"x":1}'}}
     raw = reply({"role": "assistant", "content": "hi", "tool_calls": [call]}, finish_reason="tool_calls")
     turn = reader()
@@ -711,7 +711,7 @@ def test_a_whole_reply() -> None:
 
 
 def test_each_call_of_a_reply_is_one() -> None:
-    """Rule W7: in a whole reply no two entries are one call, whatever their ids and indices say."""
+    """Rule W7: each entry of a reply is a call of its own, even if ids and indices repeat."""
     entry = {"index": 0, "id": "a", "function": {"name": "time", "arguments": '{"x":1}'}}
     bare = {"function": {"name": "time", "arguments": '{"x":1}'}}
     turn = reader()
@@ -725,7 +725,7 @@ def test_each_call_of_a_reply_is_one() -> None:
 
 
 def test_a_reply_with_the_older_form() -> None:
-    """A reply's ``function_call`` goes back as one."""
+    """A reply's ``function_call`` goes back as ``function_call``."""
     turn = reader()
     turn.read_reply(reply({"content": None, "function_call": {"name": "time", "arguments": ""}}))
     assert json.loads(turn.message()) == {
@@ -736,7 +736,7 @@ def test_a_reply_with_the_older_form() -> None:
 
 
 def test_unknown_fields_of_a_reply() -> None:
-    """The message of a reply goes back with every field, null ones too."""
+    """A reply's message goes back with all its fields, also null ones."""
     message = {"role": "assistant", "content": "x", "refusal": None, "reasoning_details": [{"a": 1}]}
     turn = reader()
     turn.read_reply(reply(message))
@@ -747,13 +747,13 @@ def test_unknown_fields_of_a_reply() -> None:
     "body", [b"", b"nope", b"[]", b"5", b'{"a":', b'{"a":' + b"[" * 300 + b"]" * 300 + b"}"]
 )
 def test_a_reply_that_cannot_be_read(body: bytes) -> None:
-    """A reply that is no JSON object is an error of the wire."""
+    """A reply that is no JSON object raises an error."""
     with pytest.raises(WireError, match="not a JSON object"):
         reader().read_reply(body)
 
 
 def test_a_reply_without_calls_has_no_calls() -> None:
-    """A message without calls goes back without the key."""
+    """A message with an empty list of calls goes back without it."""
     turn = reader()
     turn.read_reply(reply({"role": "assistant", "content": "x", "tool_calls": []}))
     assert json.loads(turn.message()) == {"role": "assistant", "content": "x"}

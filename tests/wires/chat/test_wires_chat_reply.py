@@ -1,4 +1,4 @@
-"""Chat without streaming: one object over all turns, or the upstream's own bytes."""
+"""Chat without streaming: one object composed of all turns, or the upstream's own bytes."""
 
 import json
 import re
@@ -16,7 +16,7 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "details
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a call is the server's."""
+    """Return whether a call is the server's."""
     return name in SERVER
 
 
@@ -27,7 +27,7 @@ def call(call_id: str | None, name: str, arguments: str = "{}", **extra: Any) ->
 
 
 def body(content: Any = None, *calls: dict[str, Any], turn: int = 1, **fields: Any) -> dict[str, Any]:
-    """One upstream reply."""
+    """Return one upstream reply."""
     message = {"role": "assistant", "content": content, **fields.pop("message", {})}
     if calls:
         message["tool_calls"] = list(calls)
@@ -44,7 +44,7 @@ def body(content: Any = None, *calls: dict[str, Any], turn: int = 1, **fields: A
 def relay(
     *turns: dict[str, Any], reason: str | None = None, note: str = "", finish: str = "tool_calls", **how: Any
 ) -> tuple[dict[str, Any], ChatReplyWriter, bytes]:
-    """Run turns as the relay does; the reply, the writer, and the reply's bytes."""
+    """Run turns as the relay does; return the reply, the writer, and the reply's bytes."""
     seen = {key: how.pop(key) for key in ("trace",) if key in how}
     writer = ChatReplyWriter(ClientView("asked", is_hidden, **seen), **how)
     for number, turn in enumerate(turns):
@@ -74,14 +74,14 @@ def relay(
 
 
 def message(reply: dict[str, Any]) -> dict[str, Any]:
-    """The message of a reply."""
+    """Return the message of a reply."""
     found = reply["choices"][0]["message"]
     assert isinstance(found, dict)
     return found
 
 
 def test_no_server_call_no_change() -> None:
-    """Rule W2: a reply without a server call is handed on byte by byte."""
+    """Rule W2: a reply without a server call keeps its exact bytes."""
     for turn in (body("a"), body(None, call("a", "book")), {"odd": 1, "choices": 5}):
         _, writer, raw = relay(turn)
         assert raw == json.dumps(turn).encode()
@@ -89,7 +89,7 @@ def test_no_server_call_no_change() -> None:
 
 
 def test_two_turns_are_one_reply() -> None:
-    """Head of the first turn, everything else of the last, texts joined, usage summed."""
+    """The reply has the first turn's head, the last turn's fields, joined texts and summed usage."""
     reply, writer, _ = relay(
         body("Let me see.", call("a", "srv_time")), body("Noon.", turn=2, service_tier="t")
     )
@@ -125,12 +125,12 @@ def test_two_turns_are_one_reply() -> None:
     ],
 )
 def test_texts_of_turns_are_paragraphs(texts: tuple[Any, Any], joined: str | None) -> None:
-    """The texts of all turns, as paragraphs where they do not say so themselves."""
+    """The texts of turns become paragraphs, unless they already have whitespace between them."""
     assert message(relay(body(texts[0], call("a", "srv_time")), body(texts[1]))[0])["content"] == joined
 
 
 def test_reasoning_of_turns() -> None:
-    """Reasoning of all turns under its own name; other fields are the last turn's."""
+    """Reasoning of all turns is joined under each name; other fields come from the last turn."""
     first = body(
         None, call("a", "srv_time"), message={"reasoning": "a", "reasoning_content": "x", "other": 1}
     )
@@ -145,20 +145,20 @@ def test_reasoning_of_turns() -> None:
 
 
 def test_empty_reasoning_is_none() -> None:
-    """An empty reasoning of an earlier turn does not make up one for the last."""
+    """Empty reasoning of an earlier turn adds no field to the reply."""
     first = body(None, call("a", "srv_time"), message={"reasoning": "", "reasoning_content": 5})
     assert message(relay(first, body("b"))[0]) == {"role": "assistant", "content": "b"}
 
 
 def test_what_the_client_sees_so_far() -> None:
-    """The visible text is that of all turns, as paragraphs, and nothing at first."""
+    """The visible text is that of all turns, as paragraphs; it is empty at first."""
     writer = ChatReplyWriter(ClientView("m", is_hidden))
     assert (writer.visible, writer.client_ids()) == ("", {})
     assert relay(body("a", call("s", "srv_time")), body("b"))[1].visible == "a\n\nb"
 
 
 def test_a_hidden_turn_means_composing() -> None:
-    """Once a turn was hidden the reply is composed, even of a frame that says nothing."""
+    """After a hidden turn the writer composes the reply, even from a frame without events."""
     writer = ChatReplyWriter(ClientView("m", is_hidden))
     writer.write(Frame(b"x"))
     composing = [writer.composing]
@@ -181,7 +181,7 @@ def test_a_mixed_turn() -> None:
 
 
 def test_ids_are_fresh() -> None:
-    """An id of the request's history is made new, a blank one too, and both are remembered."""
+    """A used or missing call id is replaced, and the writer remembers the new one."""
     reply, writer, _ = relay(
         body(None, call("s", "srv_time")),
         body(None, call("a", "book"), call(None, "book", '{"x":1}'), turn=2),
@@ -194,7 +194,7 @@ def test_ids_are_fresh() -> None:
 
 
 def test_the_older_form() -> None:
-    """A legacy client call stays one, and so does its finish reason."""
+    """A legacy client call keeps its form and its finish reason."""
     legacy = {"function_call": {"name": "book", "arguments": '{"x":1}'}}
     reply, _, _ = relay(body(None, call("s", "srv_time")), body(None, message=legacy, finish="function_call"))
     assert message(reply) == {"role": "assistant", "content": None, **legacy}
@@ -206,7 +206,7 @@ def test_the_older_form() -> None:
 
 
 def test_a_legacy_server_call_on_the_last_turn() -> None:
-    """Rule W5: a legacy call that is not run is not shown either."""
+    """Rule W5: the client does not get a legacy server call that did not run."""
     last = body(None, message={"function_call": {"name": "srv_time", "arguments": "{}"}})
     reply, _, raw = relay(body("a", call("s", "srv_time")), last, reason="stop")
     assert message(reply) == {"role": "assistant", "content": "a"}
@@ -225,13 +225,13 @@ def test_a_custom_call() -> None:
     [(None, "length", "length"), ("stop", "tool_calls", "stop"), (None, None, "stop")],
 )
 def test_the_finish_reason(reason: str | None, said: str | None, told: str) -> None:
-    """The relay's word, else the upstream's, else ``stop``."""
+    """The finish reason is the relay's, else the upstream's, else ``stop``."""
     reply, _, _ = relay(body(None, call("s", "srv_time")), body("b", finish=said), reason=reason)
     assert reply["choices"][0]["finish_reason"] == told
 
 
 def test_a_server_call_on_the_last_turn() -> None:
-    """A call that is not run is not shown; the user has a note."""
+    """The client gets a note instead of a server call that did not run."""
     reply, _, raw = relay(
         body("a", call("s", "srv_time")),
         body(None, call("t", "srv_time"), turn=2),
@@ -246,7 +246,7 @@ def test_a_server_call_on_the_last_turn() -> None:
     "odd", [{"choices": []}, {"choices": 5}, {"choices": [5]}, {"choices": [{"message": 5}]}, {}]
 )
 def test_an_odd_last_turn(odd: dict[str, Any]) -> None:
-    """Section 0.1: whatever the upstream answered, id, object, model, role and finish reason are there."""
+    """Section 0.1: the reply has id, object, role and finish reason, whatever the upstream answered."""
     reply, _, _ = relay(body("a", call("s", "srv_time")), odd)
     assert message(reply) == {"role": "assistant", "content": "a"}
     assert (reply["object"], reply["id"], reply["choices"][0]["finish_reason"]) == (
@@ -258,7 +258,7 @@ def test_an_odd_last_turn(odd: dict[str, Any]) -> None:
 
 
 def test_a_head_that_never_comes() -> None:
-    """Section 0.1: a reply without id and model has a minted id and the name that was asked for."""
+    """Section 0.1: a reply without id and model gets a minted id and the requested model."""
     first = {"choices": body(None, call("s", "srv_time"))["choices"]}
     reply, _, _ = relay(first, {"choices": body("b")["choices"], "id": "", "model": None})
     assert re.fullmatch(r"chatcmpl-[A-Za-z0-9]{24}", reply["id"])
@@ -269,13 +269,13 @@ def test_a_head_that_never_comes() -> None:
 
 
 def test_groq_usage_counts() -> None:
-    """Usage in Groq's own place counts."""
+    """Usage in Groq's own field counts."""
     first = body(None, call("s", "srv_time"), x_groq={"usage": {"total_tokens": 1}}, usage=None)
     assert relay(first, body("b"))[0]["usage"]["total_tokens"] == 6
 
 
 def test_json_is_never_two_texts() -> None:
-    """With ``response_format`` only the last turn's text is shown, and no words of the proxy's."""
+    """With ``response_format`` the client gets only the last turn's text, without notes and status lines."""
     reply, _, _ = relay(
         body('{"a":1}', call("s", "srv_time")),
         body('{"b":2}'),
@@ -288,7 +288,7 @@ def test_json_is_never_two_texts() -> None:
 
 @pytest.mark.parametrize("trace", ["silent", "reasoning", "status", "events"])
 def test_traces(trace: Trace) -> None:
-    """Rule W5: a server call is shown as far as was asked, redacted."""
+    """Rule W5: the trace mode decides how a server call is shown; private values are always redacted."""
     reply, _, raw = relay(body("a", call("s", "srv_time", '{"secret":1}')), body("b"), trace=trace)
     assert b"secret" not in raw
     line = "srv_time(z=1): done in 0 ms"
@@ -300,7 +300,7 @@ def test_traces(trace: Trace) -> None:
 
 
 def test_nothing_to_keep_alive() -> None:
-    """A reply that is one object has no keep-alives."""
+    """A reply that is not streamed has no keep-alives."""
     writer = ChatReplyWriter(ClientView("m", is_hidden))
     assert writer.keep_alive() == b""
     assert writer.tool_started(ToolCall("a", "srv_time", "{}", 0), None) == b""
@@ -309,6 +309,6 @@ def test_nothing_to_keep_alive() -> None:
 
 
 def test_failing() -> None:
-    """E1: a failure is OpenAI's error object."""
+    """E1: a failure becomes OpenAI's error object."""
     raw = ChatReplyWriter(ClientView("m", is_hidden)).fail("no", type="t", code="c")
     assert json.loads(raw) == {"error": {"message": "no", "type": "t", "param": None, "code": "c"}}

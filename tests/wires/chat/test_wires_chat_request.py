@@ -1,4 +1,4 @@
-"""What a client asked for on the Chat wire, and what is wrong with it."""
+"""Chat requests: what the proxy reads from them, and which mistakes it refuses."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from proxy.wires.chat.request import ChatRequest, declared_name, parse_chat_requ
 
 
 def parse(*messages: Any, **fields: Any) -> ChatRequest:
-    """A request of these messages."""
+    """Return a request with these messages."""
     return parse_chat_request({"model": "m", "messages": list(messages), **fields})
 
 
 def function(name: Any) -> dict[str, Any]:
-    """A declared function."""
+    """Return a declared function."""
     return {"type": "function", "function": {"name": name}}
 
 
@@ -22,7 +22,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def test_what_a_plain_request_says() -> None:
-    """A request that says nothing of tools, streaming or choices."""
+    """A request without tools, streaming and choices has these defaults."""
     request = parse(USER)
     assert (request.model, request.stream, request.declared, request.choices) == ("m", False, (), 1)
     assert (request.tools_forbidden, request.forced, request.wants_usage) == (False, None, False)
@@ -44,7 +44,7 @@ def test_what_a_plain_request_says() -> None:
     ],
 )
 def test_a_request_without_its_parts(payload: dict[str, Any], param: str) -> None:
-    """Rule E1: what is missing is a 400 that names the field."""
+    """Rule E1: a missing or invalid part is a 400 that names the field."""
     with pytest.raises(RequestError) as error:
         parse_chat_request(payload)
     assert (error.value.status, error.value.param) == (400, param)
@@ -67,7 +67,7 @@ def test_a_request_without_its_parts(payload: dict[str, Any], param: str) -> Non
     ],
 )
 def test_declared_tools(fields: dict[str, Any], declared: tuple[str, ...], legacy: bool) -> None:
-    """Declared names in order, of both forms; what has no name is the upstream's to judge."""
+    """Declared names are read in order, in both forms; a tool without a name is left to the upstream."""
     request = parse(USER, **fields)
     assert (request.declared, request.legacy) == (declared, legacy)
 
@@ -80,7 +80,7 @@ def test_declared_tools(fields: dict[str, Any], declared: tuple[str, ...], legac
     ],
 )
 def test_one_name_twice(fields: dict[str, Any], param: str) -> None:
-    """One name twice is a 400 that says where."""
+    """A name that is declared twice is a 400 that names the place."""
     with pytest.raises(RequestError, match="'a' is declared twice") as error:
         parse(USER, **fields)
     assert (error.value.status, error.value.param) == (400, param)
@@ -89,14 +89,14 @@ def test_one_name_twice(fields: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize("field", ["tools", "functions"])
 @pytest.mark.parametrize("given", ["x", "", {}, {"a": 1}, 5, False])
 def test_tools_that_are_no_list(field: str, given: Any) -> None:
-    """Rule E1: they are a 400 that names the field, since ours would go upstream in their place."""
+    """Rule E1: tools that are not a list are a 400, since server tools would otherwise replace them."""
     with pytest.raises(RequestError, match="must be a list") as error:
         parse(USER, **{field: given})
     assert (error.value.status, error.value.param) == (400, field)
 
 
 def test_declared_name_of_each_form() -> None:
-    """The name stands in the function, in the custom tool, or at the top of the older form."""
+    """The name is in the function, in the custom tool, or at the top of the legacy form."""
     assert declared_name(function("a")) == "a"
     assert declared_name({"custom": {"name": "a"}}) == "a"
     assert declared_name({"name": "a"}) is None
@@ -124,13 +124,13 @@ def test_declared_name_of_each_form() -> None:
     ],
 )
 def test_tool_choice(choice: Any, forbidden: bool, forced: set[str] | None) -> None:
-    """Which tools a choice forces, and whether it rules all of them out."""
+    """The request knows which tools a choice forces, and whether it forbids all."""
     request = parse(USER, tool_choice=choice)
     assert (request.tools_forbidden, request.forced) == (forbidden, forced)
 
 
 def test_the_older_choice() -> None:
-    """The older form has its own choice, and the newer one's does not count there."""
+    """Legacy functions use ``function_call`` and ignore ``tool_choice``, and tools do the opposite."""
     request = parse(USER, functions=[{"name": "a"}], function_call={"name": "a"}, tool_choice="none")
     assert (request.tools_forbidden, request.forced) == (False, frozenset({"a"}))
     assert parse(USER, functions=[{"name": "a"}], function_call="none").tools_forbidden
@@ -150,7 +150,7 @@ def test_the_older_choice() -> None:
     ],
 )
 def test_flags(fields: dict[str, Any], stream: bool, usage: bool, json_mode: bool, choices: int) -> None:
-    """Only the values that the API knows count."""
+    """Only valid values of these fields count."""
     request = parse(USER, **fields)
     assert (request.stream, request.wants_usage, request.wants_json, request.choices) == (
         stream,
@@ -170,32 +170,32 @@ def test_flags(fields: dict[str, Any], stream: bool, usage: bool, json_mode: boo
     ],
 )
 def test_preview(content: Any, preview: str) -> None:
-    """The beginning of the newest user text, for a person who watches."""
+    """The preview is the beginning of the last user text."""
     later = {"role": "assistant", "content": "no"}
     assert parse(USER, {"role": "user", "content": content}, later).preview == preview
 
 
 def test_no_preview() -> None:
-    """A conversation without a user has none."""
+    """A conversation without a user message has an empty preview."""
     assert parse({"role": "system", "content": "x"}).preview == ""
 
 
-# Tool results that answer nothing.
+# Tool results without a matching call.
 
 
 def assistant(*ids: Any, name: str = "book", **fields: Any) -> dict[str, Any]:
-    """An assistant message that calls."""
+    """Return an assistant message with calls."""
     calls = [{"id": call_id, "type": "function", "function": {"name": name}} for call_id in ids]
     return {"role": "assistant", "content": None, "tool_calls": calls, **fields}
 
 
 def result(call_id: Any) -> dict[str, Any]:
-    """A result."""
+    """Return a result."""
     return {"role": "tool", "tool_call_id": call_id, "content": "x"}
 
 
 def check(*messages: dict[str, Any]) -> None:
-    """Check a history in which ``core__`` names are ours."""
+    """Check a history in which names that begin with ``core__`` are server tools."""
     parse(*messages).check_history(lambda name: name.startswith("core__"))
 
 
@@ -218,7 +218,7 @@ LONG = "x" * 128
     ],
 )
 def test_histories_that_hold(messages: list[dict[str, Any]]) -> None:
-    """Every result answers one call of the message before it; ids may repeat from message to message."""
+    """A history is valid if each result belongs to one call of the message before; ids may repeat later."""
     check(*messages)
 
 
@@ -249,7 +249,7 @@ def test_histories_that_hold(messages: list[dict[str, Any]]) -> None:
     ],
 )
 def test_results_that_answer_nothing(messages: list[dict[str, Any]], position: int, why: str) -> None:
-    """Rule E1: an orphan, doubled, nameless, overlong or foreign result is a 400 naming the message."""
+    """Rule E1: a result without its call, repeated, nameless, too long or of a server call is a 400."""
     with pytest.raises(RequestError, match=why) as error:
         check(*messages)
     param = f"messages[{position}].tool_call_id"
@@ -259,7 +259,7 @@ def test_results_that_answer_nothing(messages: list[dict[str, Any]], position: i
 
 @pytest.mark.parametrize("name", ["core__time", "book"])
 def test_a_function_message_answers_none_of_ours(name: str) -> None:
-    """Rule E1: the older form of a result is no way to answer a server tool's call either."""
+    """Rule E1: a client cannot answer a server tool's call in the legacy form either."""
     called = {"role": "assistant", "function_call": {"name": "core__time", "arguments": "{}"}}
     with pytest.raises(RequestError, match="only the proxy") as error:
         check(USER, called, {"role": "function", "name": name, "content": "x"})
@@ -267,7 +267,7 @@ def test_a_function_message_answers_none_of_ours(name: str) -> None:
 
 
 def test_returned_calls() -> None:
-    """Where the client's history holds calls, and which."""
+    """The request knows which messages of the history have calls, and their ids."""
     odd = {"role": "assistant", "tool_calls": [5, {"id": 5}]}
     user = assistant("z") | {"role": "user"}
     request = parse(USER, assistant("a", "b"), result("a"), odd, user, assistant("a"))
@@ -276,15 +276,15 @@ def test_returned_calls() -> None:
 
 
 def test_used_ids() -> None:
-    """Every call id of the history is known."""
+    """The request knows every call id of the history."""
     assert parse(USER, assistant("a", "b"), result("c"), assistant("a")).used_ids() == {"a", "b"}
 
 
-# The same conversation.
+# Keys of conversations.
 
 
 def key(*messages: dict[str, Any], caller: str = "k", ids: Any = ("a",), upto: int | None = None) -> str:
-    """The digest of a conversation."""
+    """Return the key of a conversation."""
     return parse(*messages).conversation_key(caller, ids, upto)
 
 
@@ -329,7 +329,7 @@ CALLS = {"id": "a", "type": "function", "function": {"name": "book", "arguments"
     ],
 )
 def test_libraries_echo_a_message_each_in_its_way(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """A message is the same whoever sends it back: nulls, order, spacing and parts do not count."""
+    """Nulls, order, spaces and the form of parts do not change the key of a message."""
     assert key(USER, one) == key(USER, other)
 
 
@@ -351,12 +351,12 @@ def test_libraries_echo_a_message_each_in_its_way(one: dict[str, Any], other: di
     ],
 )
 def test_what_tells_messages_apart(other: dict[str, Any]) -> None:
-    """Role, content, calls, name and what a result answers make a message."""
+    """Role, content, calls, name and the id that a result answers change the key."""
     assert key({"role": "assistant", "content": "x"}) != key(other)
 
 
 def test_legacy_calls_are_told_apart() -> None:
-    """Name and arguments make a legacy call."""
+    """Name and arguments of a legacy call change the key."""
     calls = [("f", "{}"), ("g", "{}"), ("f", "[]"), ("f", None)]
     keys = {key({"role": "assistant", "function_call": {"name": n, "arguments": a}}) for n, a in calls}
     assert len(keys) == len(calls)
@@ -374,14 +374,14 @@ def test_legacy_calls_are_told_apart() -> None:
     ],
 )
 def test_what_tells_calls_apart(changed: dict[str, Any]) -> None:
-    """Id, name and arguments make a call."""
+    """Id, name and arguments of a call change the key."""
     assert key({"role": "assistant", "tool_calls": [CALLS]}) != key(
         {"role": "assistant", "tool_calls": [{**CALLS, **changed}]}
     )
 
 
 def test_custom_calls_are_told_apart() -> None:
-    """A custom call's input counts."""
+    """The input of a custom call changes the key."""
 
     def custom(text: str) -> dict[str, Any]:
         return {"role": "assistant", "tool_calls": [{"id": "a", "custom": {"name": "c", "input": text}}]}
@@ -390,7 +390,7 @@ def test_custom_calls_are_told_apart() -> None:
 
 
 def test_what_tells_conversations_apart() -> None:
-    """Caller, the exact set of ids, and every message in order; of ids only the set counts."""
+    """Caller, ids and messages in their order change the key; the order of the ids does not."""
     base = key(USER, ids=("a", "b"))
     assert base == key(USER, ids=("b", "a"))
     others = [
@@ -406,13 +406,13 @@ def test_what_tells_conversations_apart() -> None:
 
 
 def test_only_what_came_before_counts() -> None:
-    """``upto`` bounds the conversation that is meant."""
+    """The key covers only the messages before ``upto``."""
     assert key(USER, assistant("a"), result("a"), upto=1) == key(USER)
     assert key(USER, USER, upto=None) != key(USER)
 
 
 def test_odd_text_has_a_digest() -> None:
-    """Half a surrogate pair in an id and arguments too deep to write do not end the process."""
+    """A lone surrogate in an id, and arguments that are nested too deeply, do not crash the process."""
     deep = "[" * 400 + "]" * 400
     call = {"id": "a", "function": {"name": "book", "arguments": deep}}
     assert key({"role": "assistant", "tool_calls": [call]}, ids=("\ud800",)) != key(USER)

@@ -1,4 +1,4 @@
-"""The client's stream over all turns: forwarded while it can be, composed from the first server call on."""
+"""The client's stream over all turns: forwarded at first, and composed from the first server call on."""
 
 import json
 import random
@@ -28,12 +28,12 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a call is the server's, or nobody's."""
+    """Return whether a call is the server's, or of an unknown tool."""
     return name not in CLIENT
 
 
 def chunk(delta: dict[str, Any] | None = None, *, turn: int = 1, **fields: Any) -> dict[str, Any]:
-    """One chunk of a well-behaved upstream."""
+    """Return one chunk of a well-behaved upstream."""
     choice = {"index": 0, "delta": delta or {}, "finish_reason": fields.pop("finish", None)}
     head = {"id": f"up{turn}", "object": "chat.completion.chunk", "created": 1700 + turn, "model": "m"}
     return {**head, "choices": [choice], **fields}
@@ -42,7 +42,7 @@ def chunk(delta: dict[str, Any] | None = None, *, turn: int = 1, **fields: Any) 
 def fragment(
     index: int, call_id: str | None, name: str | None, arguments: str = "", **extra: Any
 ) -> dict[str, Any]:
-    """One piece of a call, as OpenAI sends it."""
+    """Return one piece of a call, as OpenAI sends it."""
     function: dict[str, Any] = {"arguments": arguments}
     if name is not None:
         function["name"] = name
@@ -53,14 +53,14 @@ def fragment(
 
 
 def encoded(*payloads: dict[str, Any] | bytes, done: bool = True) -> bytes:
-    """A stream of these chunks; bytes stand for themselves."""
+    """Return a stream of these chunks; bytes are used unchanged."""
     parts = [p if isinstance(p, bytes) else b"data: " + json.dumps(p).encode() + b"\n\n" for p in payloads]
     return b"".join(parts) + (END_MARK if done else b"")
 
 
 @dataclass
 class Relayed:
-    """What came of a run: the pieces the client got, and what is told about it."""
+    """The result of a run: the pieces for the client, the calls, and the ids."""
 
     pieces: list[bytes]
     writer: ChatStreamWriter
@@ -74,7 +74,7 @@ class Relayed:
         return b"".join(self.pieces)
 
     def read(self, **how: Any) -> Reading:
-        """The stream as a strict client reads it."""
+        """Return the stream as a strict client reads it."""
         how = {"wants_usage": False, "hidden": SERVER, **how}
         return check_chat_stream(self.body, **how)
 
@@ -139,13 +139,13 @@ def relay(
 
 
 def text_turn(*texts: str, turn: int = 1, finish: str = "stop", **last: Any) -> bytes:
-    """A turn that answers in words."""
+    """Return a turn that answers with text."""
     parts = [chunk({"content": text}, turn=turn) for text in texts]
     return encoded(chunk({"role": "assistant"}, turn=turn), *parts, chunk(turn=turn, finish=finish, **last))
 
 
 def call_turn(*names: str, turn: int = 1, text: str = "", usage: dict[str, Any] | None = None) -> bytes:
-    """A turn that calls tools, in order, after a word or two."""
+    """Return a turn that calls tools in order, after some text."""
     parts = [chunk({"content": text}, turn=turn)] if text else []
     for index, name in enumerate(names):
         parts.append(chunk(fragment(index, f"id{turn}.{index}", name), turn=turn))
@@ -164,7 +164,7 @@ def call_turn(*names: str, turn: int = 1, text: str = "", usage: dict[str, Any] 
 
 @pytest.mark.parametrize("size", [None, 1, 7, 64])
 def test_no_server_call_no_change(size: int | None) -> None:
-    """Rule W2: where no server tool is called the client gets the upstream's bytes, odd ones too."""
+    """Rule W2: without a server call the client gets the upstream's exact bytes, even odd ones."""
     for stream in (
         text_turn("a", "b"),
         call_turn("book"),
@@ -187,7 +187,7 @@ def test_no_server_call_no_change(size: int | None) -> None:
 
 @pytest.mark.parametrize("end", [b"", b"data: [DONE]", b'data: {"choices":[]}\n'])
 def test_a_missing_end_mark_is_added(end: bytes) -> None:
-    """Rule W3: a forwarded stream without its end mark gets one, and a half event is made whole."""
+    """Rule W3: the writer completes a half event, and adds an end mark to a stream without one."""
     stream = encoded(chunk({"content": "a"}), end, done=False)
     body = relay(stream).body
     assert body.startswith(stream)
@@ -196,27 +196,27 @@ def test_a_missing_end_mark_is_added(end: bytes) -> None:
 
 
 def test_forwarded_at_once() -> None:
-    """Rule W6: text leaves with the frame that brings it."""
+    """Rule W6: each event leaves as soon as it has come."""
     stream = text_turn("a", "b")
     assert [piece for piece in relay(stream).pieces if piece] == [e.raw for e in SSEParser().feed(stream)]
 
 
 def test_a_client_call_leaves_at_once() -> None:
-    """A client call whose name is certain is not held back."""
+    """The writer does not hold a client call whose name is certain."""
     relayed = relay(call_turn("book_flight"))
     assert all(relayed.pieces[:6])
     assert relayed.ids == {"id1.0": "id1.0"}
 
 
 def test_a_legacy_client_call_leaves_at_once() -> None:
-    """A legacy call has no id to repair, so that nothing waits."""
+    """A legacy call has no id that may need a repair, so nothing is held."""
     legacy = [{"name": "book_flight", "arguments": ""}, {"arguments": "{}"}]
     relayed = relay(encoded(*[chunk({"function_call": call}) for call in legacy]))
     assert all(relayed.pieces[:3])
 
 
 def test_a_client_call_without_id_waits_for_its_turn() -> None:
-    """Rule W8: a repaired id keeps all that follows back, and the bytes are the upstream's in the end."""
+    """Rule W8: a call without an id holds back what follows until the turn ends; the bytes stay."""
     stream = encoded(
         chunk(fragment(0, "", "book_flight", "{}")), chunk({"content": "a"}), chunk(finish="stop")
     )
@@ -225,7 +225,7 @@ def test_a_client_call_without_id_waits_for_its_turn() -> None:
 
 
 def test_an_undecided_call_is_held() -> None:
-    """Rule W5: no piece of a call leaves while its owner is uncertain, not even with a comment."""
+    """Rule W5: the writer holds every piece of a call, and comments, while its owner is uncertain."""
     head = encoded(chunk({"role": "assistant"}), done=False)
     stream = head + encoded(chunk(fragment(0, "a", "srv_time")), b": ping\n\n", done=False)
     writer = ChatStreamWriter(ClientView("m", is_hidden))
@@ -238,7 +238,7 @@ def test_an_undecided_call_is_held() -> None:
 
 
 def test_an_undecided_client_call_is_let_go() -> None:
-    """A call that turns out to be the client's leaves with the very bytes it came in."""
+    """A held call that turns out to be the client's leaves with its exact bytes."""
     stream = encoded(
         chunk(fragment(0, "a", "book")),
         chunk({"content": "x"}),
@@ -251,13 +251,13 @@ def test_an_undecided_client_call_is_let_go() -> None:
 
 
 def test_a_call_that_is_certain_only_at_the_end() -> None:
-    """A call that could have become another is let go with its turn."""
+    """A client call that is uncertain to the end leaves when its turn ends."""
     stream = encoded(chunk(fragment(0, "a", "book")), chunk(finish="tool_calls"))
     assert relay(stream).body == stream
 
 
 def test_too_much_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is held back has a bound."""
+    """The bytes that the writer holds have a limit; forwarded text has none."""
     monkeypatch.setattr(held_module, "_MAX_BYTES", 300)
     with pytest.raises(FrameTooLarge, match="300 bytes"):
         relay(text_turn("a", "b"), last_text_only=True)
@@ -265,7 +265,7 @@ def test_too_much_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As much as the bound is held, not a byte more."""
+    """The writer may hold exactly as many bytes as the limit."""
     stream = text_turn("a")
     monkeypatch.setattr(held_module, "_MAX_BYTES", len(stream))
     assert relay(stream, last_text_only=True).body == stream
@@ -275,19 +275,19 @@ def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_bound_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was let go is no longer held."""
+    """Bytes that have left no longer count for the limit."""
     calls = [[fragment(n, f"i{n}", "book"), fragment(n, None, None, "{")] for n in range(9)]
     stream = encoded(*[chunk(piece) for call in calls for piece in call], chunk(finish="tool_calls"))
     monkeypatch.setattr(held_module, "_MAX_BYTES", 600)
     assert relay(stream).body == stream
 
 
-# Usage that only we asked for.
+# Usage that only the proxy asked for.
 
 
 @pytest.mark.parametrize("dump", [lambda p: json.dumps(p), lambda p: json.dumps(p, separators=(",", ":"))])
 def test_usage_nobody_asked_for_is_taken_out(dump: Any) -> None:
-    """Rule W2: null keys and the usage chunk that our own asking put in are taken out, byte by byte."""
+    """Rule W2: the writer removes null keys and the usage chunk that the client did not ask for."""
 
     def raw(payload: dict[str, Any]) -> bytes:
         return f"data: {dump(payload)}\n\n".encode()
@@ -300,14 +300,14 @@ def test_usage_nobody_asked_for_is_taken_out(dump: Any) -> None:
 
 
 def test_numbers_stay_as_they_are_where_usage_is_taken_out() -> None:
-    """Rule W2: the null key goes and no other byte."""
+    """Rule W2: the writer removes the null key and no other byte."""
     for before, after in ((b',"usage":null', b""), (b', "usage": null', b"")):
         raw = b'data: {"choices":[{"delta":{"content":"a"}}],"x":1.00' + before + b"}\n\n"
         assert relay(encoded(raw), usage_was_added=True).body == encoded(raw.replace(before, after))
 
 
 def test_usage_in_other_places_is_taken_out() -> None:
-    """Rule W2: usage beside choices goes, and so does a null key that stands first."""
+    """Rule W2: the writer removes usage in a chunk with choices, and a null key that comes first."""
     first = {"usage": None, **chunk({"role": "assistant", "content": "a"})}
     stream = encoded(first, chunk({"content": "b"}, usage=USAGE), chunk(finish="stop"))
     relayed = relay(stream, usage_was_added=True)
@@ -316,7 +316,7 @@ def test_usage_in_other_places_is_taken_out() -> None:
 
 
 def test_what_has_no_usage_is_not_touched() -> None:
-    """Rule W2: filtering changes nothing else."""
+    """Rule W2: the filter does not change chunks without usage."""
     stream = encoded(chunk({"content": "a"}), b": ping\n\n", chunk(finish="stop"))
     assert relay(stream, usage_was_added=True).body == stream
 
@@ -325,7 +325,7 @@ def test_what_has_no_usage_is_not_touched() -> None:
 
 
 def test_two_turns_are_one_stream() -> None:
-    """Rule W4: one id, role, model and finish reason; rule W3: one end mark; rule W5: no call."""
+    """Rule W4: two turns give one id, role and finish reason; rule W3: one end mark; rule W5: no call."""
     relayed = relay(call_turn("srv_time", text="Let me see."), text_turn("It is", " noon.", turn=2))
     read = relayed.read()
     assert read.text == relayed.writer.visible == "Let me see.\n\nIt is noon."
@@ -335,7 +335,7 @@ def test_two_turns_are_one_stream() -> None:
 
 
 def test_ids_that_change_with_every_chunk() -> None:
-    """The first id that the client saw is the stream's, with its time and model."""
+    """The composed stream keeps the first id that the client got."""
     first = [
         chunk({"role": "assistant", "content": "a"}),
         chunk(fragment(0, "a", "srv_weather", "{}"), turn=7),
@@ -344,7 +344,7 @@ def test_ids_that_change_with_every_chunk() -> None:
 
 
 def test_role_and_id_in_different_chunks() -> None:
-    """Rule W4: role and id are noted whichever comes first."""
+    """Rule W4: the stream has one role and one id, whichever of them comes first."""
     call = chunk(fragment(0, "a", "srv_weather", "{}"), turn=7)
     bare = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}
     shown = relay(encoded(bare, chunk({"content": "a"}), call), text_turn("b", turn=2)).chunks()
@@ -356,7 +356,7 @@ def test_role_and_id_in_different_chunks() -> None:
 
 
 def test_a_hidden_turn_means_composing() -> None:
-    """Once a turn was hidden the upstream's bytes are no longer the client's."""
+    """After a hidden turn the writer composes the stream."""
     writer = ChatStreamWriter(ClientView("m", is_hidden))
     assert not writer.composing
     assert writer.turn_ended("hidden") == b""
@@ -374,13 +374,13 @@ def test_a_hidden_turn_means_composing() -> None:
     ],
 )
 def test_texts_of_turns_are_paragraphs(texts: tuple[str, str], joined: str) -> None:
-    """Two turns' texts are two paragraphs where they do not say so themselves."""
+    """The texts of two turns become paragraphs, unless they already have whitespace between them."""
     first = call_turn("srv_time", text=texts[0])
     assert relay(first, text_turn(texts[1], "!", turn=2)).read().text == joined + "!"
 
 
 def test_texts_of_three_turns() -> None:
-    """Each turn is a paragraph, also after one that said nothing."""
+    """Each turn's text is a paragraph, also after a turn without text."""
     relayed = relay(
         call_turn("srv_time", text="a"),
         call_turn("srv_time", turn=2),
@@ -394,7 +394,7 @@ def test_texts_of_three_turns() -> None:
 
 
 def test_an_empty_piece_is_no_paragraph() -> None:
-    """A turn that opens with empty content is still set off when its text comes."""
+    """The paragraph break comes before a turn's first text that is not empty."""
     second = encoded(chunk({"content": ""}, turn=2), chunk({"content": "b"}, turn=2), chunk(finish="stop"))
     assert relay(call_turn("srv_time", text="a"), second).read().text == "a\n\nb"
     silent = encoded(chunk({"content": ""}, turn=2), chunk(finish="stop", turn=2))
@@ -402,7 +402,7 @@ def test_an_empty_piece_is_no_paragraph() -> None:
 
 
 def test_citations_of_several_turns_keep_their_places() -> None:
-    """Their indices count in all that the client was told, and their numbers go on."""
+    """Citations of later turns are moved to fit the whole text, and are numbered on."""
 
     def noted(turn: int) -> dict[str, Any]:
         said = {"url": "https://example.com", "title": "", "start_index": 1, "end_index": 3}
@@ -423,7 +423,7 @@ def test_citations_of_several_turns_keep_their_places() -> None:
 
 
 def test_text_in_parts_is_a_paragraph() -> None:
-    """Content as a list of parts goes out as a list, set off from the turn before."""
+    """Content as a list of parts stays a list, with a paragraph break before it."""
     parts = [{"type": "text", "text": "b"}]
     relayed = relay(
         call_turn("srv_time", text="a"),
@@ -436,7 +436,7 @@ def test_text_in_parts_is_a_paragraph() -> None:
 
 
 def test_an_empty_list_of_parts() -> None:
-    """Content that is an empty list is nothing to show."""
+    """A delta with an empty list as content is not shown."""
     relayed = relay(
         call_turn("srv_time"), encoded(chunk({"content": []}, turn=2), chunk(finish="stop", turn=2))
     )
@@ -444,7 +444,7 @@ def test_an_empty_list_of_parts() -> None:
 
 
 def test_a_server_call_first_then_the_role() -> None:
-    """Rule W4: a turn that begins with its call has no role yet; the first chunk that is shown brings it."""
+    """Rule W4: if the first turn shows nothing, the first chunk that is shown has the role."""
     first = encoded(chunk(fragment(0, "a", "srv_weather", "{}")), chunk(finish="tool_calls"))
     relayed = relay(first, text_turn("b", turn=2))
     read = relayed.read()
@@ -453,7 +453,7 @@ def test_a_server_call_first_then_the_role() -> None:
 
 
 def test_a_blank_head() -> None:
-    """Azure's opening chunk names nothing; the first one with an id does."""
+    """The stream takes its head from the first chunk with an id; Azure's first chunk has a blank one."""
     azure = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": [1]}
     relayed = relay(encoded(azure, chunk(fragment(0, "a", "srv_weather", "{}"))), text_turn("b", turn=2))
     read = check_chat_stream(relayed.body, wants_usage=False, hidden=SERVER, forwarded=1)
@@ -461,7 +461,7 @@ def test_a_blank_head() -> None:
 
 
 def test_a_head_that_never_comes() -> None:
-    """An upstream without ids gets a minted one, the time of day and the name that was asked for."""
+    """Without an id upstream, the stream gets a minted id, the current time and the requested model."""
     bare = {
         "choices": [{"index": 0, "delta": fragment(0, "a", "srv_weather", "{}")}],
         "created": True,
@@ -480,7 +480,7 @@ def test_a_head_that_never_comes() -> None:
 
 
 def test_a_head_with_half_of_it() -> None:
-    """What the first chunk with an id does not say is filled in."""
+    """The writer fills in what the first chunk with an id does not have."""
     for head in ({}, {"created": -5, "model": ""}, {"created": "1", "model": None}):
         bare = {"id": "x", "choices": [{"delta": fragment(0, "a", "srv_weather", "{}")}], **head}
         read = relay(encoded(bare), text_turn("b")).read()
@@ -488,7 +488,7 @@ def test_a_head_with_half_of_it() -> None:
 
 
 def test_unknown_fields_are_shown() -> None:
-    """Fields of a chunk, a choice and a delta that nobody knows pass; blank ones do not."""
+    """Unknown fields of a chunk, a choice and a delta are kept, and null ones of a chunk are dropped."""
     payload = chunk({"content": "b", "reasoning": "r", "refusal": None}, turn=2, x_groq={"id": 1}, error=None)
     payload["choices"][0] |= {"logprobs": {"content": [1]}, "native_finish_reason": "x"}
     payload |= {"service_tier": "t", "system_fingerprint": "f", "usage": None}
@@ -513,7 +513,7 @@ def test_unknown_fields_are_shown() -> None:
 
 
 def test_a_chunk_of_nothing_is_not_shown() -> None:
-    """Empty deltas, usage, and what is no chunk go; comments stay."""
+    """The writer drops chunks without content, and keeps comments."""
     quiet = [
         chunk({"content": "", "refusal": None}, turn=2),
         chunk(turn=2),
@@ -528,21 +528,21 @@ def test_a_chunk_of_nothing_is_not_shown() -> None:
 
 
 def test_chunks_without_choices_are_shown_for_what_else_they_say() -> None:
-    """A chunk that has only fields nobody knows is shown with an empty delta."""
+    """A chunk with only unknown fields is shown with an empty delta."""
     relayed = relay(call_turn("srv_time"), encoded({"choices": [], "citations": [1]}, chunk(finish="stop")))
     shown = relayed.chunks()[1]
     assert (shown["citations"], shown["choices"][0]["delta"]) == ([1], {})
 
 
 def test_only_the_first_choice_is_shown() -> None:
-    """A second choice, which nobody asked for, is left out."""
+    """The client gets only the first choice."""
     payload = chunk({"content": "mine"}, turn=2)
     payload["choices"].insert(0, {"index": 1, "delta": {"content": "other"}})
     assert relay(call_turn("srv_time"), encoded(payload, chunk(finish="stop"))).read().text == "mine"
 
 
 def test_messages_instead_of_deltas_are_shown() -> None:
-    """A gateway that streams ``message`` is composed all the same; ``delta`` wins where both are."""
+    """The writer accepts ``message`` instead of ``delta``, and prefers ``delta``."""
     second = encoded(
         {"choices": [{"message": {"role": "assistant", "content": "b"}}]},
         {"choices": [{"delta": {"content": "c"}, "message": {"content": "x"}}]},
@@ -560,19 +560,19 @@ def test_messages_instead_of_deltas_are_shown() -> None:
 
 @pytest.mark.parametrize("finish", ["stop", "length", "content_filter"])
 def test_the_last_turn_says_why(finish: str) -> None:
-    """The finish reason is the last turn's."""
+    """The composed stream has the finish reason of the last turn."""
     assert relay(call_turn("srv_time"), text_turn("b", turn=2, finish=finish)).read().finish == finish
 
 
 def test_a_finish_reason_is_made_up_where_none_came() -> None:
-    """Rule W4: a composed stream has one finish reason, ``stop`` where the upstream gave none."""
+    """Rule W4: a composed stream has one finish reason, ``stop`` if the upstream gave none."""
     assert relay(call_turn("srv_time"), encoded(chunk({"content": "b"}, turn=2))).read().finish == "stop"
     relayed = relay(call_turn("srv_time"), text_turn("b", turn=2, finish="tool_calls"), reason="stop")
     assert relayed.read().finish == "stop"
 
 
 def test_the_finish_chunk_keeps_what_else_it_said() -> None:
-    """Tier, fingerprint, filter results of the last turn's finish stay; another reason's name goes."""
+    """The last chunk keeps the other fields of the last turn's finish, if they fit its reason."""
     last = chunk(finish="stop", turn=2, service_tier="t", system_fingerprint="f", x="y")
     last["choices"][0] |= {"content_filter_results": {"a": 1}, "native_finish_reason": "STOP"}
     for reason, native in ((None, True), ("length", False)):
@@ -583,13 +583,13 @@ def test_the_finish_chunk_keeps_what_else_it_said() -> None:
 
 
 def test_a_hidden_finish_is_forgotten() -> None:
-    """What an earlier turn's finish said is not said at the end."""
+    """The last chunk has no fields of an earlier turn's finish."""
     first = encoded(chunk(fragment(0, "a", "srv_weather", "{}"), finish="tool_calls", x="old"))
     assert "x" not in relay(first, encoded(chunk({"content": "b"}, turn=2))).chunks()[-1]
 
 
 def test_finish_and_text_in_one_chunk() -> None:
-    """Text beside the finish reason goes first; its log probabilities are said once."""
+    """Text next to the finish reason goes first, with its log probabilities."""
     last = chunk({"content": "b"}, turn=2, finish="stop", x="y")
     last["choices"][0]["logprobs"] = {"content": [1]}
     text, finish = relay(call_turn("srv_time"), encoded(last)).chunks()[-2:]
@@ -602,12 +602,12 @@ def test_finish_and_text_in_one_chunk() -> None:
 
 
 def usage_of(relayed: Relayed) -> Any:
-    """The usage at the end of a stream."""
+    """Return the usage at the end of a stream."""
     return relayed.chunks()[-1].get("usage")
 
 
 def test_usage_is_the_sum_of_all_turns() -> None:
-    """Rule W4: usage is one last chunk with the sum, nested fields too, for a client that asked."""
+    """Rule W4: a client that asked for usage gets one last chunk with the sum, also of nested fields."""
     first = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 9, "details": {"a": 1, "b": None}}
     second = {"prompt_tokens": 10, "completion_tokens": 20, "total_tokens": 30, "details": {"a": 2, "c": 0.5}}
     last = encoded(
@@ -629,14 +629,14 @@ def test_usage_is_the_sum_of_all_turns() -> None:
 
 
 def test_usage_that_nobody_asked_for() -> None:
-    """Rule W4: usage that was not asked for is not in the stream."""
+    """Rule W4: a client that did not ask for usage gets none."""
     relayed = relay(call_turn("srv_time"), text_turn("b", turn=2, usage=USAGE))
     relayed.read()
     assert b"usage" not in relayed.body
 
 
 def test_cumulative_usage_counts_once() -> None:
-    """Usage in every chunk is the count so far; the last of each turn counts."""
+    """If every chunk has the usage so far, only the last one of each turn counts."""
     first = encoded(
         chunk({"role": "assistant", "content": "x"}, usage={"total_tokens": 1}),
         chunk(fragment(0, "a", "srv_weather", "{}"), usage={"total_tokens": 2}),
@@ -648,7 +648,7 @@ def test_cumulative_usage_counts_once() -> None:
 
 
 def test_usage_before_the_call_counts() -> None:
-    """Usage in a chunk that was forwarded counts, and Groq's own place too."""
+    """Usage in a forwarded chunk counts, also in Groq's own field."""
     first = encoded(
         chunk({"role": "assistant", "content": "x"}, x_groq={"usage": USAGE}),
         chunk(fragment(0, "a", "srv_weather", "{}")),
@@ -657,7 +657,7 @@ def test_usage_before_the_call_counts() -> None:
 
 
 def test_usage_of_a_mixed_turn() -> None:
-    """Rule W4: a run that ends with the client's call in its first turn reports its usage, too."""
+    """Rule W4: a run that ends with a client call in its first turn reports its usage."""
     mixed = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(0, "a", "srv_weather", "{}")),
@@ -668,13 +668,13 @@ def test_usage_of_a_mixed_turn() -> None:
 
 
 def test_no_usage_came() -> None:
-    """Where no turn reported usage there is none to show."""
+    """If no turn reported usage, the client gets none."""
     relayed = relay(call_turn("srv_time"), text_turn("b", turn=2), wants_usage=True)
     assert relayed.chunks()[-1]["choices"][0]["finish_reason"] == "stop"
 
 
 def test_the_labels_of_the_usage_chunk() -> None:
-    """Without a usage chunk of its own, the last turn's finish lends tier and fingerprint."""
+    """If the upstream sent no separate usage chunk, tier and fingerprint come from the last finish."""
     second = text_turn("b", turn=2, usage=USAGE, service_tier="t", system_fingerprint="f")
     shown = relay(call_turn("srv_time"), second, wants_usage=True).chunks()[-1]
     assert (shown["service_tier"], shown["system_fingerprint"], shown["usage"]) == ("t", "f", USAGE)
@@ -687,7 +687,7 @@ def test_the_labels_of_the_usage_chunk() -> None:
 
 
 def test_a_client_call_in_a_later_turn() -> None:
-    """A client call of a composed stream is canonical: id, type and name once."""
+    """In a composed stream a client call has its id and name once, and its own arguments."""
     relayed = relay(call_turn("srv_time"), call_turn("book", turn=2))
     read = relayed.read()
     (call,) = read.calls
@@ -706,7 +706,7 @@ def test_a_client_call_in_a_later_turn() -> None:
 )
 @pytest.mark.parametrize("size", [None, 5])
 def test_a_mixed_turn(names: tuple[str, ...], size: int | None) -> None:
-    """Rule W5: of a mixed turn the client gets only its own calls, with dense indices."""
+    """Rule W5: the client gets only its own calls of a mixed turn, with dense indices."""
     relayed = relay(call_turn(*names, text="x"), size=size)
     read = relayed.read()
     want = [(f"id1.{n}", name) for n, name in enumerate(names) if name in CLIENT]
@@ -717,7 +717,7 @@ def test_a_mixed_turn(names: tuple[str, ...], size: int | None) -> None:
 
 
 def test_a_forwarded_call_goes_on_when_composing_began() -> None:
-    """Pieces of a client call after a server call's head go on at the index that was shown."""
+    """Later pieces of a forwarded client call keep the index that the client got."""
     stream = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(0, "a", "book_flight", '{"x":')),
@@ -732,7 +732,7 @@ def test_a_forwarded_call_goes_on_when_composing_began() -> None:
 
 
 def test_a_forwarded_call_without_arguments() -> None:
-    """Rule W8: the arguments of a call that went out as it came are not said again at its turn's end."""
+    """Rule W8: the arguments of a forwarded call are not repeated at the end of its turn."""
     stream = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(0, "a", "book_flight", "{}")),
@@ -743,20 +743,20 @@ def test_a_forwarded_call_without_arguments() -> None:
 
 
 def test_a_client_call_without_arguments_in_a_composed_stream() -> None:
-    """Rule W8: arguments that could have been a placeholder are said at the end of the turn."""
+    """Rule W8: held arguments that could be a placeholder are sent when the turn ends."""
     stream = encoded(chunk(fragment(0, "a", "book_flight", "{}")), chunk(finish="tool_calls"))
     assert [call.arguments for call in relay(call_turn("srv_time"), stream).read().calls] == ["{}"]
 
 
 def test_a_client_call_that_is_certain_only_at_the_end_of_a_composed_turn() -> None:
-    """Rule W7: a call whose name could have grown is not lost when its turn ends."""
+    """Rule W7: a call that is uncertain to the end is sent when its turn ends."""
     stream = encoded(chunk(fragment(0, "a", "book"), turn=2), chunk(finish="tool_calls", turn=2))
     (call,) = relay(call_turn("srv_time"), stream).read().calls
     assert (call.id, call.name) == ("a", "book")
 
 
 def test_sparse_indices_of_forwarded_calls() -> None:
-    """After a call that went out with index 4 the next one has 5, and the first goes on at 4."""
+    """After a forwarded call with index 4, the next call has 5, and the first one continues at 4."""
     stream = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(4, "a", "book_flight", '{"x":')),
@@ -769,7 +769,7 @@ def test_sparse_indices_of_forwarded_calls() -> None:
 
 
 def test_two_forwarded_calls_of_one_chunk() -> None:
-    """Calls that stood in one chunk keep the indices they were shown with."""
+    """Two calls of one forwarded chunk keep their indices."""
     both = {
         "tool_calls": [
             *fragment(0, "a", "book_flight", '{"x":')["tool_calls"],
@@ -790,7 +790,7 @@ def test_two_forwarded_calls_of_one_chunk() -> None:
 
 @pytest.mark.parametrize("call_id", ["", None])
 def test_a_blank_id_is_never_shown_blank(call_id: str | None) -> None:
-    """Rule W8: a client call without id waits, and gets a minted one where a server call follows."""
+    """Rule W8: a client call without an id waits, and gets a minted id if a server call follows."""
     stream = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(0, call_id, "book_flight", '{"x":1}')),
@@ -806,7 +806,7 @@ def test_a_blank_id_is_never_shown_blank(call_id: str | None) -> None:
 
 
 def test_an_id_of_the_history_is_not_used_again() -> None:
-    """In a composed stream a call id that the request's history holds is made new, and remembered."""
+    """A composed stream replaces a call id that the history has, and remembers the new one."""
     relayed = relay(call_turn("srv_time"), call_turn("book", turn=2), used_ids=frozenset({"id2.0"}))
     (call,) = relayed.read().calls
     assert call.id != "id2.0"
@@ -814,7 +814,7 @@ def test_an_id_of_the_history_is_not_used_again() -> None:
 
 
 def test_an_id_is_not_used_twice_over_turns() -> None:
-    """An id that a forwarded call of the same stream has is made new."""
+    """A call in a composed stream gets a new id if a forwarded call already has its id."""
     mixed = encoded(
         chunk({"role": "assistant"}),
         chunk(fragment(0, "a", "book_flight", "{}")),
@@ -827,7 +827,7 @@ def test_an_id_is_not_used_twice_over_turns() -> None:
 
 
 def test_a_custom_call_is_shown_as_one() -> None:
-    """A custom call's input is text under ``custom``, in pieces too, with its unknown fields."""
+    """The input of a custom call is sent in pieces under ``custom``, with its unknown fields."""
 
     def custom(index: int, **inner: Any) -> dict[str, Any]:
         return {"tool_calls": [{"index": index, "type": "custom", "custom": inner}]}
@@ -847,7 +847,7 @@ def test_a_custom_call_is_shown_as_one() -> None:
 
 
 def test_a_forwarded_custom_call_goes_on() -> None:
-    """A custom call that began before composing goes on as one."""
+    """A forwarded custom call keeps its form in the composed stream."""
     head = {
         "tool_calls": [
             {"index": 0, "id": "c", "type": "custom", "custom": {"name": "book_flight", "input": "a"}}
@@ -862,7 +862,7 @@ def test_a_forwarded_custom_call_goes_on() -> None:
 
 
 def test_unknown_fields_of_a_client_call_are_shown() -> None:
-    """A client needs the thought signature of its own call, whenever it comes."""
+    """The client gets the unknown fields of its own call, such as a thought signature, at any time."""
     signature = {"extra_content": {"google": {"thought_signature": "S"}}}
     second = encoded(
         chunk(fragment(0, "a", "book_flight", '{"x":1}', **signature), turn=2),
@@ -887,7 +887,7 @@ def test_unknown_fields_of_a_client_call_are_shown() -> None:
 
 
 def test_unknown_fields_of_a_function_are_not_shown_twice() -> None:
-    """B.2: what stood inside a function does not take the place of its name and arguments."""
+    """B.2: unknown fields inside a function do not replace its name and arguments."""
     head = fragment(0, "a", "book_flight", '{"x":')
     more = fragment(0, None, None, "1}")
     for piece in (head, more):
@@ -898,7 +898,7 @@ def test_unknown_fields_of_a_function_are_not_shown_twice() -> None:
 
 
 def test_the_older_form_in_a_composed_stream() -> None:
-    """A legacy client call is ``function_call`` in pieces, and so is the finish reason."""
+    """A legacy client call keeps its form and finish reason in a composed stream."""
     legacy = [{"name": "book_flight", "arguments": '{"x":'}, {"arguments": "1}"}]
     stream = encoded(
         *[chunk({"function_call": c}, turn=2) for c in legacy], chunk(finish="function_call", turn=2)
@@ -912,7 +912,7 @@ def test_the_older_form_in_a_composed_stream() -> None:
 
 
 def test_a_server_call_after_the_last_turn() -> None:
-    """A model that calls even on its last turn has its calls dropped, and the user a note."""
+    """The client gets a note instead of the calls of a model that still calls in its last turn."""
     relayed = relay(
         call_turn("srv_time", text="a"), call_turn("srv_time", turn=2), reason="stop", note="[spent]"
     )
@@ -924,7 +924,7 @@ def test_a_server_call_after_the_last_turn() -> None:
 
 
 def test_json_is_never_two_texts() -> None:
-    """With ``response_format`` a hidden turn's text is dropped, and only the last one's shown."""
+    """With ``response_format`` the client gets only the last turn's text."""
     relayed = relay(
         call_turn("srv_time", text='{"a":1}', usage=USAGE),
         call_turn("srv_weather", turn=2, text='{"b":2}'),
@@ -940,7 +940,7 @@ def test_json_is_never_two_texts() -> None:
 
 
 def test_json_waits_for_its_turn() -> None:
-    """There, and only there, text waits for the end of its turn; the bytes stay the upstream's."""
+    """In JSON mode text waits for the end of its turn, and keeps the upstream's bytes."""
     stream = text_turn('{"c"', ":3}")
     relayed = relay(stream, last_text_only=True)
     assert [piece for piece in relayed.pieces if piece] == [stream]
@@ -948,7 +948,7 @@ def test_json_waits_for_its_turn() -> None:
 
 
 def test_json_and_a_client_call() -> None:
-    """A mixed turn shows its text and the client's calls."""
+    """In JSON mode a mixed turn's text and client calls are shown."""
     relayed = relay(call_turn("srv_time", "book_flight", text="x"), last_text_only=True)
     read = relayed.read()
     assert (read.text, [call.name for call in read.calls], read.finish) == (
@@ -959,7 +959,7 @@ def test_json_and_a_client_call() -> None:
 
 
 def test_json_and_a_note() -> None:
-    """The proxy's own words would spoil JSON."""
+    """In JSON mode the client gets no note, which would make the JSON invalid."""
     relayed = relay(
         call_turn("srv_time"),
         call_turn("srv_time", turn=2),
@@ -982,7 +982,7 @@ CALL = ToolCall("a", "srv_time", '{"secret":1}', 0)
 
 @pytest.mark.parametrize("trace", ["silent", "reasoning", "status", "events"])
 def test_traces(trace: Trace) -> None:
-    """Rule W5: a server call is shown as far as was asked, redacted, never with its own arguments."""
+    """Rule W5: the trace mode decides how a server call is shown; private values are always redacted."""
     writer = ChatStreamWriter(ClientView("m", is_hidden, trace=trace))
     out = writer.tool_started(CALL, {"zone": "UTC"}) + writer.tool_finished(CALL, RESULT)
     out += writer.tool_finished(CALL, FAILED)
@@ -1032,7 +1032,7 @@ def test_traces(trace: Trace) -> None:
 
 
 def test_status_lines_are_paragraphs() -> None:
-    """A status line stands by itself between the text before and after it."""
+    """A status line is a paragraph of its own between the texts."""
     relayed = relay(call_turn("srv_time", text="a"), text_turn("b", turn=2), trace="status")
     assert relayed.read(hidden=()).text == 'a\n\n> srv_time(z="UTC"): done in 0 ms\n\nb'
     relayed = relay(call_turn("srv_time", "book_flight", text="x"), trace="status")
@@ -1042,7 +1042,7 @@ def test_status_lines_are_paragraphs() -> None:
 
 
 def test_keep_alive() -> None:
-    """Section 0: a keep-alive is a comment and nothing else, long enough for buffering proxies."""
+    """Section 0: a keep-alive is one comment, long enough for proxies that buffer."""
     alive = ChatStreamWriter(ClientView("m", is_hidden)).keep_alive()
     (event,) = SSEParser().feed(alive)
     assert event.is_comment
@@ -1050,7 +1050,7 @@ def test_keep_alive() -> None:
 
 
 def test_failing() -> None:
-    """Rule W3: a broken stream ends in the error that all clients read, and one end mark."""
+    """Rule W3: a failed stream ends with an error event and one end mark, and held calls are dropped."""
     error = encoded({"error": {"message": "no", "type": "t", "param": None, "code": "c"}}, done=False)
     assert error_event("no", type="t", code="c").replace(b" ", b"") == error.replace(b" ", b"")
     writer = ChatStreamWriter(ClientView("m", is_hidden))
@@ -1066,26 +1066,26 @@ def test_failing() -> None:
 
 
 def test_failing_after_the_end_mark() -> None:
-    """Rule W3: where the end mark has gone out there is no second one."""
+    """Rule W3: a failure after the end mark adds no second one."""
     writer = ChatStreamWriter(ClientView("m", is_hidden))
     writer.write(Frame(END_MARK, is_end_mark=True))
     assert writer.fail("no", type="t", code=None) == error_event("no", type="t", code=None)
 
 
 def test_an_error_in_a_later_turn_is_not_passed_on() -> None:
-    """An upstream's error object in a composed stream is the relay's to tell."""
+    """A composed stream does not forward an upstream's error, which the relay reports."""
     relayed = relay(
         call_turn("srv_time"), encoded({"error": {"message": "x"}}, chunk({"content": "b"}, turn=2))
     )
     assert relayed.read().text == "b"
 
 
-# Whatever comes.
+# Generated runs.
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[list[bytes], dict[str, Any]]:
-    """The turns of a run with server calls, and how the client asked."""
+    """The turns of a run with server calls, and the client's options."""
     turns = []
     words = st.sampled_from(["", "a", "b ", "\n", "\u00e9\U0001f600", "data: [DONE]\n\n"])
     count = draw(st.integers(1, 3))
@@ -1106,7 +1106,7 @@ def runs(draw: st.DrawFn) -> tuple[list[bytes], dict[str, Any]]:
 @settings(max_examples=150)
 @given(runs(), st.sampled_from([1, 3, 17, 100, 1000]))
 def test_every_run_is_one_good_stream(run: tuple[list[bytes], dict[str, Any]], size: int) -> None:
-    """Rules W3, W4, W5, W6: every run gives one good stream, the same for every cut, in whole events."""
+    """Rules W3, W4, W5, W6: every run gives one valid stream of whole events, the same for every cut."""
     turns, how = run
     relayed = relay(*turns, size=size, **how)
     silent = how["trace"] == "silent"
@@ -1129,7 +1129,7 @@ def test_every_run_is_one_good_stream(run: tuple[list[bytes], dict[str, Any]], s
 @settings(max_examples=150)
 @given(st.integers(0, 2**32), st.sampled_from([None, 1, 50]))
 def test_odd_upstreams_never_break_it(seed: int, size: int | None) -> None:
-    """Rules W3, W5, W6: any JSON gives whole events, one end mark and no server call, however it is cut."""
+    """Rules W3, W5, W6: any JSON gives whole events, one end mark and no server call, for every cut."""
     rng = random.Random(seed)
     turns = []
     for turn in (1, 2):
@@ -1137,7 +1137,7 @@ def test_odd_upstreams_never_break_it(seed: int, size: int | None) -> None:
         call = chunk(fragment(9, f"s{turn}", "srv_secret", '{"x":"hush"}'), turn=turn)
         turns.append(encoded(*odd, call, *[odd_chunk(rng) for _ in range(rng.randint(0, 2))]))
     relayed = relay(*turns, text_turn("b"), size=size, reason="stop")
-    # A call in a later choice, of a tool that the client does not have, fails the turn.
+    # A call of an unknown tool in a later choice makes the turn fail.
     assert relayed.writer.composing or relayed.failed
     parser = SSEParser()
     events = parser.feed(relayed.body)
@@ -1149,13 +1149,13 @@ def test_odd_upstreams_never_break_it(seed: int, size: int | None) -> None:
 
 
 def test_a_mark_in_the_text_ends_nothing() -> None:
-    """The end mark's own words inside a text are text."""
+    """The text of an end mark inside a message is only text."""
     read = relay(call_turn("srv_time", text="data: [DONE]\n\n"), text_turn("[DONE]", turn=2)).read()
     assert read.text == "data: [DONE]\n\n[DONE]"
 
 
 def test_what_follows_the_end_mark_of_a_hidden_turn() -> None:
-    """Rule W6: pieces after a turn's end mark change nothing, in the same read or the next."""
+    """Rule W6: data after a hidden turn's end mark changes nothing, in the same read or the next."""
     late = call_turn("srv_time") + encoded(chunk({"content": "late"})) + b": late\n\n"
     plain = relay(call_turn("srv_time"), text_turn("b", turn=2)).body
     for size in (None, 1, 200):

@@ -1,4 +1,4 @@
-"""Which refusals ask for reasoning, and which turns it belongs to."""
+"""Missing reasoning: which refusals ask for it, and which messages belong to a loop of tool calls."""
 
 import pytest
 
@@ -23,7 +23,7 @@ RESULT = Message("tool", (ToolResultPart("c", ()),))
     ],
 )
 def test_a_refusal_asks_for_reasoning(said: str) -> None:
-    """In the words of those who do."""
+    """The proxy recognizes the messages with which known upstreams ask for missing reasoning."""
     assert asks_for_reasoning(said)
 
 
@@ -40,7 +40,7 @@ def test_a_refusal_asks_for_reasoning(said: str) -> None:
     ],
 )
 def test_another_refusal_does_not(said: str) -> None:
-    """What refuses a field does not ask for it."""
+    """A refusal of a reasoning field, or another error, does not count as asking for reasoning."""
     assert not asks_for_reasoning(said)
 
 
@@ -57,12 +57,12 @@ def test_another_refusal_does_not(said: str) -> None:
     ],
 )
 def test_a_loop_lasts_until_the_user_says_something_else(messages: list[Message], found: str) -> None:
-    """Whatever the model says in it belongs to it."""
+    """Every message between two user messages belongs to a loop if a tool is called between them."""
     assert "".join("#" if one else "." for one in in_loops(messages)) == found
 
 
 def test_reasoning_that_is_missing_is_a_blank() -> None:
-    """In each turn of the model's that has none."""
+    """The proxy puts a blank reasoning into each message of the model that has none."""
     thought = Message("assistant", (Reasoning("x"), Text("a")))
     user, called, result, kept = with_blank_reasoning([USER, CALLED, RESULT, thought])
     assert (user, result, kept) == (USER, RESULT, thought)
@@ -70,7 +70,7 @@ def test_reasoning_that_is_missing_is_a_blank() -> None:
 
 
 def test_only_text_is_for_everybody() -> None:
-    """What is signed, encrypted or redacted is for its provider."""
+    """Reasoning is plain only if it is text and not signed, encrypted or redacted by a provider."""
     assert is_plain(Reasoning("x"))
     assert is_plain(Reasoning(summary=("x",)))
     assert not any(

@@ -7,7 +7,7 @@ from crossed_recordings import WIRES, Recording, comparable, crossed, meant, our
 from official_clients import READERS
 
 SMALL = 2048
-"""Bytes of a recording that is read byte by byte; of a larger one the pieces are larger, for the time."""
+"""Smaller recordings, in bytes, are read byte by byte; larger ones in larger pieces, to save time."""
 
 CASES = [
     pytest.param(recording, client, id=f"{recording.name}-{client}")
@@ -19,7 +19,7 @@ CASES = [
 
 @pytest.mark.parametrize(("recording", "client"), CASES)
 def test_the_official_client_reads_it(recording: Recording, client: str) -> None:
-    """No error; text, refusal, calls, reason and tokens are those of the recorded answer."""
+    """The client reads without error the text, calls, reason and tokens of the recorded answer."""
     said = meant(read(recording))
     assert said is not None
     wanted = comparable(said, recording, client)
@@ -39,7 +39,7 @@ MISREAD = {
     *(f"llamacpp.responses/{name}-1" for name in ("length", "parallel", "text", "think-tool")),
     *("llamacpp.responses/tool-2", "llamacpp.responses/weather-2"),
 }
-"""Answers of servers that their own client cannot read, or not as they are meant; the proxy mends them."""
+"""Answers that the native client cannot read, or reads wrongly; the proxy repairs them."""
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
@@ -47,14 +47,14 @@ MISREAD = {
     "recording", [one for one in ours() if one.wire in READERS], ids=lambda recording: recording.name
 )
 def test_the_native_client_reads_the_same(recording: Recording) -> None:
-    """What is compared above is what the client of the recording's own dialect reads, where it can."""
+    """The native client reads the values that the test above compares, except for the ``MISREAD`` answers."""
     said = meant(read(recording)) if recording in recordings() else None
     if said is None:
         pytest.skip("it is no whole answer")
     try:
         heard = READERS[recording.wire]([recording.data], stream=recording.stream)
     except (AttributeError, IndexError, TypeError, RuntimeError, AssertionError, ValueError):
-        heard = None  # The client has no word for these faults of a server.
+        heard = None  # The client fails on these defects of a server.
     same = heard is not None and comparable(heard, recording, recording.wire) == comparable(
         said, recording, recording.wire
     )
@@ -62,11 +62,11 @@ def test_the_native_client_reads_the_same(recording: Recording) -> None:
 
 
 def test_there_are_recordings_of_every_dialect() -> None:
-    """None of the dialects goes untried, as an upstream's or as a client's."""
+    """Every dialect is tested as an upstream's and as a client's, with enough recordings."""
     assert set(READERS) == set(WIRES)
     whole = Counter(recording.wire for recording in recordings() if recording in list(ours()))
     assert {wire: least for wire, least in LEAST.items() if whole[wire] < least} == {}
 
 
 LEAST = {"chat": 60, "responses": 10, "anthropic": 20, "ollama": 19}
-"""Whole answers that belong to the project."""
+"""How many complete answers the project must have recorded, at least, for each dialect."""

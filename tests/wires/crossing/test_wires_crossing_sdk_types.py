@@ -36,10 +36,10 @@ from proxy.wires.wire import CrossableWire
 class Types:
     """A dialect, its table, and the types that its official SDK has for its requests.
 
-    ``always`` is in every request.  ``incomplete`` are objects of which the types allow less than the
-    service does, and where that is refused.  ``headers`` are parameters of the SDK that are no fields of
-    the body.  ``added`` are translated fields that other servers or clients have.  ``sent`` makes the body of
-    a request; ``least`` is how many requests there are at the very least.
+    ``always`` is in every request.  ``incomplete`` maps objects that the types define more loosely than the
+    service to the error that the service gives.  ``headers`` are parameters of the SDK that are not fields
+    of the body.  ``added`` are translated fields that only other servers or clients have.  ``sent`` makes
+    the body of a request; ``least`` is the minimum number of requests.
     """
 
     wire: CrossableWire
@@ -54,7 +54,7 @@ class Types:
 
 
 def ollama_sent(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What Ollama's client sends.  Its types call any text a role or an image, so these are put in here."""
+    """Return what Ollama's client sends, with valid roles and images, for which its types allow any text."""
     messages = [dict(one) for one in request.get("messages", ())]
     for one in messages:
         is_result, is_call = "tool_name" in one, "tool_calls" in one
@@ -66,7 +66,7 @@ def ollama_sent(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completion_sent(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What Ollama's client sends of a completion."""
+    """Return what Ollama's client sends for a completion."""
     images = {"images": [{"value": "YQ=="}]} if "images" in request else {}
     sent: dict[str, Any] = GenerateRequest(**{**request, **images}).model_dump(exclude_none=True)
     return sent
@@ -99,7 +99,7 @@ TYPES = (
         (messages.MessageCreateParams, beta_messages.MessageCreateParams),
         {"model": "m", "max_tokens": 5},
         headers=frozenset({"betas"}),
-        # The SDK has them no more since newer models take none; older ones still do.
+        # The SDK dropped these fields, which newer models refuse; older models still accept them.
         added=frozenset({"temperature", "top_p", "top_k"}),
     ),
     Types(
@@ -134,7 +134,7 @@ PAIRS = pytest.mark.parametrize(
         (types, other.wire)
         for types in TYPES
         for other in TYPES
-        # No upstream is asked in a form that only reads.
+        # The proxy never sends a request in a form that it only reads.
         if other is not types and other.table.written
     ],
     ids=lambda one: one.table.dialect if isinstance(one, Types) else one.dialect.name,
@@ -143,7 +143,7 @@ PAIRS = pytest.mark.parametrize(
 
 @cache
 def samples(types: Types) -> tuple[Sample, ...]:
-    """All requests that differ in one field or member of a union."""
+    """All requests that differ in one field or one member of a union."""
     found = requests_of(*types.roots, always=types.always)
     return tuple(
         Sample(sample.path, types.sent(sample.value))
@@ -153,7 +153,7 @@ def samples(types: Types) -> tuple[Sample, ...]:
 
 
 def read(types: Types) -> Iterator[tuple[Sample, Conversation]]:
-    """What can be read, as conversations."""
+    """Return the readable requests, each with its conversation."""
     for sample in samples(types):
         try:
             yield sample, types.wire.codec.read(sample.value)
@@ -162,7 +162,7 @@ def read(types: Types) -> Iterator[tuple[Sample, Conversation]]:
 
 
 def problem(types: Types, request: Mapping[str, Any]) -> str:
-    """Why a request could not be read in full; empty where it could."""
+    """Return why a request cannot be read completely; empty if it can."""
     try:
         found = natives(types.wire.codec.read(request))
     except RequestError as error:
@@ -173,7 +173,7 @@ def problem(types: Types, request: Mapping[str, Any]) -> str:
 
 @EACH
 def test_every_field_of_the_official_sdk_is_known(types: Types) -> None:
-    """No field and no member of a union is one that nobody has thought of."""
+    """The proxy knows every field, and every member of a union, that the official SDK can send."""
     found = {sample.path: problem(types, sample.value) for sample in samples(types)}
     assert len(found) >= types.least
     accepted = set()
@@ -190,7 +190,7 @@ def aspects(conversation: Conversation, names: tuple[str, ...]) -> list[Any]:
 
 @EACH
 def test_what_is_translated_is_in_the_conversation(types: Types) -> None:
-    """A field that the table calls translated makes the conversation another one."""
+    """A field that the table calls translated changes the conversation."""
     plain = types.wire.codec.read({**types.always, "messages": []})
     missing = {name: rule.to for name, rule in types.table.read.items() if rule.handling == "translated"}
     for sample, conversation in read(types):
@@ -203,7 +203,7 @@ def test_what_is_translated_is_in_the_conversation(types: Types) -> None:
 
 @PAIRS
 def test_nothing_is_dropped_silently(types: Types, upstream: CrossableWire) -> None:
-    """What an upstream of another dialect cannot be asked for is reported, or refused by its name."""
+    """The proxy reports or refuses by name every field that an upstream of another dialect cannot take."""
     for sample, conversation in read(types):
         found = natives(conversation)
         said = written(upstream, conversation)
@@ -218,7 +218,7 @@ def test_nothing_is_dropped_silently(types: Types, upstream: CrossableWire) -> N
 
 
 def written(upstream: CrossableWire, conversation: Conversation) -> Written | RequestError:
-    """The body that an upstream is asked with, or why it cannot be asked."""
+    """Return the body for an upstream, or the error if the conversation cannot be written."""
     try:
         return upstream.codec.write(conversation)
     except RequestError as error:
@@ -226,7 +226,7 @@ def written(upstream: CrossableWire, conversation: Conversation) -> Written | Re
 
 
 def named(sample: Sample, param: str | None) -> bool:
-    """Whether a field stands in the request."""
+    """Return whether the request has the field."""
     value = sample.value
     for key in re.findall(r"[^.\[\]]+", param or "?"):
         try:

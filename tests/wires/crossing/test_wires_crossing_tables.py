@@ -1,4 +1,4 @@
-"""What becomes of each field, as the page about it says."""
+"""What the proxy does with each field, as the documentation page lists it."""
 
 import re
 from pathlib import Path
@@ -19,10 +19,10 @@ TABLES = [CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS, COMPLE
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda one: one.dialect)
 def test_the_page_says_what_the_code_does(table: FieldTable) -> None:
-    """The page has the rows of the code; ``python -m docgen`` writes them."""
+    """The page has exactly the rows of the code, which ``python -m docgen`` writes."""
     for name, rows in (("read", rows_of(table)), ("written", missing_rows_of(table))):
         if name == "written" and not table.written:
-            continue  # No upstream is asked in this form.
+            continue  # The proxy never sends a request in this form.
         mark = f"{name} {table.dialect}"
         found = re.search(rf"<!-- {mark} -->\n(.*?)<!-- /{mark} -->", PAGE, re.DOTALL)
         assert found is not None, mark

@@ -1,4 +1,4 @@
-"""Messages as data: errors, and the end of a stream that only passes through."""
+"""Anthropic Messages as data: errors, and the end of a stream that the proxy forwards unchanged."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ WHOLE = turn(text("It is noon."), tool_use("toolu_1", "mine", {"type": "message_
 
 
 def passed(data: bytes, seed: int | None = None) -> bytes:
-    """A stream that goes through a boundary in pieces."""
+    """Feed a stream in pieces through a boundary, and return what comes out."""
     boundary = MessageBoundary()
     at: list[int] = []
     if seed is not None:
@@ -49,13 +49,13 @@ def passed(data: bytes, seed: int | None = None) -> bytes:
     ],
 )
 def test_a_stream_that_ends_properly_keeps_its_bytes(data: bytes, seed: int | None) -> None:
-    """Rule W1: with its last event, or with an error, however it was cut."""
+    """Rule W1: a stream that ends with its last event or an error stays unchanged, however it is cut."""
     assert passed(data, seed) == data
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
 def test_a_stream_that_merely_ends_has_an_error(seed: int | None) -> None:
-    """Several clients would take it for a whole answer."""
+    """The proxy adds an error to a truncated stream, since several clients would take it for complete."""
     cut = start() + b"".join(block_events(0, text("It is")))
     out = passed(cut, seed)
     assert out.startswith(cut)
@@ -65,7 +65,7 @@ def test_a_stream_that_merely_ends_has_an_error(seed: int | None) -> None:
 
 
 def test_what_a_text_says_ends_nothing() -> None:
-    """Nor does what stands in a call's input."""
+    """Only an end or error event ends a stream, not the same words in a text or in a call's input."""
     words = text('"type":"message_stop" {"error":{}} event: error')
     cut = start() + b"".join([*block_events(0, words), *block_events(1, tool_use("a", "b", {"error": {}}))])
     opened = {
@@ -78,7 +78,7 @@ def test_what_a_text_says_ends_nothing() -> None:
 
 
 def test_a_stream_that_said_why_it_stops_gets_its_last_event() -> None:
-    """Only that is missing."""
+    """The proxy adds a missing ``message_stop`` to a stream that has given its stop reason."""
     cut = start() + b"".join(block_events(0, text("So"))) + ending()
     assert passed(cut) == cut + STOP
     assert passed(cut + STOP.removesuffix(b"\n")) == cut + STOP
@@ -99,7 +99,7 @@ def test_a_stream_that_said_why_it_stops_gets_its_last_event() -> None:
     ],
 )
 def test_errors_of_ours_have_types_of_theirs(type: str, code: str | None, kind: str) -> None:
-    """Clients know no others; an upstream's own word stays."""
+    """The proxy gives each error a type that Anthropic clients know; an upstream's known type stays."""
     body = ANTHROPIC.errors.body("No.", type=type, code=code, request_id="req_1")
     assert body == {"type": "error", "error": {"type": kind, "message": "No."}, "request_id": "req_1"}
     said = ANTHROPIC.errors.event("No.", type=type, code=code)
@@ -119,12 +119,12 @@ def test_errors_of_ours_have_types_of_theirs(type: str, code: str | None, kind: 
     ],
 )  # fmt: skip
 def test_errors_are_read_in_either_form(body: bytes, read: tuple[str, str | None]) -> None:
-    """llama-server answers in OpenAI's on this path, too."""
+    """The proxy also reads OpenAI's error envelope, which llama-server uses on this path too."""
     assert ANTHROPIC.errors.read(body) == read
 
 
 def test_paths() -> None:
-    """What generates, what counts, and what only passes."""
+    """The proxy knows which paths generate, which count tokens, and which it only forwards."""
     kinds: dict[tuple[str, str], Any] = {
         ("POST", "/messages"): "generate",
         ("POST", "/messages/count_tokens"): "count",
@@ -142,7 +142,7 @@ def test_paths() -> None:
     ids=lambda file: file.name,
 )
 def test_recorded_errors_are_read(file: RecordingFile) -> None:
-    """What servers of this dialect answer to a request that they refuse."""
+    """The proxy finds a message and a code in every recorded error of this dialect."""
     message, code = ANTHROPIC.errors.read(file.path.read_bytes())
     assert message
     assert code

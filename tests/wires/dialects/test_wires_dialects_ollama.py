@@ -19,7 +19,7 @@ from proxy.wires.dialects.ollama import line
     ],
 )
 def test_a_line_is_one_for_every_client(text: str) -> None:
-    """ollama-python ends lines wherever ``str.splitlines`` does; so no text may hold such a character raw."""
+    """The proxy escapes every character at which ollama-python, like ``str.splitlines``, would end a line."""
     data = line({"message": {"content": text}})
     assert data.endswith(b"\n")
     assert len(data.decode().splitlines()) == 1

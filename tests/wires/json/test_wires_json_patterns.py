@@ -1,4 +1,4 @@
-"""Repeats of a group in regular expressions, which Pythons before 3.11.5 read wrong."""
+"""Repeated groups in regular expressions, which Python versions before 3.11.5 match wrongly."""
 
 import importlib.util
 import re
@@ -16,12 +16,12 @@ _GROUP_TAKEN_FOR_GOOD = re.compile(r"\)(?:[*+?]|\{[0-9,]*\})\+(?![,;])")
 
 
 def anew(module: ModuleType) -> ModuleType:
-    """The same module once more, made with what its imports are now."""
+    """Execute the module once more, with the current values of what it imports."""
     spec = importlib.util.find_spec(module.__name__)
     assert spec is not None
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
-    # A dataclass looks its module up.
+    # A dataclass looks up its own module by name.
     sys.modules[module.__name__] = made
     try:
         spec.loader.exec_module(made)
@@ -31,7 +31,7 @@ def anew(module: ModuleType) -> ModuleType:
 
 
 def test_a_group_is_repeated_in_one_place_only() -> None:
-    """Elsewhere a pattern would hang, or cut a body in the wrong place, with the Python of Debian 12."""
+    """Elsewhere such a pattern would hang or cut a body wrongly with the Python of Debian 12."""
     home = Path(patterns.__file__)
     sources = [path for path in home.parents[1].rglob("*.py") if path != home]
     assert sources
@@ -40,13 +40,13 @@ def test_a_group_is_repeated_in_one_place_only() -> None:
 
 @pytest.mark.parametrize("sound", [True, False])
 def test_both_forms_read_the_same(monkeypatch: pytest.MonkeyPatch, sound: bool) -> None:
-    """The form that an older Python needs cuts a body and knows text as the usual one does."""
+    """The pattern for older Python versions cuts a body and recognizes text exactly as the usual one does."""
     if sound and sys.version_info < (3, 11, 5):
         pytest.skip("this Python reads that form wrong")
     monkeypatch.setattr(patterns, "_SOUND", sound)
     cut, known = anew(rawjson), anew(template)
     deep = b'[1,"\\\\",' * 12 + b"{}" + b"]" * 12
-    # With NaN in it, so that regular expressions cut it and not msgspec.
+    # msgspec refuses NaN, so that regular expressions cut this body.
     texts = [
         b"NaN",
         b'"x"',

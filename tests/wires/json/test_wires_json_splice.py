@@ -1,4 +1,4 @@
-"""JSON by its pieces: what is not changed keeps its bytes."""
+"""JSON that the proxy edits in pieces: everything that it does not change keeps its bytes."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ def strings(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def values(draw: st.DrawFn, depth: int = 3) -> bytes:
-    """The raw text of a JSON value with arbitrary white space."""
+    """The raw text of a JSON value with arbitrary whitespace."""
     kinds = ["string", "number", "word", *(("array", "object") if depth else ())]
     kind = draw(st.sampled_from(kinds))
     if kind == "string":
@@ -50,20 +50,20 @@ def values(draw: st.DrawFn, depth: int = 3) -> bytes:
     if kind == "word":
         return draw(st.sampled_from([b"true", b"false", b"null"]))
     value = array(draw, depth)[0] if kind == "array" else obj(draw, depth)[0]
-    for opening, closing in draw(st.sampled_from(_WRAPPED)):  # some deeper than one expression reads
+    for opening, closing in draw(st.sampled_from(_WRAPPED)):  # some deeper than one expression can read
         value = opening + value + closing
     return value
 
 
 def array(draw: st.DrawFn, depth: int) -> tuple[bytes, list[bytes]]:
-    """An array's text and the texts of its elements."""
+    """Return an array's text and the texts of its elements."""
     parts = draw(st.lists(values(depth=depth - 1), max_size=4))
     inner = b",".join(draw(blanks) + part + draw(blanks) for part in parts)
     return b"[" + (inner or draw(blanks)) + b"]", parts
 
 
 def obj(draw: st.DrawFn, depth: int) -> tuple[bytes, dict[str, bytes]]:
-    """An object's text and its members."""
+    """Return an object's text and its members."""
     found = draw(st.dictionaries(texts, values(depth=depth - 1), max_size=4))
     inner = b",".join(
         draw(blanks) + json.dumps(key).encode() + draw(blanks) + b":" + draw(blanks) + value + draw(blanks)
@@ -74,14 +74,14 @@ def obj(draw: st.DrawFn, depth: int) -> tuple[bytes, dict[str, bytes]]:
 
 @st.composite
 def arrays(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
-    """An array with white space around it."""
+    """An array with whitespace around it."""
     text, parts = array(draw, 3)
     return draw(blanks) + text + draw(blanks), parts
 
 
 @st.composite
 def objects(draw: st.DrawFn) -> tuple[bytes, dict[str, bytes]]:
-    """An object with white space around it."""
+    """An object with whitespace around it."""
     text, parts = obj(draw, 3)
     return draw(blanks) + text + draw(blanks), parts
 
@@ -90,7 +90,7 @@ def objects(draw: st.DrawFn) -> tuple[bytes, dict[str, bytes]]:
 @example((b'{"a":"\\\\","b":1e400}', {"a": b'"\\\\"', "b": b"1e400"}))
 @example((b'{"a":1.0,"b":1}', {"a": b"1.0", "b": b"1"}))
 def test_members_keep_their_bytes(case: tuple[bytes, dict[str, bytes]]) -> None:
-    """Every value of an object comes out as it was written, in order."""
+    """``members`` returns the exact bytes of every value of an object, in order."""
     raw, parts = case
     found = members(raw)
     assert list(found.items()) == list(parts.items())
@@ -98,7 +98,7 @@ def test_members_keep_their_bytes(case: tuple[bytes, dict[str, bytes]]) -> None:
 
 @given(arrays())
 def test_elements_keep_their_bytes(case: tuple[bytes, list[bytes]]) -> None:
-    """Every element of an array comes out as it was written."""
+    """``elements`` returns the exact bytes of every element of an array."""
     raw, parts = case
     assert elements(raw) == parts
 
@@ -111,7 +111,7 @@ def test_elements_keep_their_bytes(case: tuple[bytes, list[bytes]]) -> None:
 def test_text_that_only_lenient_parsers_read_is_cut_alike(
     an_object: tuple[bytes, dict[str, bytes]], an_array: tuple[bytes, list[bytes]], odd: bytes
 ) -> None:
-    """A value that a strict parser refuses changes nothing about where the others begin and end."""
+    """A value that a strict parser refuses does not change where the other values begin and end."""
     raw, parts = an_object[0].strip(), an_object[1]
     behind = members(raw[:-1] + (b"," if parts else b"") + b'"\x01odd" : ' + odd + b" }")
     assert list(behind.items()) == [*parts.items(), ("\x01odd", odd)]
@@ -121,7 +121,7 @@ def test_text_that_only_lenient_parsers_read_is_cut_alike(
 
 @given(objects(), arrays())
 def test_pieces_join_to_the_same(an_object: tuple[bytes, Any], an_array: tuple[bytes, Any]) -> None:
-    """Cut and joined again, an object and an array say the same, and cut again give the same pieces."""
+    """Joined pieces mean the same JSON as the original text, and cutting them again gives the same pieces."""
     for raw, cut, join in ((an_object[0], members, join_object), (an_array[0], elements, join_array)):
         pieces: Any = cut(raw)
         joined = join(pieces)
@@ -133,7 +133,7 @@ def test_pieces_join_to_the_same(an_object: tuple[bytes, Any], an_array: tuple[b
 def test_what_is_added_stands_behind(
     an_object: tuple[bytes, dict[str, bytes]], an_array: tuple[bytes, list[bytes]], value: bytes
 ) -> None:
-    """Members and elements that are added come last, and every other byte stays."""
+    """New members and elements come last, and the bytes before them do not change."""
     value = value.strip()
     raw, parts = an_object
     added = {name: value for name in ("new 1", "new 2") if name not in parts}
@@ -152,7 +152,7 @@ def test_what_is_added_stands_behind(
 def test_replaced_values_leave_every_other_byte(
     case: tuple[bytes, dict[str, bytes]], data: st.DataObject
 ) -> None:
-    """New values stand where the old ones stood, and nothing else moves."""
+    """New values take the places of the old ones, and every other byte stays the same."""
     raw, parts = case
     keys = data.draw(st.lists(st.sampled_from(sorted(parts)), unique=True)) if parts else []
     changed = replace_values(raw, {**dict.fromkeys(keys, b'"new"'), "\x01absent": b"0"})
@@ -162,7 +162,7 @@ def test_replaced_values_leave_every_other_byte(
 
 
 def test_values_are_replaced_inside() -> None:
-    """A path leads to an inner object; where it leads nowhere nothing changes."""
+    """A path selects an inner object to edit; a path that leads to no object changes nothing."""
     raw = b' {"a" : {"b": {"c": 1, "d" :2}}, "e":[{"c":1}], "c":3} '
     assert replace_values(raw, {"d": b"9", "c": b"[]"}, "a", "b") == raw.replace(b": 1", b": []").replace(
         b":2", b":9"
@@ -174,19 +174,19 @@ def test_values_are_replaced_inside() -> None:
 
 
 def test_keys_are_decoded() -> None:
-    """A key that is spelt with escapes is the key it means."""
+    """A key that is written with escapes is returned decoded."""
     assert members(b'{"\\u0061\\n\\"":1}') == {'a\n"': b"1"}
 
 
 @pytest.mark.parametrize("raw", [b'{"a":}', b"[}", b'{"a', b"[[", b'["x', b"[" * 30, b"[" * 30 + b"}"])
 def test_text_that_is_not_json(raw: bytes) -> None:
-    """What no parser accepted gives an error, not an endless search."""
+    """Text that is not JSON raises an error and does not cause an endless loop."""
     with pytest.raises((ValueError, IndexError)):
         (members if raw[:1] == b"{" else elements)(raw)
 
 
 def test_a_body_is_loaded() -> None:
-    """Rule E1: a plain object is read as it is."""
+    """Rule E1: the proxy loads a valid object with its values unchanged."""
     assert load_strict(b' {"model":"m","x":[1,{"a":null}],"u":"\\ud83d\\ude00"}\n') == {
         "model": "m",
         "x": [1, {"a": None}],
@@ -206,7 +206,7 @@ def test_a_body_is_loaded() -> None:
     ],
 )
 def test_one_key_twice(raw: bytes | str, key: str) -> None:
-    """Rule E1: a key that stands twice in one object, at any depth and however spelt, is refused by name."""
+    """Rule E1: the proxy refuses a key that occurs twice in one object, at any depth and in any spelling."""
     with pytest.raises(RequestError) as error:
         load_strict(raw.encode() if isinstance(raw, str) else raw)
     assert (error.value.status, error.value.code, error.value.param) == (400, "duplicate_key", key)
@@ -214,7 +214,7 @@ def test_one_key_twice(raw: bytes | str, key: str) -> None:
 
 
 def test_one_key_in_two_objects() -> None:
-    """The same key in different objects is no fault."""
+    """The proxy accepts the same key in different objects."""
     assert load_strict(b'{"a":{"a":1},"b":[{"a":1},{"a":2}]}')["a"] == {"a": 1}
 
 
@@ -237,7 +237,7 @@ def test_one_key_in_two_objects() -> None:
     ],
 )
 def test_what_is_not_json(raw: bytes) -> None:
-    """Rule E1: text that two readers could read differently is a 400 that says why."""
+    """Rule E1: the proxy answers 400 to a body that is not strictly valid JSON, and says so."""
     with pytest.raises(RequestError) as error:
         load_strict(raw)
     assert (error.value.status, error.value.code) == (400, "invalid_json")
@@ -246,7 +246,7 @@ def test_what_is_not_json(raw: bytes) -> None:
 
 @pytest.mark.parametrize("raw", [b"[]", b'"a"', b"1", b"null"])
 def test_what_is_not_an_object(raw: bytes) -> None:
-    """Rule E1: a body is one object."""
+    """Rule E1: the proxy refuses a body that is not a JSON object."""
     with pytest.raises(RequestError, match="must be a JSON object") as error:
         load_strict(raw)
     assert (error.value.status, error.value.code) == (400, "invalid_json")
@@ -254,18 +254,18 @@ def test_what_is_not_an_object(raw: bytes) -> None:
 
 @pytest.mark.parametrize("depth", [300, 1010, 5000])
 def test_a_body_that_is_too_deep(depth: int) -> None:
-    """A body nested deeper than it can be written again is refused, and does not end the process."""
+    """The proxy refuses a body that is nested too deeply to be encoded again, and does not crash."""
     with pytest.raises(RequestError) as error:
         load_strict(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
     assert (error.value.status, error.value.code) == (400, "invalid_json")
 
 
 def test_a_deep_body_that_can_be_written() -> None:
-    """Two hundred levels are no fault."""
+    """The proxy accepts a body with two hundred levels, which it can encode again."""
     orjson.dumps(load_strict(b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"))
 
 
-# Few keys, so that they meet; texts made of what could fool a count of quotes before colons.
+# Few keys, so that some repeat; the texts could mislead a search that counts quotes before colons.
 _KEYS = st.sampled_from(["a", "b", 'a"', ":", '":', "\\", "é"])
 _TRICKS = st.text(st.sampled_from(list('":\\ ,ua0')), max_size=6)
 
@@ -308,7 +308,7 @@ def _repeating(draw: st.DrawFn, depth: int = 2) -> tuple[bytes, bool]:
 @example((b'{"a":"\\u0022\\u0022\\u0075\\u0075","b":2,"b":3}', True))
 @example((b'{"a":":","b":"\\":","b":3}', True))
 def test_a_key_twice_is_found_in_every_spelling(case: tuple[bytes, bool]) -> None:
-    """Rule E1: no text, blank or escape hides a key that stands twice, and none makes one up."""
+    """Rule E1: no text, blank or escape hides a repeated key, or makes a single key look repeated."""
     raw, twice = case
     if not twice:
         assert load_strict(raw) == json.loads(raw)
@@ -319,7 +319,7 @@ def test_a_key_twice_is_found_in_every_spelling(case: tuple[bytes, bool]) -> Non
 
 
 def test_an_ordinary_body_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow search for keys that stand twice runs only where one may."""
+    """The slow search for repeated keys runs only on a body that may have some."""
     looked: list[bytes] = []
 
     def look(raw: bytes, **_: Any) -> None:

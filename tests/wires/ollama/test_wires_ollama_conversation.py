@@ -1,4 +1,4 @@
-"""Ollama's requests as conversations, and conversations as Ollama's requests."""
+"""Ollama's requests read as conversations, and conversations written as Ollama's requests."""
 
 import json
 from typing import Any
@@ -56,14 +56,14 @@ WHOLE: dict[str, Any] = {
 
 
 def body_of(conversation: Conversation, **options: Any) -> dict[str, Any]:
-    """The body of a conversation."""
+    """Return the body that is written for a conversation."""
     found = json.loads(write_conversation(conversation, **options).body)
     assert isinstance(found, dict)
     return found
 
 
 def test_what_is_read_is_written_as_the_same() -> None:
-    """A body says all of a conversation that Ollama can say."""
+    """A request that is read and written again stays the same, and no field is left out."""
     read = read_conversation(WHOLE)
     written = write_conversation(read, strict=True)
     assert json.loads(written.body) == WHOLE
@@ -118,12 +118,12 @@ _conversations = st.builds(
 
 @given(_conversations)
 def test_a_conversation_is_the_same_once_it_was_written(conversation: Conversation) -> None:
-    """Whatever both sides can say comes through a body unchanged."""
+    """A conversation that Ollama can express is the same after it was written and read again."""
     assert read_conversation(body_of(conversation)) == conversation
 
 
 def test_every_aspect_has_a_rule() -> None:
-    """Ollama says of all that a conversation can ask for what it does about it."""
+    """Ollama's tables have a rule for every aspect, and a reason for each that is not translated."""
     assert OLLAMA_FIELDS.written.keys() == set(ASPECTS)
     for table in (OLLAMA_FIELDS.read, OLLAMA_FIELDS.written):
         assert all(rule.reason for rule in table.values() if rule.handling != "translated")
@@ -142,7 +142,7 @@ OBJECTS: list[tuple[str, dict[str, Any]]] = [
 def test_nothing_inside_is_dropped(
     place: tuple[str, dict[str, Any]], name: str, value: dict[str, Any]
 ) -> None:
-    """A field that nobody knows is found wherever it stands, and every other dialect refuses it."""
+    """The proxy finds an unknown field at any place, and every other dialect refuses it by its path."""
     path, known = place
     found: Any = {**known, name: value}
     for step in reversed(path.split(".")):
@@ -164,7 +164,7 @@ def test_nothing_inside_is_dropped(
 
 @pytest.mark.parametrize("codec", [ChatCodec(), AnthropicCodec(), ResponsesCodec()])
 def test_what_only_ollama_can_say_is_left_out_by_its_name(codec: Any) -> None:
-    """And a machine's own settings, without which the answer is the same, without a word."""
+    """Other dialects report a left-out option that affects the answer, but not a machine setting."""
     options = {"num_ctx": 4096, "num_gpu": 1, "repeat_penalty": 1.1}
     asked = {"model": "m", "messages": [user("a")], "options": options, "keep_alive": "5m"}
     left = [one.field for one in codec.write(read_conversation(asked)).left_out]
@@ -174,7 +174,7 @@ def test_what_only_ollama_can_say_is_left_out_by_its_name(codec: Any) -> None:
 @pytest.mark.parametrize("codec", [ChatCodec(), AnthropicCodec(), ResponsesCodec()])
 @pytest.mark.parametrize("think", [True, False, "low"])
 def test_think_is_not_left_out_where_the_effort_is_asked_for(codec: Any, think: Any) -> None:
-    """A strict upstream takes it, too, though only some dialects can be asked to show thoughts."""
+    """In strict mode, every other dialect translates ``think`` and leaves nothing out."""
     written = codec.write(
         read_conversation({"model": "m", "messages": [user("a")], "think": think}), strict=True
     )
@@ -184,7 +184,7 @@ def test_think_is_not_left_out_where_the_effort_is_asked_for(codec: Any, think: 
 
 
 def test_results_without_ids_find_their_calls() -> None:
-    """By name, else by order; each has an id for other dialects, the same each time."""
+    """A result without an id belongs to a call by name, else by order; calls get stable ids."""
     messages = [
         assistant("", call("f", {"a": 1}), call("g"), call("f", {"a": 1})),
         {"role": "tool", "tool_name": "g", "content": "g"},
@@ -223,14 +223,14 @@ def test_results_without_ids_find_their_calls() -> None:
     ],
 )  # fmt: skip
 def test_what_ollama_cannot_be_asked_for_is_refused(conversation: Conversation, param: str) -> None:
-    """By the name that the client's field has."""
+    """The proxy refuses what Ollama cannot do, with the name of the client's own field."""
     with pytest.raises(RequestError) as refusal:
         write_conversation(conversation)
     assert (refusal.value.status, refusal.value.param) == (400, param)
 
 
 def test_a_choice_of_none_sends_no_tools_and_a_list_only_those() -> None:
-    """There is no field for it."""
+    """Ollama has no field for a tool choice, so the proxy sends only the tools that the choice allows."""
     tools = (FunctionTool("f"), FunctionTool("g"))
     assert "tools" not in body_of(Conversation("m", (), tools=tools, tool_choice=ToolChoice("none")))
     chosen = body_of(Conversation("m", (), tools=tools, tool_choice=ToolChoice("allowed", ("g",))))
@@ -247,7 +247,7 @@ def test_a_choice_of_none_sends_no_tools_and_a_list_only_those() -> None:
     ],
 )
 def test_thinking_and_effort(think: Any, reasoning: ReasoningSettings, again: Any) -> None:
-    """Levels are one to one."""
+    """Each value of ``think`` is read as an effort, and the effort is written as ``think`` again."""
     read = read_conversation({"model": "m", "messages": [user("a")], "think": think})
     assert read.reasoning == reasoning
     assert body_of(read).get("think") == again
@@ -273,14 +273,14 @@ def test_thinking_and_effort(think: Any, reasoning: ReasoningSettings, again: An
     ],
 )
 def test_a_field_of_the_wrong_type_is_named(payload: dict[str, Any], param: str) -> None:
-    """Rule E1."""
+    """Rule E1: the error names the field that is missing or has a wrong value."""
     with pytest.raises((RequestError, ModelMissing)) as refusal:
         OllamaCodec().read(payload)
     assert refusal.value.param == param
 
 
 def test_streams_unless_it_is_told_not_to() -> None:
-    """Other than in the other dialects, which are told what is meant."""
+    """Ollama streams by default, so the proxy writes ``stream: false`` for a request that does not stream."""
     assert read_conversation({"model": "m", "messages": []}).stream
     assert not read_conversation({"model": "m", "messages": [], "stream": False}).stream
     assert body_of(Conversation("m", ()))["stream"] is False

@@ -1,4 +1,4 @@
-"""What upstreams of other dialects say, as streams and replies of Ollama's."""
+"""Turns of upstreams of other dialects, encoded as Ollama's streams and replies."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ STREAM = [Frame(b"x", {}, (event,)) for event in EVENTS]
 
 
 def said(events: Iterable[Any]) -> dict[str, Any]:
-    """What a turn comes to in this dialect: a refusal is text, arguments are an object, nothing is cached."""
+    """Return a turn as Ollama can express it, for example with a refusal as text."""
     found = told(events)
     cut_short = found["reason"] in ("length", "content_filter")
     calls = [] if cut_short else [(i, name, _given(text)) for i, name, text in found["calls"]]
@@ -53,7 +53,7 @@ def _given(arguments: str) -> Any:
 
 @pytest.mark.parametrize("frames", [turn[1] for turn in TURNS], ids=[turn[0] for turn in TURNS])
 def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
-    """Rule W1: every recorded stream of another dialect is read from its Ollama form as it was read."""
+    """Rule W1: the Ollama form of every recorded stream of another dialect has the same content."""
     events = [event for frame in frames for event in frame.events]
     made = encoded(OllamaTurnEncoder("m"), frames)
     raw = [frame.raw for frame in made]
@@ -70,13 +70,13 @@ def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
 
 @given(st.sets(st.integers(1, 9000)))
 def test_however_its_bytes_are_cut(cuts: set[int]) -> None:
-    """Rule W6: the stream says the same in whatever pieces it comes."""
+    """Rule W6: the encoded stream has the same content, however its bytes are cut."""
     raw = b"".join(frame.raw for frame in encoded(OllamaTurnEncoder("m"), STREAM))
     assert said(read_again(OllamaWire(), cut(raw, cuts))) == said(EVENTS)
 
 
 def test_a_stream_looks_like_one_of_ollamas() -> None:
-    """Lines with a message, whole calls, one last line; nothing of the upstream's own."""
+    """The stream has Ollama's lines and one last line, and no data that is the upstream's own."""
     frames = encoded(OllamaTurnEncoder("m"), STREAM)
     assert [frame.is_end_mark for frame in frames].count(True) == 1
     raw = b"".join(frame.raw for frame in frames)
@@ -89,7 +89,7 @@ def test_a_stream_looks_like_one_of_ollamas() -> None:
 
 
 def test_the_beginning_of_a_call_stands_beside_its_line() -> None:
-    """Rule W5: a writer that hides the call finds it in the very frame."""
+    """Rule W5: a call's start event is in the same frame as its line, so a writer can hide the line."""
     frames = encoded(OllamaTurnEncoder("m"), STREAM)
     (frame,) = [
         one for one in frames if any(isinstance(event, ToolCallStarted) for event in one.events) and one.raw
@@ -98,7 +98,7 @@ def test_the_beginning_of_a_call_stands_beside_its_line() -> None:
 
 
 def test_a_call_that_was_cut_short_is_not_told() -> None:
-    """There is no way to tell of half a call; the run knows of it."""
+    """The client gets no call that was cut short, but the run gets its event."""
     call = ToolCallFinished(0, ToolCall("c", "look", '{"at": ', 0))
     frames = encoded(
         OllamaTurnEncoder("m"), [Frame(b"x", {}, (one,)) for one in (TurnFinished("length"), call)]
@@ -109,20 +109,20 @@ def test_a_call_that_was_cut_short_is_not_told() -> None:
 
 
 def test_an_error_is_the_last_word() -> None:
-    """Rule E1: one text, and no last line behind it."""
+    """Rule E1: an error is a line with its message, and no last line follows."""
     failed = TurnFailed({"message": "Too hot.", "code": "heat"})
     frames = encoded(OllamaTurnEncoder("m"), [Frame(b"x", {}, (TextDelta("a"),)), Frame(b"y", {}, (failed,))])
     assert frames[-1].raw == b'{"error":"Too hot."}\n'
 
 
 def test_a_comment_is_an_empty_line_of_a_message() -> None:
-    """It keeps the client's connection alive, too, in the one way that all clients take."""
+    """The encoder turns an upstream's comment into a line without content, to keep the connection alive."""
     (frame,) = OllamaTurnEncoder("m").encode(Frame(b": ping\n\n"))
     assert json.loads(frame.raw)["message"] == {"role": "assistant", "content": ""}
 
 
 def test_a_reply_says_the_same() -> None:
-    """A response that was not streamed is one object, which the reader reads as it was read itself."""
+    """A reply that is not streamed is one object, with the same content as the upstream's."""
     frame = OllamaTurnEncoder("m").encode_reply(Frame(b"x", {}, EVENTS))
     assert json.loads(frame.raw) == frame.payload
     reader = OllamaWire().reader((), lambda name: False, 1 << 20)

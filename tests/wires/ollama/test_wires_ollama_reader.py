@@ -1,4 +1,4 @@
-"""Lines of an Ollama upstream as events, in pieces of any size."""
+"""Lines of an Ollama upstream read as events, however they are cut."""
 
 import json
 from typing import Any
@@ -16,13 +16,13 @@ WHOLE = turn("Hé “you”.", call(OURS, {"a": [1, {"b": None}]}, "call_1"), th
 
 
 def texts(played: Any, kind: Any = TextDelta) -> str:
-    """What a turn says."""
+    """Return the text of a turn."""
     return "".join(event.text for event in played.of(kind))
 
 
 @given(st.sets(st.integers(1, len(WHOLE))))
 def test_however_its_bytes_are_cut(cuts: set[int]) -> None:
-    """Rule W6: the same turn, and the same bytes."""
+    """Rule W6: the reader gives the same events and the same bytes, however the stream is cut."""
     played = play(WHOLE, at=cuts)
     assert (texts(played), texts(played, ReasoningDelta)) == ("Hé “you”.", "Hm. So.")
     (made,) = played.calls
@@ -36,7 +36,7 @@ def test_however_its_bytes_are_cut(cuts: set[int]) -> None:
 
 
 def test_a_turn_goes_back_as_it_was_said() -> None:
-    """With its thought and its call, numbers as they were written; content is never null."""
+    """The next request's message keeps the thought, unknown fields, and numbers as written."""
     big = b'{"model":"m","created_at":"c","message":{"role":"assistant","content":"","odd":1,"tool_calls":['
     big += b'{"id":"c1","type":"function","function":{"name":"f","arguments":'
     big += b'{"n":123456789012345678901234,"f":1.0}}}'
@@ -51,7 +51,7 @@ def test_a_turn_goes_back_as_it_was_said() -> None:
 
 @pytest.mark.parametrize("index", [0, None])
 def test_calls_without_ids_are_told_apart(index: int | None) -> None:
-    """Older builds give no ids and every call the index 0; equal calls are two calls."""
+    """Equal calls without ids stay separate calls with ids of their own, even if all have the index 0."""
     calls = [call("f", {"a": 1}, index=index), call("f", {"a": 1}, index=index), call("g", index=index)]
     played = play(said("", *calls) + done(), None, "f", "g")
     assert [(made.name, made.arguments) for made in played.calls] == [
@@ -66,7 +66,7 @@ def test_calls_without_ids_are_told_apart(index: int | None) -> None:
     [('{"a": 1}', '{"a": 1}'), (None, "{}"), ({}, "{}"), ("", "{}"), ([1], "[1]")],
 )
 def test_arguments_in_every_form(arguments: Any, read: str) -> None:
-    """As an object, as most servers do, as text, or not at all."""
+    """The reader accepts arguments as an object, as text, or none at all."""
     line = {"model": "m", "created_at": "c", "done": False}
     made = {
         "role": "assistant",
@@ -78,7 +78,7 @@ def test_arguments_in_every_form(arguments: Any, read: str) -> None:
 
 
 def test_a_call_without_a_name_is_none() -> None:
-    """Nobody could answer it."""
+    """The reader drops a call without a name, because nobody could answer it."""
     played = play(said("a", {"function": {"arguments": {}}}, {"odd": 1}) + done())
     assert not played.calls
     assert "tool_calls" not in played.message
@@ -89,12 +89,12 @@ def test_a_call_without_a_name_is_none() -> None:
     [(done("stop"), "stop"), (done("length"), "length"), (done("odd"), "stop"), (done(""), "stop")],
 )
 def test_why_it_stopped(last: bytes, reason: str) -> None:
-    """In the neutral words; what is not known, or not said, is an ordinary end."""
+    """An unknown or empty stop reason counts as an ordinary end."""
     assert [event.reason for event in play(said("a") + last).of(TurnFinished)] == [reason]
 
 
 def test_counts_that_are_left_out_are_unknown() -> None:
-    """A prompt that was wholly cached has none."""
+    """Usage is not reported without any counts; a missing prompt count, as for a cached prompt, is 0."""
     assert not play(done(prompt_eval_count=None, eval_count=None)).of(UsageReported)
     (report,) = play(done(prompt_eval_count=None)).of(UsageReported)
     assert (report.usage.input_tokens, report.usage.output_tokens) == (0, 7)
@@ -102,7 +102,7 @@ def test_counts_that_are_left_out_are_unknown() -> None:
 
 @pytest.mark.parametrize("data", [b"", said("It"), said("It") + b'{"model"', said("It") + b"\n\n"])
 def test_a_stream_that_merely_ends_has_failed(data: bytes) -> None:
-    """Rule E1: and half a line does not leave."""
+    """Rule E1: a stream without a last line has failed, and the client does not get half a line."""
     played = play(data)
     assert played.of(TurnFailed)
     assert not played.of(TurnFinished)
@@ -110,7 +110,7 @@ def test_a_stream_that_merely_ends_has_failed(data: bytes) -> None:
 
 
 def test_an_error_line_is_one() -> None:
-    """With the upstream's own words."""
+    """An error line makes the turn fail with the upstream's own message."""
     played = play(said("It") + error("no memory"))
     assert [event.error["message"] for event in played.of(TurnFailed)] == ["no memory"]
     with_status = b'{"error":"no memory","status":500}\n'
@@ -118,28 +118,28 @@ def test_an_error_line_is_one() -> None:
 
 
 def test_what_comes_after_the_last_line_is_no_part_of_the_turn() -> None:
-    """Rule W5: above all no call."""
+    """Rule W5: the reader ignores calls and text after the last line."""
     played = play(done() + said("", call(OURS)) + said("more"))
     assert not played.calls
     assert OURS.encode() not in played.out
 
 
 def test_a_line_that_is_no_json_and_may_hold_a_call_stops_the_reading() -> None:
-    """Rule W5."""
+    """Rule W5: the reader stops at an invalid line that may contain a call."""
     reader = reader_of()
     reader.feed(b'{"message": {"tool_calls": [ {"function": oops}]}}\n' + done())
     assert isinstance(reader.fault, Unreadable)
 
 
 def test_a_last_line_without_its_end_is_one() -> None:
-    """Some gateways cut it off."""
+    """The reader accepts a last line without its line break, which some gateways cut off."""
     played = play(said("a") + done().strip())
     assert played.of(TurnFinished)
     assert not played.of(TurnFailed)
 
 
 def test_lines_that_differ_in_their_text_alone_are_told_together() -> None:
-    """The fast path: what they say and which bytes left is the same."""
+    """On the fast path, one frame holds many lines that differ only in their text, with the same bytes."""
     data = b"".join(said(f"w{at} ") for at in range(50)) + done()
     reader = reader_of()
     assert reader.feed(data[:200]) is not None
@@ -156,7 +156,7 @@ def test_lines_that_differ_in_their_text_alone_are_told_together() -> None:
 
 
 def test_a_reply_is_read_as_a_stream_is() -> None:
-    """One object, with its calls and its usage."""
+    """The reader reads a reply with its calls, and refuses a body that it cannot read."""
     reader = reader_of("f")
     frame = reader.read_reply(done("stop", "Hm.", call("f", {"a": 1}, "call_1")).strip())
     assert [type(event) for event in frame.events if isinstance(event, TextDelta | TurnFinished)]
@@ -168,7 +168,7 @@ def test_a_reply_is_read_as_a_stream_is() -> None:
 
 
 def test_a_call_is_kept_as_it_was_sent() -> None:
-    """With masked arguments, for the record."""
+    """The record keeps a call in the upstream's form, with masked arguments."""
     played = play(said("", call("f", {"secret": "x", "a": 1}, "call_1")) + done(), None, "f")
     native = played.reader.native(played.calls[0], lambda name, text: '{"secret":"***"}')
     assert json.loads(native) == {

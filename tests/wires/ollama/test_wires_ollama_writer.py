@@ -1,4 +1,4 @@
-"""The client's stream and reply of Ollama's chat over the turns of a run."""
+"""The client's stream and reply in Ollama's dialect, composed of all turns of a run."""
 
 import json
 
@@ -17,7 +17,7 @@ SECOND = turn("Two.", call("mine", {"b": 2}, "call_1"))
 
 @given(st.sets(st.integers(1, max(len(FIRST), len(SECOND)))))
 def test_turns_are_one_answer(cuts: set[int]) -> None:
-    """Rules W3, W5, W6: one last line, counts of both, dense indices, ids of their own."""
+    """Rules W3, W5, W6: the client gets one answer with one last line, summed counts and no hidden call."""
     out = compose(FIRST, SECOND, ask=MINE, at=cuts)
     read = read_stream(out)
     assert (read.text, read.thinking, read.called()) == ("One. Two.", "Hm.", [("mine", {"b": 2})])
@@ -26,13 +26,13 @@ def test_turns_are_one_answer(cuts: set[int]) -> None:
 
 
 def test_what_hides_nothing_is_handed_on() -> None:
-    """Rule W2: every byte, whatever the lines hold."""
+    """Rule W2: the writer forwards a turn without server calls unchanged, whatever its lines contain."""
     data = said("a") + said("", call("mine", {}, index=None)) + b"\n" + done("length", "z", odd=1)
     assert compose(data, ask=MINE) == data
 
 
 def test_indices_are_dense_and_ids_new() -> None:
-    """Beside a hidden call, also in one line; an id of the history is not given again."""
+    """Next to a hidden call, indices stay dense, and an id of the history is not used again."""
     line = said("", call(OURS, {}, "c0"), call("mine", {"n": 1}, "c1", 1), call("mine", {"n": 2}, "c2", 2))
     history = {"messages": [{"role": "assistant", "content": "", "tool_calls": [call("mine", {}, "c1")]}]}
     writer = writer_of({**MINE, **history})
@@ -46,7 +46,7 @@ def test_indices_are_dense_and_ids_new() -> None:
 
 
 def test_calls_and_text_of_a_last_line_are_told_before_it() -> None:
-    """Some clients take nothing from the last line."""
+    """The client gets text and calls before the last line, from which some clients read nothing."""
     out = compose(FIRST, done("stop", "Two.", call("mine", {"b": 2}, "call_2")), ask=MINE)
     read = read_stream(out)
     assert (read.text, read.called()) == ("One. Two.", [("mine", {"b": 2})])
@@ -55,7 +55,7 @@ def test_calls_and_text_of_a_last_line_are_told_before_it() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_json_is_of_the_last_turn_alone(streaming: bool) -> None:
-    """Text of turns in which tools are called would spoil it."""
+    """For a JSON answer the client gets the text of the last turn only, so that it stays valid JSON."""
     ask = {"format": "json", "stream": streaming}
     writer = writer_of(ask)
     out = b""
@@ -72,7 +72,7 @@ def test_json_is_of_the_last_turn_alone(streaming: bool) -> None:
 
 
 def test_an_error_is_the_last_word() -> None:
-    """Rule E1: no last line behind it, and only once."""
+    """Rule E1: an error is written once, and no last line follows."""
     writer = writer_of()
     out = play(said("a"), None).out
     out = writer.fail("It broke.", type="x", code="y") + writer.finish(None)
@@ -81,13 +81,13 @@ def test_an_error_is_the_last_word() -> None:
 
 
 def test_an_upstreams_error_in_another_form_becomes_a_text() -> None:
-    """Clients show an object as ``[object Object]``."""
+    """The writer turns an error object into text, since clients would show ``[object Object]``."""
     assert read_stream(compose(said("a") + b'{"error":{"message":"hot"}}\n')).error == "hot"
     assert compose(said("a") + error("hot")) == said("a") + error("hot")
 
 
 def test_keep_alive_and_traces_are_lines() -> None:
-    """With a model, a time, a role and a content, as every client wants them."""
+    """Keep-alives, traces and notes are lines that clients can read; traces have redacted results."""
     writer = writer_of({"model": "q"}, "events")
     made = ToolCall("c", "core.now", "{}", 0)
     out = writer.keep_alive() + writer.tool_started(made, {"a": 1})
@@ -101,7 +101,7 @@ def test_keep_alive_and_traces_are_lines() -> None:
 
 
 def test_the_reasons_of_a_run() -> None:
-    """There are two in this dialect."""
+    """Ollama has only two stop reasons, so all others become ``stop``."""
     for reason, told in (("length", "length"), ("tool_calls", "stop"), ("content_filter", "stop")):
         writer = writer_of()
         writer.turn_ended("hidden")

@@ -1,4 +1,4 @@
-"""A Responses request as it goes upstream, turn after turn."""
+"""A Responses request that goes upstream, turn after turn."""
 
 import json
 from typing import Any
@@ -22,12 +22,12 @@ KEY = bytes(32)
 
 
 def keep(name: str, arguments: str) -> str:
-    """No argument is private."""
+    """A mask that hides no argument."""
     return arguments
 
 
 def body_of(ask: dict[str, Any] | str, state: StateHabit = "auto") -> ResponsesBody:
-    """The editor of a request."""
+    """Return the editor of a request."""
     raw = ask if isinstance(ask, str) else json.dumps(ask)
     editor = WIRE.editor(raw.encode(), WIRE.parse(json.loads(raw)), state)
     assert isinstance(editor, ResponsesBody)
@@ -35,22 +35,22 @@ def body_of(ask: dict[str, Any] | str, state: StateHabit = "auto") -> ResponsesB
 
 
 def ask(*items: Any, **more: Any) -> dict[str, Any]:
-    """A request with these items as its input."""
+    """Return a request with these items as its input."""
     return {"model": "m", "input": list(items), **more}
 
 
 def turn_of(*items: dict[str, Any], id: str = "resp_1", store: bool | None = None) -> bytes:
-    """A turn as the reader tells it."""
+    """Return a turn as the reader returns it."""
     return json.dumps({"id": id, "store": store, "output": list(items)}).encode()
 
 
 def sent(body: ResponsesBody) -> dict[str, Any]:
-    """What goes upstream next."""
+    """Return what goes upstream next."""
     return dict(json.loads(body.render()))
 
 
 def result(call_id: str, content: str = "noon") -> bytes:
-    """One result, as the wire has it."""
+    """Return one result, encoded for the wire."""
     return body_of(ask()).result_message(ToolCall(call_id, OURS, "{}", 0), content)
 
 
@@ -70,12 +70,12 @@ def result(call_id: str, content: str = "noon") -> bytes:
     ],
 )
 def test_what_is_not_edited_keeps_its_bytes(raw: str) -> None:
-    """Numbers, escapes, order and what is absent go upstream as they came."""
+    """A body that nobody edits keeps its exact bytes."""
     assert body_of(raw).render().decode() == raw
 
 
 def test_tools_are_added_after_the_clients_own() -> None:
-    """Flat definitions, sorted, ``strict`` said; the client's bytes before them as they were."""
+    """Server tools follow the client's own, sorted, flat and with ``strict``; the client's bytes stay."""
     body = body_of(
         '{"model":"m","tools":[{"type":"web_search","x":1.0},{"type":"function","name":"mine"}],"input":"a"}'
     )
@@ -94,14 +94,14 @@ def test_tools_are_added_after_the_clients_own() -> None:
 
 
 def test_a_declaration_of_ours_gets_our_schema() -> None:
-    """Where the client declared our name, our definition stands in its place."""
+    """If the client declares a server tool's name, the server's definition replaces the declaration."""
     body = body_of(ask(tools=[{"type": "custom", "name": "mine"}, function("now")]))
     body.offer([], [ToolDefinition("now", "ours", {"type": "object"}, False)])
     assert [tool.get("description") for tool in sent(body)["tools"]] == [None, "ours"]
 
 
 def test_an_offer_is_withdrawn() -> None:
-    """The request is the client's again: its tools, or none."""
+    """A withdrawn offer leaves the client's own tools, or none."""
     for tools in ({}, {"tools": [function("mine")]}):
         body = body_of(ask(user("hi"), **tools))
         body.offer([ToolDefinition(OURS, "d", {}, False)], [])
@@ -110,7 +110,7 @@ def test_an_offer_is_withdrawn() -> None:
 
 
 def named(name: str, kind: str = "function") -> dict[str, Any]:
-    """A choice of one tool, as it also stands in a list of allowed tools."""
+    """A choice of one tool, or one element of a list of allowed tools."""
     return {"type": kind, "name": name}
 
 
@@ -120,7 +120,7 @@ def allowed(*tools: dict[str, Any], mode: str = "auto") -> dict[str, Any]:
 
 
 def test_what_is_withheld_is_not_sent() -> None:
-    """What stays of the tools has the bytes of an offer without the others, hosted tools too."""
+    """A withheld tool leaves the same bytes as an offer without it, also with hosted tools."""
     now, then = ToolDefinition(OURS, "d", {}, False), ToolDefinition("core__then", "d", {}, False)
     asked = ask(user("hi"), tools=[{"type": "web_search"}, named("mine", "custom"), function("mine_too")])
     body, less = body_of(asked), body_of(asked)
@@ -149,7 +149,7 @@ def test_what_is_withheld_is_not_sent() -> None:
     ],
 )
 def test_no_choice_names_what_is_withheld(choice: Any, left: Any) -> None:
-    """A forced tool becomes ``auto``, a list is shortened, and an empty one allows nothing."""
+    """A choice of a withheld tool becomes ``auto``; it leaves a list, and an empty list becomes ``none``."""
     body = body_of(ask(user("hi"), tools=[function("mine")], tool_choice=choice))
     body.offer([ToolDefinition(OURS, "d", {}, False)], [])
     body.withhold([OURS])
@@ -157,7 +157,7 @@ def test_no_choice_names_what_is_withheld(choice: Any, left: Any) -> None:
 
 
 def test_nothing_is_chosen_where_no_tool_is_left() -> None:
-    """Upstreams refuse a choice without tools, on the last turn too; a stored prompt may have some."""
+    """Without tools no choice is sent, unless a stored prompt may bring tools."""
     for prompt in ({}, {"prompt": {"id": "pmpt_1"}}):
         body = body_of(ask(user("hi"), tool_choice=named(OURS), **prompt))
         body.offer([ToolDefinition(OURS, "d", {}, False)], [])
@@ -172,24 +172,24 @@ def test_nothing_is_chosen_where_no_tool_is_left() -> None:
 
 
 def test_a_model_is_renamed() -> None:
-    """The name upstream, and nothing else."""
+    """A new model name replaces the old one, and nothing else changes."""
     body = body_of(ask(user("hi")))
     body.rename_model("other")
     assert sent(body) == {**ask(user("hi")), "model": "other"}
 
 
 def test_reasoning_that_lost_what_it_led_to_is_dropped() -> None:
-    """A reasoning item must be followed by an item of the model's."""
+    """Reasoning that no item of the model follows is dropped, because the API would refuse it."""
     kept = reasoning("b", id="rs_2")
     body = body_of(ask(user("a"), BLOB, user("b"), kept, message("c"), BLOB))
     assert sent(body)["input"] == [user("a"), user("b"), kept, message("c")]
 
 
-# What we made and a client sends back.
+# The proxy's own items that a client sends back.
 
 
 def shown(name: str = OURS, *, caller: str = "", **more: Any) -> dict[str, Any]:
-    """A call of ours as a client has it; what is in ``more`` it changed afterwards."""
+    """A server call as the client got it; ``more`` are the client's changes."""
     item_id = ItemSigner(KEY, caller).item_id(name, '{"a":1}', output="noon", error=None)
     return {
         "id": item_id, "type": "mcp_call", "server_label": "toolrelay", "name": name,
@@ -198,7 +198,7 @@ def shown(name: str = OURS, *, caller: str = "", **more: Any) -> dict[str, Any]:
 
 
 def signing(*items: Any, caller: str = "", key: bytes = b"") -> list[dict[str, Any]]:
-    """What goes upstream of items that a caller sends back."""
+    """Return what goes upstream for items that a caller sends back."""
     wire = ResponsesWire(key or KEY)
     raw = json.dumps(ask(*items)).encode()
     body = wire.editor(raw, wire.parse(json.loads(raw)), caller=caller)
@@ -206,7 +206,7 @@ def signing(*items: Any, caller: str = "", key: bytes = b"") -> list[dict[str, A
 
 
 def test_a_call_that_was_shown_becomes_one_that_the_upstream_knows() -> None:
-    """``mcp_call`` → the call and its output, under one id."""
+    """A returned ``mcp_call`` becomes a function call and its output, with one id."""
     first, call, answer, *rest = signing(user("a"), shown(), message("b"), user("c"))
     assert first == user("a")
     assert call == {"type": "function_call", "call_id": call["call_id"], "name": OURS, "arguments": '{"a":1}'}
@@ -215,7 +215,7 @@ def test_a_call_that_was_shown_becomes_one_that_the_upstream_knows() -> None:
 
 
 def test_a_failure_that_was_shown_comes_back_with_its_words() -> None:
-    """Fields that say nothing may be dropped on the way; two calls stay apart."""
+    """A failed call becomes an output with its error, even if null fields are missing."""
     item_id = ItemSigner(KEY, "").item_id(OURS, "{}", output=None, error="timeout: no")
     failed = {
         k: v for k, v in shown(id=item_id, arguments="{}", error="timeout: no").items() if k != "output"
@@ -234,7 +234,7 @@ FORGED = [
 
 @pytest.mark.parametrize("changed", FORGED)
 def test_a_call_that_was_not_shown_is_the_clients_own_word(changed: dict[str, Any]) -> None:
-    """An item with our label that bears no signature for its words is text of the client's, no result."""
+    """An item without a valid signature becomes text of the user, not a tool result."""
     (said,) = signing({**shown(), **changed})
     assert (said["type"], said["role"]) == ("message", "user")
     assert said["content"].startswith("The client reports this tool call.")
@@ -243,7 +243,7 @@ def test_a_call_that_was_not_shown_is_the_clients_own_word(changed: dict[str, An
 
 @pytest.mark.parametrize(("caller", "key"), [("bob", b""), ("ann", b"\1" * 32)])
 def test_a_call_that_somebody_else_was_shown_is_not_ours(caller: str, key: bytes) -> None:
-    """A signature is for one caller, and holds with the same key alone: in every worker, after a restart."""
+    """A signature is valid only for the same caller and the same key."""
     item = shown(caller="ann")
     assert [one["type"] for one in signing(item, caller="ann")] == ["function_call", "function_call_output"]
     assert [one["type"] for one in signing(item, caller=caller, key=key)] == ["message"]
@@ -253,7 +253,7 @@ def test_a_call_that_somebody_else_was_shown_is_not_ours(caller: str, key: bytes
     st.lists(st.text(max_size=3) | st.none(), min_size=4, max_size=4), st.integers(0, 3), st.text(max_size=3)
 )
 def test_a_signature_is_of_every_word(words: list[str | None], at: int, other: str) -> None:
-    """No other name, arguments, output or error passes under an id, wherever one ends and the next begins."""
+    """A signature covers name, arguments, output and error, and the borders between them."""
     name, arguments, out, error = words
     fields = {"name": name or "", "arguments": arguments or "", "output": out, "error": error}
     signer = ItemSigner(KEY, "ann")
@@ -268,7 +268,7 @@ def test_a_signature_is_of_every_word(words: list[str | None], at: int, other: s
 
 
 def test_what_we_said_of_calls_does_not_go_upstream() -> None:
-    """Lines about calls and approvals were never the model's words, whether ids are kept or not."""
+    """The proxy removes its own lines and items about calls and approvals from the input."""
     ours = [
         reasoning("core__now(): done", id="rs_toolrelay1"),
         message("> core__now(): done", id="msg_toolrelay1"),
@@ -281,7 +281,7 @@ def test_what_we_said_of_calls_does_not_go_upstream() -> None:
 
 
 def test_what_only_speaks_of_us_stays() -> None:
-    """A text with our name in it, another server's call: the client's own."""
+    """A text that names the proxy, and another server's call, stay unchanged."""
     theirs = [user('"toolrelay" is a proxy'), message("toolrelay"), shown(server_label="other", id="mcp_1")]
     assert sent(body_of(ask(*theirs)))["input"] == theirs
     assert WIRE.parse(ask(*theirs)).has_proxy_calls is False
@@ -292,7 +292,7 @@ def test_what_only_speaks_of_us_stays() -> None:
 
 
 def test_a_turn_goes_on_from_the_one_that_the_upstream_kept() -> None:
-    """Chained: its id and the outputs alone; instructions, tools and sampling once more."""
+    """In a chain the next turn has the response's id and the outputs, and repeats all settings."""
     first = ask(user("hi"), instructions="Be brief.", tools=[function("mine")], temperature=0.3)
     body = body_of(first)
     body.append_turn(turn_of(BLOB, CALL, store=True), [result("call_h")])
@@ -312,7 +312,7 @@ def test_a_turn_goes_on_from_the_one_that_the_upstream_kept() -> None:
     ],
 )
 def test_a_turn_that_was_not_kept_is_sent_whole(state: StateHabit, store: bool | None, more: Any) -> None:
-    """Stateless: everything again, reasoning with its encrypted content, item by item as it came."""
+    """Without a chain the next turn repeats all items, with their encrypted reasoning."""
     first = ask(user("hi"), instructions="Be brief.", temperature=0.3, **more)
     body = body_of(first, state)
     odd = {**CALL, "namespace": "n"}
@@ -324,7 +324,7 @@ def test_a_turn_that_was_not_kept_is_sent_whole(state: StateHabit, store: bool |
 
 
 def test_chained_takes_the_operators_word() -> None:
-    """``responses_state = "chained"``: also where the upstream does not say that it stores."""
+    """``responses_state = "chained"``: turns are chained even if the upstream does not say that it stores."""
     body = body_of(ask(user("hi")), "chained")
     body.append_turn(turn_of(CALL), [result("call_h")])
     assert sent(body)["previous_response_id"] == "resp_1"
@@ -334,21 +334,21 @@ def test_chained_takes_the_operators_word() -> None:
 
 
 def test_a_text_becomes_an_item_when_items_follow() -> None:
-    """``input`` as a string is one user message."""
+    """A text as ``input`` becomes a user message when a turn is appended."""
     body = body_of({"model": "m", "input": "hi"})
     body.append_turn(turn_of(CALL), [result("call_h")])
     assert sent(body)["input"] == [user("hi"), CALL, RESULT]
 
 
 def test_a_conversation_gets_the_outputs_alone() -> None:
-    """The upstream appends each turn to it by itself."""
+    """In an upstream's conversation only outputs are sent, since the upstream appends each turn itself."""
     body = body_of(ask(user("hi"), conversation="conv_1"))
     body.append_turn(turn_of(CALL, store=True), [result("call_h")])
     assert sent(body) == {"model": "m", "conversation": "conv_1", "input": [RESULT]}
 
 
 def test_a_programs_call_wants_its_caller_back() -> None:
-    """A result of a call that a program made echoes who called."""
+    """The output of a program's call repeats the call's ``caller``."""
     caller = {"type": "program", "caller_id": "cm_1"}
     body = body_of(ask(user("hi")))
     body.append_turn(turn_of({**CALL, "caller": caller}, store=True), [result("call_h")])
@@ -356,7 +356,7 @@ def test_a_programs_call_wants_its_caller_back() -> None:
 
 
 def test_a_call_id_that_comes_again_is_another_call() -> None:
-    """Kimi counts its calls from 0 in every turn: upstream they need ids of their own."""
+    """A repeated call id gets a new id upstream, since Kimi counts its calls from 0 in each turn."""
     body = body_of(ask(user("hi")))
     for text in ("one", "two", "three"):
         body.append_turn(turn_of(function_call("now:0", OURS)), [result("now:0", text)])
@@ -389,7 +389,7 @@ def test_a_call_id_that_comes_again_is_another_call() -> None:
     ],
 )  # fmt: skip
 def test_a_forced_choice_is_relaxed(choice: Any, called: list[str], relaxed: Any) -> None:
-    """Rule W9: once the forced call was made, the model may answer."""
+    """Rule W9: a forced choice becomes ``auto`` after its call."""
     body = body_of(ask(user("hi"), tool_choice=choice))
     body.relax_tool_choice(called)
     assert sent(body)["tool_choice"] == relaxed
@@ -404,8 +404,7 @@ def test_a_forced_choice_is_relaxed(choice: Any, called: list[str], relaxed: Any
     ],
 )
 def test_a_call_of_ours_does_not_satisfy_what_the_client_forces(choice: Any) -> None:
-    """Rule W9: a choice that a tool of the client's own can satisfy waits for that; a spent budget leaves
-    the client's tools alone."""
+    """Rule W9: a choice that the client's tool can satisfy waits for it; a spent budget keeps that tool."""
     body = body_of(ask(user("hi"), tools=[function("mine")], tool_choice=choice))
     body.offer([ToolDefinition(OURS, "d", {}, False)], [])
     body.relax_tool_choice([OURS])
@@ -416,7 +415,7 @@ def test_a_call_of_ours_does_not_satisfy_what_the_client_forces(choice: Any) -> 
 
 
 def test_tools_are_forbidden_on_the_last_turn() -> None:
-    """The budget is spent: an answer without calls is asked for."""
+    """Forbidding tools sets the choice to ``none``, so that the model answers without calls."""
     body = body_of(ask(user("hi"), tool_choice="required"))
     body.forbid_tools()
     assert sent(body)["tool_choice"] == "none"
@@ -426,14 +425,14 @@ def test_tools_are_forbidden_on_the_last_turn() -> None:
     ("bound", "used", "left"), [(100, 30, 70), (100, 95, 16), (100, 500, 16), (10, 5, 10), (100, 0, 100)]
 )
 def test_the_clients_bound_counts_over_the_run(bound: int, used: int, left: int) -> None:
-    """``max_output_tokens`` less what earlier turns wrote, and never less than can be said."""
+    """``max_output_tokens`` is reduced by what earlier turns used, with a small minimum."""
     body = body_of(ask(user("hi"), max_output_tokens=bound))
     body.lower_token_limit(used)
     assert sent(body)["max_output_tokens"] == left
 
 
 def test_no_bound_is_made_up() -> None:
-    """Where the client set none there is none."""
+    """The editor adds no limit if the client set none."""
     body = body_of(ask(user("hi")))
     body.lower_token_limit(10)
     body.append_turn(turn_of(CALL), [result("call_h")])
@@ -441,7 +440,7 @@ def test_no_bound_is_made_up() -> None:
 
 
 def test_the_clients_bound_on_calls_counts_over_the_run() -> None:
-    """``max_tool_calls`` less our calls and the provider's own, at least the 1 that providers take."""
+    """``max_tool_calls`` is reduced by server calls and the provider's own, but stays at least 1."""
     body = body_of(ask(user("hi"), max_tool_calls=5))
     assert sent(body)["max_tool_calls"] == 5
     search = {"id": "ws_1", "type": "web_search_call", "status": "completed"}
@@ -451,7 +450,7 @@ def test_the_clients_bound_on_calls_counts_over_the_run() -> None:
     assert sent(body)["max_tool_calls"] == 1
 
 
-# What was refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(
@@ -465,7 +464,7 @@ def test_the_clients_bound_on_calls_counts_over_the_run() -> None:
     ],
 )
 def test_reasoning_that_was_refused_is_left_out_once(text: str, code: str | None) -> None:
-    """Stale blobs and items that lost their reasoning: once more without, and not again."""
+    """After a refusal of reasoning the request is repeated once, without reasoning."""
     body = body_of(ask(user("hi"), BLOB, CALL, RESULT))
     assert body.recover(text, code) is True
     bare = {key: value for key, value in CALL.items() if key != "id"}
@@ -474,7 +473,7 @@ def test_reasoning_that_was_refused_is_left_out_once(text: str, code: str | None
 
 
 def test_reasoning_of_later_turns_is_left_out_too() -> None:
-    """A run's own reasoning is no better than the client's."""
+    """After a refusal the reasoning of the run's own turns is left out, too."""
     body = body_of(ask(user("hi"), store=False))
     body.append_turn(turn_of(BLOB, CALL), [result("call_h")])
     assert body.recover("encrypted content", None) is True
@@ -486,7 +485,7 @@ def test_reasoning_of_later_turns_is_left_out_too() -> None:
 
 
 def test_a_refused_field_of_the_clients_stays_though_its_reasoning_goes() -> None:
-    """The client's call goes on without its id then, and is still its own: no field of it is left out."""
+    """A refused field is left out only of the run's own calls, even if the client's lost their reasoning."""
     body = body_of(ask(user("hi"), BLOB, CALL, RESULT, store=False))
     body.append_turn(turn_of({**CALL, "call_id": "call_2"}), [result("call_2")])
     assert body.recover("encrypted content", None) is True
@@ -497,13 +496,13 @@ def test_a_refused_field_of_the_clients_stays_though_its_reasoning_goes() -> Non
 
 
 def test_what_has_no_reasoning_is_not_asked_again() -> None:
-    """A request that would be the same is not repeated."""
+    """A request that would not change is not repeated."""
     assert body_of(ask(user("hi"))).recover("encrypted content", None) is False
     assert body_of(ask(user("hi"), BLOB, message("a"))).recover("The model is overloaded.", None) is False
 
 
 def test_a_chain_that_was_refused_is_sent_whole() -> None:
-    """An upstream that does not know its own response after all: everything, from then on."""
+    """If the upstream does not know its own response, all items are sent from then on."""
     body = body_of(ask(user("hi")))
     body.append_turn(turn_of(CALL, store=True), [result("call_h")])
     assert body.recover("Previous response not found", "previous_response_not_found") is True
@@ -515,7 +514,7 @@ def test_a_chain_that_was_refused_is_sent_whole() -> None:
 
 
 def test_the_clients_own_chain_is_the_clients() -> None:
-    """An id that the client named and the upstream does not know is the client's error."""
+    """If the upstream does not know the client's own id, the request is not repeated."""
     body = body_of(ask(user("hi"), previous_response_id="resp_x"))
     assert body.recover("Previous response not found", "previous_response_not_found") is False
 
@@ -527,7 +526,7 @@ HELD = [SuspendedCall("call_h", None, result("call_h")), SuspendedCall("call_1",
 
 
 def test_a_held_turn_takes_the_place_of_the_clients_version() -> None:
-    """The hidden items stand where the model made them; the client's output answers its call."""
+    """A restored turn has its hidden items in place, and the client's output for the client's call."""
     held = body_of(ask(user("hi"))).suspend(turn_of(BLOB, CALL, THEIRS), HELD, keep)
     body = body_of(ask(user("hi"), {**THEIRS, "id": None}, output("call_1", "theirs"), user("so?")))
     body.restore(1, held)
@@ -538,7 +537,7 @@ def test_a_held_turn_takes_the_place_of_the_clients_version() -> None:
 
 
 def test_a_held_turn_has_the_hidden_turns_before_it() -> None:
-    """What ran before the turn that waits is part of the conversation."""
+    """A restored turn brings back the hidden turns that ran before it."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(function_call("call_0", OURS)), [result("call_0", "first")])
     held = editor.suspend(turn_of(THEIRS), [SuspendedCall("call_1", "call_1", None)], keep)
@@ -554,7 +553,7 @@ def test_a_held_turn_has_the_hidden_turns_before_it() -> None:
 
 
 def test_two_held_turns_are_put_back() -> None:
-    """Places are those of the request, whatever was put in before them."""
+    """Positions of restored turns refer to the request as it came."""
     editor = body_of(ask(user("hi")))
     one = editor.suspend(turn_of(CALL, THEIRS), HELD, keep)
     back = [user("hi"), THEIRS, output("call_1", "a"), function_call("call_2", "mine"), output("call_2", "b")]
@@ -572,7 +571,7 @@ def test_two_held_turns_are_put_back() -> None:
 
 
 def test_a_conversation_keeps_the_turn_itself() -> None:
-    """Only our results wait, and come before the client's outputs."""
+    """In an upstream's conversation only the server's results are restored, before the client's outputs."""
     editor = body_of(ask(user("hi"), conversation={"id": "conv_1"}))
     held = editor.suspend(turn_of(CALL, THEIRS), HELD, keep)
     body = body_of(ask(output("call_1", "theirs"), conversation={"id": "conv_1"}))
@@ -581,7 +580,7 @@ def test_a_conversation_keeps_the_turn_itself() -> None:
 
 
 def test_a_repeated_id_of_a_hidden_call_is_repaired_on_return() -> None:
-    """The client's call may go by an id that a hidden one had before it."""
+    """A client call with the same id as an earlier hidden call gets a new id upstream."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(function_call("f:0", OURS)), [result("f:0", "hidden")])
     held = editor.suspend(turn_of(function_call("f:0", "mine")), [SuspendedCall("f:0", "f:0", None)], keep)
@@ -594,7 +593,7 @@ def test_a_repeated_id_of_a_hidden_call_is_repaired_on_return() -> None:
 
 
 def test_private_arguments_are_not_held() -> None:
-    """Rule R3: what is written down has them masked."""
+    """Rule R3: private arguments are masked in everything that is stored."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(function_call("c0", OURS, '{"pin":"1234"}')), [result("c0")])
     private = function_call("call_h", OURS, '{"pin":"5678"}')
@@ -608,11 +607,11 @@ def test_private_arguments_are_not_held() -> None:
     assert "1234" not in str(editor.records("run", mask))
 
 
-# Going on from a response of ours.
+# Requests that continue one of the proxy's responses.
 
 
 def resumed(held: bytes, *items: Any, **more: Any) -> dict[str, Any]:
-    """The first upstream request of a request that goes on."""
+    """Return the first upstream request of a continued response."""
     body = body_of(ask(*items, previous_response_id="resp_ours", **more))
     assert isinstance(body, ChainedEditor)
     body.resume(held)
@@ -620,7 +619,7 @@ def resumed(held: bytes, *items: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_a_chain_goes_on_from_its_end() -> None:
-    """Our id is the end of the upstream's chain."""
+    """The proxy's response id becomes the id of the upstream's last response."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(CALL, store=True), [result("call_h")])
     held = editor.continuation(turn_of(message("noon"), id="resp_2", store=True), [], keep)
@@ -630,7 +629,7 @@ def test_a_chain_goes_on_from_its_end() -> None:
 
 
 def test_without_a_chain_all_items_go_on() -> None:
-    """The whole conversation stands in place of the id that the upstream does not know."""
+    """If the upstream stored nothing, the complete conversation replaces the proxy's response id."""
     editor = body_of({"model": "m", "input": "hi"})
     editor.append_turn(turn_of(BLOB, CALL), [result("call_h")])
     held = editor.continuation(turn_of(message("noon")), [], keep)
@@ -640,7 +639,7 @@ def test_without_a_chain_all_items_go_on() -> None:
 
 
 def test_ids_that_repeat_over_a_chain_of_runs_are_repaired() -> None:
-    """What is put before the client's items may use their ids; what the client sent by itself is its own."""
+    """Client ids that repeat kept ones are replaced; repetitions in the client's own input stay."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(function_call("f:0", OURS)), [result("f:0", "hidden")])
     held = editor.continuation(turn_of(message("noon")), [], keep)
@@ -652,7 +651,7 @@ def test_ids_that_repeat_over_a_chain_of_runs_are_repaired() -> None:
 
 
 def test_a_text_goes_on_too() -> None:
-    """``input`` as a string, behind the items of before."""
+    """A text as ``input`` follows the earlier items as a user message."""
     editor = body_of(ask(user("hi")))
     held = editor.continuation(turn_of(message("noon")), [], keep)
     body = body_of({"model": "m", "input": "so?", "previous_response_id": "resp_ours"})
@@ -661,7 +660,7 @@ def test_a_text_goes_on_too() -> None:
 
 
 def test_results_that_waited_go_first() -> None:
-    """A mixed turn: our outputs, then the client's, in one request."""
+    """After a mixed turn, the server's outputs come before the client's in one request."""
     for store in (True, None):
         held = body_of(ask(user("hi"))).continuation(turn_of(CALL, THEIRS, store=store), HELD, keep)
         request = resumed(held, output("call_1", "theirs"))
@@ -670,7 +669,7 @@ def test_results_that_waited_go_first() -> None:
 
 
 def test_a_foreign_chain_before_ours_is_gone_on_with() -> None:
-    """What the client went on from stays below what the upstream did not keep."""
+    """The response id that the client first continued is sent again below the items that were not stored."""
     editor = body_of(ask(user("hi"), previous_response_id="resp_foreign"))
     editor.append_turn(turn_of(CALL), [result("call_h")])
     held = editor.continuation(turn_of(message("noon")), [], keep)
@@ -678,7 +677,7 @@ def test_a_foreign_chain_before_ours_is_gone_on_with() -> None:
 
 
 def test_calls_that_nobody_ran_are_answered() -> None:
-    """The budget ended the run: the next request must not leave a call of ours open."""
+    """A server call that did not run gets an error output, so that no call is left open."""
     unanswered = [SuspendedCall("call_h", None, None)]
     for store in (True, None):
         held = body_of(ask(user("hi"))).continuation(turn_of(CALL, store=store), unanswered, keep)
@@ -690,7 +689,7 @@ def test_calls_that_nobody_ran_are_answered() -> None:
 
 
 def test_what_the_upstream_keeps_is_known() -> None:
-    """Each response of a run that it says it stores, so that it can be deleted; no id that is none."""
+    """The proxy knows which responses the upstream stored, so that it can delete them."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(CALL, store=True), [result("call_h")])
     editor.append_turn(turn_of(function_call("c2", OURS), id="resp_2", store=None), [result("c2")])
@@ -700,14 +699,14 @@ def test_what_the_upstream_keeps_is_known() -> None:
 
 
 def test_a_conversation_goes_on_by_itself() -> None:
-    """Nothing of it is kept but results that wait."""
+    """Of an upstream's conversation only waiting results are kept."""
     editor = body_of(ask(user("hi"), conversation="conv_1"))
     held = json.loads(editor.continuation(turn_of(CALL, THEIRS), HELD, keep))
     assert [json.loads(item) for item in held["items"]] == [RESULT]
 
 
 def test_the_clients_own_input_is_what_it_asked() -> None:
-    """``input_items`` are the request's, as items."""
+    """``input_items`` returns the request's own input as items."""
     assert json.loads(body_of({"model": "m", "input": "hi"}).input_items()) == [user("hi")]
 
 
@@ -715,7 +714,7 @@ def test_the_clients_own_input_is_what_it_asked() -> None:
 
 
 def test_what_is_kept_of_the_hidden_turns() -> None:
-    """Rule R2: calls, results, text and what else the model said, in the terms that all wires share."""
+    """Rule R2: the record has rows for calls, results, text and reasoning, in terms that all wires share."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(BLOB, message("See:"), CALL), [result("call_h")])
     editor.append_turn(turn_of(function_call("call_2", OURS)), [result("call_2", "two")])
@@ -743,7 +742,7 @@ ids = st.sampled_from(["a", "b", "c"])
 @given(st.lists(st.lists(ids, min_size=1, max_size=3, unique=True), max_size=5), st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_every_call_has_one_output_however_ids_repeat(turns: list[list[str]], with_reasoning: bool) -> None:
-    """What goes upstream is well-formed: unique ids, one output for each call, behind it."""
+    """Upstream, each call has a unique id and one output after it, even if the turns repeat ids."""
     body = body_of(ask(user("hi")))
     for number, names in enumerate(turns):
         items = [function_call(name, OURS, f'{{"n":{number}}}') for name in names]

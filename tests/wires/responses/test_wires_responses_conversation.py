@@ -1,4 +1,4 @@
-"""Responses requests as conversations, and conversations as Responses requests."""
+"""Responses requests read as conversations, and conversations written as Responses requests."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def asking(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 @given(conversations())
 def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
-    """A body says all of a conversation that Responses can say."""
+    """A conversation that Responses can express is the same after it was written and read again."""
     written = write_conversation(conversation, strict=True)
     assert read_conversation(json.loads(written.body)) == conversation
     assert not written.left_out
@@ -59,7 +59,7 @@ def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
 
 @given(conversations(kinds=("text", "file")))
 def test_what_chat_says_crosses_to_responses_and_back(conversation: Conversation) -> None:
-    """What both dialects can say is the same after it went from one to the other."""
+    """What both dialects can express stays the same when it goes from Chat to Responses."""
     chat, responses = ChatCodec(), ResponsesCodec()
     asked = chat.read(json.loads(chat.write(conversation).body))
     crossed = responses.read(json.loads(responses.write(asked, strict=True).body))
@@ -73,14 +73,14 @@ REQUESTS = sorted(
 
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-4:]))
 def test_recorded_requests_are_read(path: Path) -> None:
-    """What clients really send has a neutral form, and is the same once it was written."""
+    """Recorded requests keep messages, tools and native fields after reading and writing."""
     read = read_conversation(json.loads(path.read_bytes()))
     again = read_conversation(body_of(read))
     assert (again.messages, again.tools, again.native) == (read.messages, read.tools, read.native)
 
 
 def test_every_field_of_the_sdk_has_a_rule() -> None:
-    """No field that a client of OpenAI's library can send is unknown."""
+    """The table has a rule for every field that OpenAI's library can send."""
     fields = {
         name
         for kind in ("ResponseCreateParamsNonStreaming", "ResponseCreateParamsStreaming")
@@ -90,7 +90,7 @@ def test_every_field_of_the_sdk_has_a_rule() -> None:
 
 
 def types_of(params: object) -> set[str]:
-    """The values that ``type`` can have in a union of typed dictionaries."""
+    """Return the values that ``type`` can have in a union of typed dictionaries."""
     found = set()
     for kind in getattr(params, "__args__", ()):
         annotation = get_type_hints(kind).get("type") if hasattr(kind, "__annotations__") else None
@@ -100,7 +100,7 @@ def types_of(params: object) -> set[str]:
 
 
 def test_every_item_and_tool_of_the_sdk_has_a_rule_or_a_form() -> None:
-    """No type of an item or a tool that OpenAI's library knows is refused as unknown."""
+    """The proxy knows every type of item and tool in OpenAI's library."""
     from openai.types.responses.response_input_item_param import ResponseInputItemParam
     from openai.types.responses.tool_param import ToolParam
 
@@ -114,7 +114,7 @@ def test_every_item_and_tool_of_the_sdk_has_a_rule_or_a_form() -> None:
 
 
 def test_every_aspect_has_a_rule() -> None:
-    """Responses says of all that a conversation can ask for what it does about it."""
+    """The tables have a rule for every aspect, and a reason for each that is not translated."""
     assert RESPONSES_FIELDS.written.keys() == set(ASPECTS)
     for table in (RESPONSES_FIELDS.read, RESPONSES_FIELDS.written):
         assert all(rule.reason for rule in table.values() if rule.handling != "translated")
@@ -142,7 +142,7 @@ OBJECTS: list[tuple[str, dict[str, Any]]] = [
 def test_nothing_inside_is_dropped(
     place: tuple[str, dict[str, Any]], name: str, value: dict[str, Any]
 ) -> None:
-    """A field that nobody knows is found wherever it stands, and goes back there."""
+    """The proxy finds an unknown field at any place, and writes it there again for Responses."""
     path, known = place
     found: Any = {**known, name: value}
     for step in reversed(path.split(".")):
@@ -158,7 +158,7 @@ def test_nothing_inside_is_dropped(
 
 @given(st.dictionaries(words.filter(lambda name: name not in RESPONSES_FIELDS.read), objects, min_size=1))
 def test_unknown_fields_stay_with_the_dialect(fields: dict[str, Any]) -> None:
-    """A field that nobody knows is kept for Responses, and refused by every other dialect."""
+    """An unknown field belongs to Responses alone, and another dialect refuses it."""
     conversation = read_conversation({**asking(), **fields})
     assert {native.path: native.loss for native in conversation.native} == dict.fromkeys(fields, "refused")
     with pytest.raises(RequestError) as refusal:
@@ -168,7 +168,7 @@ def test_unknown_fields_stay_with_the_dialect(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["web_search_call", "shell_call", "item_reference", "x_search_call"])
 def test_items_of_responses_alone_stay_with_it(kind: str) -> None:
-    """An item that no other dialect has goes back as it came."""
+    """An item that no other dialect has goes back unchanged."""
     item = {"type": kind, "id": "i", "deep": {"a": [1]}}
     read = read_conversation(asking(item))
     (part,) = read.messages[0].parts
@@ -178,7 +178,7 @@ def test_items_of_responses_alone_stay_with_it(kind: str) -> None:
 
 
 def test_what_a_model_made_of_a_turn_is_one_message() -> None:
-    """Reasoning, texts and calls that follow each other are one message, their results the next."""
+    """Consecutive reasoning, texts and calls become one message, and their results the next."""
     read = read_conversation(
         asking(
             {"role": "user", "content": "q"},
@@ -216,7 +216,7 @@ def test_what_a_model_made_of_a_turn_is_one_message() -> None:
 
 
 def test_instructions_are_the_first_system_message() -> None:
-    """They stand before what the input begins with; only a plain text of the system's becomes them."""
+    """Instructions are the first system message; a developer message does not become instructions."""
     read = read_conversation(asking({"role": "developer", "content": "b"}, instructions="a"))
     assert [(message.role, message.parts) for message in read.system] == [
         ("system", (Text("a"),)),
@@ -229,7 +229,7 @@ def test_instructions_are_the_first_system_message() -> None:
 
 
 def test_a_string_is_one_message() -> None:
-    """An input that is a text is what the user says."""
+    """A text as input is one user message."""
     assert read_conversation({"model": "m", "input": "hi"}).messages == (Message("user", (Text("hi"),)),)
     assert read_conversation({"model": "m"}).messages == ()
 
@@ -253,7 +253,7 @@ def test_what_responses_cannot_say_is_refused(asked: Conversation, param: str) -
 
 
 def test_what_is_left_out_is_reported() -> None:
-    """What the answer can do without is left out and named, or refused where nothing may be lost."""
+    """Fields that the answer does not need are left out and reported, or refused in strict mode."""
     names_ = {"sampling.seed": "seed"}
     thought = Message("assistant", (Reasoning("a", at="messages[0].reasoning_content"), Text("b")))
     asked = Conversation("m", (thought, thought), sampling=Sampling(seed=1), names=names_)
@@ -280,20 +280,20 @@ def test_what_is_left_out_is_reported() -> None:
     ],
 )
 def test_a_mistake_is_named(request_: dict[str, Any], param: str) -> None:
-    """Rule E1: a field of the wrong type is the client's mistake, and is named."""
+    """Rule E1: the error names a missing field, or one with a wrong value."""
     with pytest.raises(RequestError) as mistake:
         read_conversation(request_)
     assert (mistake.value.status, mistake.value.param) == (400, param)
 
 
 def test_a_model_is_asked_for() -> None:
-    """A request names its model."""
+    """A request without a model is refused."""
     with pytest.raises(ModelMissing):
         read_conversation({"input": "hi"})
 
 
 def test_results_keep_their_images_and_say_that_they_failed() -> None:
-    """Responses takes images in results; a failure it has no field for, so the text says it."""
+    """Results keep their images, and the text says that one failed, since there is no field for it."""
     image = Image(Inline("image/png", "AAAA"))
     results = (
         ToolResultPart("c1", (Text("no"), image), is_error=True),
@@ -312,7 +312,7 @@ def test_results_keep_their_images_and_say_that_they_failed() -> None:
 
 
 def test_settings_have_their_own_names() -> None:
-    """What Responses nests, and what it asks for by ``include``."""
+    """Nested settings and values of ``include`` are read and written, and reported if Chat lacks them."""
     asked = asking(
         include=["reasoning.encrypted_content", "message.output_text.logprobs"],
         reasoning={"effort": "low", "generate_summary": "auto", "context": "auto"},
@@ -331,13 +331,13 @@ def test_settings_have_their_own_names() -> None:
 
 
 def test_a_tool_without_parameters_takes_an_empty_object() -> None:
-    """Servers other than OpenAI's want the field."""
+    """A tool without parameters gets an empty object, which servers other than OpenAI's need."""
     tools = body_of(Conversation("m", (), tools=(FunctionTool("f"),)))["tools"]
     assert tools == [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}]
 
 
 def test_a_file_may_be_an_address() -> None:
-    """Chat has no form for it."""
+    """A file may have a URL; Chat has no field for that and refuses it."""
     read = read_conversation(
         asking({"role": "user", "content": [{"type": "input_file", "file_url": "https://a/b.pdf"}]})
     )
@@ -349,7 +349,7 @@ def test_a_file_may_be_an_address() -> None:
 
 
 def test_what_coding_agents_always_declare_is_left_out_by_name() -> None:
-    """Groups of tools and a search that may not reach the web; a search that may is refused."""
+    """Tool groups and an offline search are left out and reported, but a web search is refused."""
     group = {"type": "namespace", "name": "n", "description": "d", "tools": []}
     search = {"type": "web_search", "external_web_access": False}
     asked = {"model": "m", "input": "hi", "client_metadata": {"id": "1"}, "tools": [group, search]}

@@ -1,4 +1,4 @@
-"""What upstreams of other dialects say, as streams and replies of the Responses API."""
+"""Turns of upstreams of other dialects, encoded as streams and replies of the Responses API."""
 
 import json
 from collections.abc import Sequence
@@ -31,19 +31,19 @@ DONE = b"data: [DONE]\n\n"
 
 
 def encoder() -> ResponsesTurnEncoder:
-    """For a request that declares a tool."""
+    """Return an encoder for a request that declares a tool."""
     return ResponsesTurnEncoder("m", {"model": "m", "input": "hi", "tools": TOOLS})
 
 
 @pytest.mark.parametrize("frames", [turn[1] for turn in TURNS], ids=[turn[0] for turn in TURNS])
 def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
-    """Rule W1: every recorded Chat stream is read from its Responses form as it was read itself."""
+    """Rule W1: the Responses form of every recorded Chat stream has the same content."""
     events = [event for frame in frames for event in frame.events]
     said = told(events)
     made = encoded(encoder(), frames)
     raw = [frame.raw for frame in made]
     assert told(event for frame in made for event in frame.events) == said
-    # Of arguments that were encoded twice, or came as null, only the end of the item has the last word.
+    # Arguments that were encoded twice, or were null, are right only at the end of their item.
     as_streamed = [*streamed_arguments(events).values()] == [arguments for _, _, arguments in said["calls"]]
     if not said["failed"] and as_streamed:
         check_response_stream(b"".join(raw) + DONE)
@@ -53,13 +53,13 @@ def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
 
 @given(st.sets(st.integers(1, 9000)))
 def test_however_its_bytes_are_cut(cuts: set[int]) -> None:
-    """Rule W6: the stream says the same in whatever pieces it comes."""
+    """Rule W6: the encoded stream has the same content, however its bytes are cut."""
     raw = b"".join(frame.raw for frame in encoded(encoder(), STREAM))
     assert told(read_again(ResponsesWire(), cut(raw, cuts))) == told(EVENTS)
 
 
 def test_a_stream_looks_like_one_of_the_responses_api() -> None:
-    """Items one after the other, each opened, filled and ended; a whole response at its end."""
+    """The stream has complete consecutive items and a last response, and no data of the upstream's own."""
     frames = encoded(encoder(), STREAM)
     assert frames[-1].is_end_mark
     raw = b"".join(frame.raw for frame in frames)
@@ -82,7 +82,7 @@ def call_events(*parts: Any) -> list[Frame]:
 
 
 def test_calls_that_overlap_come_one_after_the_other() -> None:
-    """The first open one streams; the others wait for its end, and nothing of them is lost."""
+    """The first of overlapping calls streams, and the others wait and lose nothing."""
     frames = call_events(
         ToolCallStarted(0, "call_1", "look"),
         ToolCallStarted(1, "call_2", "look"),
@@ -108,14 +108,14 @@ def test_calls_that_overlap_come_one_after_the_other() -> None:
     ],
 )
 def test_why_a_turn_ended(reason: str, status: str, details: Any) -> None:
-    """A reason of Chat's is a status of the response and its details."""
+    """Chat's finish reason becomes the response's status and details."""
     frames = encoded(encoder(), call_events(TextDelta("a"), TurnFinished(reason)))
     response = (frames[-1].payload or {})["response"]
     assert (response["status"], response["incomplete_details"]) == (status, details)
 
 
 def test_an_error_ends_the_response() -> None:
-    """Rule E1: what came stays, and nothing comes behind it."""
+    """Rule E1: an error becomes ``response.failed``, the last event."""
     failed = TurnFailed({"message": "Too hot.", "code": "heat"})
     frames = encoded(encoder(), call_events(TextDelta("a"), failed))
     payload = json.loads(frames[-1].raw.split(b"data: ")[1])
@@ -125,14 +125,14 @@ def test_an_error_ends_the_response() -> None:
 
 @pytest.mark.parametrize("custom", [False, True])
 def test_a_reply_says_the_same(custom: bool) -> None:
-    """A response that was not streamed is one object, which the reader reads as it was read itself."""
+    """A reply that is not streamed is one object, with the same calls, status and usage."""
     started = ToolCallStarted(0, "call_1", "look", {"type": "custom"} if custom else {})
     events = [started if isinstance(event, ToolCallStarted) else event for event in EVENTS]
     frame = encoder().encode_reply(Frame(b"x", {}, tuple(events)))
     assert json.loads(frame.raw) == frame.payload
     reader = ResponsesWire().reader({"look"}, lambda name: False, 1 << 20)
     again, said = told(reader.read_reply(frame.raw).events), told(events)
-    # Reasoning and refusals of a reply are read from its stream alone.
+    # The reader gives reasoning and refusals only of streams, not of replies.
     assert {key: again[key] for key in ("calls", "reason", "usage")} == {
         key: said[key] for key in ("calls", "reason", "usage")
     }

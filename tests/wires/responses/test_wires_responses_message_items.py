@@ -1,4 +1,4 @@
-"""Lists that a stream builds up piece by piece: which pieces are one element and which are two."""
+"""Lists that a stream builds up in pieces: which pieces belong to one element."""
 
 import json
 
@@ -6,7 +6,7 @@ from proxy.wires.chat.message import MessageBuilder
 
 
 def built(*details: dict[str, object]) -> list[dict[str, object]]:
-    """The ``reasoning_details`` of a message whose deltas brought these, one each."""
+    """Return the ``reasoning_details`` of a message with one delta for each of these."""
     message = MessageBuilder()
     for detail in details:
         message.add({"reasoning_details": [detail]})
@@ -16,7 +16,7 @@ def built(*details: dict[str, object]) -> list[dict[str, object]]:
 
 
 def test_pieces_of_one_block_are_joined() -> None:
-    """Text and signature of one index are one block, as it was signed."""
+    """Text and signature with the same index are one block."""
     assert built(
         {"type": "reasoning.text", "text": "The user", "index": 0},
         {"type": "reasoning.text", "text": " wants", "index": 0},
@@ -34,7 +34,7 @@ def test_blocks_of_other_types_stay_apart() -> None:
 
 
 def test_encrypted_blocks_are_never_joined() -> None:
-    """Each encrypted block is whole, also where all of them say index 0 and have no id."""
+    """Each encrypted block stays separate, even if all have index 0 and no id."""
     blocks: list[dict[str, object]] = [
         {"type": "reasoning.encrypted", "data": data, "index": 0} for data in ("AAAA", "BBBB")
     ]
@@ -42,7 +42,7 @@ def test_encrypted_blocks_are_never_joined() -> None:
 
 
 def test_another_id_is_another_block() -> None:
-    """Blocks that name themselves differently are two, whatever their index says."""
+    """Blocks with different ids stay separate, even with the same index."""
     blocks: list[dict[str, object]] = [
         {"type": "reasoning.text", "id": name, "text": name, "index": 0} for name in ("rs_1", "rs_2")
     ]
@@ -50,7 +50,7 @@ def test_another_id_is_another_block() -> None:
 
 
 def test_an_id_that_comes_once_holds_for_what_follows() -> None:
-    """A piece without an id goes on with the block that has one."""
+    """A piece without an id continues the block that has one."""
     assert built(
         {"type": "reasoning.text", "id": "rs_1", "text": "a", "index": 0},
         {"type": "reasoning.text", "id": None, "text": "b", "index": 0},

@@ -1,4 +1,4 @@
-"""What a Responses upstream says, in every shape that one was seen to send it."""
+"""Turns of a Responses upstream, in every form that was seen."""
 
 import json
 from typing import Any
@@ -41,12 +41,12 @@ GOT = [("call_h", OURS, '{"zone":"UTC"}')]
 
 
 def of(played: Played, kind: type) -> list[Any]:
-    """The events of one kind."""
+    """Return the events of one type."""
     return [one for one in played.events if isinstance(one, kind)]
 
 
 def reason_of(data: bytes) -> list[str | None]:
-    """How a turn says that it ended."""
+    """Return the finish reasons of a turn."""
     return [one.reason for one in of(read(data), TurnFinished)]
 
 
@@ -54,7 +54,7 @@ def reason_of(data: bytes) -> list[str | None]:
 
 
 def test_a_call_as_openai_sends_it() -> None:
-    """Name and id with ``added``, arguments in deltas, ``done`` and item: one call."""
+    """A call with all its events is one call."""
     played = read(turn(CALL))
     assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
     assert played.calls[0].item_id == "fc_call_h"
@@ -64,7 +64,7 @@ def test_a_call_as_openai_sends_it() -> None:
 
 
 def without(*kinds: str) -> bytes:
-    """The call's turn less the events of these kinds."""
+    """Return the call's turn without the events of these types."""
     return turn(CALL, events=[one for one in item_events(CALL, 0) if not one["type"].endswith(kinds)])
 
 
@@ -85,13 +85,13 @@ def without(*kinds: str) -> bytes:
     ],
 )
 def test_any_event_may_be_missing(left_out: tuple[str, ...]) -> None:
-    """A call is whole from whatever tells it, the terminal event in the worst case."""
+    """A call is complete even if some of its events are missing, at worst from the last event alone."""
     assert calls_of(without(*left_out)) == GOT
 
 
 @pytest.mark.parametrize("terminal", [[], None, "x", [5]])
 def test_an_empty_terminal_output_forgets_nothing(terminal: Any) -> None:
-    """Some gateways leave the output out in the end: what was streamed counts."""
+    """If the last event has no output, the streamed items count."""
     last = closing(output=terminal)
     played = read(encode([*opening(), *item_events(message("a"), 0), *item_events(CALL, 1), last]))
     assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
@@ -99,7 +99,7 @@ def test_an_empty_terminal_output_forgets_nothing(terminal: Any) -> None:
 
 
 def test_the_item_that_is_done_has_the_last_word() -> None:
-    """Where deltas, ``arguments.done`` and the item disagree, the item is right."""
+    """If deltas, ``arguments.done`` and the item differ, the later one counts, and the item most."""
     life = item_events(CALL, 0)
     life[-1]["item"] = {**CALL, "arguments": '{"zone":"CET"}'}
     assert calls_of(turn(CALL, events=life)) == [("call_h", OURS, '{"zone":"CET"}')]
@@ -109,7 +109,7 @@ def test_the_item_that_is_done_has_the_last_word() -> None:
 
 
 def test_a_blank_last_word_says_nothing() -> None:
-    """``done`` without its arguments does not undo the deltas."""
+    """Empty arguments in ``done`` events do not replace the deltas."""
     life = item_events(CALL, 0)
     life[-1]["item"] = {**CALL, "arguments": ""}
     life[-2]["arguments"] = ""
@@ -117,7 +117,7 @@ def test_a_blank_last_word_says_nothing() -> None:
 
 
 def test_rotating_ids_go_by_their_index() -> None:
-    """GitHub Copilot gives item and response another id in every event."""
+    """If every event has another id, as with GitHub Copilot, the index identifies the item."""
     items = [function_call("call_1", OURS, '{"a":1}'), function_call("call_2", OURS, '{"a":2}')]
     events = [
         one for pair in zip(*(item_events(i, n) for n, i in enumerate(items)), strict=True) for one in pair
@@ -133,7 +133,7 @@ def test_rotating_ids_go_by_their_index() -> None:
 
 
 def test_a_stream_without_indices_goes_by_ids() -> None:
-    """llama-server sends no index; items that are open at once are told apart by their ids."""
+    """Without indices, as with llama-server, the ids identify the items."""
     items = [function_call("call_1", OURS, '{"a":1}'), function_call("call_2", OURS, '{"b":2}')]
     events = [
         one for pair in zip(*(item_events(i, n) for n, i in enumerate(items)), strict=True) for one in pair
@@ -145,7 +145,7 @@ def test_a_stream_without_indices_goes_by_ids() -> None:
 
 
 def test_a_stream_with_neither_index_nor_id() -> None:
-    """The newest open item of that type is the one that is meant."""
+    """Without index and id, an event belongs to the newest open item of its type."""
     events = [*item_events(message("a"), 0), *item_events(CALL, 1)]
     for one in events:
         one.pop("output_index")
@@ -158,7 +158,7 @@ def test_a_stream_with_neither_index_nor_id() -> None:
 
 
 def test_blank_and_repeated_ids_are_repaired() -> None:
-    """Rule W8: each call of a turn has an id of its own, the same from start to result."""
+    """Rule W8: each call of a turn has an id of its own, the same in all its events."""
     items = [
         {**function_call("call_1", OURS, '{"a":1}'), "id": "fc_1"},
         {**function_call("call_1", OURS, '{"a":2}'), "id": "fc_2"},
@@ -176,7 +176,7 @@ def test_blank_and_repeated_ids_are_repaired() -> None:
 
 
 def test_a_call_without_a_name_is_none() -> None:
-    """It cannot be answered, so it is left out of what goes back."""
+    """The reader drops a call without a name, because it cannot be answered."""
     nameless = {**CALL, "name": None}
     played = read(turn(nameless, message("a")))
     assert played.calls == []
@@ -184,14 +184,14 @@ def test_a_call_without_a_name_is_none() -> None:
 
 
 def test_arguments_that_are_an_object() -> None:
-    """Some servers send the arguments decoded."""
+    """The reader accepts arguments as an object."""
     item = {**CALL, "arguments": {"zone": "UTC"}}
     assert calls_of(encode([*opening(), closing([item])])) == GOT
 
 
 @pytest.mark.parametrize("arguments", ["{broken", "[1]", "null", '"x"', "5", "x" * 9000])
 def test_arguments_that_cannot_run_go_back_empty(arguments: str) -> None:
-    """Rule W8: a hidden call's arguments that are no object, or too long, are ``{}`` for the upstream."""
+    """Rule W8: server arguments that are no object, or too long, go back as ``{}``."""
     played = read(turn(function_call("call_h", OURS, arguments)))
     assert played.message["output"][0]["arguments"] == "{}"
     assert played.message["output"][0]["status"] == "completed"
@@ -199,7 +199,7 @@ def test_arguments_that_cannot_run_go_back_empty(arguments: str) -> None:
 
 @pytest.mark.parametrize("letter", ["x", "é"])
 def test_arguments_of_just_the_allowed_size_go_back(letter: str) -> None:
-    """The bound itself, which is one of bytes, still fits, one byte more does not."""
+    """Arguments of exactly the limit in bytes go back, and with one byte more they do not."""
     for size, whole in ((8192, True), (8193, False)):
         text = letter * ((size - 9) // len(letter.encode()))
         arguments = f'{{"a":"{text:<{len(text) + size - 8 - len(text.encode())}}"}}'
@@ -209,7 +209,7 @@ def test_arguments_of_just_the_allowed_size_go_back(letter: str) -> None:
 
 
 def test_the_last_event_may_lack_its_blank_line() -> None:
-    """Some upstreams end so; what it says counts."""
+    """The last event counts even without its blank line."""
     data = turn(CALL)
     played = read(data[:-2])
     assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
@@ -218,13 +218,13 @@ def test_the_last_event_may_lack_its_blank_line() -> None:
 
 
 def test_the_clients_arguments_go_back_as_they_came() -> None:
-    """What the client's function makes of its arguments is the client's to say."""
+    """A client call's arguments go back unchanged, even if they are no object."""
     data = turn(function_call("call_1", "mine", "[1]"))
     assert read(data, "mine").message["output"][0]["arguments"] == "[1]"
 
 
 def test_unknown_fields_of_a_call_go_back() -> None:
-    """Namespace, caller, signatures: the item goes back whole."""
+    """A call goes back with all its unknown fields, as completed."""
     item = {**CALL, "namespace": "n", "caller": {"type": "program"}, "status": "in_progress"}
     (back,) = read(turn(item)).message["output"]
     assert back == {**item, "status": "completed"}
@@ -234,7 +234,7 @@ def test_unknown_fields_of_a_call_go_back() -> None:
 
 
 def test_a_custom_tool_of_the_clients_is_a_call() -> None:
-    """A declared custom tool is answered by the client; its input is no JSON."""
+    """A declared custom tool's call is the client's, with its input as text."""
     data = turn(custom("call_1", "write", "SELECT 1"))
     assert calls_of(data, "write") == [("call_1", "write", "SELECT 1")]
     assert reason_of(data) == ["stop"]
@@ -242,7 +242,7 @@ def test_a_custom_tool_of_the_clients_is_a_call() -> None:
 
 
 def test_a_custom_tool_of_the_providers_is_none_of_ours() -> None:
-    """xAI shows its own search as an undeclared custom call: nobody has to answer it."""
+    """An undeclared custom call, such as xAI's own search, is not a call to answer."""
     played = read(turn(custom("xs_1", "x_semantic_search", "{}"), message("Found.")))
     assert played.calls == []
     assert [one.reason for one in of(played, TurnFinished)] == ["stop"]
@@ -250,7 +250,7 @@ def test_a_custom_tool_of_the_providers_is_none_of_ours() -> None:
 
 
 def test_a_custom_call_under_a_name_of_ours_is_not_run() -> None:
-    """Our tools are functions: a custom call does not reach them."""
+    """A custom call with a server tool's name does not run."""
     assert calls_of(turn(custom("call_1", OURS, "{}"))) == []
 
 
@@ -263,7 +263,7 @@ def test_a_custom_call_under_a_name_of_ours_is_not_run() -> None:
     ],
 )  # fmt: skip
 def test_items_that_the_provider_runs(kind: str) -> None:
-    """They carry names, ids and arguments of their own and are nobody's call here; they go back whole."""
+    """Items that the provider runs are not calls, and go back unchanged."""
     item = {
         "id": "it_1",
         "type": kind,
@@ -284,7 +284,7 @@ def test_items_that_the_provider_runs(kind: str) -> None:
 
 
 def test_reasoning_goes_back_as_it_ended() -> None:
-    """``encrypted_content`` of ``added`` may be half: ``done`` has it whole."""
+    """Reasoning goes back with ``encrypted_content`` of its ``done`` event."""
     item = reasoning("hm", encrypted_content="blob" * 20)
     life = item_events(item, 0)
     life[0]["item"]["encrypted_content"] = "bl"
@@ -294,13 +294,13 @@ def test_reasoning_goes_back_as_it_ended() -> None:
 
 
 def test_raw_reasoning_is_reasoning() -> None:
-    """Open models send their reasoning as text parts."""
+    """Reasoning as text, which open models send, gives reasoning events."""
     data = turn(events=[event("response.reasoning_text.delta", output_index=0, item_id="r", delta="hm")])
     assert of(read(data), ReasoningDelta) == [ReasoningDelta("hm")]
 
 
 def test_text_and_refusal() -> None:
-    """Each in its own event; the turn's text is the text alone."""
+    """Text and refusals give different events, and the turn's text has no refusal."""
     played = read(turn(message("It is noon."), refusal("I will not.", id="msg_2")))
     assert "".join(one.text for one in of(played, TextDelta)) == "It is noon."
     assert "".join(one.text for one in of(played, RefusalDelta)) == "I will not."
@@ -311,14 +311,14 @@ def test_text_and_refusal() -> None:
     "kind", ["mcp_call_arguments", "custom_tool_call_input", "audio", "code_interpreter_call_code"]
 )
 def test_other_deltas_say_nothing_to_the_run(kind: str) -> None:
-    """They are forwarded, and neither text nor reasoning nor refusal."""
+    """Other deltas are neither text, reasoning nor refusal."""
     data = turn(events=[event(f"response.{kind}.delta", output_index=0, item_id="x", delta="abc")])
     assert [type(one).__name__ for one in read(data).events] == ["TurnStarted", "TurnFinished"]
 
 
 @pytest.mark.parametrize("delta", [None, 5, "", [], {"a": 1}])
 def test_a_delta_that_is_no_text_says_nothing(delta: Any) -> None:
-    """Odd JSON is passed on and not read."""
+    """A delta that is not text gives no event."""
     kinds = ("output_text", "reasoning_text", "refusal", "function_call_arguments")
     life = item_events(CALL, 0)
     odd = [event(f"response.{kind}.delta", output_index=0, item_id="x", delta=delta) for kind in kinds]
@@ -328,7 +328,7 @@ def test_a_delta_that_is_no_text_says_nothing(delta: Any) -> None:
 
 
 def test_text_that_only_the_end_has() -> None:
-    """Without deltas the text is that of the items."""
+    """Without deltas the turn's text comes from the items."""
     assert read(encode([*opening(), closing([message("Noon.")])])).reader.text == "Noon."
 
 
@@ -346,12 +346,12 @@ def test_text_that_only_the_end_has() -> None:
     ],
 )
 def test_an_incomplete_response(details: Any, reason: str) -> None:
-    """Its reason is kept; one that is unknown is no reason to run half a call."""
+    """An incomplete response has a known reason, else ``length``, so that half a call does not run."""
     assert reason_of(turn(CALL, status="incomplete", incomplete_details=details)) == [reason]
 
 
 def test_an_incomplete_response_in_either_word() -> None:
-    """The event's type or the status alone is enough: half a call is not run."""
+    """The event's type or the status alone makes a response incomplete."""
     for kind, status in (("response.incomplete", None), ("response.done", "incomplete")):
         last = {
             **closing([CALL], status=status, incomplete_details={"reason": "max_output_tokens"}),
@@ -362,7 +362,7 @@ def test_an_incomplete_response_in_either_word() -> None:
 
 @pytest.mark.parametrize("kind", ["response.completed", "response.done"])
 def test_every_ending_is_an_end(kind: str) -> None:
-    """Codex backends end with ``response.done``; the frame is marked as the stream's end."""
+    """``response.completed`` and Codex' ``response.done`` both end the stream."""
     reader = reader_of()
     frames = reader.feed(encode([*opening(), {**closing([message("a")]), "type": kind}]))
     assert [frame.is_end_mark for frame in frames] == [False, False, True]
@@ -370,7 +370,7 @@ def test_every_ending_is_an_end(kind: str) -> None:
 
 
 def test_a_response_that_failed() -> None:
-    """Its error is told, whatever its status field says."""
+    """A failed response gives its error, whatever its status field says."""
     error = {"code": "server_error", "message": "No."}
     for status in ("failed", "cancelled"):
         played = read(turn(error=error, status=status))
@@ -381,7 +381,7 @@ def test_a_response_that_failed() -> None:
 
 
 def test_an_error_event_is_read_flat_and_nested() -> None:
-    """The specification has it flat, the wire nested; some leave out the type."""
+    """The reader accepts an error event flat, nested, or without a type."""
     flat = {"type": "error", "code": "c", "message": "m", "param": None, "sequence_number": 0}
     nested = {"type": "error", "error": {"code": "c", "message": "m"}}
     untyped = b'data: {"error":{"code":"c","message":"m"}}\n\n'
@@ -391,7 +391,7 @@ def test_an_error_event_is_read_flat_and_nested() -> None:
 
 
 def test_the_type_may_stand_in_the_event_line_alone() -> None:
-    """Some gateways name the event in its SSE field only."""
+    """The reader takes a missing ``type`` from the SSE field ``event``."""
     text = encode([*opening(), *item_events(CALL, 0), closing([CALL])]).decode()
     bare = "\n".join(
         "data: " + json.dumps({k: v for k, v in json.loads(line[6:]).items() if k != "type"})
@@ -405,7 +405,7 @@ def test_the_type_may_stand_in_the_event_line_alone() -> None:
 
 
 def test_usage_is_read() -> None:
-    """The counts and, whole, what they came in; a count that is none is 0."""
+    """Usage has its counts and the native object; an invalid count is 0."""
     native = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 9, "cost": 0.1}
     (one,) = of(read(turn(usage=native)), UsageReported)
     assert (one.usage.input_tokens, one.usage.output_tokens, one.usage.total_tokens) == (3, 4, 9)
@@ -416,12 +416,12 @@ def test_usage_is_read() -> None:
 
 
 def test_a_response_without_created() -> None:
-    """The terminal event starts the turn where nothing else has."""
+    """Without ``created``, the last event starts the turn."""
     assert of(read(encode([closing([message("a")])])), TurnStarted) == [TurnStarted("resp_1", "m")]
 
 
 def test_what_was_stored_is_told() -> None:
-    """Whether the upstream kept the response decides how the next turn goes on."""
+    """The message says whether the upstream stored the response, which decides how to continue."""
     assert read(turn(message("a"), store=True)).message["store"] is True
     assert read(turn(message("a"), store=False)).message["store"] is False
     assert read(turn(message("a"))).message["store"] is None
@@ -431,14 +431,14 @@ def test_what_was_stored_is_told() -> None:
 
 
 def reply(*items: dict[str, Any], **more: Any) -> Played:
-    """A reply that was not streamed, read."""
+    """Return a reply that was not streamed, after reading it."""
     reader = reader_of("mine")
     frame = reader.read_reply(json.dumps(resource(items, **more)).encode())
     return Played(reader, list(frame.events), frame.raw)
 
 
 def test_a_reply_that_is_not_streamed() -> None:
-    """The same calls, ids, usage and ending from one object."""
+    """A reply gives the same calls, ids, usage and end as a stream."""
     usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
     repeated = {**function_call("call_h", "mine"), "id": "fc_2"}
     played = reply(reasoning("hm"), message("See:"), CALL, repeated, usage=usage, store=True)
@@ -455,23 +455,23 @@ def test_a_reply_that_is_not_streamed() -> None:
 
 
 def test_an_error_in_a_reply() -> None:
-    """An error object at 200 is an error."""
+    """An error in a reply with status 200 fails the turn."""
     assert of(reply(error={"code": "c"}), TurnFailed) == [TurnFailed({"code": "c"})]
     assert of(reply(error="words"), TurnFailed) == [TurnFailed({"message": "words"})]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"<html>", b"5"])
 def test_a_reply_that_is_no_object(body: bytes) -> None:
-    """It cannot be read, and that is said."""
+    """A reply that is no JSON object raises an error."""
     with pytest.raises(WireError):
         reader_of().read_reply(body)
 
 
-# Bounds and cuts.
+# Limits and cuts.
 
 
 def test_items_are_bounded() -> None:
-    """No response has thousands of items; none may fill the memory."""
+    """More than 4096 items in one response are an error."""
     events = [event("response.output_item.added", output_index=n, item={"id": str(n)}) for n in range(4097)]
     turn = reader_of()
     turn.feed(encode(events))
@@ -479,7 +479,7 @@ def test_items_are_bounded() -> None:
 
 
 def test_a_huge_index_costs_nothing() -> None:
-    """Indices are names, not places."""
+    """A huge or negative index is allowed."""
     item = function_call("call_h", OURS, "{}")
     data = turn(item, events=item_events(item, 2**31))
     assert calls_of(data) == [("call_h", OURS, "{}")]
@@ -487,7 +487,7 @@ def test_a_huge_index_costs_nothing() -> None:
 
 
 def test_keys_are_dense_in_order_of_first_sight() -> None:
-    """An event is about the item of its index, else of its id, else the latest."""
+    """An event belongs to the item with its index, else its id, else to the latest item."""
     keys = ItemKeys()
     assert keys.opened({"output_index": 7, "item": {"id": "a", "type": "message"}}) == 0
     assert keys.opened({"item": {"id": "b", "type": "message"}}) == 1
@@ -511,7 +511,7 @@ ALL = turn(
 @given(st.lists(st.integers(1, len(ALL)), max_size=30))
 @settings(max_examples=80, deadline=None)
 def test_every_cut_is_read_alike(at: list[int]) -> None:
-    """Rule W6: events, raw bytes and message do not depend on where the bytes were cut."""
+    """Rule W6: events, bytes and message do not depend on where the stream was cut."""
     whole, pieces = play(ALL, None, "mine", "write"), play(ALL, None, "mine", "write", at=at)
     assert pieces.out == ALL
     assert pieces.events == whole.events
@@ -521,28 +521,28 @@ def test_every_cut_is_read_alike(at: list[int]) -> None:
 @given(st.permutations(range(len(item_events(CALL, 0)) - 1)))
 @settings(max_examples=50, deadline=None)
 def test_a_call_is_whole_in_any_order(order: list[int]) -> None:
-    """Deltas and ``done`` before ``added``: as long as the item ends, its call is what the item says."""
+    """The events of a call may come in any order if its item ends last."""
     life = item_events(CALL, 0)
     events = [*(life[n] for n in order), life[-1]]
     assert calls_of(turn(CALL, events=events)) == GOT
 
 
 def test_a_call_is_finished_once() -> None:
-    """However often it is told, it is one call."""
+    """A call whose ``done`` events repeat is one call."""
     life = item_events(CALL, 0)
     played = read(turn(CALL, events=[*life, *life[-2:], life[-1]]))
     assert len(of(played, ToolCallFinished)) == 1
     assert len(played.message["output"]) == 1
 
 
-# What is not quite JSON.
+# Invalid JSON.
 
 
 @pytest.mark.parametrize(
     "odd", [b'"\xff"', rb'"\ud83d"', rb'"\\\ude00"', b"NaN", b"1e400", b"123456789012345678901234567890"]
 )
 def test_a_call_does_not_hide_behind_what_is_no_json(odd: bytes) -> None:
-    """What some client reads is read here too, so that a hidden call stays one (rule W5)."""
+    """The reader finds a call in JSON that only lenient parsers accept, so it stays hidden (rule W5)."""
     item = json.dumps({**CALL, "odd": "@"}).encode().replace(b'"@"', odd)
     done = b'data: {"type":"response.output_item.done","output_index":0,"item":%b}\n\n' % item
     played = play(encode(opening()) + done + encode([closing()]), writer_of())
@@ -552,7 +552,7 @@ def test_a_call_does_not_hide_behind_what_is_no_json(odd: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b'{"type":"response.output_item.done",', b'{"a" 1}', b'{"a":"\0"}'])
 def test_an_event_that_cannot_be_read_fails_the_turn(data: bytes) -> None:
-    """A piece of the turn is lost, perhaps a call, so that no call of it can be trusted."""
+    """An unreadable event fails the turn, because a part of it, perhaps a call, is lost."""
     (frame,) = reader_of().feed(b"data: " + data + b"\n\n")
     assert frame.payload is None
     (failed,) = frame.events
@@ -561,19 +561,19 @@ def test_an_event_that_cannot_be_read_fails_the_turn(data: bytes) -> None:
 
 
 def test_a_half_event_at_the_end_is_no_fault() -> None:
-    """A stream that ends in the middle of an event is cut off, which says nothing of its calls."""
+    """Half an event at the end of a stream gives no event and no error."""
     turn_ = reader_of()
     assert turn_.feed(b'data: {"type":"respo') == []
     assert [frame.events for frame in turn_.close()] == [(), ()]
 
 
-# Calls without their whole name.
+# Calls with an incomplete name.
 
 
 @pytest.mark.parametrize("begun", ["", OURS[:4]])
 @pytest.mark.parametrize("between", [b"", b": keep-alive\n\n", b"event: ping\n\n", b"data: ping\n\n"])
 def test_a_name_that_comes_whole_in_the_end(begun: str, between: bytes) -> None:
-    """The item that is done says the name, and nothing of a hidden call leaves before it (rule W8)."""
+    """A hidden call whose name only its last event completes is not sent to the client (rule W8)."""
     added = event("response.output_item.added", output_index=0, item={**CALL, "name": begun, "arguments": ""})
     done = event("response.output_item.done", output_index=0, item=CALL)
     data = encode([*opening(), added]) + between + encode([done, closing()])

@@ -1,6 +1,6 @@
-"""Real streams of many providers: no crash, calls as meant.
+"""Recorded streams of many providers: no crash, and the right calls.
 
-What was found in them stands in the other tests, on streams of our own.
+Other tests hold the details that were found in them, on streams of their own.
 """
 
 import json
@@ -23,14 +23,14 @@ CALL = function_call("call_h", OURS)
 
 
 def _streams() -> list[Path]:
-    """Every stream of the Responses wire: our fixtures and the other recordings."""
+    """Return every stream of the Responses wire: fixtures and other recordings."""
     fixtures = [file for file in FIXTURES.rglob("turn-*/response.sse") if ".responses" in str(file)]
     recorded = [file.path for file in recording_files() if file.wire == "responses" and file.streams]
     return sorted([*fixtures, *recorded])
 
 
 def one_response(file: Path) -> bytes:
-    """A recorded stream; of a file with the responses of several turns the first, where a reader ends."""
+    """Return a recorded stream, or the first response of a file with several."""
     data = file.read_bytes()
     if data.count(b"\nevent: response.created\n") + data.startswith(b"event: response.created\n") < 2:
         return data
@@ -43,19 +43,19 @@ STREAMS = _streams()
 
 
 def named(file: Path) -> str:
-    """A recording's end of its path."""
+    """Return the end of a recording's path."""
     return f"{file.parent.parent.name}/{file.parent.name}"[-70:]
 
 
 def writer_for(names: set[str]) -> StreamWriter:
-    """The writer of a client that declares these functions."""
+    """Return the writer of a client that declares these functions."""
     tools = [{"type": "function", "name": name} for name in sorted(names)]
     asked = WIRE.parse({"model": "m", "stream": True, "tools": tools})
     return WIRE.writer(asked, ClientView("m", hides(*names)))
 
 
 def final_calls(data: bytes) -> list[tuple[str, str]]:
-    """(name, arguments) of each function call, as the ended items of a stream say."""
+    """Return (name, arguments) of each function call, from the finished items of a stream."""
     lines = [line[5:] for line in data.decode().splitlines() if line.startswith("data:")]
     events: list[dict[str, Any]] = [json.loads(line) for line in lines if "[DONE]" not in line]
     items = [e["item"] for e in events if e.get("type") == "response.output_item.done"]
@@ -64,7 +64,7 @@ def final_calls(data: bytes) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("file", STREAMS, ids=named)
 def test_a_stream_is_read_and_handed_on(file: Path) -> None:
-    """Calls as its items say, an end, and the same bytes where nothing is ours, for every cut."""
+    """Calls match the items, the turn ends, and only tools and choice may change, for every cut."""
     data = one_response(file)
     names = {name for name, _ in final_calls(data)}
     at = random.Random(0).sample(range(1, len(data)), min(30, len(data) - 1))
@@ -91,7 +91,7 @@ def _events(data: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("file", STREAMS, ids=named)
 def test_a_stream_is_a_turn_of_a_run(file: Path) -> None:
-    """Behind a hidden turn of ours it is composed, and keeps the rules whatever its provider's habits."""
+    """After a hidden turn a recorded stream is composed into a valid stream with its calls."""
     data = one_response(file)
     names = {name for name, _ in final_calls(data)}
     writer = writer_for(names)
@@ -108,7 +108,7 @@ def test_a_stream_is_a_turn_of_a_run(file: Path) -> None:
 
 @pytest.mark.parametrize("file", [file for file in STREAMS if final_calls(file.read_bytes())], ids=named)
 def test_a_streams_calls_are_hidden(file: Path) -> None:
-    """Where its calls are ours the client gets the rest of it, and the next turn."""
+    """If all calls are server calls, the client gets none of them."""
     data = one_response(file)
     writer = writer_for(set())
     played = play(data, writer)

@@ -1,4 +1,4 @@
-"""A Responses reply that is not streamed, and a stored one that is told again."""
+"""A Responses reply that is not streamed, and a stored response that is streamed again."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ DECLARED = {"tools": [function("mine")]}
 
 
 def writer_of(trace: Trace = "silent", **ask: Any) -> StreamWriter:
-    """The writer of a request that is not streamed."""
+    """Return the writer of a request that does not stream."""
     asked = WIRE.parse({**ASK, "stream": False, **DECLARED, **ask})
     return WIRE.writer(asked, ClientView("m", hides("mine"), trace=trace))
 
@@ -37,7 +37,7 @@ def take(writer: StreamWriter, *items: dict[str, Any], **more: Any) -> bytes:
 def run(
     writer: StreamWriter, *last: dict[str, Any], reason: str | None = None, **more: Any
 ) -> dict[str, Any]:
-    """One hidden turn, its call shown, and the last one."""
+    """Return the client's response of a hidden turn and a last one."""
     take(writer, reasoning("hm"), message("See:"), CALL, id="resp_1", created_at=7, usage=usage(1, 2))
     assert writer.turn_ended("hidden") == b""
     call = ToolCall("call_h", OURS, "{}", 0)
@@ -51,12 +51,12 @@ def run(
 
 
 def usage(read: int, written: int) -> dict[str, Any]:
-    """A count of tokens."""
+    """Return a count of tokens."""
     return {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
 
 
 def test_a_reply_without_our_calls_keeps_its_bytes() -> None:
-    """Rule W2: spacing, order and numbers as they came; the tools are the client's."""
+    """Rule W2: a reply without a server call keeps its bytes, with the client's tools."""
     writer = writer_of()
     body = take(writer, message("hi"), function_call("c1", "mine"), tools=[], x=1.50)
     wanted = json.dumps(DECLARED["tools"], separators=(",", ":")).encode()
@@ -67,7 +67,7 @@ def test_a_reply_without_our_calls_keeps_its_bytes() -> None:
 
 
 def test_a_run_is_one_reply() -> None:
-    """The first turn's id and time, the sum of the usage, what was not hidden, every field."""
+    """The reply has the first turn's id and time, summed usage, all visible items, and every field."""
     whole = run(writer_of(), message("Noon.", id="msg_2"))
     assert (whole["id"], whole["created_at"], whole["status"]) == ("resp_1", 7, "completed")
     assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "message"]
@@ -80,7 +80,7 @@ def test_a_run_is_one_reply() -> None:
 
 @pytest.mark.parametrize("hidden_turn", [False, True])
 def test_tools_come_as_the_upstream_filled_them_in(hidden_turn: bool) -> None:
-    """The client's own tools with the upstream's fields, and none of ours."""
+    """The client gets its own tools as the upstream completed them, and no server tools."""
     filled = {**function("mine"), "description": None, "strict": True}
     writer = writer_of()
     if hidden_turn:
@@ -94,7 +94,7 @@ def test_tools_come_as_the_upstream_filled_them_in(hidden_turn: bool) -> None:
     ("trace", "kind"), [("events", "mcp_call"), ("reasoning", "reasoning"), ("status", "message")]
 )
 def test_a_call_is_shown(trace: Trace, kind: str) -> None:
-    """As an item between the turns, redacted."""
+    """A server call is a redacted item between the turns, in the form of the trace mode."""
     whole = run(writer_of(trace), message("Noon.", id="msg_2"))
     assert [item["type"] for item in whole["output"]] == ["reasoning", "message", kind, "message"]
     assert OURS in json.dumps(whole["output"][2])
@@ -102,7 +102,7 @@ def test_a_call_is_shown(trace: Trace, kind: str) -> None:
 
 
 def test_json_output_is_one_text() -> None:
-    """Only the last turn's message, and no line of ours."""
+    """For JSON output the client gets only the last turn's message, and no status line."""
     form = {"format": {"type": "json_object"}}
     whole = run(writer_of("status", text=form), message("{}", id="msg_2"))
     assert [item["type"] for item in whole["output"]] == ["reasoning", "message"]
@@ -110,7 +110,7 @@ def test_json_output_is_one_text() -> None:
 
 
 def test_calls_of_both() -> None:
-    """The client gets its own call alone."""
+    """The client gets only its own call of a mixed turn."""
     writer = writer_of()
     take(writer, CALL, function_call("c1", "mine"))
     writer.turn_ended("suspended")
@@ -120,7 +120,7 @@ def test_calls_of_both() -> None:
 
 
 def test_how_a_run_ended() -> None:
-    """An incomplete last turn is told as that; one that the run ended is complete."""
+    """An incomplete last turn makes the reply incomplete, unless the run gives a stop reason."""
     details = {"reason": "max_output_tokens"}
     half = {"status": "incomplete", "incomplete_details": details}
     whole = run(writer_of(), message("No", id="msg_2"), reason="length", **half)
@@ -134,7 +134,7 @@ def test_how_a_run_ended() -> None:
 
 
 def test_a_note_is_a_message() -> None:
-    """A word of our own is an item, but never beside JSON."""
+    """A note of the proxy is an item, except for JSON output."""
     writer = writer_of()
     take(writer, CALL)
     writer.note("[Spent.]")
@@ -146,21 +146,21 @@ def test_a_note_is_a_message() -> None:
 
 
 def test_a_reply_that_fails() -> None:
-    """An error in OpenAI's shape."""
+    """A failure becomes OpenAI's error object."""
     assert json.loads(writer_of().fail("m", type="t", code="c")) == {
         "error": {"message": "m", "type": "t", "param": None, "code": "c"}
     }
 
 
 def test_a_reply_without_an_id_gets_one() -> None:
-    """A client keys by it."""
+    """A reply without an id gets a minted one."""
     assert run(writer_of(), message("a"))["id"] == "resp_1"
     writer = writer_of()
     take(writer, CALL, id=None)
     assert json.loads(writer.finish("stop"))["id"].startswith("resp_")
 
 
-# Told again.
+# Stored responses that are streamed again.
 
 ITEMS = [
     {**custom("c0", "write", "x"), "input": None},
@@ -186,12 +186,12 @@ ITEMS = [
 
 
 def stored(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A resource as it is kept: whole."""
+    """Return a complete resource, as it is stored."""
     return {**run(writer_of(), message("a", id="msg_a")), "output": list(items), **more}
 
 
 def test_a_response_told_again_keeps_the_rules() -> None:
-    """The events that a provider would send for these items, numbered from 0."""
+    """A stored response gives a valid stream with the events of all its items."""
     response = stored(*ITEMS)
     read = check_response_stream(stream_of_stored(response))
     assert read.response == response
@@ -213,7 +213,7 @@ def test_a_response_told_again_keeps_the_rules() -> None:
 
 
 def test_annotations_are_told_again() -> None:
-    """Each in an event of its own, between text and end."""
+    """Each annotation of a stored text has an event of its own."""
     part = {
         "type": "output_text",
         "text": "See.",
@@ -226,7 +226,7 @@ def test_annotations_are_told_again() -> None:
 
 
 def test_a_call_that_failed_is_told_again_as_that() -> None:
-    """And a response that ended otherwise ends otherwise."""
+    """A failed call and an incomplete response keep their status."""
     failed = {**ITEMS[7], "status": "failed"}
     read = check_response_stream(stream_of_stored(stored(failed, status="incomplete")))
     assert "response.mcp_call.failed" in read.kinds
@@ -235,14 +235,14 @@ def test_a_call_that_failed_is_told_again_as_that() -> None:
 
 @pytest.mark.parametrize("after", [-1, 0, 3, 7, 1000])
 def test_a_client_goes_on_where_it_was(after: int) -> None:
-    """``starting_after`` leaves out what it has seen, by number; the end mark always comes."""
+    """``starting_after`` skips the events that the client has; the end mark is always sent."""
     response = stored(*ITEMS)
     whole, rest = stream_of_stored(response).split(b"\n\n"), stream_of_stored(response, after).split(b"\n\n")
     assert rest == whole[max(0, min(after + 1, len(whole) - 2)) :]
 
 
 def test_an_error_event_is_nested() -> None:
-    """As OpenAI's wire has it, so that every SDK raises it."""
+    """The error event is nested as in OpenAI's streams, so that every SDK raises it."""
     event, data, *_ = error_event("m", type="t", code="c").split(b"\n")
     assert event == b"event: error"
     assert json.loads(data[6:]) == {

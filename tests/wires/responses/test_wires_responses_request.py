@@ -1,4 +1,4 @@
-"""What a Responses request asks for, as far as tools care."""
+"""Responses requests: what the proxy reads from them."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from proxy.wires.responses.request import ResponsesRequest, answer_text, parse_r
 
 
 def parse(*items: Any, **more: Any) -> ResponsesRequest:
-    """A request with these items."""
+    """Return a request with these items."""
     return parse_responses_request({"model": "m", "input": list(items), **more})
 
 
 def refused(param: str, **payload: Any) -> str:
-    """The words of the 400 that names ``param``."""
+    """Return the message of the 400 that names ``param``."""
     with pytest.raises(RequestError) as caught:
         parse_responses_request({"model": "m", **payload})
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -42,7 +42,7 @@ def test_a_mistake_is_named(payload: dict[str, Any], param: str) -> None:
 
 
 def test_the_plainest_request() -> None:
-    """A text is one user message; everything else has its default."""
+    """A text as input is one user message, and all other fields have their defaults."""
     asked = parse_responses_request({"model": "m", "input": "What time is it?"})
     assert asked.items == [user("What time is it?")]
     assert (asked.stream, asked.may_store, asked.background, asked.conversation) == (False, True, False, "")
@@ -54,7 +54,7 @@ def test_the_plainest_request() -> None:
 
 
 def test_what_is_asked() -> None:
-    """Each field that decides something."""
+    """The proxy reads every field that its behaviour depends on."""
     asked = parse(
         user("first"),
         {"role": "user", "content": [{"type": "input_text", "text": "x" * 200}, {"type": "input_image"}]},
@@ -83,7 +83,7 @@ def test_what_is_asked() -> None:
 
 @pytest.mark.parametrize("value", [-1, True, "5", 2.5])
 def test_an_odd_bound_is_none(value: Any) -> None:
-    """The upstream judges what is no number of calls."""
+    """An invalid ``max_tool_calls`` counts as missing, and the upstream judges it."""
     assert parse(max_tool_calls=value).max_calls is None
 
 
@@ -109,7 +109,7 @@ def test_an_odd_bound_is_none(value: Any) -> None:
     ],
 )
 def test_what_a_choice_forces(choice: Any, forced: set[str] | None) -> None:
-    """The only tools that may be called, if there are such."""
+    """The request knows the only tools that its choice allows."""
     assert parse(tool_choice=choice).forced == forced
 
 
@@ -117,7 +117,7 @@ def test_what_a_choice_forces(choice: Any, forced: set[str] | None) -> None:
 
 
 def check(*items: Any, **more: Any) -> str | None:
-    """The field that a history is refused for."""
+    """Return the field for which a history is refused."""
     try:
         parse(*items, **more).check_history(lambda name: name == OURS)
     except RequestError as error:
@@ -129,7 +129,7 @@ CALL = function_call("c1", "mine")
 
 
 def test_a_history_that_fits() -> None:
-    """Every output answers a call, in any order, once as often as it was called."""
+    """Every output needs a call before it, and each call may have one output."""
     assert check(user("a"), CALL, output("c1", "x")) is None
     assert check(function_call("c2", "mine"), CALL, output("c1", "x"), output("c2", "x")) is None
     assert check(CALL, output("c1", "x"), CALL, output("c1", "y")) is None
@@ -150,7 +150,7 @@ def test_a_history_that_fits() -> None:
     ],
 )
 def test_an_output_that_answers_nothing(items: list[Any], position: int) -> None:
-    """Rule E1: named by its place; a server tool's call is not the client's to answer."""
+    """Rule E1: the error names the position of an output without its call, or for a server tool's call."""
     assert check(*items) == f"input[{position}].call_id"
 
 
@@ -158,14 +158,14 @@ def test_an_output_that_answers_nothing(items: list[Any], position: int) -> None
     "more", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}, {"conversation": {"id": "c"}}]
 )
 def test_calls_that_are_elsewhere(more: dict[str, Any]) -> None:
-    """What the upstream holds need not be in the input; an output is still given once."""
+    """If the upstream has the conversation, an output needs no call in the input, but may not repeat."""
     assert check(output("c1", "x"), **more) is None
     assert check(output("c1", "x"), output("c1", "x"), **more) == "input[1].call_id"
     assert check({"type": "item_reference", "id": "fc_1"}, output("c1", "x")) is None
 
 
 def test_where_a_client_returns() -> None:
-    """Each span of the model's items that has calls of the client's, and which."""
+    """The request knows each span of the model's items with client calls, and their ids."""
     items = [
         user("a"),
         reasoning("r"),
@@ -189,7 +189,7 @@ def test_where_a_client_returns() -> None:
 
 
 def test_where_a_client_returns_to_a_conversation() -> None:
-    """It sends outputs alone."""
+    """In an upstream's conversation the client sends only outputs, which name the calls."""
     (one,) = parse(output("c1", "x"), output("c2", "x"), conversation="conv_1").returned_calls()
     assert (one.position, set(one.call_ids)) == (0, {"c1", "c2"})
     assert parse(user("a"), conversation="conv_1").returned_calls() == []
@@ -198,12 +198,12 @@ def test_where_a_client_returns_to_a_conversation() -> None:
 def key(
     *items: Any, caller: str = "me", ids: tuple[str, ...] = ("c1",), upto: int | None = None, **more: Any
 ) -> str:
-    """The key of a conversation."""
+    """Return the key of a conversation."""
     return parse(*items, **more).conversation_key(caller, ids, upto)
 
 
 def test_a_conversation_is_known_by_what_is_visible_of_it() -> None:
-    """With or without ids, states and reasoning; as a text or in parts."""
+    """Ids, states, reasoning and the form of a text do not change the key."""
     first = key(user("a"), message("b"), user("c"))
     parts = {"role": "user", "content": [{"type": "input_text", "text": "a"}]}
     bare = {"role": "assistant", "content": "b"}
@@ -214,7 +214,7 @@ def test_a_conversation_is_known_by_what_is_visible_of_it() -> None:
 
 
 def test_any_difference_is_another_conversation() -> None:
-    """Rule R4: caller, ids, what it goes on from, roles, texts, images, calls, outputs."""
+    """Rule R4: caller, ids, chain, roles, texts, images, calls and outputs each change the key."""
     keys = [
         key(user("a")),
         key(user("a"), caller="you"),
@@ -242,24 +242,24 @@ def test_any_difference_is_another_conversation() -> None:
 
 
 def test_a_conversation_of_the_upstreams_is_known_by_its_id() -> None:
-    """Its items are not sent again, so only its id and the calls can be compared."""
+    """The key of an upstream's conversation depends only on its id and the call ids."""
     assert key(user("a"), conversation="conv_1") == key(
         output("c1", "x"), conversation={"id": "conv_1"}, upto=0
     )
 
 
 def test_strange_text_has_a_key() -> None:
-    """Half a surrogate in an id is no reason to fail."""
+    """A lone surrogate in a call id raises no error."""
     assert key(user("a"), ids=("\ud800",))
 
 
 def test_the_wire_is_found_by_its_path() -> None:
-    """Its name and path."""
+    """The wire has the right name and path."""
     assert (WIRE.dialect.name, WIRE.dialect.path) == ("responses", "/responses")
 
 
 def test_where_a_client_returns_by_references() -> None:
-    """A call that is only referred to is known by the output that follows it."""
+    """The outputs after an item reference name the calls that it refers to."""
     reference = {"type": "item_reference", "id": "fc_1"}
     answers = [output("c1", "x"), output("c2", "x")]
     items = [user("a"), reference, reference, *answers, user("b"), output("c3", "x")]
@@ -269,7 +269,7 @@ def test_where_a_client_returns_by_references() -> None:
 
 
 def test_texts_of_an_answer_stay_apart() -> None:
-    """Rule R4: no text of one message reads like the texts of two."""
+    """Rule R4: the text of one message never equals the texts of two."""
     lists = [["a", "b"], ["ab"], ["a\0b"], ["a1:b"], ["b", "a"]]
     assert len({answer_text([message(text) for text in texts]) for texts in lists}) == len(lists)
     assert answer_text([message(""), reasoning("x")]) == ""

@@ -1,4 +1,4 @@
-"""Answers of a model are told apart in a Responses conversation."""
+"""Where a model's answers begin and end in a Responses conversation."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ ASKED = [said(mention(f"appr_{digit * 32}")) for digit in "12"]
         ([USER, said("a"), *ASKED, USER], [(1, 4)]),
         ([USER, said("a"), *ASKED, said("b"), USER], [(1, 4), (4, 5)]),
         ([USER, ASKED[0], said("b"), ASKED[1], said("c")], [(1, 2), (2, 4), (4, 5)]),
-        # Only what the proxy wrote ends an answer, and nothing that merely names it.
+        # Only a mention that the proxy wrote ends an answer, not a text that contains one.
         ([USER, said(f"See {mention('appr_' + '1' * 32)}"), said("b")], [(1, 3)]),
         ([{"role": "user", "content": mention("appr_" + "1" * 32)}, said("b")], [(1, 2)]),
     ],
@@ -38,12 +38,12 @@ ASKED = [said(mention(f"appr_{digit * 32}")) for digit in "12"]
 def test_answers_end_at_the_clients_items_and_behind_questions(
     items: list[Any], found: list[tuple[int, int]]
 ) -> None:
-    """The client's answers to questions are not there any more when a conversation is looked at."""
+    """An answer ends before the client's items, and after the proxy's mentions of approvals."""
     assert list(answer_spans(items)) == found
     for start, end in found:
         assert answer_length(items[start:]) == end - start
 
 
 def test_there_is_no_answer_where_the_client_speaks() -> None:
-    """The length counts from the first item alone."""
+    """The length of an answer is 0 if the first item is the client's."""
     assert answer_length([USER, said("a")]) == 0

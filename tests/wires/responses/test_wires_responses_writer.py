@@ -1,4 +1,4 @@
-"""The stream that a Responses client sees: its own bytes as long as that can be, then one of ours."""
+"""The client's Responses stream: the upstream's bytes at first, then a composed stream."""
 
 import json
 from typing import Any
@@ -36,24 +36,24 @@ MINE = {"tools": [function("mine")]}
 WHOLE = [{**function("mine"), "description": None, "strict": None}]
 
 
-# Nothing of ours was called.
+# No server tool was called.
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_what_no_server_tool_took_part_in_is_the_upstreams_own(step: int) -> None:
-    """Rule W2: the upstream's bytes, for every cut, and one end mark that it did not send."""
+    """Rule W2: the client gets the upstream's bytes for every cut, with an added end mark."""
     data = turn(reasoning("hm"), message("It is noon."))
     assert compose(data, at=range(0, len(data), step)) == data + DONE
 
 
 def test_the_upstreams_own_end_mark_is_not_repeated() -> None:
-    """Rule W3: an end mark that came is the end mark."""
+    """Rule W3: the writer adds no end mark if the upstream sent one."""
     data = turn(message("hi")) + DONE
     assert compose(data) == data
 
 
 def test_only_tools_and_choice_are_put_back() -> None:
-    """Rule W2: the lifecycle events say what the client sent; no other byte differs."""
+    """Rule W2: only the client's tools and choice are put back, and no other byte changes."""
     ours = [function("mine"), function(OURS)]
     asked = {"tools": [function("mine")], "tool_choice": "required"}
     sent = turn(message("a"), tools=ours, tool_choice={"type": "function", "name": OURS})
@@ -68,8 +68,7 @@ SEARCHED = {"type": "web_search", "search_context_size": "medium"}
 
 @pytest.mark.parametrize("hidden_turn", [False, True])
 def test_tools_are_told_as_the_upstream_filled_them_in(hidden_turn: bool) -> None:
-    """The client's tools come with what the upstream filled in, without ours; where ours took the place
-    of a declaration the client gets what it declared, and so it does for what the upstream leaves out."""
+    """The client gets its own tools as the upstream completed them, else as declared, and no server tools."""
     asked = {"tools": [function("now"), SEARCH, function("mine"), function("left_out")]}
     ours = {**function("now"), "description": "ours", "strict": True}
     tools = [ours, SEARCHED, FILLED, {**function(OURS), "strict": True}, {"type": "custom", "name": "odd"}]
@@ -83,13 +82,13 @@ def test_tools_are_told_as_the_upstream_filled_them_in(hidden_turn: bool) -> Non
     told = events_of(out + writer.finish(None))
     null = {"description": None, "strict": None} if hidden_turn else {}
     whole = [{**function("now"), **null}, SEARCHED, FILLED, {**function("left_out"), **null}]
-    first = [function("now"), SEARCHED, FILLED, function("left_out")]  # Nothing of ours was called yet.
+    first = [function("now"), SEARCHED, FILLED, function("left_out")]  # No server tool was called yet.
     assert [e["response"]["tools"] for e in told if "response" in e] == [first, first, whole]
     assert (writer.result() or {})["tools"] == whole
 
 
 def test_tools_of_a_stored_prompt_are_told() -> None:
-    """Tools that only the prompt brings are the client's, and stand behind those that it declared."""
+    """Tools that only a stored prompt brings are shown to the client, and server tools are not."""
     client = WIRE.parse({**ASK, "prompt": {"id": "pmpt_1"}})
     writer = WIRE.writer(client, ClientView("m", lambda name: name == OURS))
     data = turn(message("a"), tools=[function("theirs"), function(OURS), SEARCHED])
@@ -98,7 +97,7 @@ def test_tools_of_a_stored_prompt_are_told() -> None:
 
 
 def test_tools_keep_their_bytes() -> None:
-    """Rule W2: numbers and spacing of the client's tools are the upstream's, also beside one of ours."""
+    """Rule W2: the client's tools keep the upstream's bytes when a server tool next to them is removed."""
     mine = b'{"type": "function","name":"mine","x":1.50e1}'
     said = b'data: {"type":"response.created","response":{"tools":[%b]}}\n\n'
     ours = json.dumps(function(OURS)).encode()
@@ -107,14 +106,14 @@ def test_tools_keep_their_bytes() -> None:
 
 
 def test_a_client_without_tools_is_told_of_none() -> None:
-    """Rule W2: the defaults stand where the client said nothing, or null."""
+    """Rule W2: a client without tools and choice gets an empty list and ``auto``."""
     for ask in ({}, {"tools": None, "tool_choice": None}):
         sent = turn(message("a"), tools=[function(OURS)])
         assert compose(sent, ask=ask) == turn(message("a"), tools=[], tool_choice="auto") + DONE
 
 
 def test_the_response_gone_on_from_is_the_one_that_the_client_named() -> None:
-    """An id of ours is not the id that the upstream was sent: the client's is put back."""
+    """The client gets the ``previous_response_id`` that it sent, not the upstream's."""
     begun = {"status": "in_progress", "previous_response_id": "resp_upstream"}
     events = [*opening(**begun), closing([message("a")], previous_response_id="resp_upstream")]
     read = events_of(compose(encode(events), ask={"previous_response_id": "resp_ours"}))
@@ -122,7 +121,7 @@ def test_the_response_gone_on_from_is_the_one_that_the_client_named() -> None:
 
 
 def test_values_are_put_back_in_data_over_several_lines() -> None:
-    """An event of a gateway that breaks its JSON over lines is written anew in one."""
+    """An event whose JSON is on several lines is rewritten without server tools."""
     text = json.dumps({"type": "response.created", "response": resource(tools=[function(OURS)])}, indent=1)
     raw = "".join(f"data: {line}\n" for line in text.split("\n")).encode() + b"\n"
     out = compose(raw)
@@ -148,26 +147,26 @@ def test_values_are_put_back_in_data_over_several_lines() -> None:
     ],
 )
 def test_what_cannot_be_read_passes(raw: bytes) -> None:
-    """Rule W2: the parser may look, it may not touch, and odd JSON is no reason to fail."""
+    """Rule W2: odd or invalid events pass unchanged and raise no error."""
     assert compose(raw + turn(message("a"))) == raw + turn(message("a")) + DONE
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"\\ud83d", b"\\n\xe2\x82"])
 def test_values_are_put_back_beside_a_broken_name(name: bytes) -> None:
-    """Rules W2, W5: what is left of a character in a member's name is no reason to fail, nor to show ours."""
+    """Rules W2, W5: server tools are removed even if a member's name has invalid characters."""
     said = b'data: {"type":"response.created","response":{"%b":1,"tools":%b}}\n\n'
     shown = compose(said % (name, json.dumps([function(OURS)]).encode()))
     assert shown.startswith(said % (name, b"[]"))
 
 
 def test_the_clients_own_call_is_the_upstreams_bytes() -> None:
-    """A turn with the client's calls alone is handed on as it came."""
+    """A turn with only client calls keeps the upstream's bytes."""
     data = turn(function_call("call_1", "mine", '{"a":1}'), tools=MINE["tools"])
     assert compose(data, ask=MINE) == data + DONE
 
 
 def test_what_was_passed_on_is_known_for_later() -> None:
-    """The resource of a forwarded response is the client's version, also where its output came empty."""
+    """The stored resource of a forwarded response is the client's version, with all its items."""
     writer = writer_of({"tools": [function("mine")]})
     items = [message("a"), function_call("call_1", "mine")]
     events = [e for index, item in enumerate(items) for e in item_events(item, index)]
@@ -180,7 +179,7 @@ def test_what_was_passed_on_is_known_for_later() -> None:
 
 
 def test_what_was_composed_is_known_for_later() -> None:
-    """The resource is the one that the client was given."""
+    """The stored resource of a composed response is the one that the client got."""
     writer = writer_of()
     out = play(turn(CALL), writer).out + writer.turn_ended("hidden")
     out += play(turn(message("Noon.")), writer).out + writer.turn_ended("final") + writer.finish(None)
@@ -192,7 +191,7 @@ def test_what_was_composed_is_known_for_later() -> None:
 
 
 def test_a_silent_run_is_one_response_with_the_last_text() -> None:
-    """Rules W3, W4 and W5: one opening, one id, numbers without a gap, the text, nothing of the call."""
+    """Rules W3, W4 and W5: one opening, one id, summed usage, the text, and no server call."""
     first = turn(reasoning("hm"), CALL, id="resp_1", usage=_usage(10, 5))
     second = turn(message("Noon.", id="msg_2"), id="resp_2", usage=_usage(20, 7))
     read = check_response_stream(compose(first, second), hidden=HIDDEN)
@@ -218,7 +217,7 @@ def _usage(read: int, written: int) -> dict[str, Any]:
 
 
 def test_turns_of_text_and_calls_follow_each_other() -> None:
-    """Text of a turn with a hidden call stays; the next turn's items go on behind it, ids of their own."""
+    """Text of all turns stays, in items with ids of their own."""
     first = turn(message("Let me see."), CALL, id="resp_1")
     second = turn(CALL, message("Again."), id="resp_2")
     third = turn(message("Noon."), id="resp_3")
@@ -231,7 +230,7 @@ def test_turns_of_text_and_calls_follow_each_other() -> None:
 
 
 def test_bytes_before_the_call_are_the_upstreams_own() -> None:
-    """What the client got before a hidden call began is a prefix of what the upstream sent."""
+    """Before the first server call, the client gets the upstream's exact bytes."""
     first = turn(message("Let me see."), CALL)
     out = compose(first, turn(message("Noon.")))
     assert out.startswith(
@@ -240,7 +239,7 @@ def test_bytes_before_the_call_are_the_upstreams_own() -> None:
 
 
 def test_a_hidden_call_between_two_of_the_clients() -> None:
-    """Dense indices in the order of opening, each call whole, the hidden one nowhere."""
+    """The client gets only its own calls, complete and with dense indices."""
     items = [function_call("call_1", "mine"), CALL, function_call("call_2", "mine", '{"a":2}')]
     read = check_response_stream(_mixed(turn(*items, tools=MINE["tools"])), hidden=HIDDEN)
     assert read.calls == [("call_1", "mine", "{}"), ("call_2", "mine", '{"a":2}')]
@@ -249,14 +248,14 @@ def test_a_hidden_call_between_two_of_the_clients() -> None:
 
 
 def _mixed(data: bytes) -> bytes:
-    """One turn with calls of both, handed to the client."""
+    """Return the client's stream of one turn with calls of both sides."""
     writer = writer_of(MINE)
     out = play(data, writer, "mine").out
     return out + writer.turn_ended("suspended") + writer.turn_ended("final") + writer.finish("tool_calls")
 
 
 def test_interleaved_items_keep_apart() -> None:
-    """Items that are open at once, as xAI sends them, go by their index."""
+    """Items that are open at the same time, as with xAI, stay apart by their index."""
     items = [CALL, message("One two three", id="msg_1"), message("four five six", id="msg_2")]
     lives = [item_events(item, index) for index, item in enumerate(items)]
     woven = [life[0] for life in lives]
@@ -270,7 +269,7 @@ def test_interleaved_items_keep_apart() -> None:
 
 
 def test_rotating_ids_become_one() -> None:
-    """GitHub Copilot gives an item another id in every event: the client sees the first."""
+    """If each event has another id for its item, as with GitHub Copilot, the client gets the first."""
     events = item_events(message("Noon."), 0)
     for number, one in enumerate(events):
         if "item" in one:
@@ -283,7 +282,7 @@ def test_rotating_ids_become_one() -> None:
 
 
 def test_a_stream_without_numbers_and_indices() -> None:
-    """llama-server sends neither: what is composed has them, and the lists that clients read."""
+    """Numbers and indices that llama-server does not send are added to a composed stream."""
     bare = [
         _bare(one)
         for one in [*opening(id="r"), *item_events(message("Noon."), 0), closing([message("Noon.")])]
@@ -301,7 +300,7 @@ def _bare(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_summary_parts_without_their_index() -> None:
-    """Parts of a summary are counted where the upstream does not."""
+    """Parts of a summary get indices if the upstream sends none."""
     item = {**reasoning("a"), "summary": [{"type": "summary_text", "text": t} for t in ("one", "two")]}
     events = [_bare(one) | {"output_index": 0} for one in item_events(item, 0)]
     read = check_response_stream(compose(turn(CALL), turn(item, events=events)), hidden=HIDDEN)
@@ -311,7 +310,7 @@ def test_summary_parts_without_their_index() -> None:
 
 @pytest.mark.parametrize("kind", ["response.completed", "response.done"])
 def test_items_that_only_the_terminal_event_has(kind: str) -> None:
-    """A gateway that streams no items: the client gets them as events all the same."""
+    """Items that only the last event has are sent to the client as events, too."""
     items = [
         reasoning("hm", content=[{"type": "reasoning_text", "text": "raw"}]),
         message("Noon.", annotations=[]),
@@ -330,14 +329,14 @@ def test_items_that_only_the_terminal_event_has(kind: str) -> None:
 
 
 def test_items_of_a_first_turn_that_only_its_end_has() -> None:
-    """A hidden call in the terminal event alone is hidden like any other."""
+    """A server call that only the last event has stays hidden."""
     first = encode([*opening(), closing([message("See:"), CALL])])
     read = check_response_stream(compose(first, turn(message("Noon.", id="msg_2"))), hidden=HIDDEN)
     assert read.text == "See:Noon."
 
 
 def test_an_item_that_ends_without_having_begun() -> None:
-    """``done`` alone is told as a whole item; pieces that came before it are not told twice."""
+    """An item without its ``added`` event is sent completely, and nothing twice."""
     life = item_events(message("Noon."), 0)
     read = check_response_stream(compose(turn(CALL), turn(message("Noon."), events=life[1:])), hidden=HIDDEN)
     assert read.text == "Noon."
@@ -346,7 +345,7 @@ def test_an_item_that_ends_without_having_begun() -> None:
 
 
 def test_an_item_that_begins_and_does_not_end() -> None:
-    """It is ended with the terminal event's version, else with what came of it."""
+    """An unfinished item ends with the last event's version, else as incomplete with what came."""
     life = item_events(message("Noon."), 0)[:-1]
     read = check_response_stream(compose(turn(CALL), turn(message("Noon."), events=life)), hidden=HIDDEN)
     assert read.response["output"] == [message("Noon.")]
@@ -360,7 +359,7 @@ def test_an_item_that_begins_and_does_not_end() -> None:
 
 
 def test_an_opening_that_comes_late_is_whole() -> None:
-    """A gateway that opens its response after the call: the client's first event is a whole ``created``."""
+    """If the upstream opens its response late, the client still gets a complete ``created`` first."""
     begun = opening(tools=[function(OURS)])
     first = encode([*item_events(CALL, 0), *begun, begun[0], closing([CALL])])
     read = check_response_stream(compose(first, turn(message("Noon."), id="resp_2")), hidden=HIDDEN)
@@ -371,7 +370,7 @@ def test_an_opening_that_comes_late_is_whole() -> None:
 
 
 def test_what_follows_a_hidden_call_does_not_wait() -> None:
-    """Composing is no reason to hold text back: each event leaves when it came."""
+    """After a server call the writer still sends each event at once."""
     writer = writer_of()
     reader = reader_of()
     data = turn(CALL, message("Noon."))
@@ -383,7 +382,7 @@ def test_what_follows_a_hidden_call_does_not_wait() -> None:
 
 
 def test_a_call_whose_name_comes_late() -> None:
-    """Nobody's call is shown before its name is known; the client's is then told whole."""
+    """A call is held until its name is known, and a client's call is then sent completely."""
     for name, shown in (("mine", [("call_1", "mine", "{}")]), (OURS, [])):
         item = function_call("call_1", name)
         life = item_events(item, 0)
@@ -393,7 +392,7 @@ def test_a_call_whose_name_comes_late() -> None:
 
 
 def test_a_repeated_call_id_is_repaired_once_and_for_all() -> None:
-    """Rule W8: two calls of one turn under one id become two, the same ids for client and upstream."""
+    """Rule W8: a repeated call id is replaced, with the same new id for client and upstream."""
     items = [
         CALL,
         function_call("call_1", "mine", '{"a":1}'),
@@ -411,7 +410,7 @@ def test_a_repeated_call_id_is_repaired_once_and_for_all() -> None:
 
 
 def test_comments_go_on_and_nothing_else_that_is_no_event() -> None:
-    """Keep-alives of an upstream reach the client; what a strict parser trips over does not."""
+    """A composed stream keeps the upstream's comments and drops invalid events."""
     odd = b": ping\n\nevent: ping\n\ndata: {broken\n\n: x\ndata: 5\n\n"
     out = compose(turn(CALL), odd + turn(message("Noon.")) + DONE + DONE)
     assert out.count(b": ping") == 1
@@ -419,7 +418,7 @@ def test_comments_go_on_and_nothing_else_that_is_no_event() -> None:
 
 
 def test_events_that_belong_to_no_item_go_on() -> None:
-    """What is unknown is handed on, numbered; an upstream's error event is ours to tell."""
+    """A composed stream keeps unknown events, and drops the upstream's error event."""
     data = turn(message("Noon."), events=[event("response.audio.delta", delta="AAAA"), {"type": "error"}])
     out = compose(turn(CALL), data)
     assert [e["type"] for e in events_of(out)].count("response.audio.delta") == 1
@@ -428,7 +427,7 @@ def test_events_that_belong_to_no_item_go_on() -> None:
 
 @pytest.mark.parametrize(("status", "details"), [("incomplete", {"reason": "max_output_tokens"})])
 def test_an_incomplete_answer_is_told_as_that(status: str, details: dict[str, str]) -> None:
-    """The last turn's status and its details are the run's."""
+    """The composed response has the status and details of an incomplete last turn."""
     data = turn(message("No", status="incomplete"), status=status, incomplete_details=details)
     read = check_response_stream(compose(turn(CALL), data, reason="length"), hidden=HIDDEN)
     assert read.response["status"] == "incomplete"
@@ -437,16 +436,16 @@ def test_an_incomplete_answer_is_told_as_that(status: str, details: dict[str, st
 
 
 def test_a_run_that_was_ended_is_completed() -> None:
-    """Where the run says that it stops, the upstream's own word on it does not count."""
+    """If the run gives a stop reason, the upstream's status does not count."""
     data = turn(message("No"), status="incomplete")
     assert check_response_stream(compose(turn(CALL), data, reason="stop")).response["status"] == "completed"
 
 
-# What is shown of a call.
+# How a server call is shown.
 
 
 def test_a_call_is_shown_as_a_hosted_one() -> None:
-    """``events``: an ``mcp_call`` in the official order, redacted, whole, before the answer."""
+    """``events``: a server call is a redacted ``mcp_call`` with its official events, before the answer."""
     out = compose(turn(CALL), turn(message("Noon.")), trace="events", results=[OK])
     read = check_response_stream(out, hidden=("secret", "fc_call_h"))
     (shown,) = read.of_type("mcp_call")
@@ -474,7 +473,7 @@ def test_a_call_is_shown_as_a_hosted_one() -> None:
 
 
 def test_a_failed_call_is_shown_as_that() -> None:
-    """Its code and words, no output."""
+    """A failed server call is shown with its error and without an output."""
     out = compose(turn(CALL), turn(message("Noon.")), trace="events", results=[FAILED])
     read = check_response_stream(out)
     (shown,) = read.of_type("mcp_call")
@@ -486,7 +485,7 @@ def test_a_failed_call_is_shown_as_that() -> None:
 
 @pytest.mark.parametrize(("trace", "kind"), [("reasoning", "reasoning"), ("status", "message")])
 def test_a_call_is_shown_as_a_line(trace: Trace, kind: str) -> None:
-    """``reasoning`` and ``status``: an item with a short line, in its official events."""
+    """``reasoning`` and ``status``: a server call is an item with a short line."""
     out = compose(turn(CALL), turn(message("Noon.")), trace=trace, results=[OK])
     read = check_response_stream(out, hidden=("secret",))
     shown = read.response["output"][0]
@@ -496,13 +495,13 @@ def test_a_call_is_shown_as_a_line(trace: Trace, kind: str) -> None:
 
 
 def test_a_silent_run_shows_no_call() -> None:
-    """Rule W5: no item, no name, no argument."""
+    """Rule W5: the client sees no item, name or argument of a server call."""
     out = compose(turn(CALL), turn(message("Noon.")), results=[OK])
     assert check_response_stream(out, hidden=(*HIDDEN, "UTC", "zone", "mcp")).text == "Noon."
 
 
 def test_a_word_of_our_own_is_a_message() -> None:
-    """A note to the user is an item like any other."""
+    """A note of the proxy is a message item."""
     writer = writer_of()
     out = play(turn(CALL), writer).out + writer.turn_ended("hidden") + writer.note("[Spent.]")
     read = check_response_stream(out + writer.finish("stop"), hidden=HIDDEN)
@@ -511,7 +510,7 @@ def test_a_word_of_our_own_is_a_message() -> None:
 
 
 def test_a_keep_alive_is_a_comment() -> None:
-    """What is said while tools run is skipped by every client."""
+    """A keep-alive is one padded comment, which clients skip."""
     alive = writer_of().keep_alive()
     assert alive.startswith(b": ")
     assert alive.endswith(b"\n\n")
@@ -526,7 +525,7 @@ JSON = {"text": {"format": {"type": "json_schema", "name": "t", "schema": {}}}}
 
 @pytest.mark.parametrize("trace", ["silent", "status", "events", "reasoning"])
 def test_json_output_is_one_text(trace: Trace) -> None:
-    """Of several turns only the last one's message is shown, and no line of ours."""
+    """For JSON output the client gets only the last turn's message, and no status line."""
     first = turn(reasoning("hm"), message('{"a":1}'), CALL, message('{"b":1}', id="msg_2"))
     last = turn(message('{"c":1}', id="msg_3"))
     out = compose(first, last, ask=JSON, trace=trace, results=[OK])
@@ -536,7 +535,7 @@ def test_json_output_is_one_text(trace: Trace) -> None:
 
 
 def test_json_output_of_one_turn_is_the_upstreams_own() -> None:
-    """Rule W2: held back to its end, then let go unchanged; what is no text does not wait."""
+    """Rule W2: a message with JSON is held to its end and keeps its bytes; other items do not wait."""
     data = turn(reasoning("hm"), message('{"c":1}'))
     assert compose(data, ask=JSON) == data + DONE
     writer = writer_of(JSON)
@@ -547,7 +546,7 @@ def test_json_output_of_one_turn_is_the_upstreams_own() -> None:
 
 
 def test_a_reasoning_part_is_no_json_text() -> None:
-    """The parts of reasoning are not held back as those of a message are."""
+    """For JSON output, parts of reasoning are not held."""
     part = {"type": "reasoning_text", "text": ""}
     events = [
         event("response.output_item.added", output_index=0, item={**reasoning("x"), "summary": []}),
@@ -561,7 +560,7 @@ def test_a_reasoning_part_is_no_json_text() -> None:
 
 
 def test_what_is_held_back_is_bounded() -> None:
-    """A text that waits for its end may not fill the memory."""
+    """A text that is held has a size limit."""
     writer = writer_of(JSON)
     reader = reader_of()
     big = event("response.output_text.delta", item_id="msg_1", output_index=0, delta="x" * 1_000_000)
@@ -574,7 +573,7 @@ def test_what_is_held_back_is_bounded() -> None:
 
 
 def test_a_failure_ends_what_is_open() -> None:
-    """Error event, ``response.failed`` with the run's id and the output so far, one end mark."""
+    """A failed run ends with an error event and ``response.failed``, with open items as incomplete."""
     writer = writer_of()
     second = turn(message("Noon and more"))
     half = second[: second.index(b"response.output_text.done") - 7]
@@ -597,7 +596,7 @@ def test_a_failure_ends_what_is_open() -> None:
 
 
 def test_a_failure_of_a_first_turn() -> None:
-    """What was forwarded counts: its numbers go on, its item is ended, its id stays."""
+    """A failure in a forwarded turn ends its open item and keeps its id and numbers."""
     data = turn(message("Noon and more"))
     writer = writer_of()
     out = play(data[: data.index(b"response.output_text.done") - 7], writer).out
@@ -608,7 +607,7 @@ def test_a_failure_of_a_first_turn() -> None:
 
 
 def test_a_failure_after_the_end_adds_nothing() -> None:
-    """A response that was told to its end has ended, whatever its connection did."""
+    """After a complete response, a failure adds nothing but a missing end mark."""
     writer = writer_of()
     out = play(turn(message("a")), writer).out
     assert out + writer.fail("m", type="t", code=None) == turn(message("a")) + DONE
@@ -618,7 +617,7 @@ def test_a_failure_after_the_end_adds_nothing() -> None:
 
 
 def test_the_usage_of_a_turn_that_failed_is_counted() -> None:
-    """What an upstream billed before it failed is in the sum."""
+    """The usage of a failed turn is in the sum."""
     writer = writer_of()
     failed = turn(message("a"), status="failed", usage=_usage(5, 5), error={"code": "x", "message": "y"})
     out = play(turn(CALL, usage=_usage(1, 1)), writer).out + writer.turn_ended("hidden")
@@ -630,7 +629,7 @@ def test_the_usage_of_a_turn_that_failed_is_counted() -> None:
 
 
 def test_every_field_of_the_resource_is_there() -> None:
-    """A bare upstream's resource is made whole: each field of the schema, with the client's own values."""
+    """A bare upstream's resource gets every field of the schema, with the client's values."""
     bare = [
         event("response.created", response={"id": "r", "object": "response", "status": "in_progress"}),
         *item_events(CALL, 0),
@@ -656,7 +655,7 @@ def test_every_field_of_the_resource_is_there() -> None:
 
 
 def test_what_the_upstream_says_of_itself_is_kept() -> None:
-    """Fields that we know nothing of, and values that only the upstream knows, come from the last turn."""
+    """Unknown fields, and values that the upstream knows better, come from the last turn."""
     last = turn(message("a"), service_tier="flex", moderation={"x": 1}, model="m-2026", temperature=0.7)
     read = check_response_stream(compose(turn(CALL), last, ask={"temperature": 0.5}))
     assert read.response["service_tier"] == "flex"
@@ -666,7 +665,7 @@ def test_what_the_upstream_says_of_itself_is_kept() -> None:
 
 
 def test_times_are_whole_seconds() -> None:
-    """``created_at`` is the first turn's, an integer, also where it came as another number."""
+    """``created_at`` is the first turn's, as an integer."""
     first = encode([*opening(created_at=12.7), *item_events(CALL, 0), closing([CALL], created_at=12.7)])
     read = check_response_stream(compose(first, turn(message("a"))))
     assert read.response["created_at"] == 12
@@ -674,7 +673,7 @@ def test_times_are_whole_seconds() -> None:
 
 
 def test_usage_is_whole() -> None:
-    """Counts that an upstream leaves out are 0, so that strict clients can read it."""
+    """Missing counts of usage become 0, so that strict clients can parse it."""
     bare = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
     read = check_response_stream(compose(turn(CALL, usage=bare), turn(message("a"), usage=bare)))
     assert read.response["usage"] == {
@@ -685,7 +684,7 @@ def test_usage_is_whole() -> None:
 
 # Properties.
 
-# A text may be any but what the stream is searched for.
+# The texts must not contain what the tests search for.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).filter(
     lambda text: "secret" not in text and OURS not in text
 )
@@ -693,13 +692,13 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).filter(
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
-    """Turns of items, whose ids may repeat later; every turn but the last has a hidden call."""
+    """Turns of items, whose ids may repeat; every turn except the last has a hidden call."""
     found = []
     count = draw(st.integers(1, 3))
     for number in range(count):
         items = []
         for place in range(draw(st.integers(0, 4))):
-            # The first turn is the upstream's own bytes at first, its ids as they are.
+            # The first turn is forwarded at first, with its ids unchanged, so its ids must not repeat.
             item_id = draw(st.sampled_from([f"i{number}{place}", "again", ""])) if number else str(place)
             match draw(st.sampled_from(["message", "refusal", "reasoning", "call", "custom", "search"])):
                 case "message":
@@ -724,7 +723,7 @@ def turns(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
 
 
 def _woven(draw: Any, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events of all items, each item's own in order, opened in order, else mixed."""
+    """Return the events of all items, mixed, with each item's own events in order."""
     lives = [item_events(item, index) for index, item in enumerate(items)]
     woven: list[dict[str, Any]] = []
     begun = 0
@@ -739,7 +738,7 @@ def _woven(draw: Any, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_every_sequence_of_items_keeps_the_numbering_rules(data: st.DataObject) -> None:
-    """Rule W4: whatever the turns hold, in whatever order their events mix, the rules of the wire hold."""
+    """Rule W4: the composed stream is valid for all items, in whatever order their events are mixed."""
     sequence = data.draw(turns())
     streams = [
         turn(*items, events=_woven(data.draw, items), id=f"resp_{n}", usage=_usage(n, n))
@@ -772,7 +771,7 @@ _MINE_JSON = b'"tools":' + json.dumps(MINE["tools"], separators=(",", ":")).enco
 
 
 def _masked(body: bytes) -> list[dict[str, Any]]:
-    """The events without what is minted anew each time, or the clock's."""
+    """Return the events without minted ids and times."""
     found = []
     names: dict[str, str] = {}
     for one in events_of(body):
@@ -792,13 +791,13 @@ def test_every_cut_gives_the_same_bytes(step: int) -> None:
     last = turn(reasoning("hm", id="rs_2"), message("Zwölf.", id="msg_2"), id="resp_2")
     whole = compose(first, last)
     cut = compose(first, last, at=range(0, len(first) + len(last), step))
-    # One value is the clock's.
+    # Ids and the time of completion differ.
     assert _masked(cut) == _masked(whole)
     assert len(cut) == len(whole)
 
 
 def test_every_event_leaves_in_one_write() -> None:
-    """Rule W6: each piece that the writer gives is whole events, blank line included."""
+    """Rule W6: each piece that the writer returns is made of complete events."""
     writer = writer_of()
     reader = reader_of()
     pieces = []
@@ -815,7 +814,7 @@ def test_every_event_leaves_in_one_write() -> None:
 
 
 def test_names_that_begin_alike_are_told_apart() -> None:
-    """A call whose name may still grow into another declared one waits until it is certain."""
+    """A call whose name could become a longer declared one keeps its bytes when it is certain."""
     names = ("mine", "mine_too")
     ask = {"tools": [function(name) for name in names]}
     data = turn(function_call("call_1", "mine", '{"a":1}'), tools=ask["tools"])
@@ -825,7 +824,7 @@ def test_names_that_begin_alike_are_told_apart() -> None:
 
 
 def test_the_wire_hides_by_the_offer_alone() -> None:
-    """With a stored prompt, whose tools nobody here sees, a name that is unknown is the client's."""
+    """With a stored prompt, a call of an unknown tool is the client's."""
     asked = WIRE.parse({**ASK, "prompt": {"id": "pmpt_1"}})
     writer = WIRE.writer(asked, ClientView("m", lambda name: name == OURS))
     reader = WIRE.reader({OURS}, lambda name: name == OURS, 8192)

@@ -1,4 +1,4 @@
-"""The table by which writers go from the upstream's own bytes to a stream of their own."""
+"""The table of a writer's transitions from the upstream's bytes to a composed stream."""
 
 from itertools import product
 
@@ -27,13 +27,13 @@ OF_FRAMES = (CERTAIN, UNCERTAIN, OPEN)
 
 @pytest.mark.parametrize(("phase", "sign"), [*product((PASSING, WAITING, HOLDING), Sign)])
 def test_every_sign_has_a_meaning_until_the_writer_composes(phase: Phase, sign: Sign) -> None:
-    """A writer knows what to do about any frame and any end; only what is hidden makes it compose."""
+    """Every sign has a transition before composing, and only a hidden call starts composing."""
     assert (NEXT[phase, sign] is COMPOSING) == (sign is HIDDEN)
 
 
 @pytest.mark.parametrize("sign", Sign)
 def test_a_composed_stream_stays_one(sign: Sign) -> None:
-    """Rule W4: the upstream's own bytes never follow composed ones, and nobody asks what a frame says."""
+    """Rule W4: after composing began, the upstream's own bytes are never forwarded again."""
     if sign in OF_FRAMES:
         with pytest.raises(IllegalTransition):
             NEXT[COMPOSING, sign]
@@ -43,7 +43,7 @@ def test_a_composed_stream_stays_one(sign: Sign) -> None:
 
 @given(st.lists(st.sampled_from([*OF_FRAMES, TURN_ENDED])))
 def test_what_hangs_on_the_end_of_a_turn_waits_for_it(signs: list[Sign]) -> None:
-    """Rule W5: after a frame that may go out only without a hidden call, no frame of the turn goes out."""
+    """Rule W5: after a frame that depends on the turn's end, the writer holds the rest of the turn."""
     phase, is_open = PASSING, False
     for sign in signs:
         phase = NEXT[phase, sign]

@@ -1,4 +1,4 @@
-"""Events that are alike and not read twice: the same stream, the same message, the same verdict."""
+"""Similar events that the fast path takes unread: same stream, same message, same events."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -45,13 +45,13 @@ TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
 
 
 def cut(raw: bytes, cuts: set[int]) -> list[bytes]:
-    """``raw`` in pieces."""
+    """Return ``raw`` in pieces."""
     edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(raw)), len(raw)]
     return [raw[start:end] for start, end in pairwise(edges)]
 
 
 def events_of(raw: bytes) -> list[bytes]:
-    """``raw`` in events, and what is left behind the last."""
+    """Return the events of ``raw``, and the rest after the last one."""
     parser = SSEParser()
     return [*(event.raw for event in parser.feed(raw)), parser.tail]
 
@@ -59,14 +59,14 @@ def events_of(raw: bytes) -> list[bytes]:
 def reader_of(
     wire: Wire, hidden: Callable[[str], bool] = lambda name: True, declared: Collection[str] = ("time",)
 ) -> StreamReader[Any]:
-    """A reader that may take events without reading them."""
+    """Return a reader that may take events unread."""
     reader = wire.reader(frozenset(declared), hidden, 8192)
     assert isinstance(reader, StreamReader)
     return reader
 
 
 class Told:
-    """What a turn comes to: the client's bytes, the message, the text, what the run is told."""
+    """The result of a turn: the client's bytes, the message, the text, the events for the run."""
 
     def __init__(
         self,
@@ -127,13 +127,13 @@ class Told:
 
 
 def event(delta: Any, **more: Any) -> bytes:
-    """One chunk with one choice."""
+    """Return one chunk with one choice."""
     payload = {"id": "c1", "created": 7, "model": "m", "choices": [{"index": 0, "delta": delta}], **more}
     return b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n"
 
 
 def text(word: str) -> bytes:
-    """One chunk of text."""
+    """Return one chunk of text."""
     return event({"content": word})
 
 
@@ -152,7 +152,7 @@ PIECES = st.one_of(
         [rb"\ud83d", rb"\ude00", b"\xf0\x9f", b"\x98\x80", b"\xff", rb"\x", b'"', b"\\", b"\n", b""]
     ),
 )
-"""What may stand between the quotes of a text, and what should not."""
+"""Valid and invalid contents of a JSON string."""
 
 CHAT_FORMS = [
     b'data: {"id":"c1","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n',
@@ -182,7 +182,7 @@ CHAT_FORMS = [
 
 @st.composite
 def runs(draw: st.DrawFn, forms: list[bytes]) -> bytes:
-    """Events, some of them alike."""
+    """Events, some of which differ only in their text."""
     out = []
     for form in draw(st.lists(st.sampled_from(forms), max_size=4)):
         alike = draw(st.lists(st.lists(PIECES, min_size=2, max_size=2), min_size=1, max_size=5))
@@ -204,7 +204,7 @@ def runs(draw: st.DrawFn, forms: list[bytes]) -> bytes:
 def test_any_chat_stream_comes_to_the_same(
     body: bytes, end: bytes, cuts: set[int], whole: bool, hidden: bool, more: dict[str, Any]
 ) -> None:
-    """Rule W6: which events are taken unread depends on how the bytes were cut, what comes of it does not."""
+    """Rule W6: the cuts decide which events are taken unread, but do not change the result."""
     raw = ROLE + body + end
     chunks = events_of(raw) if whole else cut(raw, cuts)
     with patch("proxy.wires.turn.assembler.mint_call_id", lambda: "call_minted"):
@@ -213,7 +213,7 @@ def test_any_chat_stream_comes_to_the_same(
 
 
 def test_text_with_a_piece_of_a_call_is_read_each_time() -> None:
-    """A piece that says nothing new may open a hidden call once the call before it is whole (rule W5)."""
+    """Text with a piece of a call is never taken unread, since it may open a hidden call (rule W5)."""
     turn = reader_of(CHAT, lambda name: name == "time", {"time", "theirs"})
     opened = {"index": 0, "id": "call_1", "function": {"name": "theirs", "arguments": "{"}}
     again = event({"content": "a", "tool_calls": [{"index": 0, "function": {"name": "time"}}]})
@@ -229,7 +229,7 @@ def test_text_with_a_piece_of_a_call_is_read_each_time() -> None:
 
 
 def said(kind: str, number: int, **more: Any) -> bytes:
-    """One event of a response."""
+    """Return one event of a response."""
     payload = {"type": f"response.{kind}", "sequence_number": number, **more}
     return f"event: response.{kind}\ndata: {json.dumps(payload, separators=(',', ':'))}\n\n".encode()
 
@@ -283,7 +283,7 @@ def test_any_responses_stream_comes_to_the_same(
     hidden: bool,
     more: dict[str, Any],
 ) -> None:
-    """Rule W6: numbers, items and what was said of them are the same, taken unread or read."""
+    """Rule W6: numbers, items and texts are the same, whether events are taken unread or read."""
     raw = OPENING + before + end + after
     chunks = events_of(raw) if whole else cut(raw, cuts)
     taken_unread = Told(chunks, RESPONSES, take_unread=True, hidden=hidden, **more)
@@ -298,7 +298,7 @@ def test_any_responses_stream_comes_to_the_same(
 def test_recorded_streams_come_to_the_same(
     exchange: Exchange, hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule W2: whether events come at once or one by one, nothing that comes of it differs."""
+    """Rule W2: a recorded stream has the same result with and without the fast path."""
     monkeypatch.setattr("proxy.wires.turn.assembler.mint_call_id", lambda: "call_minted")
     monkeypatch.setattr("proxy.wires.chat.composer.mint_call_id", lambda: "call_minted")
     monkeypatch.setattr("proxy.wires.responses.reader.mint_call_id", lambda: "call_minted")
@@ -325,7 +325,7 @@ WORDS = {
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_plain_text_is_read_once(wire: str) -> None:
-    """After the first event of text those that are like it are taken unread, also several in one chunk."""
+    """After the first event of text, similar events are taken unread, also several in one chunk."""
     first, one, two, three, four, *rest = WORDS[wire]
     told = Told([first, one, two, three + four, *rest], WIRES[wire], take_unread=True)
     assert told.taken_unread == 2
@@ -334,19 +334,19 @@ def test_plain_text_is_read_once(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_whole_stream_at_once_is_read_where_it_differs(wire: str) -> None:
-    """Events that are alike come as one frame, however many they are, and leave as they came."""
+    """Similar events in one chunk become one frame, and their bytes stay."""
     first, one, *more = WORDS[wire]
     raw = b"".join([first, one, *[more[0]] * 500, *more[-1:]])
     told = Told([raw], WIRES[wire], take_unread=True)
     assert (
         told.read == len(events_of(raw)) - 1 - 500 + 3
-    )  # what is alike: its bytes, what it says; and the end
+    )  # similar events: their bytes, their texts; and the end
     assert told.out.startswith(raw)
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_nothing_is_taken_unread_in_the_middle_of_an_event(wire: str) -> None:
-    """Bytes that look like an event are one only where the last one is whole."""
+    """Events are taken unread only if the event before them is complete."""
     first, one, two, *_ = WORDS[wire]
     reader = reader_of(WIRES[wire])
     reader.feed(first + one)
@@ -356,7 +356,7 @@ def test_nothing_is_taken_unread_in_the_middle_of_an_event(wire: str) -> None:
 
 
 def test_what_is_taken_unread_is_bounded() -> None:
-    """A long answer is told now and then, so that no more than its text is kept."""
+    """After a number of unread events, the reader must read one, so that it keeps no more than that."""
     reader = reader_of(CHAT)
     reader.feed(ROLE + text("a"))
     taken = 0
@@ -368,7 +368,7 @@ def test_what_is_taken_unread_is_bounded() -> None:
 
 
 def test_a_stream_whose_events_all_differ_is_not_tried_for_ever() -> None:
-    """Where nothing fits, no more templates are made; where something did, the count begins anew."""
+    """After many templates that never fit, the reader makes no more; a fit resets the count."""
     reader = reader_of(CHAT)
     for created in range(3 * _MOST_VAIN):
         for _ in range(2):
@@ -382,7 +382,7 @@ def test_a_stream_whose_events_all_differ_is_not_tried_for_ever() -> None:
 
 
 def test_after_an_end_mark_nothing_is_taken_unread() -> None:
-    """Rule W6: what comes after the end mark is no part of the turn, whatever it looks like."""
+    """Rule W6: events after the end mark do not belong to the turn and are not taken unread."""
     chunks = [ROLE, text("a"), text("b"), DONE, text("c"), text("d")]
     told = Told(chunks, take_unread=True)
     assert told == Told(chunks, take_unread=False)

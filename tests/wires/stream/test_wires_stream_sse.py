@@ -1,4 +1,4 @@
-"""Events out of bytes: every way of ending a line, every way of cutting, nothing lost."""
+"""Server-sent events parsed from bytes: every line ending and every cut, and nothing lost."""
 
 import json
 
@@ -54,14 +54,14 @@ def cut_streams(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
 
 
 def parsed(chunks: list[bytes]) -> tuple[list[SSEEvent], bytes, SSEEvent | None]:
-    """All events, the tail, and what closing makes of it."""
+    """Return all events, the tail, and the result of closing."""
     parser = SSEParser()
     events = [event for chunk in chunks for event in parser.feed(chunk)]
     return events, parser.tail, parser.close()
 
 
 def bounded(chunks: list[bytes], max_held: int = 64 * 1024) -> tuple[bytes, bool]:
-    """What leaves over the whole stream, and whether an end mark was seen in it."""
+    """Return what leaves over the whole stream, and whether an end mark was in it."""
     boundary = EventBoundary(max_held=max_held)
     out = b"".join(boundary.feed(chunk) for chunk in chunks)
     return out + boundary.close(), boundary.done_seen
@@ -71,9 +71,9 @@ def bounded(chunks: list[bytes], max_held: int = 64 * 1024) -> tuple[bytes, bool
 @example((b"a\r\r\nb\n\n", [b"a\r\r", b"\nb\n\n"]))
 @example((b"a\r\n\r\nb", [b"a\r\n\r", b"\nb"]))
 def test_events_do_not_depend_on_cutting(cut: tuple[bytes, list[bytes]]) -> None:
-    """Rule W6: for every way of cutting a stream its events, tail and end are the same.
+    """Rule W6: events, tail and end are the same for every way of cutting a stream.
 
-    How blank lines and comments are parted may differ.
+    Only blank lines and comments may be split differently.
     """
     stream, chunks = cut
     (events, *end), (others, *other_end) = parsed(chunks), parsed([stream])
@@ -85,7 +85,7 @@ def test_events_do_not_depend_on_cutting(cut: tuple[bytes, list[bytes]]) -> None
 
 @given(cut_streams())
 def test_no_byte_is_lost_or_added(cut: tuple[bytes, list[bytes]]) -> None:
-    """The raw bytes of all events and the tail are the input."""
+    """The raw bytes of all events and the tail are exactly the input."""
     stream, chunks = cut
     events, tail, last = parsed(chunks)
     assert b"".join(event.raw for event in events) + tail == stream
@@ -99,7 +99,7 @@ def test_no_byte_is_lost_or_added(cut: tuple[bytes, list[bytes]]) -> None:
 @example((b"data: [DONE]\n\rdata: x\n\n", [b"data: [DON", b"E]\n\rdata: x\n", b"\n"]))
 @example((b"d\n\n\xef\xbb\xbfdata: [DONE]\n\n", [b"d\n", b"\n\xef\xbb\xbfdata: [DONE]\n\n"]))
 def test_forwarding_keeps_the_input_as_prefix(cut: tuple[bytes, list[bytes]]) -> None:
-    """Rule W1: what leaves is the input, a missing blank line, and one end mark where there was none."""
+    """Rule W1: the boundary adds only a missing blank line and a missing end mark to the input."""
     stream, chunks = cut
     out, done = bounded(chunks)
     assert out.startswith(stream)
@@ -111,14 +111,14 @@ def test_forwarding_keeps_the_input_as_prefix(cut: tuple[bytes, list[bytes]]) ->
 
 @given(cut_streams())
 def test_forwarding_does_not_depend_on_cutting(cut: tuple[bytes, list[bytes]]) -> None:
-    """Rule W6: neither the bytes nor the knowledge of an end mark depend on cutting."""
+    """Rule W6: neither the bytes nor the detection of an end mark depend on the cuts."""
     stream, chunks = cut
     assert bounded(chunks) == bounded([stream])
 
 
 @given(cut_streams())
 def test_what_leaves_ends_on_an_event(cut: tuple[bytes, list[bytes]]) -> None:
-    """Rule W6: everything that leaves before the end is whole events."""
+    """Rule W6: everything that leaves before the end consists of complete events."""
     _, chunks = cut
     boundary = EventBoundary()
     sent = b""
@@ -129,7 +129,7 @@ def test_what_leaves_ends_on_an_event(cut: tuple[bytes, list[bytes]]) -> None:
 
 @given(cut_streams(), st.integers(16, 40))
 def test_what_need_not_be_fed_changes_nothing(cut: tuple[bytes, list[bytes]], max_held: int) -> None:
-    """Rule W1: between events, a chunk of whole events without the end mark is given back as it is."""
+    """Rule W1: between events, a chunk of complete events without the end mark is returned unchanged."""
     _, chunks = cut
     boundary = EventBoundary(max_held=max_held)
     for chunk in [b"data: 1\n\n", *chunks]:
@@ -144,7 +144,7 @@ def test_what_need_not_be_fed_changes_nothing(cut: tuple[bytes, list[bytes]], ma
 
 @given(cut_streams(), st.integers(16, 40))
 def test_small_bounds_lose_nothing(cut: tuple[bytes, list[bytes]], max_held: int) -> None:
-    """An event that is larger than the bound leaves as it comes, whole and in order."""
+    """An event that is larger than the limit leaves in pieces, complete and in order."""
     stream, chunks = cut
     boundary = EventBoundary(max_held=max_held)
     sent = b""
@@ -156,7 +156,7 @@ def test_small_bounds_lose_nothing(cut: tuple[bytes, list[bytes]], max_held: int
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
 def test_line_ends(end: bytes) -> None:
-    """LF, CR and CRLF end lines alike, byte by byte too."""
+    """LF, CR and CRLF all end lines, also when the stream comes byte by byte."""
     stream = end.join([b"event: a", b"data: 1", b"", b"data: 2", b"", b""])
     want = [(b"a", b"1"), (b"", b"2")]
     for chunks in ([stream], [stream[i : i + 1] for i in range(len(stream))]):
@@ -167,13 +167,13 @@ def test_line_ends(end: bytes) -> None:
 
 
 def test_bare_cr_does_not_wait() -> None:
-    """A blank line in bare CR ends its event at once: no LF will come."""
+    """A blank line of bare CRs ends its event at once, without waiting for an LF."""
     assert [event.data for event in SSEParser().feed(b"data: 1\r\r")] == [b"1"]
     assert EventBoundary().feed(b"data: 1\r\r") == b"data: 1\r\r"
 
 
 def test_half_a_crlf_waits_for_the_other() -> None:
-    """A blank line that may still get its LF does not end its event, or the LF would start the next."""
+    """After CRLF, a CR waits for its LF, which would otherwise begin the next event."""
     parser = SSEParser()
     assert parser.feed(b"data: 1\r\n\r") == []
     assert [event.raw for event in parser.feed(b"\n")] == [b"data: 1\r\n\r\n"]
@@ -204,13 +204,13 @@ def test_half_a_crlf_waits_for_the_other() -> None:
     ],
 )
 def test_fields(text: bytes, data: bytes, name: bytes) -> None:
-    """One blank after the colon goes, data lines join, other fields and odd line ends mean nothing."""
+    """One space after the colon is dropped, data lines are joined, and unknown fields are ignored."""
     (event,) = SSEParser().feed(text + b"\n\n")
     assert (event.data, event.event, event.raw) == (data, name, text + b"\n\n")
 
 
 def test_byte_order_mark() -> None:
-    """One leading byte order mark is not part of the first field; later ones are text."""
+    """Only a byte order mark at the start of the stream is skipped; later ones are text."""
     parser = SSEParser()
     first, second = parser.feed(b"\xef\xbb\xbfdata: 1\n\n\xef\xbb\xbfdata: 2\n\n")
     assert (first.data, first.raw) == (b"1", b"\xef\xbb\xbfdata: 1\n\n")
@@ -220,7 +220,7 @@ def test_byte_order_mark() -> None:
 
 
 def test_byte_order_mark_before_an_end_mark() -> None:
-    """The end mark is found behind a leading byte order mark, and not behind a later one."""
+    """The end mark is found after a leading byte order mark, but not after a later one."""
     assert bounded([b"\xef\xbb\xbfdata: [DONE]\n\n"]) == (b"\xef\xbb\xbfdata: [DONE]\n\n", True)
     assert bounded([b": x\n\n", b"\xef\xbb\xbfdata: [DONE]\n\n"])[1] is False
 
@@ -244,7 +244,7 @@ def test_byte_order_mark_before_an_end_mark() -> None:
     ],
 )
 def test_end_mark(text: bytes, is_mark: bool) -> None:
-    """Only a data field that is ``[DONE]`` and nothing but blanks after it ends a stream."""
+    """Only a data field with ``[DONE]``, and blanks at most, ends a stream."""
     raw = text + b"\n\n"
     (event,) = SSEParser().feed(raw)
     assert event.is_end_mark is is_mark
@@ -253,7 +253,7 @@ def test_end_mark(text: bytes, is_mark: bool) -> None:
 
 
 def test_two_end_marks_pass() -> None:
-    """Rule W1: an upstream that ends twice does so to the client too."""
+    """Rule W1: if an upstream sends two end marks, the client gets both."""
     stream = b"data: 1\n\n" + END_MARK + END_MARK
     assert bounded([stream]) == (stream, True)
 
@@ -275,7 +275,7 @@ def test_two_end_marks_pass() -> None:
     ],
 )
 def test_missing_blank_line(tail: bytes, added: bytes) -> None:
-    """An event without its blank line gets just what it lacks, and its end mark counts."""
+    """An event without its blank line gets the missing part, and its end mark counts."""
     assert missing_blank_line(tail) == added
     out, done = bounded([tail])
     assert out == tail + added + (b"" if tail else END_MARK)
@@ -283,7 +283,7 @@ def test_missing_blank_line(tail: bytes, added: bytes) -> None:
 
 
 def test_the_last_event_is_not_lost() -> None:
-    """An event at the end of a stream counts without its blank line."""
+    """The last event of a stream counts without its blank line."""
     parser = SSEParser()
     assert parser.feed(b"data: 1\n\ndata: 2") == [SSEEvent(b"data: 1\n\n", b"1")]
     assert parser.tail == b"data: 2"
@@ -293,7 +293,7 @@ def test_the_last_event_is_not_lost() -> None:
 
 
 def test_a_parser_goes_on_after_closing() -> None:
-    """Closing leaves nothing behind that a later piece could be mixed with."""
+    """After closing, the parser has no data left that could mix with later data."""
     parser = SSEParser()
     parser.feed(b"data: 1234567")
     parser.close()
@@ -301,7 +301,7 @@ def test_a_parser_goes_on_after_closing() -> None:
 
 
 def test_comments_are_known() -> None:
-    """Only an event of nothing but comment lines is one that any client skips."""
+    """Only an event of nothing but comment lines and blank lines is a comment."""
     known = {
         b": x\n\n": True,
         b":\r\n: y\r\n\r\n": True,
@@ -319,7 +319,7 @@ def test_comments_are_known() -> None:
 
 
 def test_an_event_has_a_bound() -> None:
-    """An event that never ends is an error when it passes the bound, in many pieces too."""
+    """An event larger than the limit is an error, also if it comes in many pieces."""
     parser = SSEParser(max_event_bytes=100)
     parser.feed(b"data: " + b"x" * 94)
     with pytest.raises(FrameTooLarge, match="100 bytes"):
@@ -327,14 +327,14 @@ def test_an_event_has_a_bound() -> None:
 
 
 def test_whole_events_may_come_in_one_large_piece() -> None:
-    """The bound is for what waits, not for how much comes at once."""
+    """The limit counts only the incomplete event, not everything that comes at once."""
     parser = SSEParser(max_event_bytes=20)
     assert len(parser.feed(b"data: 12345678\n\n" * 50)) == 50
     assert parser.tail == b""
 
 
 def test_the_default_bound_takes_long_events() -> None:
-    """Sixteen MiB in one event are read; one byte more is refused."""
+    """An event may have 16 MiB; one more byte is an error."""
     parser = SSEParser()
     assert parser.feed(b"x" * (16 * 1024 * 1024)) == []
     with pytest.raises(FrameTooLarge):
@@ -342,7 +342,7 @@ def test_the_default_bound_takes_long_events() -> None:
 
 
 def test_a_long_event_is_let_through() -> None:
-    """An event past 64 KiB leaves as it comes, and the stream is tidy again after it."""
+    """An event larger than 64 KiB leaves in pieces, and later events leave complete again."""
     boundary = EventBoundary()
     head = b"data: " + b"x" * (64 * 1024 - 6)
     assert (boundary.feed(head), boundary.overflowing) == (b"", False)
@@ -355,7 +355,7 @@ def test_a_long_event_is_let_through() -> None:
 
 
 def test_a_long_event_that_ends_in_a_line_end() -> None:
-    """The line end at which an event overflows may be half of its blank line."""
+    """A line end at which an event exceeds the limit is held, as it may be half of a blank line."""
     boundary = EventBoundary(max_held=16)
     sent = boundary.feed(b"data: 12345678901234567890\r\n")
     assert boundary.overflowing is True
@@ -367,14 +367,14 @@ def test_a_long_event_that_ends_in_a_line_end() -> None:
 
 
 def test_a_long_event_that_is_cut_off() -> None:
-    """A stream that ends inside an event that was let through gets its blank line and end mark."""
+    """A stream that ends inside an oversized event gets its blank line and end mark."""
     boundary = EventBoundary(max_held=16)
     sent = boundary.feed(b"data: 12345678901234567890") + boundary.feed(b"1\n")
     assert sent + boundary.close() == b"data: 123456789012345678901\n" + b"\n\n" + END_MARK
 
 
 def test_the_rest_of_a_long_event_is_no_end_mark() -> None:
-    """Text inside an event that was let through does not end the stream, wherever it was cut."""
+    """Text inside an oversized event is no end mark, wherever it is cut."""
     boundary = EventBoundary(max_held=16)
     boundary.feed(b"data: 12345678901234567890")
     boundary.feed(b"data: [DONE]\n\n")
@@ -385,7 +385,7 @@ def test_the_rest_of_a_long_event_is_no_end_mark() -> None:
 
 
 def test_an_end_mark_counts_when_it_is_whole() -> None:
-    """The end mark is seen with its blank line, in whatever pieces it comes."""
+    """The end mark counts when its blank line has come, in whatever pieces."""
     boundary = EventBoundary()
     boundary.feed(b"data: [DO")
     assert (boundary.feed(b"NE]\n"), boundary.done_seen) == (b"", False)
@@ -394,7 +394,7 @@ def test_an_end_mark_counts_when_it_is_whole() -> None:
 
 
 def test_an_end_mark_is_not_forgotten() -> None:
-    """Once seen, the end mark stays seen, whatever text follows it."""
+    """An end mark that was seen stays seen, whatever follows it."""
     boundary = EventBoundary()
     boundary.feed(END_MARK)
     boundary.feed(b'data: {"content":"[DONE]"}\n\n')
@@ -412,19 +412,19 @@ def test_an_end_mark_is_not_forgotten() -> None:
     ],
 )
 def test_all_that_is_whole_leaves(piece: bytes, sent: bytes) -> None:
-    """Everything up to the last blank line leaves at once, and no half of a line end."""
+    """Everything up to the last blank line leaves at once, but never half of a line end."""
     assert EventBoundary().feed(piece) == sent
 
 
 def test_many_events_and_a_small_rest_do_not_overflow() -> None:
-    """The bound is for the event that is not whole yet."""
+    """The limit counts only the event that is not complete yet."""
     boundary = EventBoundary(max_held=16)
     assert boundary.feed(b"data: 1\n\n" * 9 + b"data: 2") == b"data: 1\n\n" * 9
     assert boundary.overflowing is False
 
 
 def test_an_empty_piece_changes_nothing() -> None:
-    """Nothing in, nothing out."""
+    """An empty piece gives nothing and changes nothing."""
     boundary = EventBoundary()
     assert boundary.feed(b"") == b""
     assert boundary.feed(b"data: 1") == b""
@@ -438,14 +438,14 @@ class Counted(bytes):
     looked = 0
 
     def find(self, sub: bytes, start: int = 0, end: int | None = None) -> int:  # type: ignore[override]
-        """The same, and the count."""
+        """Find as usual, and count the bytes that were searched."""
         found = super().find(sub, start)
         Counted.looked += (len(self) if found < 0 else found) - start
         return found
 
 
 def test_one_large_piece_is_read_once() -> None:
-    """A piece of many events is looked through a fixed number of times, not once for each event."""
+    """A piece with many events is searched a fixed number of times, not once for each event."""
     Counted.looked = 0
     stream = Counted(b"data: 123\n\n" * 2000)
     assert len(SSEParser().feed(stream)) == 2000
@@ -453,7 +453,7 @@ def test_one_large_piece_is_read_once() -> None:
 
 
 def test_a_long_event_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece of a long event is searched once: the search goes on where it stopped."""
+    """The search in a long event continues where it stopped, so it sees each piece once."""
     starts = []
     inner = sse._next_boundary
 
@@ -469,14 +469,14 @@ def test_a_long_event_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_encoding() -> None:
-    """Rule W6: an event is written whole, with LF, and with a name only where it has one."""
+    """Rule W6: an event is encoded completely, with LF, and with a name only if it has one."""
     assert encode_event(b'{"a":1}') == b'data: {"a":1}\n\n'
     assert encode_event(b"{}", b"error") == b"event: error\ndata: {}\n\n"
     assert encode_event(json.dumps("\n").encode()) == b'data: "\\n"\n\n'
 
 
 def test_comment() -> None:
-    """A comment is one event of plain ASCII, padded to the length that was asked for."""
+    """A comment is one event of plain ASCII, padded to the requested length."""
     assert comment("hi") == b": hi\n\n"
     assert comment("h\u00e9") == b": h?\n\n"
     padded = comment("keep-alive", pad_to=2048)

@@ -1,4 +1,4 @@
-"""The template of an event: what fits it, and what is never sure enough to have one."""
+"""The template of an event: which events fit it, and which events are too uncertain for one."""
 
 import json
 from typing import Any
@@ -14,19 +14,19 @@ EVENT = b'data: {"id":"c","n":7,"delta":{"content":"word"},"pad":"abc"}\n\n'
 
 
 def template_of(raw: bytes = EVENT) -> Template | None:
-    """The template of an event whose text is its content."""
+    """Return the template of an event whose text is its content."""
     return Template.of(raw, ["content"], ["pad", "n"])
 
 
 def made() -> Template:
-    """The template of the usual event."""
+    """Return the template of the usual event."""
     template = template_of()
     assert template is not None
     return template
 
 
 def said(content: bytes, number: bytes = b"7", pad: bytes = b"abc") -> bytes:
-    """The event with other values."""
+    """Return the event with other values."""
     return b'data: {"id":"c","n":%b,"delta":{"content":"%b"},"pad":"%b"}\n\n' % (number, content, pad)
 
 
@@ -43,7 +43,7 @@ def said(content: bytes, number: bytes = b"7", pad: bytes = b"abc") -> bytes:
     ],
 )
 def test_an_event_with_another_text_fits(content: bytes) -> None:
-    """Whatever a JSON string may hold is text, wherever in the data it begins."""
+    """An event with any other valid text fits, at any position in the data."""
     event = said(content, b"0", b"")
     json.loads(event[6:])
     template = made()
@@ -80,7 +80,7 @@ def test_an_event_with_another_text_fits(content: bytes) -> None:
     ],
 )
 def test_what_is_not_certain_does_not_fit(event: bytes) -> None:
-    """What ends the string, is no JSON by itself, or differs elsewhere, has to be read."""
+    """An event does not fit if its text is invalid or ends early, or if other bytes differ."""
     template = made()
     assert template.fit(event, 0) == -1
     assert template.found == []
@@ -108,12 +108,12 @@ def test_what_is_not_certain_does_not_fit(event: bytes) -> None:
     ],
 )
 def test_an_event_with_a_doubt_has_no_template(raw: bytes) -> None:
-    """A name that stands twice, or may, a value of another kind and data over lines give no template."""
+    """A repeated or escaped name, a value of another type, and data on several lines give no template."""
     assert template_of(raw) is None
 
 
 def test_an_event_without_text_has_no_template() -> None:
-    """Padding alone is nothing that could be joined."""
+    """An event with padding only has no template, because there is no text to join."""
     assert Template.of(EVENT, [], ["pad"]) is None
 
 
@@ -126,7 +126,7 @@ def test_an_event_without_text_has_no_template() -> None:
     ],
 )
 def test_events_of_any_form_have_a_template(raw: bytes) -> None:
-    """White space, line ends and other fields are fixed bytes like any."""
+    """Whitespace, line ends and other fields are fixed bytes of the template."""
     template = template_of(raw)
     assert template is not None
     assert template.fit(raw.replace(b'"a"', b'"bcd"'), 0) == len(raw) + 2
@@ -137,13 +137,13 @@ def test_events_of_any_form_have_a_template(raw: bytes) -> None:
     st.lists(st.tuples(st.text(max_size=8), st.integers(0, 10**15)), min_size=1, max_size=5), st.booleans()
 )
 def test_what_is_cast_says_what_all_said(events: list[tuple[str, int]], ascii_only: bool) -> None:
-    """The texts are joined in order, of the rest the last counts, and nothing stays behind."""
+    """The merged event has all texts joined in order, and the last value of every other field."""
     template = made()
     for content, number in events:
         text = json.dumps(content, ensure_ascii=ascii_only)[1:-1].encode("utf-8", "replace")
         event = said(text, b"%d" % number, b"p%d" % number)
         if template.fit(event, 0) < 0:
-            return  # half a surrogate pair
+            return  # A lone surrogate does not fit.
     payload = json.loads(template.merge()[6:])
     assert payload["delta"]["content"] == "".join(content for content, _ in events)
     assert (payload["n"], payload["pad"]) == (events[-1][1], f"p{events[-1][1]}")
@@ -152,19 +152,19 @@ def test_what_is_cast_says_what_all_said(events: list[tuple[str, int]], ascii_on
 
 @given(st.binary(max_size=12) | st.text(max_size=12).map(lambda text: json.dumps(text)[1:-1].encode()))
 def test_a_text_is_told_alike_by_its_bytes_and_by_the_grammar(value: bytes) -> None:
-    """The short way to see that a string is whole takes nothing that the grammar of strings does not."""
+    """The fast check of a string accepts exactly what the grammar of strings accepts."""
     assert template_module._is_text(value) == (template_module._TEXT.fullmatch(value) is not None)
 
 
 @given(st.binary(max_size=20) | st.integers(0, 10**20).map(lambda number: b"%d" % number))
 def test_a_number_is_told_alike_by_its_bytes_and_by_the_grammar(value: bytes) -> None:
-    """The short way to see that a number is whole takes just what the grammar of numbers does."""
+    """The fast check of a number accepts exactly what the grammar of numbers accepts."""
     assert template_module._is_number(value) == (template_module._NUMBER.fullmatch(value) is not None)
 
 
 @pytest.mark.parametrize("content", [rb'a\"},"pad":"b', b'a"},"pad":"b', rb'a\\"},"pad":"b'])
 def test_a_text_is_never_cut_short(content: bytes) -> None:
-    """Where the bytes behind a text stand in it too, no shorter text is taken for it."""
+    """A text that contains the bytes after it is not cut there; the event does not fit."""
     template = made()
     assert not template.take(said(content))
     assert not template.take(said(b"a") + said(content))
@@ -172,7 +172,7 @@ def test_a_text_is_never_cut_short(content: bytes) -> None:
 
 
 def test_a_text_may_say_what_stands_behind_it() -> None:
-    """The end of an event, quoted in the text of one, ends nothing."""
+    """The end of an event, quoted in a text, does not end the text."""
     template = Template.of(b'data: {"content":"word"}\n\n', ["content"], [])
     assert template is not None
     assert template.take(rb'data: {"content":"a\"}"}' + b"\n\n")
@@ -180,7 +180,7 @@ def test_a_text_may_say_what_stands_behind_it() -> None:
 
 
 def test_what_is_found_is_bounded() -> None:
-    """A template that is full takes nothing before its events were merged."""
+    """A full template takes no more events until it is merged."""
     template = made()
     assert template.take(said(b"a") * template_module.MOST_KEPT)
     assert template.full
@@ -194,7 +194,7 @@ def test_what_is_found_is_bounded() -> None:
     "event", [b"data: {}\r\n\r\n", EVENT[:40] + b"\r\n\r\n", EVENT.replace(b"\n", b"\r\n")]
 )
 def test_no_byte_is_looked_at_for_each_event_before_it(event: bytes) -> None:
-    """Where a chunk is full of events that end otherwise, none is searched for beyond its own lines."""
+    """Events that do not fit are searched only once each, so the search stays linear."""
     looked = 0
 
     class Watched(bytes):

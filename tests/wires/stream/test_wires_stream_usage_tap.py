@@ -1,4 +1,4 @@
-"""Usage read from responses that pass, and taken out where only the proxy asked for it."""
+"""Usage that is read from forwarded responses, and removed if only the proxy asked for it."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def run(tap: UsageTap, pieces: list[bytes]) -> bytes:
 @given(st.lists(st.integers(0, 700), max_size=12))
 @settings(max_examples=200, deadline=None)
 def test_what_we_asked_for_is_taken_out_however_it_is_cut(places: list[int]) -> None:
-    """Rules W2, W6: the stream is what it would have been unasked, for every way of cutting it."""
+    """Rules W2, W6: usage that only the proxy asked for is removed, for every way of cutting."""
     tap = UsageTap(strip=True)
     assert run(tap, cuts(b"".join(ASKED) + END_MARK, places)) == b"".join(PLAIN) + END_MARK
     assert tap.usage == Usage(7, 5, 12, COUNTED)
@@ -54,7 +54,7 @@ def test_what_we_asked_for_is_taken_out_however_it_is_cut(places: list[int]) -> 
 @given(st.lists(st.integers(0, 700), max_size=12))
 @settings(max_examples=100, deadline=None)
 def test_what_the_client_asked_for_stays(places: list[int]) -> None:
-    """Rule W1: without strip each piece leaves as it came, at once, and usage is read all the same."""
+    """Rule W1: without ``strip`` each piece leaves unchanged and at once, and usage is still read."""
     tap = UsageTap()
     for piece in cuts(b"".join(ASKED) + END_MARK, places):
         assert tap.feed(piece) == piece
@@ -63,7 +63,7 @@ def test_what_the_client_asked_for_stays(places: list[int]) -> None:
 
 
 def test_usage_beside_text_leaves_the_text() -> None:
-    """Usage in a chunk that says something else, too, is taken out of it alone."""
+    """Only the usage is removed from a chunk that has other content."""
     tap = UsageTap(strip=True)
     out = run(tap, [chunk("Hi", usage=COUNTED, x={"usage": 1})])
     assert json.loads(out.removeprefix(b"data: ")) == json.loads(chunk("Hi", x={"usage": 1})[6:])
@@ -72,7 +72,7 @@ def test_usage_beside_text_leaves_the_text() -> None:
 
 
 def test_the_last_report_counts() -> None:
-    """Providers that report in each chunk report what there is so far."""
+    """If each chunk reports usage so far, the last report counts."""
     tap = UsageTap()
     run(tap, [chunk("a", usage={"total_tokens": n}) for n in (3, 9)])
     assert tap.usage is not None
@@ -80,7 +80,7 @@ def test_the_last_report_counts() -> None:
 
 
 def test_a_last_event_without_its_blank_line_is_read() -> None:
-    """Usage in an event that nothing ends is known, and taken out; other tails stay as they are."""
+    """Usage in a last event without its blank line is read and removed; other tails stay."""
     tap = UsageTap(strip=True)
     assert run(tap, [chunk("a"), event({"choices": [], "usage": COUNTED}, end="")]) == chunk("a")
     assert tap.usage is not None
@@ -89,7 +89,7 @@ def test_a_last_event_without_its_blank_line_is_read() -> None:
 
 
 def test_an_event_of_responses_holds_it_inside() -> None:
-    """Responses say usage in the response of the last event, however large that event is."""
+    """Usage of Responses is read from the last event's response, however large the event is."""
     usage = {
         "input_tokens": 3,
         "input_tokens_details": {"cached_tokens": 2},
@@ -105,7 +105,7 @@ def test_an_event_of_responses_holds_it_inside() -> None:
 
 @pytest.mark.parametrize("strip", [True, False])
 def test_an_endless_event_stays_whole(monkeypatch: pytest.MonkeyPatch, strip: bool) -> None:
-    """An event past every bound goes on unread, not a byte of it lost."""
+    """An event larger than the limit is forwarded unread and complete."""
     from proxy.wires.stream import usage_tap
     from proxy.wires.stream.sse import SSEParser
 
@@ -120,14 +120,14 @@ def test_an_endless_event_stays_whole(monkeypatch: pytest.MonkeyPatch, strip: bo
     "junk", [b'data: {"usage":{\n\n', b'data: ["usage",{"usage":{}}]\n\n', b'data: "usage": {\n\n']
 )
 def test_what_is_no_usage_passes(junk: bytes) -> None:
-    """What only looks like usage goes on as it came."""
+    """Data that only looks like usage passes unchanged."""
     tap = UsageTap(strip=True)
     assert run(tap, [junk]) == junk
     assert tap.usage is None
 
 
 def test_a_reply_is_read_at_its_end() -> None:
-    """A reply in one piece has its usage as a member, a long one near its end."""
+    """The usage of a reply is read, also near the end of a long one, and invalid bodies have none."""
     tap = UsageTap()
     body = json.dumps({"choices": [], "usage": COUNTED}).encode()
     for piece in cuts(body, [5, 30]):
@@ -149,7 +149,7 @@ def test_a_reply_is_read_at_its_end() -> None:
 
 
 def test_usage_in_every_dialect() -> None:
-    """The names of Chat and of Responses, one provider's own place, another's own word for cached."""
+    """Usage is read from the fields of Chat and Responses, Groq's own field, and cached counts."""
     assert read_usage({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}).cached_tokens == 1
     assert read_usage({"prompt_tokens": 3, "prompt_cache_hit_tokens": 2}).cached_tokens == 2
     assert usage_of({"x_groq": {"usage": {"total_tokens": 4}}}) == Usage(0, 0, 4, {"total_tokens": 4})
@@ -161,7 +161,7 @@ def test_usage_in_every_dialect() -> None:
 
 
 def test_usage_of_a_message_is_said_in_two_events() -> None:
-    """What the last one leaves out, the first one has said."""
+    """The usage of a Messages stream combines its first and last report."""
     tap = UsageTap()
     cached = {"input_tokens": 3, "cache_read_input_tokens": 90, "output_tokens": 1}
     tap.feed(event({"type": "message_start", "message": {"usage": cached}}))

@@ -1,4 +1,4 @@
-"""A turn whose text is read for calls, as bytes: what passes, what is told anew, whatever the cuts."""
+"""The byte stream of a turn whose text is searched for calls: what stays unchanged, however it is cut."""
 
 import json
 import re
@@ -31,20 +31,20 @@ DIALECTS: dict[str, Any] = {
 CALL = SAMPLES["hermes"][0][0]
 MINTED = re.compile(
     rb"(call_|toolu_|fc_|msg_|resp_)[A-Za-z0-9]{16,}"
-    # The time of an Ollama line that the proxy made: six digits behind the second, unlike the double's.
+    # The time of an Ollama line that the proxy made has six decimals; the test double's has not.
     rb'|("created_at":")[^".]{19}\.\d{6}(?=Z")'
-    # How long a run took that is told anew; the double says 9 ns.
+    # The duration in a last line that the proxy wrote; the test double always writes 9 ns.
     rb'|("total_duration":)\d{2,}'
 )
 
 
 def unminted(data: bytes) -> bytes:
-    """The data without what is new each time."""
+    """Return the data without ids, times and durations, which are new each time."""
     return MINTED.sub(lambda found: found[1] or found[2] or found[3], data)
 
 
 class Turn:
-    """One turn as the relay has it, and what the client gets."""
+    """One turn as the relay processes it, and the client's bytes."""
 
     def __init__(self, wire: str, *, hidden: Sequence[str] = (), form: str = "hermes") -> None:
         asked = ask(wire)
@@ -60,7 +60,7 @@ class Turn:
         self.taken_unread = 0
 
     def play(self, pieces: Sequence[bytes]) -> bytes:
-        """Read and write all of it, as the relay does."""
+        """Read and write all pieces, as the relay does."""
         out = b""
         fast = self.fast
         for piece in pieces:
@@ -79,23 +79,23 @@ class Turn:
 
 
 def stream_of(wire: str, text: str) -> bytes:
-    """The bytes of a turn that says a text."""
+    """Return the bytes of a turn with this text."""
     return body_of(say(wire, text, repeats={"tools": ask(wire)["tools"]}))
 
 
 def as_it_came(wire: str, data: bytes) -> bytes:
-    """What a client gets of a turn without calls: an end mark, too, where there was none (rule W1)."""
+    """Return what a client gets of a turn without calls, with an end mark if it is missing (rule W1)."""
     return unminted(data) + (b"data: [DONE]\n\n" if wire == "responses" else b"")
 
 
 def events_of(wire: str, data: bytes) -> list[bytes]:
-    """The events of a stream, each with its end."""
+    """Return the events of a stream, each with its end."""
     end = b"\n" if wire == "ollama" else b"\n\n"
     return [one + end for one in data.split(end)[:-1]]
 
 
 def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
-    """The data in pieces."""
+    """Return the data in pieces."""
     ends = sorted({place % len(data) for place in places} - {0})
     return [data[begin:end] for begin, end in zip([0, *ends], [*ends, len(data)], strict=True)]
 
@@ -120,7 +120,7 @@ TEXTS = st.lists(
     hidden=st.booleans(),
 )
 def test_any_cut_gives_the_same_bytes(wire: str, text: str, places: list[int], hidden: bool) -> None:
-    """Rule W6: with calls and without, whole, cut, and event by event."""
+    """Rule W6: the client gets the same bytes however they are cut, with or without calls in the text."""
     data = stream_of(wire, text)
     ours = ("get_weather",) if hidden else ()
     whole = Turn(wire, hidden=ours).play([data])
@@ -133,17 +133,17 @@ def test_any_cut_gives_the_same_bytes(wire: str, text: str, places: list[int], h
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_events_of_plain_text_are_not_read(wire: str) -> None:
-    """The fast path stays open where nothing can begin a call, and opens again behind what could."""
+    """The fast path forwards plain text unread, and does so again after text that could have begun a call."""
     data = stream_of(wire, "word " * 200 + "\n<b>bold</b> and " + "more " * 200)
     turn = Turn(wire)
     assert turn.play(events_of(wire, data)) == as_it_came(wire, data)
-    if wire != "responses":  # Whose double says its text in three events.
+    if wire != "responses":  # The test double of Responses sends its text in three events.
         assert turn.taken_unread > 300
 
 
 @pytest.mark.parametrize("wire", ["chat", "anthropic", "ollama"])
 def test_events_are_told_together_again(wire: str) -> None:
-    """Behind an event that could have begun a call, at whatever the dialect ends its events with."""
+    """After an event that could have begun a call, the reader again puts several events into one frame."""
     events = events_of(wire, stream_of(wire, "<b> and " + "word " * 40))
     begins = max(at for at, one in enumerate(events) if b"<" in one)
     turn = Turn(wire)
@@ -155,7 +155,7 @@ def test_events_are_told_together_again(wire: str) -> None:
 
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_no_form_closes_the_fast_path(form: str) -> None:
-    """Whatever character its markers begin with, plain text passes."""
+    """The fast path stays open for plain text with every format of text calls."""
     data = stream_of("chat", "Some words, and more of them. " * 50)
     turn = Turn("chat", form=form)
     assert turn.play(events_of("chat", data)) == data
@@ -164,7 +164,7 @@ def test_no_form_closes_the_fast_path(form: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_what_was_found_is_told(wire: str) -> None:
-    """Whoever watches hears of the form, the number of calls, and what was done to the text."""
+    """The proxy notes the form, the number of calls, and changes to the text; without calls, nothing."""
     turn = Turn(wire)
     turn.play([stream_of(wire, f"{CALL}\n<tool_response>\n5 C\n</tool_response>")])
     assert turn.notes == [
@@ -180,7 +180,7 @@ def test_what_was_found_is_told(wire: str) -> None:
 
 
 def test_a_dialect_with_nothing_but_its_ports() -> None:
-    """One whose encoder cannot go on with a response crosses to itself, and has calls all the same."""
+    """Calls are also found in a dialect whose encoder cannot continue a response that has begun."""
     toy = ToyWire()
     asked = {
         "model": "m",

@@ -1,4 +1,4 @@
-"""Conversations for models that take no tools: what they are told, and that they would be understood."""
+"""Conversations for models without native tools: what the prompt says, and whether calls are read back."""
 
 import json
 from typing import Any
@@ -34,17 +34,17 @@ every_form = pytest.mark.parametrize("form", sorted(FORMS))
 
 
 def words(message: Message) -> str:
-    """All text of a message."""
+    """Return all text of a message."""
     return "".join(part.text for part in message.parts if isinstance(part, Text))
 
 
 def told(form: str, *messages: Message, **more: Any) -> Conversation:
-    """A conversation as the model gets it."""
+    """Return the conversation as the model gets it."""
     return prompted(Conversation("m", (USER, *messages), tools=more.pop("tools", TOOLS), **more), FORMS[form])
 
 
 def calls_of(form: str, text: str) -> list[Any]:
-    """The calls that are found in a text, with what is text beside them."""
+    """Return the calls that the scanner finds in a text, and the text next to them."""
     declared = Declared([tool.name for tool in TOOLS], lambda: {"get_weather": PARAMETERS})
     scanner = Scanner(FORMS[form], declared, 65536)
     scanner.feed(text)
@@ -65,20 +65,20 @@ TEXTS = st.text(alphabet="ab 0é\"'\\{}[]<>/&\n", max_size=12)
     count=st.integers(1, 3),
 )
 def test_what_is_written_is_understood(form: str, city: str, days: int | None, count: int) -> None:
-    """A call that is put into the text of a turn is the same call to whoever reads it there."""
+    """A call that the proxy writes into the text of a turn is read back as the same call."""
     given_ = {"city": city, **({} if days is None else {"days": days})}
     parts = [ToolCallPart(f"call_{n}", "get_weather", json.dumps(given_)) for n in range(count)]
     found = told(form, Message("assistant", tuple(parts)))
     tags = ("</parameter>", "</arg_value>", "</｜DSML｜parameter>")
     assert not any(tag in city for tag in tags)
-    # Between tags a line's end at the edge of a value belongs to the tags.
+    # Between tags, a line break at the edge of a value belongs to the tags.
     if form == "qwen-xml" or not city.startswith("\n"):
         assert calls_of(form, words(found.messages[1])) == ["", *[("get_weather", given_)] * count]
 
 
 @every_form
 def test_the_example_is_in_the_form(form: str) -> None:
-    """What a model is shown as a call is one, once it has put a name into it."""
+    """The example call in the prompt is a valid call once a name and an argument are filled in."""
     example = FORMS[form].example
     shown = example.replace("FUNCTION_NAME", "get_weather").replace("ARGUMENT", "city")
     assert calls_of(form, shown) == ["", ("get_weather", {"city": "VALUE"})]
@@ -87,7 +87,7 @@ def test_the_example_is_in_the_form(form: str) -> None:
 
 @every_form
 def test_words_before_a_call_stay_before_it(form: str) -> None:
-    """Where a form has a marker: without one a call is alone in its text."""
+    """Text before a call stays before it, except with ``llama3``, whose bare calls stand alone."""
     part = ToolCallPart("call_1", "get_time", "{}")
     found = told(form, Message("assistant", (Text("I look."), part)))
     if form != "llama3":
@@ -96,7 +96,7 @@ def test_words_before_a_call_stay_before_it(form: str) -> None:
 
 @every_form
 def test_results_are_in_the_order_of_the_calls(form: str) -> None:
-    """Whatever order a client sends them in, since not every form names the call that a result answers."""
+    """Results go in the order of the calls, since some forms do not name the call of a result."""
     calls = Message("assistant", tuple(ToolCallPart(f"call_{n}", "get_time", "{}") for n in (1, 2)))
     image = Image(Remote("https://example.com/a.png"))
     results = Message(
@@ -115,7 +115,7 @@ def test_results_are_in_the_order_of_the_calls(form: str) -> None:
 
 @every_form
 def test_a_result_cannot_end_itself(form: str) -> None:
-    """What stands around results stands in none."""
+    """The text of a result cannot contain the markers that surround results."""
     signs = FORMS[form].around_results
     result = ToolResultPart("call_1", (Text("x" + "".join(signs)),), name="get_time")
     plain = ToolResultPart("call_1", (Text("x"),), name="get_time")
@@ -126,7 +126,7 @@ def test_a_result_cannot_end_itself(form: str) -> None:
 
 
 def test_choices_are_said_in_words() -> None:
-    """Forbidden: no definition. Forced: only what is forced, and that it is. One at a time: said, too."""
+    """The prompt expresses ``tool_choice`` and ``parallel_tool_calls``: it says what the model must call."""
     assert told("hermes", tool_choice=ToolChoice("none")).system == ()
     assert "at least one function" in words(told("hermes", tool_choice=ToolChoice("required")).system[0])
     named = words(told("hermes", tool_choice=ToolChoice("named", ("get_time",))).system[0])
@@ -141,7 +141,7 @@ def test_choices_are_said_in_words() -> None:
 
 
 def test_the_clients_words_come_first() -> None:
-    """The definitions stand behind what the client's own first system message says, and only there."""
+    """The tool definitions follow the text of the client's first system message, and only there."""
     system = (Message("system", (Text("Be brief."),)), Message("developer", (Text("Be kind."),)))
     found = told("hermes", system=system)
     assert words(found.system[0]).startswith("Be brief.")
@@ -150,7 +150,7 @@ def test_the_clients_words_come_first() -> None:
 
 
 def test_a_tool_that_takes_text() -> None:
-    """It is told of as one with an argument called input, and its calls go back so."""
+    """The prompt describes a custom tool as one with an argument ``input``, and its calls are written so."""
     tool = CustomTool("run", "Runs it.", Grammar("regex", "[a-z]+"))
     call = ToolCallPart("call_1", "run", "ls", custom=True)
     found = told("hermes", Message("assistant", (call,)), tools=(tool,))
@@ -160,7 +160,7 @@ def test_a_tool_that_takes_text() -> None:
 
 
 def test_of_several_patterns_the_first_that_says_something_counts() -> None:
-    """Each of the three settings by itself."""
+    """For each of the three settings, the first matching pattern that sets it counts."""
     rules = TextCalls(
         [
             ModelTextCalls("a*", tools="prompt"),

@@ -1,4 +1,4 @@
-"""Recorded turns, read for calls in every form: what models wrote is found, and nothing else is lost."""
+"""Recorded turns, searched for calls in every form: calls are found, and nothing else is lost."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ WORDS = "I will look it up."
 
 
 def said(recorded: Exchange) -> tuple[list[str], str]:
-    """The text of a Chat turn in the pieces that it came in, and why it ended."""
+    """Return the text of a Chat turn in its original pieces, and its finish reason."""
     turn = recorded.turns[0]
     if turn.sse is None:
         choice = json.loads(turn.json_body or b"")["choices"][0]
@@ -38,7 +38,7 @@ def said(recorded: Exchange) -> tuple[list[str], str]:
 
 
 def scan(pieces: list[str], form: str, *, repair: bool, cut: bool = False) -> tuple[str, list[Any], Declared]:
-    """The text before any call, what comes behind it, and what was repaired."""
+    """Return the text before any call, the parts after it, and the declared tools with their repairs."""
     schemas = {"get_weather": {"properties": {"city": {"type": "string"}}}}
     declared = Declared(NAMES, lambda: schemas, repair=repair)
     scanner = Scanner(FORMS[form], declared, 65536)
@@ -70,7 +70,7 @@ def scan(pieces: list[str], form: str, *, repair: bool, cut: bool = False) -> tu
 def test_recorded_calls_are_found(
     name: str, form: str, repair: bool, words: str, calls: list[tuple[str, str]]
 ) -> None:
-    """What a small model wrote when it was told of tools; it is said what had to be put right."""
+    """The scanner finds the recorded calls of a small model, and reports repairs where they were needed."""
     pieces, reason = said(exchange(f"llamacpp-text.chat/{name}"))
     before, parts, declared = scan(pieces, form, repair=repair, cut=reason == "length")
     assert (before, parts) == (words, calls)
@@ -83,7 +83,7 @@ def test_recorded_calls_are_found(
 )
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_recorded_texts_without_a_call(name: str, form: str) -> None:
-    """No form finds one there, and none loses a character, also where mistakes are put right."""
+    """No form finds a call in these texts or loses a character, even with repairs on."""
     pieces, reason = said(exchange(f"llamacpp-text.chat/{name}"))
     for repair in (False, True):
         before, parts, _ = scan(pieces, form, repair=repair, cut=reason == "length")
@@ -97,7 +97,7 @@ STREAMS = [
 
 @pytest.mark.parametrize("recorded", STREAMS, ids=lambda one: one.name)
 def test_recorded_streams_keep_their_bytes(recorded: Exchange) -> None:
-    """Every recorded stream of every provider, in every form: frames leave as they came, in their order."""
+    """With every form, the frames of every recorded stream leave unchanged and in order."""
     wire = WIRES[recorded.wire]
     raw = json.dumps(recorded.client_request).encode()
     data = recorded.turns[0].sse or b""
@@ -106,7 +106,7 @@ def test_recorded_streams_keep_their_bytes(recorded: Exchange) -> None:
         plain = wire.reader(request.declared, lambda name: False, 8192)
         port = text_call_port(wire, wire, request, TextCallRules(form, repair=True), lambda facts: None)
         port.editor(raw, request)
-        # No name is declared that a text could call.
+        # The recorded texts contain no call of a declared name.
         reader = port.reader(request.declared, lambda name: False, 8192)
         expected = [*plain.feed(data), *plain.close()]
         found = [*reader.feed(data), *reader.close()]

@@ -1,4 +1,4 @@
-"""Calls in the text of a turn: which are found, which are not, and that cuts make no difference."""
+"""Calls in the text of a turn: which ones the scanner finds, however the text is cut."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ Found = tuple[str, list[Any], list[str], list[str]]
 def scan(
     form: str, *pieces: str, repair: bool = False, cut: bool = False, names: tuple[str, ...] = NAMES
 ) -> Found:
-    """The text before any call, what comes behind it, the notes, and what was repaired."""
+    """Return the text before any call, the parts after it, the notes, and the repairs."""
     declared = Declared(names, lambda: SCHEMAS, repair=repair)
     scanner = Scanner(FORMS[form], declared, MOST)
     settled = 0
@@ -37,13 +37,13 @@ def scan(
 
 
 def is_text(form: str, text: str, **kinds: Any) -> bool:
-    """Whether nothing but text is found, and all of it."""
+    """Return whether the scanner finds no call and keeps the whole text."""
     before, parts, _, repaired = scan(form, text, **kinds)
     return before == text and not parts and not repaired
 
 
 def everything(test: Any) -> Any:
-    """Each sample of each form."""
+    """Run a test with each sample of each form."""
     return pytest.mark.parametrize(
         ("form", "text", "found"),
         [
@@ -55,13 +55,13 @@ def everything(test: Any) -> Any:
 
 
 def test_every_form_has_samples() -> None:
-    """No form goes untested."""
+    """Every form has samples."""
     assert set(SAMPLES) == set(FORMS)
 
 
 @everything
 def test_calls_are_found(form: str, text: str, found: list[Any]) -> None:
-    """A call as its family writes it is found, with the text before and behind it."""
+    """The scanner finds each call that is written in its form, with the text before and after it."""
     before, parts, notes, repaired = scan(form, text)
     assert [before, *parts] == found
     assert not notes
@@ -70,7 +70,7 @@ def test_calls_are_found(form: str, text: str, found: list[Any]) -> None:
 
 @everything
 def test_every_cut_comes_to_the_same(form: str, text: str, found: list[Any]) -> None:
-    """Cut anywhere in two, and into single characters."""
+    """The result is the same for every cut into two pieces, and for single characters."""
     whole = scan(form, text)
     assert scan(form, *text) == whole
     for place in range(1, len(text)):
@@ -79,9 +79,9 @@ def test_every_cut_comes_to_the_same(form: str, text: str, found: list[Any]) -> 
 
 @everything
 def test_a_call_that_is_cut_off_is_not_shown(form: str, text: str, found: list[Any]) -> None:
-    """Wherever the bound of the answer falls: no half call is found, and no half of one is text."""
+    """If the token limit cuts a call off, no part of it appears in the text."""
     if form == "llama3":
-        return  # Behind a marker of its own alone; the bare form is JSON to read.
+        return  # This form has calls without a marker, which are plain JSON until they are complete.
     before, _, _, _ = scan(form, text)
     for place in range(len(before), len(text)):
         shown, parts, _, _ = scan(form, text[:place], cut=True)
@@ -91,14 +91,14 @@ def test_a_call_that_is_cut_off_is_not_shown(form: str, text: str, found: list[A
 
 @everything
 def test_undeclared_names_are_text(form: str, text: str, found: list[Any]) -> None:
-    """A call of a function that nobody declared stays as it is."""
+    """A call of a function that nobody declared stays text."""
     assert is_text(form, text, names=("another",))
     assert is_text(form, text, names=("another",), repair=True)
 
 
 @everything
 def test_quotations_are_text(form: str, text: str, found: list[Any]) -> None:
-    """In a fence behind other words, and in code inside of a line."""
+    """A call in a code fence after other text, or in inline code, stays text."""
     if form == "llama3" or "```" in text:
         return
     assert is_text(form, f"It looks so:\n```\n{text}\n```\nThat is all.")
@@ -128,7 +128,7 @@ PIECES = st.sampled_from(
     cut=st.booleans(),
 )
 def test_any_cut_of_any_text(form: str, pieces: list[str], cuts: list[int], repair: bool, cut: bool) -> None:
-    """What is found hangs on the text alone; and where no call is, the text is whole."""
+    """The result depends on the text alone, not on its cuts; without a call the text stays complete."""
     text = "".join(pieces)
     cut_up, at = [], 0
     for number in range(len(text)):
@@ -147,7 +147,7 @@ def test_any_cut_of_any_text(form: str, pieces: list[str], cuts: list[int], repa
 
 @given(text=st.text(alphabet="ab<>|{}[]\"':,=/`\n _", max_size=60), form=st.sampled_from(sorted(FORMS)))
 def test_text_without_a_name_is_never_a_call(text: str, form: str) -> None:
-    """Whatever characters a model writes: without a declared name nothing is lost."""
+    """Without a declared name, no text is taken for a call, and nothing is lost."""
     assert is_text(form, text)
     assert is_text(form, text, repair=True)
 
@@ -169,7 +169,7 @@ REPAIRS = [
 
 @pytest.mark.parametrize(("form", "text"), REPAIRS)
 def test_mistakes_are_put_right_only_where_that_is_wanted(form: str, text: str) -> None:
-    """Each is text by default; repaired, it is the call that was meant, and it is said what was done."""
+    """A call with a mistake is text by default; with repairs on it is found, and the repair is reported."""
     assert is_text(form, text)
     before, parts, _, repaired = scan(form, text, repair=True)
     assert [before, *parts] == ["", ("get_weather", {"city": "Paris"})]
@@ -177,7 +177,7 @@ def test_mistakes_are_put_right_only_where_that_is_wanted(form: str, text: str) 
 
 
 def test_single_quotes_with_quotes_inside() -> None:
-    """An apostrophe and a double quote inside of strings are neither their end nor their beginning."""
+    """In a repair of single quotes, quotes inside a string do not end it."""
     call = """{'name': 'get_weather', "arguments": {'city': 'l\\'"Aquila', "x": "it's"}}"""
     text = f"<tool_call>{call}</tool_call>"
     _, parts, _, repaired = scan("hermes", text, repair=True)
@@ -186,7 +186,7 @@ def test_single_quotes_with_quotes_inside() -> None:
 
 
 def test_a_bare_call_has_to_be_the_last_thing() -> None:
-    """Words behind JSON without a marker make it an example."""
+    """JSON without a marker is a call only if no text follows it."""
     call = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
     before, parts, _, _ = scan("hermes", f"I look.\n{call}\n", repair=True)
     assert (before, parts) == ("I look.", [("get_weather", {"city": "Paris"})])
@@ -195,7 +195,7 @@ def test_a_bare_call_has_to_be_the_last_thing() -> None:
 
 
 def test_a_result_that_the_model_made_up_is_cut() -> None:
-    """Behind a call nothing is shown that looks like its result, nor what follows from it."""
+    """After a call, the scanner removes a made-up result and the text that follows it."""
     text = (
         "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n"
         "<tool_response>\n5 C, snow\n</tool_response>\nIt snows."
@@ -208,7 +208,7 @@ def test_a_result_that_the_model_made_up_is_cut() -> None:
 
 @everything
 def test_a_thought_in_the_text_is_not_read(form: str, text: str, found: list[Any]) -> None:
-    """Some servers leave it there, and models try their calls in it; what comes behind it is read."""
+    """Calls inside a thought are not read; a call after it is found."""
     thought = f"<think>\nShall I?\n{text}\n</think>"
     assert is_text(form, thought)
     assert is_text(form, thought[:-3], repair=True)
@@ -220,7 +220,7 @@ def test_a_thought_in_the_text_is_not_read(form: str, text: str, found: list[Any
 
 
 def test_a_doubled_key_is_not_decided_here() -> None:
-    """Both values reach whoever validates arguments."""
+    """The scanner keeps a repeated key, so that the validation of arguments sees both values."""
     declared = Declared(NAMES)
     scanner = Scanner(FORMS["hermes"], declared, MOST)
     arguments = '{"city": "Paris", "city": "Rome"}'
@@ -230,7 +230,7 @@ def test_a_doubled_key_is_not_decided_here() -> None:
 
 
 def test_a_call_that_never_ends_is_text_and_said() -> None:
-    """A turn that stopped of itself in the middle of a call: its text is shown, and noted."""
+    """An unfinished call in a turn that ended by itself stays text, and a note says so."""
     text = "I add.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>"
     before, parts, notes, _ = scan("deepseek", text)
     assert (before, parts) == (text, [])
@@ -238,7 +238,7 @@ def test_a_call_that_never_ends_is_text_and_said() -> None:
 
 
 def test_two_forms_in_one_answer() -> None:
-    """Only the markers of the form that is set count."""
+    """Only the markers of the configured form count."""
     hermes, mistral = SAMPLES["hermes"][0][0], SAMPLES["mistral"][0][0]
     before, parts, _, _ = scan("hermes", f"{mistral}\n{hermes}")
     assert (before, parts) == (mistral, [("get_weather", {"city": "Paris"})])
@@ -247,7 +247,7 @@ def test_two_forms_in_one_answer() -> None:
 
 
 def test_text_goes_on_at_once() -> None:
-    """Nothing is held but what may begin a marker, and the line end before it."""
+    """The scanner holds back only what may begin a marker, and the line break before it."""
     scanner = Scanner(FORMS["hermes"], Declared(NAMES), MOST)
     fed = 0
     for text, held in (("Hello ", 0), ("you\n", 1), ("and <", 1), ("b>", 0), (" <tool", 5), ("s>", 0)):
@@ -257,7 +257,7 @@ def test_text_goes_on_at_once() -> None:
 
 
 def test_a_call_without_measure_is_text() -> None:
-    """Past its bound it is let go as text, and what comes behind is still looked at."""
+    """A call beyond the size limit is released as text, and a later call is still found."""
     long = '<tool_call>{"name": "get_weather", "arguments": {"city": "' + "x" * 10_000_000
     call = SAMPLES["hermes"][0][0]
     pieces = [long[at : at + 4096] for at in range(0, len(long), 4096)]
@@ -274,7 +274,7 @@ def test_a_call_without_measure_is_text() -> None:
 
 
 def test_openings_without_end_cost_little() -> None:
-    """Each opening may look for its end over some text, but not over all of it."""
+    """Many openings of calls that never end stay text, without a search of the whole text for each."""
     text = '<tool_call>{"arguments": {"' * 20_000
     assert is_text("hermes", text)
 
@@ -304,6 +304,6 @@ def test_openings_without_end_cost_little() -> None:
     ],
 )
 def test_the_form_of_a_model(model: str, form: str | None) -> None:
-    """By the model's name, whatever stands around it; and none for a name that says nothing."""
+    """The form is chosen by the model's name, whatever surrounds it; an unknown name has no form."""
     found = form_for_model(model)
     assert (found.name if found is not None else None) == form

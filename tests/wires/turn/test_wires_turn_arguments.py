@@ -1,4 +1,4 @@
-"""Arguments that a model wrote wrong: the client hears the same as the runner, streamed or not."""
+"""Invalid arguments of a model: the client gets the same as the runner, streamed or not."""
 
 import json
 from typing import Any
@@ -47,7 +47,7 @@ RIGHT = ['{"city": "Rome", "days": [1, 2.5, null]}', ' {"a": "}{\\""} \n', "{}"]
 
 
 def frames_of(arguments: str, reason: str, pieces: list[str] | None = None) -> list[Frame]:
-    """A turn of one call, as readers tell of it: its end stands behind the reason."""
+    """Return a turn of one call as readers report it: the call ends after the finish reason."""
     events: list[TurnEvent] = [
         ToolCallStarted(0, "call_1", "look"),
         *(ToolCallDelta(0, piece) for piece in pieces or [arguments]),
@@ -67,7 +67,7 @@ def streamed(wire: str, frames: list[Frame]) -> list[Any]:
 
 
 def replied(wire: str, frames: list[Frame]) -> list[Any]:
-    """The same of an answer that is not streamed."""
+    """Return the same from an answer that is not streamed."""
     whole = Frame(b"x", {}, tuple(event for frame in frames for event in frame.events))
     if wire == "anthropic":
         return [
@@ -79,7 +79,7 @@ def replied(wire: str, frames: list[Frame]) -> list[Any]:
 
 
 def kept(wire: str, arguments: str) -> Any:
-    """The same of a held turn in the client's form, with which what the client sends back is compared."""
+    """Return the same from a kept turn, with which the proxy compares what the client sends back."""
     turn = Message("assistant", (ToolCallPart("call_1", "look", arguments),))
     if wire == "anthropic":
         (block,) = json.loads(AnthropicWire().write_turn(turn))["content"]
@@ -89,7 +89,7 @@ def kept(wire: str, arguments: str) -> Any:
 
 
 def run_takes(arguments: str) -> bool:
-    """Whether the runner reads them."""
+    """Return whether the runner accepts the arguments."""
     try:
         parse_arguments(arguments)
     except ToolRelayError:
@@ -100,7 +100,7 @@ def run_takes(arguments: str) -> bool:
 @pytest.mark.parametrize("wire", ["anthropic", "ollama"])
 @pytest.mark.parametrize("arguments", WRONG)
 def test_what_the_runner_refuses_no_client_takes_for_arguments(arguments: str, wire: str) -> None:
-    """The client gets an object whose only member says that it is none; of a cut turn, nothing."""
+    """The client gets invalid arguments under ``INVALID_JSON``, and none of a cut turn."""
     assert not run_takes(arguments)
     wanted = {"INVALID_JSON": arguments}
     frames = frames_of(arguments, "tool_calls")
@@ -114,7 +114,7 @@ def test_what_the_runner_refuses_no_client_takes_for_arguments(arguments: str, w
 @pytest.mark.parametrize("wire", ["anthropic", "ollama"])
 @pytest.mark.parametrize("arguments", RIGHT)
 def test_what_the_runner_takes_the_client_gets(arguments: str, wire: str) -> None:
-    """As the model wrote it."""
+    """The client gets arguments that the runner accepts, as the model wrote them."""
     assert run_takes(arguments)
     frames = frames_of(arguments, "tool_calls")
     assert streamed(wire, frames) == replied(wire, frames) == [json.loads(arguments)]
@@ -133,7 +133,7 @@ texts = written | st.text(st.sampled_from('{}[]":, \\ab1\n'), max_size=20)
 
 @given(texts, texts, st.sets(st.integers(1, 60)))
 def test_stream_and_reply_say_the_same(one: str, two: str, cuts: set[int]) -> None:
-    """Whatever was written in whatever pieces; and what the runner takes is what the client has."""
+    """Stream, reply and kept turn have the same arguments, and valid ones are the runner's."""
     for arguments in (one, one + two):
         pieces = [
             piece.decode("utf-8", "replace") for piece in cut(arguments.encode("utf-8", "replace"), cuts)
@@ -148,7 +148,7 @@ def test_stream_and_reply_say_the_same(one: str, two: str, cuts: set[int]) -> No
 
 
 def test_pings_while_arguments_are_held() -> None:
-    """Nothing of them is told before they are whole, and the client hears that something goes on."""
+    """The encoder holds arguments until they are complete, and sends pings meanwhile."""
     arguments = json.dumps({"text": "x" * 1000})
     frames = frames_of(arguments, "tool_calls", list(arguments))
     encoder = AnthropicTurnEncoder("m")
@@ -160,7 +160,7 @@ def test_pings_while_arguments_are_held() -> None:
 
 
 def test_an_eager_tool_gets_its_arguments_as_they_come() -> None:
-    """Its client has asked for that, and for what may come of it."""
+    """For a tool with ``eager_input_streaming``, the client gets each piece of arguments at once."""
     asked: dict[str, Any] = {
         "model": "m",
         "max_tokens": 9,

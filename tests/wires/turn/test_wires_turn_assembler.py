@@ -1,7 +1,4 @@
-"""Calls out of fragments: one test for each thing that a provider was seen to do.
-
-Each row was seen with a provider.
-"""
+"""Calls assembled from fragments: each case was seen with a provider."""
 
 import json
 import re
@@ -28,12 +25,12 @@ def f(
     arguments: str = "",
     **extra: Any,
 ) -> Fragment:
-    """A fragment, in the order of its fields on the wire."""
+    """Make a fragment, with its fields in their order on the wire."""
     return Fragment(index, call_id, name, arguments, extra)
 
 
 def run(*fragments: Fragment, declared: Collection[str] = DECLARED) -> list[TurnEvent]:
-    """All events that the fragments and the end of the turn cause."""
+    """Return all events that the fragments and the end of the turn cause."""
     calls = ToolCallAssembler(declared)
     events: list[TurnEvent] = []
     for fragment in fragments:
@@ -42,12 +39,12 @@ def run(*fragments: Fragment, declared: Collection[str] = DECLARED) -> list[Turn
 
 
 def finished(events: Sequence[TurnEvent]) -> list[ToolCall]:
-    """The calls as they ended up."""
+    """Return the calls in their final form."""
     return [event.call for event in events if isinstance(event, ToolCallFinished)]
 
 
 def calls(*fragments: Fragment, declared: Collection[str] = DECLARED) -> list[tuple[str, str, str]]:
-    """(id, name, arguments) of each call; a minted id reads ``minted``."""
+    """Return (id, name, arguments) of each call; a minted id reads ``minted``."""
     events = run(*fragments, declared=declared)
     check_order(events)
     return [
@@ -59,7 +56,7 @@ def calls(*fragments: Fragment, declared: Collection[str] = DECLARED) -> list[tu
 def check_order(events: Sequence[TurnEvent], unkept: str = "") -> None:
     """Rule W8: each call starts once, has one id and name to its end, and its pieces are its arguments.
 
-    The arguments of calls of ``unkept`` may have been cut.
+    The arguments of calls named ``unkept`` may have been cut.
     """
     started: dict[int, ToolCallStarted] = {}
     pieces: dict[int, str] = {}
@@ -87,18 +84,18 @@ def check_order(events: Sequence[TurnEvent], unkept: str = "") -> None:
     assert all(call.call_id for call in found)
 
 
-# Who does what.
+# What different providers send.
 
 
 def test_openai_streams_one_call() -> None:
-    """Id and name once, then arguments by index."""
+    """OpenAI sends id and name once, then pieces of arguments with the index."""
     assert calls(f(0, "a", "time"), f(0, arguments='{"tz":'), f(0, arguments='"UTC"}')) == [
         ("a", "time", '{"tz":"UTC"}')
     ]
 
 
 def test_parallel_calls_by_index() -> None:
-    """Two calls, each with an index of its own, also when their fragments alternate."""
+    """Two calls with different indices stay separate, also when their fragments alternate."""
     assert calls(
         f(0, "a", "time"),
         f(1, "b", "book"),
@@ -110,7 +107,7 @@ def test_parallel_calls_by_index() -> None:
 
 
 def test_index_missing() -> None:
-    """Without an index, ids tell calls apart (Mistral) and names do where ids lack (Gemini)."""
+    """Without an index, calls differ by ids (Mistral), or by names if they have no ids (Gemini)."""
     assert calls(f(None, "a", "time", '{"x":1}'), f(None, "b", "time", '{"x":2}')) == [
         ("a", "time", '{"x":1}'),
         ("b", "time", '{"x":2}'),
@@ -122,7 +119,7 @@ def test_index_missing() -> None:
 
 
 def test_index_missing_in_a_stream() -> None:
-    """Nameless pieces without id and index go on with the newest call."""
+    """A fragment without name, id and index continues the newest call."""
     assert calls(
         f(None, None, "time"),
         f(arguments='{"x":'),
@@ -133,7 +130,7 @@ def test_index_missing_in_a_stream() -> None:
 
 
 def test_one_index_for_parallel_calls() -> None:
-    """All calls say index 0; a new id with a name is a new call."""
+    """If all calls have index 0, a new id with a name is a new call."""
     assert calls(f(0, "a", "time", '{"x":1}'), f(0, "b", "time", '{"x":2}')) == [
         ("a", "time", '{"x":1}'),
         ("b", "time", '{"x":2}'),
@@ -141,7 +138,7 @@ def test_one_index_for_parallel_calls() -> None:
 
 
 def test_one_index_and_equal_arguments() -> None:
-    """Equal calls are two calls where their ids differ."""
+    """Equal calls with different ids are two calls."""
     assert calls(f(0, "a", "time", '{"x":1}'), f(0, "b", "time", '{"x":1}')) == [
         ("a", "time", '{"x":1}'),
         ("b", "time", '{"x":1}'),
@@ -149,7 +146,7 @@ def test_one_index_and_equal_arguments() -> None:
 
 
 def test_one_index_and_streamed_arguments() -> None:
-    """Pieces that only say index 0 go on with the newest call of that index."""
+    """A fragment with only index 0 continues the newest call of that index."""
     assert calls(
         f(0, "a", "time"),
         f(0, arguments='{"x":1}'),
@@ -160,14 +157,14 @@ def test_one_index_and_streamed_arguments() -> None:
 
 
 def test_one_index_a_new_id_and_no_name() -> None:
-    """A new id opens a call without its name when the last one is whole and an object begins."""
+    """A new id opens a call without a name if the last call is complete and an object begins."""
     assert calls(
         f(0, "a", "time", '{"x":1}'), f(0, "b", None, ' {"y":'), f(0, arguments="2}"), f(0, "b", "book")
     ) == [("a", "time", '{"x":1}'), ("b", "book", ' {"y":2}')]
 
 
 def test_one_index_and_no_ids() -> None:
-    """Without ids, a name opens a call once the last one is whole, also of the same tool."""
+    """Without ids, a name opens a new call once the last one is complete, also for the same tool."""
     assert calls(f(0, None, "time", '{"x":1}'), f(0, None, "time", '{"x":2}'), f(0, None, "book")) == [
         ("minted", "time", '{"x":1}'),
         ("minted", "time", '{"x":2}'),
@@ -176,7 +173,7 @@ def test_one_index_and_no_ids() -> None:
 
 
 def test_one_index_no_ids_and_another_name() -> None:
-    """Another name with the very same arguments is another call."""
+    """Another name with equal arguments is another call."""
     assert calls(f(0, None, "time", '{"x":1}'), f(0, None, "book", '{"x":1}')) == [
         ("minted", "time", '{"x":1}'),
         ("minted", "book", '{"x":1}'),
@@ -184,7 +181,7 @@ def test_one_index_no_ids_and_another_name() -> None:
 
 
 def test_one_index_no_ids_and_no_arguments() -> None:
-    """``null`` is a whole value, too, so that the next name opens a call."""
+    """``null`` counts as complete arguments, so the next name opens a call."""
     assert calls(f(0, None, "time", "null"), f(0, None, "book", "null")) == [
         ("minted", "time", "{}"),
         ("minted", "book", "{}"),
@@ -192,7 +189,7 @@ def test_one_index_no_ids_and_no_arguments() -> None:
 
 
 def test_sparse_and_negative_indices() -> None:
-    """Indices start anywhere, leave gaps, fall below zero."""
+    """Indices may start anywhere, have gaps and be negative."""
     assert calls(
         f(5, "a", "time"),
         f(5, arguments='{"x":1}'),
@@ -203,7 +200,7 @@ def test_sparse_and_negative_indices() -> None:
 
 
 def test_id_in_every_fragment() -> None:
-    """The id repeated on each piece, with an index or without."""
+    """A call whose id is repeated on every fragment is one call, with or without an index."""
     for index in (0, None):
         assert calls(
             f(index, "a", "time"), f(index, "a", arguments='{"x":'), f(index, "a", arguments="1}")
@@ -211,7 +208,7 @@ def test_id_in_every_fragment() -> None:
 
 
 def test_ids_alternate_without_index() -> None:
-    """A known id finds its call, also when another one is newer."""
+    """A known id continues its call, also when another call is newer."""
     assert calls(
         f(None, "a", "time"),
         f(None, "b", "book"),
@@ -221,7 +218,7 @@ def test_ids_alternate_without_index() -> None:
 
 
 def test_a_known_id_wins_over_an_index() -> None:
-    """Without a name a known id is its call, whatever the index says."""
+    """In a fragment without a name, a known id counts more than the index."""
     assert calls(f(0, "a", "time"), f(1, "b", "book"), f(1, "a", arguments='{"x":1}')) == [
         ("a", "time", '{"x":1}'),
         ("b", "book", "{}"),
@@ -229,7 +226,7 @@ def test_a_known_id_wins_over_an_index() -> None:
 
 
 def test_id_and_name_in_every_fragment() -> None:
-    """Id and name repeated on each piece, blanks after the end too."""
+    """A call whose id and name are repeated on every fragment is one call, also with blanks at its end."""
     for index in (0, None):
         assert calls(
             f(index, "a", "time", '{"x":'),
@@ -240,14 +237,14 @@ def test_id_and_name_in_every_fragment() -> None:
 
 
 def test_whole_call_repeated_under_its_id() -> None:
-    """A last chunk that says the whole call again adds nothing, however it is spelt."""
+    """A last chunk that repeats the complete call adds nothing, however its arguments are written."""
     assert calls(f(0, "a", "time", '{"x":1,"y":2}'), f(0, "a", "time", '{"y": 2, "x": 1}')) == [
         ("a", "time", '{"x":1,"y":2}')
     ]
 
 
 def test_whole_call_repeated_without_id() -> None:
-    """The same without ids: name, index and arguments are those of the call that is there."""
+    """A repeated call without an id adds nothing if name, index and arguments are the same."""
     assert calls(f(0, None, "time", '{"x":1}'), f(0, None, "time", '{"x":1}')) == [
         ("minted", "time", '{"x":1}')
     ]
@@ -257,14 +254,14 @@ def test_whole_call_repeated_without_id() -> None:
 
 
 def test_whole_call_repeated_with_its_id_at_last() -> None:
-    """A call that came without id is not another one when it is repeated with it."""
+    """A call that came without an id, and is repeated with one, stays one call."""
     assert calls(f(0, None, "time", '{"x":1}'), f(0, "late", "time", '{"x":1}')) == [
         ("minted", "time", '{"x":1}')
     ]
 
 
 def test_the_same_id_for_another_tool() -> None:
-    """An id that comes twice in one reply, for another tool or other arguments, is minted anew."""
+    """An id that is repeated for another tool or other arguments becomes a new call with a minted id."""
     assert calls(f(None, "a", "time", '{"x":1}'), f(None, "a", "book", '{"x":1}')) == [
         ("a", "time", '{"x":1}'),
         ("minted", "book", '{"x":1}'),
@@ -276,7 +273,7 @@ def test_the_same_id_for_another_tool() -> None:
 
 
 def test_the_same_id_at_another_index() -> None:
-    """One id, two indices, each with a name: two calls, and pieces find theirs by index."""
+    """One id with a name at two indices means two calls, whose fragments belong to them by index."""
     assert calls(
         f(0, "time:0", "time"),
         f(1, "time:0", "time"),
@@ -286,13 +283,13 @@ def test_the_same_id_at_another_index() -> None:
 
 
 def test_the_same_id_at_an_index_and_without_one() -> None:
-    """A known id with a name and no index is not elsewhere, and goes on with its call."""
+    """A known id with a name continues its call if only one of the fragments has an index."""
     assert calls(f(0, "a", "time"), f(None, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
     assert calls(f(None, "a", "time"), f(0, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
 
 
 def test_an_id_that_comes_late() -> None:
-    """A call that is still undecided takes the id that comes with a later piece."""
+    """A call that was not announced yet takes the id of a later fragment."""
     assert calls(f(0, None, "get"), f(0, "a", None, '{"x":'), f(0, arguments="1}")) == [
         ("a", "get", '{"x":1}')
     ]
@@ -300,7 +297,7 @@ def test_an_id_that_comes_late() -> None:
 
 
 def test_an_id_that_comes_with_another_call() -> None:
-    """A first id at an index whose call is whole opens another call if it brings another name."""
+    """If the call at an index is complete, a first id with another name opens another call."""
     assert calls(f(0, None, "time", '{"x":1}'), f(0, "b", "book", '{"y":2}')) == [
         ("minted", "time", '{"x":1}'),
         ("b", "book", '{"y":2}'),
@@ -308,14 +305,14 @@ def test_an_id_that_comes_with_another_call() -> None:
 
 
 def test_an_id_that_comes_too_late() -> None:
-    """Rule W8: an id after the call was announced under a minted one changes nothing, and opens nothing."""
+    """Rule W8: an id that comes after the call was announced changes nothing and opens no call."""
     assert calls(f(0, None, "time"), f(0, "a", "time", '{"x":'), f(0, "a", "time", "1}")) == [
         ("minted", "time", '{"x":1}')
     ]
 
 
 def test_a_new_id_on_every_fragment() -> None:
-    """Ids minted for each piece: the first one counts, with an index and without."""
+    """If every fragment has a new id, the first one counts, with or without an index."""
     for index in (0, None):
         assert calls(
             f(index, "a", "time"),
@@ -327,7 +324,7 @@ def test_a_new_id_on_every_fragment() -> None:
 
 
 def test_a_new_id_without_index_and_name() -> None:
-    """After a whole call, a new id with arguments is a new call whose name comes later."""
+    """After a complete call, a new id with arguments is a new call, whose name comes later."""
     assert calls(f(None, "a", "time", '{"x":1}'), f(None, "b", None, '{"y":2}'), f(None, "b", "book")) == [
         ("a", "time", '{"x":1}'),
         ("b", "book", '{"y":2}'),
@@ -335,14 +332,14 @@ def test_a_new_id_without_index_and_name() -> None:
 
 
 def test_the_id_before_the_name() -> None:
-    """A piece with nothing but an id opens a call that its name joins."""
+    """A fragment with only an id opens a call, which takes its name from a later fragment."""
     assert calls(f(None, "a"), f(None, "a", "time"), f(None, "a", arguments='{"x":1}')) == [
         ("a", "time", '{"x":1}')
     ]
 
 
 def test_name_split_over_fragments() -> None:
-    """A name in pieces is put together while it is on its way to a declared one."""
+    """Pieces of a name are joined if they lead to a declared name."""
     for index in (0, None):
         assert calls(f(index, None, "get"), f(index, None, "_wea"), f(index, None, "ther", '{"x":1}')) == [
             ("minted", "get_weather", '{"x":1}')
@@ -350,39 +347,39 @@ def test_name_split_over_fragments() -> None:
 
 
 def test_name_that_grows() -> None:
-    """Each piece says the name so far."""
+    """Each fragment may repeat the name so far."""
     assert calls(f(0, "a", "get_"), f(0, "a", "get_weather"), f(0, "a", arguments="{}")) == [
         ("a", "get_weather", "{}")
     ]
 
 
 def test_name_that_leads_nowhere() -> None:
-    """A second name that makes no declared one is not joined on."""
+    """A second name is not joined to the first if no declared name begins so."""
     assert calls(f(0, "a", "get"), f(0, "a", "zzz"), f(0, "a", arguments='{"x":1}')) == [
         ("a", "get", '{"x":1}')
     ]
 
 
 def test_name_after_the_arguments_began() -> None:
-    """Once there are arguments, the name is settled; a first name is taken also then."""
+    """A name is final once arguments have come, but a first name is still taken then."""
     assert calls(f(0, "a", "get", '{"x":'), f(0, "a", "_weather", "1}")) == [("a", "get", '{"x":1}')]
     assert calls(f(0, "a", None, '{"x":'), f(0, "a", "time", "1}")) == [("a", "time", '{"x":1}')]
     assert calls(f(0, None, None, '{"x":1}'), f(0, None, "time")) == [("minted", "time", '{"x":1}')]
 
 
 def test_name_of_nothing_declared() -> None:
-    """A name that nobody declared is a call like any other, to be answered with an error."""
+    """An undeclared name makes a call like any other, so that it can be answered with an error."""
     assert calls(f(0, "a", "other", "{}"), declared=()) == [("a", "other", "{}")]
 
 
 def test_name_never_sent() -> None:
-    """A call whose head was lost cannot be answered, and the others keep dense places."""
+    """A call without a name is dropped, and the indices of the others stay dense."""
     events = run(f(0, "a", None, '{"x":1}'), f(1, "b", "time"))
     assert [(call.call_id, call.index) for call in finished(events)] == [("b", 0)]
 
 
 def test_a_repeated_name_without_index_and_id() -> None:
-    """A name that repeats before any arguments is the same call; after them it is another."""
+    """A name repeated before any arguments is the same call; after arguments it is another call."""
     assert calls(f(None, None, "time"), f(None, None, "time", '{"x":1}'), f(None, None, "time")) == [
         ("minted", "time", '{"x":1}'),
         ("minted", "time", "{}"),
@@ -390,14 +387,14 @@ def test_a_repeated_name_without_index_and_id() -> None:
 
 
 def test_arguments_before_a_name_without_index_and_id() -> None:
-    """Pieces with nothing to go by belong to the newest call, the first one opens one."""
+    """A fragment without id, index and name belongs to the newest call, or opens the first one."""
     assert calls(f(arguments='{"x":'), f(None, None, "time", '{"y":1}')) == [("minted", "time", '{"y":1}')]
     assert calls(f(), f(None, None, "time", '{"y":1}')) == [("minted", "time", '{"y":1}')]
     assert [e.seq for e in run(f(), f(None, None, "time")) if isinstance(e, ToolCallStarted)] == [0]
 
 
 def test_two_names_without_anything_else() -> None:
-    """B.0-4: another name is another call, also where the first one has no arguments."""
+    """B.0-4: another name is another call, even if the first call has no arguments."""
     assert calls(f(None, None, "time"), f(None, None, "book", "{}")) == [
         ("minted", "time", "{}"),
         ("minted", "book", "{}"),
@@ -405,7 +402,7 @@ def test_two_names_without_anything_else() -> None:
 
 
 def test_whole_call_in_one_fragment() -> None:
-    """Everything at once (Gemini, Groq, xAI, Mistral, Ollama)."""
+    """A complete call may come in one fragment (Gemini, Groq, xAI, Mistral, Ollama)."""
     assert calls(f(0, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
 
 
@@ -449,13 +446,13 @@ def test_whole_call_in_one_fragment() -> None:
     ],
 )
 def test_last_word_on_arguments(pieces: list[str], arguments: str) -> None:
-    """Nothing and ``null`` are ``{}``, strings are opened, placeholders go, the rest stays."""
+    """Empty and ``null`` arguments become ``{}``, encoded strings are decoded, placeholders are dropped."""
     fragments = [f(0, arguments=piece) for piece in pieces]
     assert calls(f(0, "a", "time"), *fragments) == [("a", "time", arguments)]
 
 
 def test_a_placeholder_is_not_told_before_it_is_known_to_be_none() -> None:
-    """A client is not shown ``{}`` and then the real arguments after it."""
+    """The client never gets ``{}`` with the real arguments after it."""
     events = run(f(0, "a", "time", "{}"), f(0, arguments='{"x":'), f(0, arguments="1}"))
     assert [event.arguments for event in events if isinstance(event, ToolCallDelta)] == ['{"x":', "1}"]
     events = run(f(0, "a", "time"), f(0, arguments="{}"))
@@ -465,12 +462,12 @@ def test_a_placeholder_is_not_told_before_it_is_known_to_be_none() -> None:
 
 
 def test_a_placeholder_before_the_name() -> None:
-    """``{}`` with an id, and then the name with the arguments, is one call."""
+    """``{}`` with an id, then the name with the arguments, is one call."""
     assert calls(f(0, "a", None, "{}"), f(0, "a", "time", '{"x":1}')) == [("a", "time", '{"x":1}')]
 
 
 def test_a_named_fragment_is_no_replacement() -> None:
-    """After ``{}`` a fragment with a name and other arguments is another call."""
+    """After ``{}``, a fragment with a name and other arguments is another call."""
     assert calls(f(0, None, "time", "{}"), f(0, None, "time", '{"x":1}')) == [
         ("minted", "time", "{}"),
         ("minted", "time", '{"x":1}'),
@@ -478,7 +475,7 @@ def test_a_named_fragment_is_no_replacement() -> None:
 
 
 def test_finish_and_calls_after_it() -> None:
-    """What comes in one chunk is taken in order; the assembler knows no finish reason."""
+    """Fragments become calls in their order."""
     assert calls(f(0, "a", "time", "{}"), f(1, "b", "book", "{}")) == [
         ("a", "time", "{}"),
         ("b", "book", "{}"),
@@ -486,7 +483,7 @@ def test_finish_and_calls_after_it() -> None:
 
 
 def test_legacy_function_call() -> None:
-    """The older form is one call without index and id; its name may come in pieces."""
+    """The legacy form is one call without index and id, whose name may come in pieces."""
     events = run(
         Fragment(name="get", legacy=True),
         Fragment(name="_weather", legacy=True),
@@ -500,12 +497,12 @@ def test_legacy_function_call() -> None:
 
 
 def test_item_ids_are_kept() -> None:
-    """The Responses item id goes from the fragment that opens a call to the call."""
+    """A call keeps the Responses item id of the fragment that opens it."""
     (call,) = finished(run(Fragment(0, "a", "time", "{}", item_id="fc_1")))
     assert (call.item_id, call.legacy) == ("fc_1", False)
 
 
-# When a call is told.
+# When a call is announced.
 
 
 def test_a_name_that_may_grow_waits() -> None:
@@ -519,19 +516,19 @@ def test_a_name_that_may_grow_waits() -> None:
 
 
 def test_arguments_decide() -> None:
-    """A name with arguments behind it is whole."""
+    """A name is complete once arguments follow it."""
     assembled = ToolCallAssembler(DECLARED)
     assert assembled.add(f(0, "a", "get", "{")) == [ToolCallStarted(0, "a", "get"), ToolCallDelta(0, "{")]
 
 
 def test_a_name_that_cannot_grow_is_told_at_once() -> None:
-    """The last name of its kind, or one that nobody declared, waits for nothing."""
+    """A name that cannot become a longer declared one is announced at once."""
     for name in ("time", "get_weather_now", "unknown"):
         assert ToolCallAssembler(DECLARED).add(f(0, "a", name)) == [ToolCallStarted(0, "a", name)]
 
 
 def test_the_next_call_decides_the_one_before() -> None:
-    """A call that waited is told when another begins, before it."""
+    """When another call begins, a waiting call is announced before it."""
     assembled = ToolCallAssembler(DECLARED)
     assert assembled.add(f(0, "a", "get")) == []
     assert assembled.add(f(1, "b", "time")) == [
@@ -541,7 +538,7 @@ def test_the_next_call_decides_the_one_before() -> None:
 
 
 def test_a_new_call_decides_all_that_wait() -> None:
-    """Several calls that wait are told in their order when another begins."""
+    """When another call begins, all waiting calls are announced in order."""
     assembled = ToolCallAssembler(DECLARED)
     for fragment in (f(0, "a"), f(1, "b", "get"), f(0, name="get")):
         assert assembled.add(fragment) == []
@@ -553,7 +550,7 @@ def test_a_new_call_decides_all_that_wait() -> None:
 
 
 def test_a_call_without_a_name_waits() -> None:
-    """Arguments whose owner is unknown are told when the name comes, all at once."""
+    """Arguments of a call without a name wait, and come in one piece after the name."""
     assembled = ToolCallAssembler(DECLARED)
     assert assembled.add(f(0, "a", None, '{"x"')) == []
     assert assembled.add(f(0, None, None, ":1")) == []
@@ -565,7 +562,7 @@ def test_a_call_without_a_name_waits() -> None:
 
 
 def test_the_end_decides() -> None:
-    """At the turn's end every named call is told, and one without a name is not."""
+    """At the end of the turn every named call is announced, and a nameless one is dropped."""
     assembled = ToolCallAssembler(DECLARED)
     assembled.add(f(0, "a", "get"))
     assembled.add(f(0, "b"))
@@ -574,14 +571,14 @@ def test_the_end_decides() -> None:
 
 
 def test_nothing_new_is_not_told() -> None:
-    """A piece that brings nothing, or what is there already, causes no event."""
+    """A fragment that brings nothing new causes no event."""
     assembled = ToolCallAssembler(DECLARED)
     assembled.add(f(0, "a", "time", '{"x":1}'))
     for fragment in (f(0), f(0, "a"), f(0, arguments='{"x":1}'), f(0, "a", "time", '{"x":1}')):
         assert assembled.add(fragment) == []
 
 
-# When arguments are whole.
+# When arguments are complete.
 
 LONG = json.dumps({"a": "x" * 80, "b": ['"}]', {"c": "\\\\"}], "d": {}})
 
@@ -589,7 +586,7 @@ LONG = json.dumps({"a": "x" * 80, "b": ['"}]', {"c": "\\\\"}], "d": {}})
 @pytest.mark.parametrize("text", [LONG, json.dumps(LONG), json.dumps([LONG, [], {}])])
 @pytest.mark.parametrize("size", [1, 2, 5, 1000])
 def test_long_arguments_are_known_to_be_whole(text: str, size: int) -> None:
-    """Cut anywhere, a name opens the next call just when the arguments before it are whole."""
+    """A name opens the next call exactly if the arguments before it are complete, however they are cut."""
     whole = [f(0, None, "time"), *(f(0, arguments=text[i : i + size]) for i in range(0, len(text), size))]
     for blank in ("", " ", "\n\t"):
         found = calls(*whole, f(0, arguments=blank), f(0, None, "book", "{}"))
@@ -609,7 +606,7 @@ json_texts = st.recursive(
 
 @given(json_texts, st.lists(st.integers(0, 60), max_size=5))
 def test_brackets_close_at_the_end(value: Any, cuts: list[int]) -> None:
-    """A value is closed at its end, not before, and no longer once something follows, for every cut."""
+    """A value is closed exactly at its end, and is not closed if more than blanks follow, for every cut."""
     text = json.dumps(value)
     brackets = assembler._Brackets()
     places = sorted({min(cut, len(text)) for cut in cuts})
@@ -623,7 +620,7 @@ def test_brackets_close_at_the_end(value: Any, cuts: list[int]) -> None:
 
 @pytest.mark.parametrize(("end", "whole"), [("\n", True), (" \t\n", True), ("\n{", False), (" x", False)])
 def test_what_follows_the_last_bracket(end: str, whole: bool) -> None:
-    """Blanks behind a whole value leave it whole, in the piece that closes it and in a later one."""
+    """Only blanks may follow a closed value, in the same piece or in a later one."""
     for pieces in (['{"x":[1]}' + end], ['{"x":[1]}', end]):
         brackets = assembler._Brackets()
         for piece in pieces:
@@ -632,7 +629,7 @@ def test_what_follows_the_last_bracket(end: str, whole: bool) -> None:
 
 
 def test_a_call_as_it_was_sent() -> None:
-    """Id, name and arguments are the upstream's own, also where the call goes by another id."""
+    """``upstream_fields`` has the upstream's id, name and arguments, even if the call got another id."""
     made = ToolCallAssembler(DECLARED)
     for fragment in (f(0, "a", "time", "null"), f(1, "a", "book", '{"y":1}'), f(2, None, None, "{}")):
         made.add(fragment)
@@ -645,7 +642,7 @@ def test_a_call_as_it_was_sent() -> None:
 
 
 def test_nothing_is_not_closed() -> None:
-    """Where nothing was opened nothing is closed, and what closes too much is closed too."""
+    """Blanks alone are not closed, and a surplus closing bracket counts as closed."""
     brackets = assembler._Brackets()
     brackets.feed(" ")
     assert not brackets.closed
@@ -653,11 +650,11 @@ def test_nothing_is_not_closed() -> None:
     assert brackets.closed
 
 
-# Fields that nobody knows.
+# Unknown fields.
 
 
 def test_unknown_fields_are_kept() -> None:
-    """A thought signature goes with its call, in a fragment of its own and merged over several too."""
+    """Unknown fields, such as a thought signature, are merged into their call; fragments do not change."""
     assembled = ToolCallAssembler(DECLARED)
     first = f(0, "a", "time", "{}", extra_content={"google": {"thought_signature": "S1"}}, n=None)
     second = f(0, extra_content={"google": {"other": 1}, "flag": None}, n=2)
@@ -671,13 +668,13 @@ def test_unknown_fields_are_kept() -> None:
         "extra_content": {"google": {"thought_signature": "S1", "other": 1}, "flag": None},
         "n": 2,
     }
-    # What frames hold is as it came.
+    # The fragments still hold what came.
     assert first.extra == {"extra_content": {"google": {"thought_signature": "S1"}}, "n": None}
     assert second.extra == {"extra_content": {"google": {"other": 1}, "flag": None}, "n": 2}
 
 
 def test_an_object_takes_the_place_of_a_word() -> None:
-    """A field that changes its kind has its last kind."""
+    """A field that changes its type has its last value."""
     assembled = ToolCallAssembler(DECLARED)
     assembled.add(f(0, "a", "time", "", x="word", y={"a": 1}))
     assembled.add(f(0, x={"a": 1}, y="word"))
@@ -688,7 +685,7 @@ def test_an_object_takes_the_place_of_a_word() -> None:
 
 
 def test_too_many_calls() -> None:
-    """Rule W7: 256 calls in a turn are taken, more are an error."""
+    """Rule W7: a turn may have 256 calls, and one more is an error."""
     assembled = ToolCallAssembler(DECLARED)
     for number in range(256):
         assembled.add(f(number, f"id{number}", "time", "{}"))
@@ -707,7 +704,7 @@ def test_too_many_calls() -> None:
     ],
 )
 def test_a_turn_has_a_bound(monkeypatch: pytest.MonkeyPatch, fragment: Fragment) -> None:
-    """Rule W7: arguments, names and unknown fields together are bounded over the turn."""
+    """Rule W7: arguments, names and unknown fields of a turn share one size limit."""
     monkeypatch.setattr(assembler, "_MAX_TURN_BYTES", 1000)
     assembled = ToolCallAssembler(DECLARED)
     assembled.add(f(0, "a", "time"))
@@ -718,7 +715,7 @@ def test_a_turn_has_a_bound(monkeypatch: pytest.MonkeyPatch, fragment: Fragment)
 
 
 def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many bytes as the bound are taken."""
+    """A turn may be exactly as large as the limit."""
     monkeypatch.setattr(assembler, "_MAX_TURN_BYTES", 14)
     assembled = ToolCallAssembler(DECLARED)
     assembled.add(f(0, "a", "time", "1234567890"))
@@ -731,7 +728,7 @@ def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_fields_count_beside_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Name, arguments and unknown fields of one fragment count together."""
+    """Name, arguments and unknown fields of one fragment all count."""
     monkeypatch.setattr(assembler, "_MAX_TURN_BYTES", 4 + 10 + len('{"x":1}'))
     ToolCallAssembler(DECLARED).add(f(0, "a", "time", "1234567890", x=1))
     with pytest.raises(WireError):
@@ -739,7 +736,7 @@ def test_unknown_fields_count_beside_the_arguments(monkeypatch: pytest.MonkeyPat
 
 
 def test_replaced_arguments_have_the_same_bound() -> None:
-    """Rule W7: the last word on a call's arguments takes the place of its pieces, bounded like them."""
+    """Rule W7: final arguments replace the pieces of a call and have the same size limit."""
     assembled = ToolCallAssembler(DECLARED, is_hidden=lambda name: name != "book", kept_bytes=10)
     for index, name in enumerate(["time", "book", None]):
         assembled.add(f(index, f"id{index}", name, "pieces"))
@@ -754,7 +751,7 @@ def test_replaced_arguments_have_the_same_bound() -> None:
 
 
 def test_arguments_of_an_unknown_owner_are_kept() -> None:
-    """Rule W7: as long as nobody knows whose call it is, its arguments stay whole."""
+    """Rule W7: arguments stay complete as long as the call has no name."""
     assembled = ToolCallAssembler(DECLARED, is_hidden=lambda name: name != "book", kept_bytes=4)
     assembled.add(f(0, "a", None, '{"x":1}'))
     assembled.add(f(0, "a", "book"))
@@ -762,7 +759,7 @@ def test_arguments_of_an_unknown_owner_are_kept() -> None:
 
 
 def test_long_arguments_of_a_server_call_are_not_kept() -> None:
-    """Rule W7: of a call that will be refused for its size only that much is kept, never as valid JSON."""
+    """Rule W7: arguments of a server call are cut just beyond its limit, so they are never valid JSON."""
     assembled = ToolCallAssembler(DECLARED, is_hidden=lambda name: name == "time", kept_bytes=10)
     assembled.add(f(0, "a", "time", '{"x":"'))
     for _ in range(50):
@@ -775,7 +772,7 @@ def test_long_arguments_of_a_server_call_are_not_kept() -> None:
 
 
 def test_arguments_as_long_as_the_bound_are_kept() -> None:
-    """Arguments that just fit stay whole."""
+    """Arguments of exactly the limit stay complete."""
     assembled = ToolCallAssembler(DECLARED, is_hidden=lambda name: True, kept_bytes=10)
     assembled.add(f(0, "a", "time", '{"x":'))
     assembled.add(f(0, arguments="1234}"))
@@ -783,7 +780,7 @@ def test_arguments_as_long_as_the_bound_are_kept() -> None:
 
 
 def test_a_name_on_every_fragment_costs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arguments are looked at once each, however often a name repeats and whatever brackets they hold."""
+    """The assembler parses each piece of arguments about once, even if every fragment repeats the name."""
     parsed = 0
     inner = assembler._parse
 
@@ -797,11 +794,11 @@ def test_a_name_on_every_fragment_costs_no_more(monkeypatch: pytest.MonkeyPatch)
     pieces = [f(0, "a", "time", text[i : i + 3]) for i in range(0, len(text), 3)]
     again = [f(0, "a", "time", "") for _ in range(1000)] + [f(0, "a", "time", " ") for _ in range(1000)]
     assert calls(*pieces, *again) == [("a", "time", text + " " * 1000)]
-    # Each piece is tried by itself, the whole once or twice, and the first few while they are short.
+    # It parses each piece once, the whole once or twice, and the first few pieces while they are short.
     assert parsed < 5 * len(text)
 
 
-# Whatever comes.
+# Generated sequences.
 
 
 STYLES = (
@@ -831,7 +828,7 @@ STYLES = (
 
 
 def fragmented(style: str, call: tuple[str, str, str], position: int, pieces: list[str]) -> list[Fragment]:
-    """One call as a provider of this style sends it."""
+    """Return one call as a provider of this style sends it."""
     call_id, name, text = call
     half = len(name) // 2
     match style:
@@ -919,7 +916,7 @@ def turns(draw: st.DrawFn) -> tuple[str, list[tuple[str, str, str]], list[Fragme
 def test_every_style_gives_the_same_calls(
     turn: tuple[str, list[tuple[str, str, str]], list[Fragment]],
 ) -> None:
-    """Rule W7: however a provider cuts its calls, the same calls come out, in order."""
+    """Rule W7: the same calls come out in order, however a provider cuts them."""
     style, sent, fragments = turn
     events = run(*fragments)
     check_order(events)
@@ -963,7 +960,7 @@ anything = st.builds(
 @given(st.lists(anything, max_size=12), st.integers(0, 20))
 @example([Fragment(0, None, None, '{"x":1}'), Fragment(0, "b", None, '{"x":1}')], 5)
 def test_no_sequence_breaks_it(fragments: list[Fragment], kept: int) -> None:
-    """Rule W7: whatever comes, calls have one start, one end, an id of their own and their pieces."""
+    """Rule W7: in any sequence, each call has one start, one end, its own id and its own pieces."""
     assembled = ToolCallAssembler(DECLARED, is_hidden=lambda name: name == "time", kept_bytes=kept)
     events: list[TurnEvent] = []
     for fragment in fragments:
@@ -974,7 +971,7 @@ def test_no_sequence_breaks_it(fragments: list[Fragment], kept: int) -> None:
 
 
 def test_minted_ids() -> None:
-    """A minted id has the shape of OpenAI's and is never the same."""
+    """A minted id has OpenAI's format and is always new."""
     ids = {mint_call_id() for _ in range(200)}
     assert len(ids) == 200
     assert all(MINTED.fullmatch(call_id) for call_id in ids)
@@ -998,7 +995,7 @@ def test_is_object(text: str, known: bool) -> None:
 
 
 def test_an_object_of_too_many_values_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule W7: arguments of more values than any call has are not parsed, one long text is."""
+    """Rule W7: an object with too many values is refused; a long text in it is allowed."""
     monkeypatch.setattr(assembler, "_MOST_VALUES", 40)
     assert is_object('{"a":[' + "1," * 10 + "1]}")
     assert not is_object('{"a":[' + "1," * 60 + "1]}")
@@ -1006,14 +1003,14 @@ def test_an_object_of_too_many_values_is_none(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_python_alone_reads_is_no_object() -> None:
-    """Rule W7: NaN and half characters are not JSON that every reader reads alike."""
+    """Rule W7: NaN and lone surrogates are refused, because not every JSON parser accepts them."""
     assert not is_object('{"a":NaN}')
     assert not is_object('{"a":"\\ud800"}')
     assert not is_object('{"a":"\ud800"}')
 
 
 def test_the_last_word_on_a_name() -> None:
-    """A name is settled until it was told; of a call that nobody began nothing is said."""
+    """A name can be set until the call is announced; for an unknown call nothing happens."""
     calls = ToolCallAssembler(DECLARED)
     assert calls.add(f(0, "call_1", "get")) == []
     assert calls.set_name(0, "get_weather") == [ToolCallStarted(0, "call_1", "get_weather")]

@@ -1,4 +1,4 @@
-"""A request body without what chooses server tools, in every dialect that has a list of tools."""
+"""A request body without the elements that choose server tools, in every dialect."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ each_wire = pytest.mark.parametrize("wire", WIRES)
 
 
 def less(wire: str, **fields: Any) -> dict[str, Any]:
-    """What stays of a request."""
+    """Return the request without the elements that choose server tools."""
     payload = {**ASK[wire], **fields}
     port = WIRES[wire]
     raw, asked = port.without_chosen(json.dumps(payload).encode(), port.parse(payload), SHOWN)
@@ -46,7 +46,7 @@ def less(wire: str, **fields: Any) -> dict[str, Any]:
 
 @each_wire
 def test_only_what_is_ours_goes(wire: str) -> None:
-    """All else keeps its bytes, with its spaces."""
+    """The proxy removes only elements that choose server tools; other bytes and their spaces stay."""
     port = WIRES[wire]
     rest = json.dumps(ASK[wire])[1:-1]
     raw = f'{{"tools": [{json.dumps(ENTRY)}, {{"x":  1}}, {{"type": "toolrelay:core__t"}}], {rest}}}'.encode()
@@ -57,12 +57,12 @@ def test_only_what_is_ours_goes(wire: str) -> None:
 
 @each_wire
 def test_a_list_without_elements_goes(wire: str) -> None:
-    """Some servers refuse one that is empty."""
+    """The proxy removes an empty list of tools, because some servers refuse it."""
     assert less(wire, tools=[ENTRY]) == ASK[wire]
 
 
 def test_a_forced_server_of_responses() -> None:
-    """It is any of its tools, or the one that is named."""
+    """A forced server becomes a required choice among its tools, or its named tool."""
     forced = {"type": "mcp", "server_label": "docs"}
     named = [{"type": "function", "name": tool.id} for tool in (LIST, READ)]
     choice = less("responses", tools=[ENTRY], tool_choice=forced)["tool_choice"]
@@ -72,7 +72,7 @@ def test_a_forced_server_of_responses() -> None:
 
 
 def test_a_server_among_allowed_tools() -> None:
-    """Its tools take its place; a vendor's server stays."""
+    """Its tools replace a server among the allowed tools; a vendor's server stays."""
     mine, theirs = {"type": "function", "name": "mine"}, {"type": "mcp", "server_label": "deep"}
     allowed = {
         "type": "allowed_tools",
@@ -87,7 +87,7 @@ def test_a_server_among_allowed_tools() -> None:
 
 
 def test_a_forced_tool_of_chat() -> None:
-    """A single tool is forced by its type."""
+    """A choice that forces one server tool, or a server, becomes a choice of functions."""
     single = {"type": "toolrelay:core__t"}
     choice = less("chat", tools=[single], tool_choice=single)["tool_choice"]
     assert choice == {"type": "function", "function": {"name": "core__t"}}
@@ -104,7 +104,7 @@ def test_a_forced_tool_of_chat() -> None:
     ],
 )
 def test_a_forced_tool_that_was_not_chosen(choice: dict[str, Any], param: str) -> None:
-    """Rule E1: the field is named."""
+    """Rule E1: the proxy refuses a forced tool that was not chosen, and names the field."""
     with pytest.raises(RequestError) as caught:
         less("responses", tools=[ENTRY], tool_choice=choice)
     assert caught.value.param == param
@@ -112,11 +112,11 @@ def test_a_forced_tool_that_was_not_chosen(choice: dict[str, Any], param: str) -
 
 @pytest.mark.parametrize("choice", ["auto", "required", None, {"type": "function", "name": "mine"}])
 def test_any_other_choice_stays(choice: Any) -> None:
-    """It is the client's."""
+    """The proxy does not change a choice that names no server tool."""
     assert less("responses", tools=[ENTRY], tool_choice=choice)["tool_choice"] == choice
 
 
 def test_a_choice_of_nothing_goes_with_the_last_tool() -> None:
-    """Providers refuse a choice where there are no tools."""
+    """The proxy removes the choice with the last tool, since providers refuse a choice without tools."""
     assert "tool_choice" not in less("chat", tools=[ENTRY], tool_choice="none", parallel_tool_calls=False)
     assert "tool_choice" not in less("anthropic", tools=[ENTRY], tool_choice={"type": "none"})

@@ -1,4 +1,4 @@
-"""Citations that an encoder writes are those that the reader of its dialect reads."""
+"""Citations that an encoder writes and the reader of its dialect reads again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ PIECES = st.lists(
 
 
 def turn_of(pieces: Sequence[tuple[str, bool]]) -> tuple[list[TurnEvent], list[CitationAdded]]:
-    """A turn that says these pieces, each cited or not; and its citations."""
+    """Return a turn with these pieces of text, each cited or not, and its citations."""
     events: list[TurnEvent] = [TurnStarted("up_1", "m")]
     citations = []
     start = 0
@@ -43,27 +43,27 @@ def turn_of(pieces: Sequence[tuple[str, bool]]) -> tuple[list[TurnEvent], list[C
 
 
 def encoder(name: str) -> Any:
-    """What writes a turn of the dialect."""
+    """Return the encoder of the dialect."""
     wire, body = WIRES[name]
     return wire.encoder(wire.parse(body))
 
 
 def citations_of(events: Sequence[TurnEvent]) -> list[CitationAdded]:
-    """The citations of a turn, less their sources' own words."""
+    """Return the citations of a turn."""
     return [event for event in events if isinstance(event, CitationAdded)]
 
 
 @each_wire
 @given(PIECES, st.sets(st.integers(1, 5000)))
 def test_a_stream_has_them(name: str, pieces: Sequence[tuple[str, bool]], cuts: set[int]) -> None:
-    """They are the same in whatever pieces the bytes come, and the text is whole."""
+    """A stream keeps all citations and the complete text, however its bytes are cut."""
     events, citations = turn_of(pieces)
     raw = b"".join(frame.raw for frame in encoded(encoder(name), [Frame(b"x", {}, (one,)) for one in events]))
     again = read_again(WIRES[name][0], cut(raw, cuts))
     assert "".join(e.text for e in again if isinstance(e, TextDelta)) == "".join(text for text, _ in pieces)
     read = citations_of(again)
     if name == "anthropic":
-        # There they belong to the block that is open, which may have begun sooner.
+        # In Messages a citation belongs to the open block, which may have begun earlier.
         assert [(one.url, one.title, one.end) for one in read] == [
             (one.url, one.title, one.end) for one in citations
         ]
@@ -75,7 +75,7 @@ def test_a_stream_has_them(name: str, pieces: Sequence[tuple[str, bool]], cuts: 
 @each_wire
 @given(PIECES)
 def test_a_reply_has_them(name: str, pieces: Sequence[tuple[str, bool]]) -> None:
-    """In a reply all three dialects say of what text they are the sources."""
+    """A reply keeps all citations with the text that they belong to, in all three dialects."""
     events, citations = turn_of(pieces)
     wire = WIRES[name][0]
     made = encoder(name).encode_reply(Frame(b"x", {}, tuple(events)))
@@ -87,7 +87,7 @@ def test_a_reply_has_them(name: str, pieces: Sequence[tuple[str, bool]]) -> None
 @each_wire
 @pytest.mark.parametrize("whole", [True, False])
 def test_one_without_an_address_is_left_out(name: str, whole: bool) -> None:
-    """No dialect has a form for the files of another's provider."""
+    """The encoder leaves out and reports a citation without a URL, such as one of a provider's file."""
     events = (TurnStarted("1", "m"), TextDelta("a"), CitationAdded(0, 1, ""), TurnFinished("stop"))
     one = encoder(name)
     if whole:
@@ -100,7 +100,7 @@ def test_one_without_an_address_is_left_out(name: str, whole: bool) -> None:
 
 @each_wire
 def test_one_before_its_text_waits(name: str) -> None:
-    """Some gateways tell what they have found before the model says anything."""
+    """A citation that comes before any text waits for the text, as some gateways send it first."""
     events = (
         TurnStarted("1", "m"),
         CitationAdded(0, 0, "https://example.com/a"),
@@ -115,7 +115,7 @@ def test_one_before_its_text_waits(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["responses", "anthropic"])
 def test_one_without_any_text_is_left_out(name: str) -> None:
-    """There is no place for it, which is said."""
+    """In a turn without text there is no place for a citation: the encoder leaves it out and reports it."""
     events = (TurnStarted("1", "m"), CitationAdded(0, 0, "https://example.com/a"), TurnFinished("stop"))
     one = encoder(name)
     encoded(one, [Frame(b"x", {}, events)])
@@ -126,7 +126,7 @@ def test_one_without_any_text_is_left_out(name: str) -> None:
 
 
 def test_ollama_has_no_form_for_them() -> None:
-    """Its client is told nothing, and the record everything."""
+    """Ollama's dialect has no citations, so the encoder leaves them out and reports it."""
     wire = OllamaWire()
     one = wire.encoder(wire.parse({"model": "m", "messages": []}))
     events, _ = turn_of([("a", True)])
@@ -137,13 +137,13 @@ def test_ollama_has_no_form_for_them() -> None:
 
 @pytest.mark.parametrize("odd", [None, 7, "x", [7], [None], [{}], [{"url_citation": 7}], [{"url": 7}]])
 def test_odd_annotations(odd: Any) -> None:
-    """Rule W1: what a gateway makes of them is let through."""
+    """Rule W1: annotations of an unknown form do not raise an error and stay unchanged."""
     assert all(one.url == "" for one in read_annotations(odd))
     assert with_moved_indices(odd, 5) == odd
 
 
 def test_places_that_are_none() -> None:
-    """Indices that bound no text, as OpenRouter sends them, are not made up."""
+    """Indices of 0 and 0, which OpenRouter sends, stay an empty range; the proxy does not invent one."""
     said = {"url": "https://example.com/a", "start_index": 0, "end_index": 0}
     (one,) = read_annotations([{"type": "url_citation", "url_citation": said}], base=9)
     assert (one.start, one.end) == (0, 0)

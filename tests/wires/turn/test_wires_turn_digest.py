@@ -1,4 +1,4 @@
-"""Keys of conversations stand in records, so that they are the same in each version."""
+"""Conversation keys, which are stored in records and must not change between versions."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from proxy.wires.turn.digest import canonical_arguments, conversation_digest, se
 
 
 def test_a_digest_stays_the_same() -> None:
-    """Words that no encoding takes, and empty ones, give the key that an earlier version wrote."""
+    """A lone surrogate and an empty text give the same key as in earlier versions."""
     assert (
         conversation_digest(["chat", "key:a", "é\ud800", ""], b"\x00" * 32)
         == "2d0e7e1f66032032607b1f04fa8c63b0404f88e0fbebb536"
@@ -18,7 +18,7 @@ def test_a_digest_stays_the_same() -> None:
 
 
 def test_keys_of_a_conversation_stay_the_same() -> None:
-    """Rule R4: what an earlier version kept of a conversation is found by this one."""
+    """Rule R4: a Chat request gives the same keys as in earlier versions."""
     function = {"name": "f", "arguments": '{"b": 1, "a": 2}'}
     messages = [
         {"role": "system", "content": "s"},
@@ -40,7 +40,7 @@ def test_keys_of_a_conversation_stay_the_same() -> None:
 
 
 def test_keys_of_a_list_of_items_stay_the_same() -> None:
-    """Rule R4: the same on Responses, with what the model is told beside its input."""
+    """Rule R4: a Responses request gives the same keys as in earlier versions."""
     items = [{"role": "user", "content": "hi"}, {"type": "reasoning", "id": "rs_1", "summary": []}]
     request = parse_responses_request(
         {"model": "m", "instructions": "Be brief.", "input": items, "user": "u"}
@@ -68,7 +68,7 @@ TOLD: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("change", CHANGED)
 def test_whom_a_request_is_for_and_of_which_model_is_in_both_keys(change: str) -> None:
-    """Rule R4: people named in the body, and the model, are part of what must fit, on both wires."""
+    """Rule R4: another user or model in the body changes both keys, on both wires."""
     asked: dict[str, Any] = {"model": "m", "user": "ann", "messages": [], "input": []}
     for parse in (parse_chat_request, parse_responses_request):
         one, other = parse(asked), parse(asked | CHANGED[change])
@@ -78,7 +78,7 @@ def test_whom_a_request_is_for_and_of_which_model_is_in_both_keys(change: str) -
 
 @pytest.mark.parametrize("change", TOLD)
 def test_what_a_model_is_told_is_in_both_keys(change: str) -> None:
-    """Rule R4: instructions count as a system message does, also behind a response that is gone on from."""
+    """Rule R4: other instructions, another prompt or another previous response change both keys."""
     asked: dict[str, Any] = {
         "model": "m", "instructions": "Be brief.", "previous_response_id": "resp_1", "input": []
     }  # fmt: skip
@@ -88,7 +88,7 @@ def test_what_a_model_is_told_is_in_both_keys(change: str) -> None:
 
 
 def test_nobody_is_named_in_several_ways() -> None:
-    """A field that is null, blank or missing names nobody."""
+    """A user field that is null, empty or missing gives the same empty key."""
     bodies: list[dict[str, Any]] = [{}, {"user": None}, {"user": ""}, {"user": "", "safety_identifier": None}]
     assert [user_key(body) for body in bodies] == [""] * 4
     assert user_key({"user": "ann"}) != user_key({"safety_identifier": "ann"})
@@ -108,7 +108,7 @@ def test_nobody_is_named_in_several_ways() -> None:
     ],
 )
 def test_arguments_that_differ_are_told_apart(one: str, other: str) -> None:
-    """Rule R4: no number, key or letter is lost where arguments are read and written anew."""
+    """Rule R4: the canonical form keeps every difference of numbers, keys and letters."""
     assert canonical_arguments(one) != canonical_arguments(other)
 
 
@@ -124,12 +124,12 @@ def test_arguments_that_differ_are_told_apart(one: str, other: str) -> None:
     ],
 )
 def test_arguments_written_in_another_way_are_the_same(one: str, other: str) -> None:
-    """Spaces, order and escapes are the library's, not the conversation's; digits in a text are text."""
+    """Spaces, order, escapes and exponents do not change the canonical form; digits in a text are text."""
     assert canonical_arguments(one) == canonical_arguments(other)
 
 
 def test_what_is_no_object_goes_back_as_an_empty_one() -> None:
-    """Rule W8: arguments as the upstream gets them, for a comparison with what it got."""
+    """Rule W8: arguments that are not an object are compared as the ``{}`` that the upstream got."""
     assert [sent_arguments(text) for text in ("{", "[1]", "", None, "{}", ' {"a": 1}')] == [
         "{}", "{}", "{}", "{}", "{}", '{"a":1}'
     ]  # fmt: skip

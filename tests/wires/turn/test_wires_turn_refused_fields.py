@@ -1,4 +1,4 @@
-"""Which field an upstream's words refuse, and what of a history is sent without it."""
+"""Fields that an upstream's error message refuses, and the history that is sent without them."""
 
 import json
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ RESULT = {"role": "tool", "tool_call_id": "c1", "content": "noon"}
 
 
 def by_model(message: Mapping[str, Any]) -> bool:
-    """Whether an assistant said it."""
+    """Return whether the message is the model's."""
     return bool(message["role"] == "assistant")
 
 
 def learned(said: str) -> frozenset[str]:
-    """What these words teach of a history whose second message is ours."""
+    """Return the fields that the proxy learns; the second message of the history is its own."""
     messages = [orjson.dumps(each) for each in (USER, OURS, RESULT)]
     fields = RefusedFields("messages", MESSAGE_FIELDS, by_model)
     assert fields.learn(said, messages, messages[:1]) is bool(fields.learned)
@@ -45,26 +45,26 @@ def learned(said: str) -> frozenset[str]:
         ("Additional properties are not allowed ('reasoning' was unexpected) - 'messages.1'", {"reasoning"}),
         ("Unknown name \"reasoning\" at 'messages[1]': Cannot find field.", {"reasoning"}),
         ("Extra inputs are not permitted, field: 'messages[1].reasoning', value: 'r'", {"reasoning"}),
-        # About another message, or about the request.
+        # These are about another message, or about the request.
         ("('messages.0' : property 'reasoning' is unsupported)", set()),
         ("Unknown parameter: 'reasoning_effort'.", set()),
-        # Not a refusal, or of what cannot be left out.
+        # These are not refusals, or refuse a field that cannot be left out.
         ("The `reasoning_content` in the thinking mode must be passed back to the API.", set()),
         ("messages.1: property 'tool_calls' is unsupported", set()),
         ("messages.1.content: Extra inputs are not permitted", set()),
-        # A name that is only a word of the text, or far from the refusal.
+        # Here the name is only a word of the text, or far from the refusal.
         ("This reasoning is not supported by messages.1", set()),
         ("Unknown thing. " + "x " * 200 + "'reasoning'", set()),
         ("", set()),
     ],
 )  # fmt: skip
 def test_what_words_refuse(said: str, names: set[str]) -> None:
-    """Only a field of our own message that stands there as a field, beside words of refusal."""
+    """The proxy learns only a field that is in its own message and that the error message clearly refuses."""
     assert learned(said) == names
 
 
 def body_with_restored() -> ChatBody:
-    """A request whose second message stands for hidden turns of ours, and whose fourth is the client's."""
+    """A request whose second message stands for the proxy's hidden turns; the fourth is the client's."""
     shown = {"role": "assistant", "content": "It is noon."}
     theirs = {"role": "assistant", "content": "x", "reasoning": "theirs"}
     raw = {"model": "m", "messages": [USER, shown, USER, theirs, USER]}
@@ -78,7 +78,7 @@ def body_with_restored() -> ChatBody:
 
 
 def test_restored_turns_are_sent_without_it() -> None:
-    """What came back of earlier requests is ours, too; the client's own message stays as it is."""
+    """Restored turns are sent without the refused field; the client's own message stays unchanged."""
     editor = body_with_restored()
     before = json.loads(editor.render())["messages"]
     assert [m.get("reasoning") for m in before if m["role"] == "assistant"] == ["r", "r2", "theirs"]
@@ -93,7 +93,7 @@ def test_restored_turns_are_sent_without_it() -> None:
 
 
 def test_the_record_keeps_what_is_not_sent() -> None:
-    """Another upstream may want it: what is held for later has the field."""
+    """A held turn keeps a field that is not sent, because another upstream may need it."""
     editor = body_with_restored()
     editor.leave_out_fields({"reasoning"})
     editor.append_turn(orjson.dumps(OURS), [orjson.dumps(RESULT)])
@@ -104,7 +104,7 @@ def test_the_record_keeps_what_is_not_sent() -> None:
 
 
 def test_one_request_is_tried_again_four_times_at_most() -> None:
-    """An upstream that finds fault with everything is not asked for ever."""
+    """The proxy retries a request without refused fields at most four times."""
     message = {"role": "assistant", "content": "x", **{f"f{n}": n for n in range(9)}}
     fields = RefusedFields("messages", MESSAGE_FIELDS, by_model)
     tried = [fields.learn(f"Unknown parameter: 'f{n}'", [orjson.dumps(message)], []) for n in range(9)]

@@ -1,4 +1,4 @@
-"""Images of tool results: what goes along, and what words stand for."""
+"""Images of tool results: which ones are sent, and when a note replaces them."""
 
 from proxy.events import ResultImage
 from proxy.wires.turn.result_images import ImageBudget, choose_images
@@ -9,7 +9,7 @@ def _image(size: int) -> ResultImage:
 
 
 def test_images_go_along_while_there_is_room() -> None:
-    """A large image that does not fit takes no room from a small one behind it."""
+    """A large image that does not fit leaves the budget to a smaller one after it."""
     room = ImageBudget(100)
     images = [_image(60), _image(50), _image(40)]
     text, passed = choose_images("said", images, lambda image: room.take(len(image.url)))
@@ -20,13 +20,13 @@ def test_images_go_along_while_there_is_room() -> None:
 
 
 def test_a_result_without_images_keeps_its_text() -> None:
-    """The text is not touched, even where it is empty."""
+    """The text of a result without images stays unchanged, even if it is empty."""
     assert choose_images("", [], lambda image: True) == ("", [])
     assert choose_images("a\n\nb", [], lambda image: True) == ("a\n\nb", [])
 
 
 def test_a_refusal_of_one_image_says_nothing_of_others() -> None:
-    """Only a refusal of images as such is remembered of an upstream; the code counts as words, too."""
+    """The proxy remembers only a refusal of all images; it looks at the message and the code."""
     for message, code, refused in (
         ("this model does not support images", None, True),
         ("could not process image", None, False),

@@ -1,4 +1,4 @@
-"""Texts that follow each other are one, and what that costs grows with their length alone."""
+"""Consecutive texts are joined, in time and memory that grow only linearly with their length."""
 
 import itertools
 import tracemalloc
@@ -19,12 +19,12 @@ from proxy.wires.responses import ResponsesWire
 from proxy.wires.turn.texts import joined_texts
 
 MANY = 19_000
-"""Parts of a long request."""
+"""The number of parts of a long request."""
 
 
 @given(st.lists(st.one_of(st.text(max_size=3), st.integers())))
 def test_strings_that_follow_each_other_are_joined(parts: list[str | int]) -> None:
-    """Nothing is lost or moved, and no two strings are neighbours."""
+    """Joining loses and moves nothing, and leaves no two strings next to each other."""
     joined = joined_texts(parts)
     assert not any(isinstance(a, str) and isinstance(b, str) for a, b in itertools.pairwise(joined))
     assert "".join(part for part in joined if isinstance(part, str)) == "".join(
@@ -36,22 +36,22 @@ def test_strings_that_follow_each_other_are_joined(parts: list[str | int]) -> No
 
 
 def text(kind: str) -> dict[str, Any]:
-    """A part of a content."""
+    """Return a part of a content."""
     return {"type": kind, "text": "x" * 300}
 
 
 def anthropic_body(many: int) -> dict[str, Any]:
-    """A message of many parts."""
+    """Return a message with many parts."""
     return {"max_tokens": 5, "messages": [{"role": "user", "content": [text("text")] * many}]}
 
 
 def responses_body(many: int) -> dict[str, Any]:
-    """An answer of many parts that is sent back."""
+    """Return a request that sends back an answer with many parts."""
     return {"input": [{"role": "assistant", "content": [text("output_text")] * 2 * many}]}
 
 
 def ollama_body(many: int) -> dict[str, Any]:
-    """As many results as calls."""
+    """Return a history with many calls and a result for each."""
     calls = [{"function": {"name": "f", "arguments": {}}}] * many
     results = [{"role": "tool", "tool_name": "f", "content": "x"}] * many
     return {"messages": [{"role": "assistant", "tool_calls": calls}, *results]}
@@ -64,7 +64,7 @@ def ollama_body(many: int) -> dict[str, Any]:
     ids=["anthropic", "responses", "ollama"],
 )
 def test_a_long_request_is_compared_soon(wire: ClientPort, body_of: Callable[[int], dict[str, Any]]) -> None:
-    """What it takes grows with the length: with its square, eight times the length took 64 times as long."""
+    """The time for a long request does not grow with the square of its length."""
 
     def taken(many: int) -> float:
         body = body_of(many)
@@ -78,7 +78,7 @@ def test_a_long_request_is_compared_soon(wire: ClientPort, body_of: Callable[[in
 
 
 def test_a_long_thought_is_written_soon() -> None:
-    """A piece is written without a copy of the text before it."""
+    """The encoder writes a piece of a long thought without copying the text before it."""
     encoder = AnthropicTurnEncoder("m")
     frame = Frame(b"x", {}, (ReasoningDelta("hello world "),))
     for _ in range(2000):
@@ -93,5 +93,5 @@ def test_a_long_thought_is_written_soon() -> None:
             grown.append(tracemalloc.get_traced_memory()[1] - before)
     finally:
         tracemalloc.stop()
-    # The list of pieces is made longer now and then.
+    # Python now and then reallocates the list of pieces, so only the minimum counts.
     assert min(grown) < len("hello world ") * 2000 / 2

@@ -1,4 +1,4 @@
-"""Usage in the names of each wire, and what two reports of one message come to."""
+"""Usage in the field names of each wire, and two usage reports of one message."""
 
 from typing import Any
 
@@ -26,24 +26,24 @@ CACHED = {
     ],
 )  # fmt: skip
 def test_usage_is_read_in_the_names_of_each_wire(native: dict[str, Any], counts: tuple[int, ...]) -> None:
-    """Messages leaves out of its input what was cached; the others count it in."""
+    """Input tokens include cached ones, which Messages alone reports separately."""
     usage = read_usage(native)
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens, usage.cached_tokens) == counts
 
 
 def test_usage_of_messages_has_a_sum() -> None:
-    """Also where nothing is said of a cache."""
+    """Usage of Messages has a total, even without cache counts."""
     assert messages_usage({"input_tokens": 3, "output_tokens": 4}).total_tokens == 7
 
 
 def test_a_later_report_has_the_last_word_where_it_has_one() -> None:
-    """A field that it leaves out, or says nothing of, stays."""
+    """A later report replaces a field, unless it lacks the field or has null there."""
     later = {"output_tokens": 9, "input_tokens": None}
     assert merge_usage(CACHED, later) == {**CACHED, "output_tokens": 9}
 
 
 def test_usage_stands_in_a_message() -> None:
-    """The first event of Messages has it there."""
+    """The proxy finds usage inside the message of Messages' first event."""
     found = usage_of({"type": "message_start", "message": {"usage": CACHED}})
     assert found is not None
     assert found.cached_tokens == 100

@@ -1,4 +1,4 @@
-"""One turn of the model, read as it arrives."""
+"""Reading one turn of the model as it arrives."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.both_loops
 
 
 class _Frames:
-    """Reader, writer and run of a composed turn: a piece is an event, and its first one the turn's reason."""
+    """Reader, writer and run of a composed turn: each chunk is one event, the first has the finish reason."""
 
     composing = True
     fault = None
@@ -51,7 +51,7 @@ class _Frames:
 
 
 class _AtTheLastMoment:
-    """Brings the end mark in the turn of the loop in which the wait for it is over."""
+    """Sends the end mark in the iteration of the event loop in which the wait for it ends."""
 
     def push(self, sink: Sink) -> Awaitable[None]:
         return self._late(sink)
@@ -64,7 +64,7 @@ class _AtTheLastMoment:
 
 
 async def test_an_end_mark_at_the_last_moment_goes_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes as the wait after the reason ends is sent like all that came before it."""
+    """The client gets an end mark that arrives just as the wait after the finish reason ends."""
     monkeypatch.setattr("proxy.relay.run.turn.stream._AFTER_REASON_S", 0.01)
     frames: Any = _Frames()
     state: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""The stream of one turn before a client that takes its time."""
+"""The stream of one turn to a client that reads slowly."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -30,7 +30,7 @@ ASK: dict[str, Any] = {
 
 
 class SlowClient:
-    """Takes each piece, and makes whoever sends wait."""
+    """Takes each piece of data, and makes the sender wait."""
 
     started = True
 
@@ -44,24 +44,24 @@ class SlowClient:
         return asyncio.sleep(self._takes_s)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no data waits here."""
 
 
 class Chunks(PulledResponse):
-    """An upstream's pieces, all of them here."""
+    """A response of an upstream whose chunks are all there at once."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = pieces
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The pieces."""
+        """Yield the chunks."""
         for piece in self._pieces:
             yield piece
 
 
 @pytest.mark.parametrize("many", [1, 200], ids=["in pieces", "in a burst"])
 async def test_a_slow_client_costs_no_usage(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
-    """Rule W4: the time in which a client does not read is not taken off the upstream's last words."""
+    """Rule W4: usage is read even if the client takes longer than the wait after the finish reason."""
     monkeypatch.setattr(turn_stream, "_AFTER_REASON_S", 0.05)
     wire = ChatWire()
     request = wire.parse(ASK)
@@ -69,7 +69,7 @@ async def test_a_slow_client_costs_no_usage(monkeypatch: pytest.MonkeyPatch, man
     access = ToolAccess(Offer(), policy, catalog.select(policy), RunLedger())
     tools = ToolState(access, cast("RunContext", None), sealed=False)
     writer = wire.writer(request, ClientView("m", tools.is_hidden))
-    writer.turn_ended("hidden")  # From here on it composes.
+    writer.turn_ended("hidden")  # From here on the writer composes.
     run = Run(RunSettings(), is_hidden=tools.is_hidden, clock=lambda: 0.0)
     run.start()
     client = SlowClient(0.3)

@@ -1,4 +1,4 @@
-"""Heads that came before: with them and without them a proxy does the same, and it forgets them in time."""
+"""Known heads: the proxy does the same with and without this cache of heads, and forgets heads in time."""
 
 import asyncio
 import gc
@@ -81,11 +81,11 @@ HEADS = (
     b"GET /v1/models HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
     b"no request\r\n\r\n",
 )
-"""Heads as they may be sent; the same as ``%d`` says how long a body is."""
+"""Heads that clients may send; ``%d`` stands for the length of the body."""
 
 
 class Line(asyncio.Transport):
-    """A client's end of a connection, as the server sees it."""
+    """The transport to a client, as the server sees it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,13 +122,13 @@ class Line(asyncio.Transport):
 
 
 async def turn() -> None:
-    """Let everything be done that does not wait for more bytes."""
+    """Let every task run until it waits for more bytes."""
     for _ in range(12):
         await asyncio.sleep(0)
 
 
 class AccessMiddleware:
-    """A server whose reads a test makes; ``seen`` is what its handler was given, in order."""
+    """A server whose reads the test makes; ``seen`` has the requests that its handler got, in order."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
@@ -157,7 +157,7 @@ class AccessMiddleware:
 
     @asynccontextmanager
     async def connected(self) -> Any:
-        """A connection that waits for its first request."""
+        """Open a connection that waits for its first request."""
         line = Line()
         assert self.runner.server is not None
         connection = self.runner.server()
@@ -172,7 +172,7 @@ class AccessMiddleware:
             await turn()
 
     async def read(self, line: Line, data: bytes, *, settle: bool = True) -> None:
-        """One read of the connection's."""
+        """Give the connection the bytes of one read."""
         if line.connection is not None:
             line.connection.data_received(data)
             if settle:
@@ -181,7 +181,7 @@ class AccessMiddleware:
 
 @asynccontextmanager
 async def edge() -> Any:
-    """An edge before a handler that reads bodies in three ways."""
+    """Run a server whose handler reads bodies in three ways."""
     server = AccessMiddleware()
     await server.runner.setup()
     try:
@@ -191,7 +191,7 @@ async def edge() -> Any:
 
 
 class Unknowing(KnownHeads):
-    """Knows nothing, whatever it is told."""
+    """A cache that never knows a head."""
 
     def find(self, key: known_heads.Key) -> None:
         return None
@@ -200,9 +200,9 @@ class Unknowing(KnownHeads):
 async def said_to(
     known: Callable[[], KnownHeads], warm: Sequence[bytes], reads: Sequence[tuple[bytes, bool]]
 ) -> tuple[Any, ...]:
-    """What a server makes of some reads of one connection, and how its client sees that.
+    """Return what a server makes of the reads of one connection, its answers, and whether it closed it.
 
-    Before them each of ``warm`` has come over connections of its own.
+    Before the reads, each of ``warm`` comes over connections of its own.
     """
     async with edge() as server:
         server.runner.server._known = server.known = known()
@@ -221,13 +221,13 @@ async def said_to(
 
 
 def written(head: bytes, size: int) -> bytes:
-    """A head that says so many bytes."""
+    """Return a head with this length of the body."""
     return head.replace(b"%d", b"%d" % size)
 
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """A request that is nearly always in order, with a body as long as its head says or not quite."""
+    """Draw a request, usually a valid one, whose body is as long as its head says or nearly so."""
     head = draw(st.sampled_from(HEADS[:4]) | st.sampled_from(HEADS))
     size = draw(st.sampled_from([0, 1, 5, 7, 12, 200, LIMIT, LIMIT + 1]))
     body = draw(
@@ -240,7 +240,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def reads(draw: st.DrawFn) -> list[tuple[bytes, bool]]:
-    """Requests as the reads in which they come: one each, or cut and joined at any place."""
+    """Draw the reads in which requests come: one read for each, or cut and joined at any place."""
     several = draw(st.lists(messages(), min_size=1, max_size=6))
     how = draw(st.sampled_from(["each", "head apart", "cut"]))
     if how == "each":
@@ -275,7 +275,7 @@ def _apart(one: bytes) -> Iterator[bytes]:
 @example([(written(NEW, 5) + b"hello", True), (written(PLAIN, 5) + b"hello" + PARTIAL, True)])
 @example([(written(PLAIN, 5) + b"hello", False), (written(PLAIN, 5) + b"hello", False)])
 def test_known_heads_change_nothing(sent: list[tuple[bytes, bool]]) -> None:
-    """Rule E1: for any requests in any reads the same are served, with the same answers and the same end."""
+    """Rule E1: with and without known heads, any reads give the same requests, the same answers and end."""
     warm = [written(head, 5) + b"hello" for head in HEADS]
 
     async def both() -> None:
@@ -288,14 +288,14 @@ def test_known_heads_change_nothing(sent: list[tuple[bytes, bool]]) -> None:
 @pytest.mark.parametrize("head", [PLAIN, LOW, UPLOAD, EARLY])
 @pytest.mark.parametrize("apart", [False, True])
 async def test_a_head_is_read_once_for_all(head: bytes, apart: bool) -> None:
-    """From its third time on no parser sees a head, on whatever connection and however long its body is."""
+    """From its third time on no parser sees a head, on any connection and with any length of its body."""
     async with edge() as server:
         for size in (5, 7):
             async with server.connected() as line:
                 await server.read(line, written(head, size) + b"x" * size)
         server.seen.clear()
         async with server.connected() as line:
-            line.connection._parser = None  # Who asks it anything fails.
+            line.connection._parser = None  # Any use of the parser fails.
             for size in (1, 12, 4000):
                 body = b"y" * size
                 for piece in (written(head, size), body) if apart else (written(head, size) + body,):
@@ -306,7 +306,7 @@ async def test_a_head_is_read_once_for_all(head: bytes, apart: bool) -> None:
 
 @pytest.mark.parametrize("head", HEADS[4:])
 async def test_what_is_more_than_a_head_and_a_length_is_never_known(head: bytes) -> None:
-    """Rule E1: heads that readers could take for different ones always go through the parser."""
+    """Rule E1: a head that two readers could take for different ones always goes through the parser."""
     known = (
         HEADS[4], HEADS[5], PLAIN.replace(b"X-End: e", b"X-End: Content-Length: 9"),
         PLAIN.replace(b"Content-Length: %d", b"X: Content-Length: %d"), b"\r\n" + PLAIN,
@@ -323,7 +323,7 @@ async def test_what_is_more_than_a_head_and_a_length_is_never_known(head: bytes)
 
 
 def test_the_end_of_a_head_is_beyond_doubt() -> None:
-    """A blank line, and nothing before it that any reader takes for one."""
+    """A head ends at a blank line, and is not known if anything before it could be taken for one."""
     assert known_heads.ends_once(PLAIN)
     for end in (b"\n\n", b"\r\n\n", b"\n\r\n", b"\r\r", b"\r\n\r\n"):
         assert not known_heads.ends_once(PLAIN.replace(b"\r\nX-End", end + b"X-End"))
@@ -331,7 +331,7 @@ def test_the_end_of_a_head_is_beyond_doubt() -> None:
 
 @given(st.sampled_from([PLAIN, LOW]), st.integers(0, 10**9), st.binary(max_size=20))
 def test_two_heads_share_a_key_only_where_their_digits_differ(head: bytes, size: int, body: bytes) -> None:
-    """What was cut out stands between the key's halves, and nowhere else."""
+    """The key of a head is the head without the digits of its length, which stand between its halves."""
     whole_head = written(head, size)
     cut = head_cut(whole_head + body)
     if size == 0 or size >= 10**8:
@@ -344,7 +344,7 @@ def test_two_heads_share_a_key_only_where_their_digits_differ(head: bytes, size:
 
 
 async def test_what_is_known_is_bounded() -> None:
-    """Rule S1: who sends many heads has the oldest forgotten, and of each one form is kept."""
+    """Rule S1: the cache forgets the oldest of many heads, and keeps only one form of each."""
     async with edge() as server:
         for number in range(3 * known_heads.MOST_HEADS):
             async with server.connected() as line:
@@ -353,12 +353,12 @@ async def test_what_is_known_is_bounded() -> None:
                 assert len(server.known) <= 2 * known_heads.MOST_HEADS
         assert len(server.known) > known_heads.MOST_HEADS
         assert len(server.known._seen) <= known_heads.MOST_SEEN
-        # What nobody asks for would take as much again.
+        # The raw headers, which nothing reads, would take as much memory again.
         assert {head.message.raw_headers for head in server.known._young.values()} == {()}
 
 
 async def test_credentials_are_gone_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule S1: a key that is sent no more is in no memory after two ages, and no timer runs for nothing."""
+    """Rule S1: a key that is no longer sent leaves the memory after two ages, and then the timer stops."""
     monkeypatch.setattr(known_heads, "AGE_S", 0.05)
     async with edge() as server:
         async with server.connected() as line:
@@ -376,14 +376,14 @@ SENT_ONCE = "sent-to-be-forgotten"
 
 
 def holders() -> list[Head]:
-    """The heads in memory, known or not, that have the key which is to be forgotten."""
+    """Return the heads in memory, known or not, that have the key which is to be forgotten."""
     gc.collect()
     heads = [one for one in gc.get_objects() if type(one) is Head]
     return [head for head in heads if SENT_ONCE in head.headers.get("Authorization", "")]
 
 
 async def test_a_head_that_goes_on_coming_is_not_forgotten() -> None:
-    """What is asked for stays, and what comes once is not kept at all."""
+    """A head that keeps coming stays known, and one that comes once is not kept at all."""
     async with edge() as server:
         for number in range(0, known_heads.MOST_SEEN + 8, 4):
             async with server.connected() as line:
@@ -404,7 +404,7 @@ async def test_a_head_that_goes_on_coming_is_not_forgotten() -> None:
 
 
 async def test_a_connection_whose_heads_all_differ_is_left_alone() -> None:
-    """Who sends an id of its own with each request does not pay for others' heads, nor fills their place."""
+    """A connection whose heads all differ stops looking for known heads, and fills no place of others."""
     async with edge() as server:
         async with server.connected() as line:
             for number in range(20):
@@ -418,7 +418,7 @@ async def test_a_connection_whose_heads_all_differ_is_left_alone() -> None:
 
 
 async def test_long_bodies_cost_a_known_head_nothing() -> None:
-    """Whoever sends the same head again and again with long bodies has it known for the short ones."""
+    """A head that comes again and again with long bodies is known for short bodies, too."""
     async with edge() as server, server.connected() as line:
         long, body = written(UPLOAD, 100_000), b"x" * 100_000
         for _ in range(3 * known_heads.CHANCES):
@@ -430,13 +430,13 @@ async def test_long_bodies_cost_a_known_head_nothing() -> None:
         await server.read(line, body)
         server.known._age()
         assert len(server.known) == 1
-        line.connection._parser = None  # Who asks it anything fails.
+        line.connection._parser = None  # Any use of the parser fails.
         await server.read(line, written(UPLOAD, 5) + b"hello")
         assert server.seen[-1][-1] == b"hello"
 
 
 async def test_a_whole_body_is_read_like_any_other() -> None:
-    """What the edge asks of a body, and what aiohttp tells it."""
+    """A body that came with its head has the methods that the server and aiohttp call on any other."""
     body = WholeBody(b"whole")
     assert body.is_eof()
     assert not body.at_eof()
@@ -453,7 +453,7 @@ async def test_a_whole_body_is_read_like_any_other() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/files", "/v1/moderations"])
 async def test_an_upstream_sees_the_same(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request whose head was known goes up with the same bytes, its own length among them."""
+    """The upstream gets the same bytes for a request whose head was known, with that request's own length."""
     headers = {
         "User-Agent": "sdk/1",
         "Accept": "*/*",
@@ -486,7 +486,7 @@ async def test_an_upstream_sees_the_same(path: str, monkeypatch: pytest.MonkeyPa
 
 
 async def test_the_limit_of_bodies_holds_for_known_heads() -> None:
-    """A known head says of each body how long it is, and one that is too long is refused as ever."""
+    """A body that is too long gets a 413, although its head is known from shorter bodies."""
     config = {"max_body_bytes": 2000}
     async with (
         RawUpstream(whole(b'{"ok":true}')) as upstream,
@@ -503,11 +503,11 @@ async def test_the_limit_of_bodies_holds_for_known_heads() -> None:
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ROUNDS = 5
-"""Of the same heads: more than it takes to know them."""
+"""How often a test sends the same heads: more than it takes to know them."""
 
 
 async def answers(proxy: Proxy, *asked: bytes, rounds: int = ROUNDS) -> list[list[Answer]]:
-    """What each round of requests over one connection is answered."""
+    """Send rounds of requests over one connection, and return the answers of each round."""
     found: list[list[Answer]] = []
     async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         for _ in range(rounds):
@@ -519,7 +519,7 @@ async def answers(proxy: Proxy, *asked: bytes, rounds: int = ROUNDS) -> list[lis
 
 
 async def test_a_known_head_lets_in_its_own_caller_alone() -> None:
-    """Rule S1: many callers' requests over one connection are each let in for their own key, or not."""
+    """Rule S1: of many callers' requests over one connection, each is admitted or refused by its own key."""
     async with keyed() as (proxy, upstream):
         asked = [
             proxy.request(ASK, bearer(ALICE)),
@@ -536,7 +536,7 @@ async def test_a_known_head_lets_in_its_own_caller_alone() -> None:
 
 
 async def test_a_revoked_key_is_out_though_its_head_is_known() -> None:
-    """Rule S1: the very next request is refused, on every connection, and a new key is let in."""
+    """Rule S1: the next request with a revoked key is refused on every connection, even with a known head."""
     async with keyed() as (proxy, _):
         store = proxy.services.store
         secret = await made(store)
@@ -559,7 +559,7 @@ async def test_a_revoked_key_is_out_though_its_head_is_known() -> None:
 
 
 async def test_a_known_head_counts_like_any_other() -> None:
-    """Limits, ids and what browsers are told are each request's own."""
+    """Each request with a known head counts against limits, and has its own id and headers for browsers."""
     origin = "https://page.example"
     sections: dict[str, Any] = {"limits": {"requests": ("12/minute",)}, "server": {"cors_origins": (origin,)}}
     async with (
@@ -584,7 +584,7 @@ async def test_a_known_head_counts_like_any_other() -> None:
 
 
 async def test_forwarded_callers_of_known_heads_are_told_apart() -> None:
-    """Rule S1: who brings a provider's key is the same caller each time, and nobody else."""
+    """Rule S1: with forwarded keys, each request with a known head goes up with its own caller's key."""
     async with RawUpstream(whole(b'{"ok":true}')) as upstream:
         async with running(make_config(upstream.url, auth={"mode": "forward"})) as proxy:
             asked = [proxy.request(ASK, bearer(secret)) for secret in ("sk-one", "sk-two")]
@@ -595,7 +595,7 @@ async def test_forwarded_callers_of_known_heads_are_told_apart() -> None:
 
 
 async def test_wishes_of_known_heads_are_their_own() -> None:
-    """What is wrong with a head is wrong each time."""
+    """An invalid header in a known head is refused each time."""
     async with (
         RawUpstream(whole(b'{"ok":true}')) as upstream,
         running(make_config(upstream.url)) as proxy,

@@ -1,4 +1,4 @@
-"""Heads that have begun and are not whole: bounded in bytes and number, and refused in words."""
+"""Incomplete heads: they are bounded in bytes and in number, and the excess gets an error."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 
 @contextlib.asynccontextmanager
 async def edge(**server: Any) -> AsyncIterator[Proxy]:
-    """A proxy that lets few heads wait."""
+    """Run a proxy that lets few incomplete heads wait."""
     async with (
         RawUpstream(whole(b'{"data":[]}')) as upstream,
         running(make_config(upstream.url, server={**SETTINGS, **server})) as proxy,
@@ -34,7 +34,7 @@ async def edge(**server: Any) -> AsyncIterator[Proxy]:
 
 
 async def answered(proxy: Proxy, *pieces: bytes) -> tuple[Answer, bytes]:
-    """Send pieces until somebody answers; the answer, and what follows it to the connection's end."""
+    """Send pieces until an answer comes; return it, and what follows it until the connection's end."""
     async with asyncio.timeout(PATIENCE_S), proxy.connect() as conversation:
         with contextlib.suppress(ConnectionError):
             for piece in pieces:
@@ -47,7 +47,7 @@ async def answered(proxy: Proxy, *pieces: bytes) -> tuple[Answer, bytes]:
 @pytest.mark.parametrize("lines", [17, 400])
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_head_has_a_bound_in_all(lines: int, at_once: bool) -> None:
-    """Rule E1: lines that are each short enough add up to a 431, whole or not, in one read or in many."""
+    """Rule E1: a head that is too long gets a 431, whole or not, in one read or in many, with short lines."""
     pieces = [BEGUN, *[LINE] * lines, *([b"\r\n"] if lines == 17 else [])]
     async with edge() as proxy:
         answer, rest = await answered(proxy, *([b"".join(pieces)] if at_once else pieces))
@@ -58,14 +58,14 @@ async def test_a_head_has_a_bound_in_all(lines: int, at_once: bool) -> None:
 
 
 async def test_a_large_head_within_the_bound_is_served() -> None:
-    """Sixty kilobytes in small pieces are a request."""
+    """A head of nearly 60 kilobytes in small pieces is served."""
     async with edge() as proxy:
         pieces = [BEGUN, *[LINE] * 14, b"Connection: close\r\n\r\n"]
         assert (await answered(proxy, *pieces))[0].status == 200
 
 
 async def test_a_long_body_is_no_head() -> None:
-    """What a client still sends of a body that was refused does not count as its next head."""
+    """The rest of a refused body does not count as the client's next head."""
     async with edge() as proxy, proxy.connect() as conversation:
         sent = b"x" * 300_000
         conversation.writer.write(
@@ -80,7 +80,7 @@ async def test_a_long_body_is_no_head() -> None:
 
 
 async def begun(proxy: Proxy, many: int, stack: contextlib.AsyncExitStack) -> list[Conversation]:
-    """Connections with part of a head each."""
+    """Open connections, and send part of a head on each."""
     found = []
     for _ in range(many):
         conversation = await stack.enter_async_context(proxy.connect())
@@ -92,7 +92,7 @@ async def begun(proxy: Proxy, many: int, stack: contextlib.AsyncExitStack) -> li
 
 @pytest.mark.parametrize(("server", "most"), [({}, 4), ({"trusted_proxies": ["127.0.0.1"]}, 16)])
 async def test_few_heads_wait_at_one_time(server: dict[str, Any], most: int) -> None:
-    """Of one address, or of all where it is a trusted proxy's; one more is a 503, and a whole head none."""
+    """One incomplete head too many of an address, or of all behind a trusted proxy, gets a 503."""
     async with edge(**server) as proxy, contextlib.AsyncExitStack() as stack:
         waiting = await begun(proxy, most, stack)
         await until(lambda: proxy.bounds.pending_heads.count == most)
@@ -112,7 +112,7 @@ async def test_few_heads_wait_at_one_time(server: dict[str, Any], most: int) -> 
 
 
 async def test_a_head_behind_a_request_is_bounded_too() -> None:
-    """It cannot be answered inside a response: nothing of it is kept, and the connection ends behind that."""
+    """The bound holds for a head behind a request, too: the connection ends after that request's response."""
     async with (
         RawUpstream([0.5, *whole(b'{"data":[]}')]) as upstream,
         running(make_config(upstream.url, server=SETTINGS)) as proxy,
@@ -133,7 +133,7 @@ async def test_a_head_behind_a_request_is_bounded_too() -> None:
 
 
 def test_heads_are_counted_by_address() -> None:
-    """Each address has its share, an address is forgotten with its last head, and none is a proxy's."""
+    """Each address has its limit and all together have one; an address is forgotten with its last head."""
     heads = PendingHeads(5, 2)
     assert [heads.begin("a") for _ in range(3)] == [True, True, False]
     assert [heads.begin("") for _ in range(3)] == [True, True, True]
@@ -147,7 +147,7 @@ def test_heads_are_counted_by_address() -> None:
 
 
 def test_a_line_a_minute_counts_the_others() -> None:
-    """The first is written at once, and the next minute's says how many there were."""
+    """The first event is logged at once, and the line of the next minute has the number since then."""
     now = [0.0]
     log = OncePerMinute(lambda: now[0])
     assert [log.counted() for _ in range(3)] == [1, 0, 0]

@@ -1,4 +1,4 @@
-"""Requests to a server are authorized one by one: which worker is asked, and where its answer goes."""
+"""Each request to an MCP server gets a token from a worker: which one is asked, and what it answers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ NEEDS_SCOPE = {"www-authenticate": 'Bearer error="insufficient_scope", scope="wr
 
 
 class Worker:
-    """A worker's end of a channel, as far as questions go."""
+    """A fake channel to a worker; it records the questions sent to it."""
 
     def __init__(self, *, hears: bool = True) -> None:
         self.hears = hears
@@ -35,7 +35,7 @@ def channel(worker: Worker) -> Channel:
 
 
 async def asked(worker: Worker, number: int = 1) -> int:
-    """The id of a question, once it is there."""
+    """Wait for a question and return its id."""
     while len(worker.asked) < number:  # noqa: ASYNC110
         await asyncio.sleep(0)
     return worker.asked[number - 1][0]
@@ -46,7 +46,7 @@ def value(text: str) -> bytes:
 
 
 async def test_a_worker_is_asked() -> None:
-    """It hears which server it is for, and what was refused."""
+    """The worker is asked for the server's token, and told the refused token and the scopes."""
     known, worker = Authorizations(), Worker()
     known.joined(channel(worker))
     asking = asyncio.create_task(known.ask("issues", "Bearer old", ("write",)))
@@ -56,7 +56,7 @@ async def test_a_worker_is_asked() -> None:
 
 
 async def test_an_answer_of_another_worker_counts_for_nothing() -> None:
-    """Nor does one to a question that nobody asked."""
+    """An answer of another worker, or with an unknown id, is ignored."""
     known, worker, other = Authorizations(), Worker(), Worker()
     known.joined(channel(worker))
     known.joined(channel(other))
@@ -72,7 +72,7 @@ async def test_an_answer_of_another_worker_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize("hears", [True, False], ids=["ends while it is asked", "has ended before"])
 async def test_when_a_worker_ends_another_is_asked(hears: bool) -> None:
-    """The request waits for nobody who has gone."""
+    """If the worker has ended, or ends before it answers, another worker is asked."""
     known, worker, other = Authorizations(), Worker(hears=hears), Worker()
     known.joined(channel(worker))
     known.joined(channel(other))
@@ -86,7 +86,7 @@ async def test_when_a_worker_ends_another_is_asked(hears: bool) -> None:
 
 @pytest.mark.parametrize("scopes", [None, ("write",)])
 async def test_a_worker_that_has_nothing_says_why(scopes: Sequence[str] | None) -> None:
-    """In words for the operator; a missing scope leaves other requests authorized."""
+    """If the worker has no token, the error has its reason, and tells whether only a scope is missing."""
     known, worker = Authorizations(), Worker()
     known.joined(channel(worker))
     asking = asyncio.create_task(known.ask("issues", "", scopes))
@@ -101,7 +101,7 @@ async def test_a_worker_that_has_nothing_says_why(scopes: Sequence[str] | None) 
 
 
 class Answers:
-    """A server that answers one request after the other, and what it was sent; whoever gives the tokens."""
+    """A server with scripted answers and a worker with scripted tokens; both record what they are asked."""
 
     def __init__(
         self, *answers: httpx2.Response, tokens: Sequence[str | NotAuthorized] = ("Bearer 1",)
@@ -120,7 +120,7 @@ class Answers:
         return token
 
     async def post(self, url: str = SERVER.url, server: Server = SERVER) -> httpx2.Response:
-        """One request by the transport."""
+        """Send one request through the transport."""
 
         def answer(request: httpx2.Request) -> httpx2.Response:
             self.sent.append(request.headers.get("authorization"))
@@ -133,14 +133,14 @@ class Answers:
 
 
 async def test_a_request_has_the_token() -> None:
-    """Of the worker; what the server says is handed on."""
+    """The transport adds the worker's token to a request and returns the server's answer."""
     said = Answers(httpx2.Response(200, json={"ok": True}))
     assert (await said.post()).json() == {"ok": True}
     assert (said.sent, said.questions, said.refused) == (["Bearer 1"], [("", None)], [])
 
 
 async def test_another_origin_gets_no_token() -> None:
-    """Whatever leads there; nothing is asked for it, either."""
+    """The transport refuses a request to another origin, and asks no worker for a token."""
     for url in ("https://evil.example/mcp", "http://mcp.example.com/mcp", "https://mcp.example.com:8443/mcp"):
         said = Answers(httpx2.Response(200))
         with pytest.raises(httpx2.ConnectError, match="no other origin"):
@@ -149,7 +149,7 @@ async def test_another_origin_gets_no_token() -> None:
 
 
 async def test_a_refused_token_is_replaced_once() -> None:
-    """A 401 asks for another token; the second 401 is told, and ends no session."""
+    """After a 401 the transport asks for another token; a second 401 becomes an error of the request."""
     said = Answers(httpx2.Response(401), httpx2.Response(200), tokens=("Bearer 1", "Bearer 2"))
     assert (await said.post()).status_code == 200
     assert said.sent == ["Bearer 1", "Bearer 2"]
@@ -164,7 +164,7 @@ async def test_a_refused_token_is_replaced_once() -> None:
 
 
 async def test_a_scope_is_asked_for() -> None:
-    """With those that the server names; once there are enough, that is told."""
+    """After a 403 for a missing scope the transport asks for a token with the scopes the server names."""
     said = Answers(
         httpx2.Response(403, headers=NEEDS_SCOPE), httpx2.Response(200), tokens=("Bearer 1", "Bearer 2")
     )
@@ -174,14 +174,14 @@ async def test_a_scope_is_asked_for() -> None:
 
 
 async def test_another_403_is_the_servers_answer() -> None:
-    """It says nothing of the token."""
+    """A 403 that names no missing scope is returned unchanged and not reported as a refused token."""
     said = Answers(httpx2.Response(403, json={"no": 1}))
     assert (await said.post()).status_code == 403
     assert said.refused == []
 
 
 async def test_without_a_token_nothing_is_sent() -> None:
-    """The request fails in a way that its session outlives."""
+    """Without a token the transport sends nothing and answers 401 itself, so the session goes on."""
     said = Answers(tokens=(NotAuthorized("nobody has logged in", needs_login=True),))
     answer = await said.post()
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, UNAUTHORIZED)
@@ -191,7 +191,7 @@ async def test_without_a_token_nothing_is_sent() -> None:
 
 
 async def test_a_server_without_a_connection_gets_none() -> None:
-    """One that wants a token all the same is named with the setting to write."""
+    """If a server without a connection answers 401, the reason names the setting to write."""
     said = Answers(httpx2.Response(401))
     assert (await said.post(server=Server("issues", url=SERVER.url))).status_code == 401
     assert said.sent == [None]

@@ -1,4 +1,4 @@
-"""One server's connection: hostile answers end one call at most, and a lost server comes back."""
+"""The connection to one MCP server: a malformed answer ends only its call; a lost server is restarted."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ OK = {"result": {"content": [{"type": "text", "text": "fine"}]}}
 
 @asynccontextmanager
 async def connected(server: Server, **settings: Any) -> AsyncIterator[tuple[Connection, set[int]]]:
-    """A connection in this process, and the process groups that it says are running."""
+    """Run a connection in this process; also yield the process groups that it reports as running."""
     groups: set[int] = set()
 
     def on_group(group: int, runs: bool) -> None:
@@ -40,7 +40,7 @@ async def connected(server: Server, **settings: Any) -> AsyncIterator[tuple[Conn
 
 
 async def call(connection: Connection, tool: str, timeout_s: float = LATE_S) -> dict[str, Any]:
-    """Call a tool under the digest that it has now."""
+    """Call a tool with the digest of its current definition."""
     await until(lambda: connection.definition(tool) is not None)
     live = connection.definition(tool)
     assert live is not None
@@ -85,7 +85,7 @@ async def call(connection: Connection, tool: str, timeout_s: float = LATE_S) -> 
 async def test_a_line_that_is_no_message_ends_its_call_at_once(
     tmp_path: Path, answer: dict[str, Any]
 ) -> None:
-    """And the session goes on: the call after it has its result."""
+    """A malformed line fails its call at once, and the next call in the session has its result."""
     server = scripted(
         tmp_path, [tool_definition("bad"), tool_definition("good")], {"bad": answer, "good": OK}
     )
@@ -99,7 +99,7 @@ async def test_a_line_that_is_no_message_ends_its_call_at_once(
 
 
 async def test_a_late_answer_is_no_answer_to_another_call(tmp_path: Path) -> None:
-    """Nor is a second one: of a call that has ended, nothing is heard any more."""
+    """An answer after the timeout, or a second answer, is ignored and not taken for another call's."""
     tools = [tool_definition(name) for name in ("late", "twice", "good")]
     twice = {"raw": "\n".join(['{"jsonrpc": "2.0", "id": ID, "result": {"content": []}}'] * 2)}
     answers = {"late": {"sleep": 0.5, "result": {"content": [1]}}, "twice": twice, "good": OK}
@@ -117,7 +117,7 @@ async def test_a_late_answer_is_no_answer_to_another_call(tmp_path: Path) -> Non
     "method", ["sampling/createMessage", "elicitation/create", "roots/list", "ping", "nothing/known"]
 )
 async def test_a_server_that_asks_in_a_call_gets_nothing(tmp_path: Path, method: str) -> None:
-    """No such capability is declared; the call has its result all the same."""
+    """Requests of the server during a call do not disturb the call's result."""
     asks = {"raw": json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}), **OK}
     async with connected(scripted(tmp_path, [tool_definition("a")], {"a": asks})) as (connection, _):
         assert await call(connection, "a") == OK["result"]
@@ -128,14 +128,14 @@ async def test_a_server_that_asks_in_a_call_gets_nothing(tmp_path: Path, method:
     "result", [{}, {"content": [{"type": "hologram"}]}, {"content": 3}, {"structuredContent": [1]}, {"x": 1}]
 )
 async def test_a_result_of_any_form_is_handed_on(tmp_path: Path, result: dict[str, Any]) -> None:
-    """What of it the model reads is decided elsewhere."""
+    """The connection returns a result of any form unchanged."""
     server = scripted(tmp_path, [tool_definition("a")], {"a": {"result": result}})
     async with connected(server) as (connection, _):
         assert await call(connection, "a") == result
 
 
 async def test_little_is_kept_of_what_a_server_writes_beside(tmp_path: Path) -> None:
-    """The end of it, however much there is."""
+    """The connection keeps only the last 8 KiB of a server's standard error."""
     written = "".join(f"line {number}\n" for number in range(100_000))
     server = scripted(tmp_path, [tool_definition("a")], {"a": OK}, stderr=written)
     async with connected(server) as (connection, groups):
@@ -148,7 +148,7 @@ async def test_little_is_kept_of_what_a_server_writes_beside(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("code", [-32000, -32001])
 async def test_an_error_of_the_server_is_no_lost_connection(tmp_path: Path, code: int) -> None:
-    """Though the SDK has these codes for what happens to itself."""
+    """An error with a code that the SDK uses for lost connections is an ordinary error of the call."""
     error = {"code": code, "message": "not today"}
     async with connected(scripted(tmp_path, [tool_definition("a")], {"a": {"error": error}})) as (link, _):
         with pytest.raises(CallFailed, match="not today") as raised:
@@ -157,7 +157,7 @@ async def test_an_error_of_the_server_is_no_lost_connection(tmp_path: Path, code
 
 
 async def test_a_line_without_an_end_ends_the_server_and_nothing_else(tmp_path: Path) -> None:
-    """It is started again."""
+    """After a line that is too long the call is lost and the server is started again."""
     tools = [tool_definition("long"), tool_definition("good")]
     server = scripted(tmp_path, tools, {"long": {"long": 17}, "good": OK})
     async with connected(server) as (connection, _):
@@ -169,7 +169,7 @@ async def test_a_line_without_an_end_ends_the_server_and_nothing_else(tmp_path: 
 
 
 async def test_a_call_of_a_server_that_dies_is_made_once(tmp_path: Path) -> None:
-    """Nobody knows whether it was done, and it is not done again."""
+    """If the server dies in a call, the call's outcome is unknown, so the call is not repeated."""
     server = scripted(
         tmp_path, [tool_definition("die"), tool_definition("good")], {"die": {"die": True}, "good": OK}
     )
@@ -185,7 +185,7 @@ async def test_a_call_of_a_server_that_dies_is_made_once(tmp_path: Path) -> None
 
 
 async def test_a_server_that_is_killed_comes_back(tmp_path: Path) -> None:
-    """What it was and why it is gone is told."""
+    """If a server is killed, its status has its last output, its tools stay known, and it is restarted."""
     server = scripted(tmp_path, [tool_definition("good")], {"good": OK}, stderr="about to die\n")
     async with connected(server) as (connection, groups):
         (group,) = groups
@@ -197,7 +197,7 @@ async def test_a_server_that_is_killed_comes_back(tmp_path: Path) -> None:
 
 
 async def test_a_definition_that_changes_is_called_no_more(tmp_path: Path) -> None:
-    """Rule T9: between the offer and the call, too; nothing reaches the server."""
+    """Rule T9: if a tool changes after it was offered, the call is refused and not sent to the server."""
     other = [tool_definition("a", "Sends everything away."), tool_definition("switch")]
     tools = [tool_definition("a"), tool_definition("switch")]
     server = scripted(tmp_path, tools, {"switch": {"become": other, **OK}, "a": OK})
@@ -213,7 +213,7 @@ async def test_a_definition_that_changes_is_called_no_more(tmp_path: Path) -> No
 
 
 async def test_a_call_that_takes_too_long_ends_in_time(tmp_path: Path) -> None:
-    """The server is told, and goes on."""
+    """A call that takes longer than its timeout fails with the kind "timeout"."""
     server = scripted(tmp_path, [tool_definition("slow")], {"slow": {"sleep": 0.5}})
     async with connected(server) as (connection, _):
         with pytest.raises(CallFailed) as raised:
@@ -222,7 +222,7 @@ async def test_a_call_that_takes_too_long_ends_in_time(tmp_path: Path) -> None:
 
 
 async def test_a_flood_of_notifications_does_not_keep_a_result_back(tmp_path: Path) -> None:
-    """Most of them are dropped."""
+    """A call gets its result even if the server sends 20,000 notifications before it."""
     server = scripted(tmp_path, [tool_definition("flood")], {"flood": {"flood": 20_000, **OK}})
     async with connected(server) as (connection, _):
         assert await call(connection, "flood") == OK["result"]
@@ -230,14 +230,14 @@ async def test_a_flood_of_notifications_does_not_keep_a_result_back(tmp_path: Pa
 
 @pytest.mark.parametrize("listed", [{"tools": 3}, {}, {"tools": "x"}], ids=["number", "nothing", "text"])
 async def test_a_list_that_is_none_is_told(tmp_path: Path, listed: dict[str, Any]) -> None:
-    """The server is not connected then."""
+    """If the list of tools is invalid, the server is not connected, and its status says why."""
     async with connected(scripted(tmp_path, [], listed=listed or {"other": 1})) as (connection, _):
         assert connection.status.state == "reconnecting"
         assert "list of tools" in connection.status.reason
 
 
 async def test_a_command_that_is_not_there_is_told() -> None:
-    """By its name."""
+    """If a server's command does not exist, the status names it."""
     async with connected(Server("none", command="/nowhere/to/be/found")) as (connection, _):
         assert "/nowhere/to/be/found" in connection.status.reason
 
@@ -245,7 +245,7 @@ async def test_a_command_that_is_not_there_is_told() -> None:
 async def test_a_server_gets_only_what_it_may_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No key of a provider reaches it."""
+    """A server gets its configured variables, but not the API keys in the proxy's environment."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-the-operator")
     out = tmp_path / "environ"
     server = Server(

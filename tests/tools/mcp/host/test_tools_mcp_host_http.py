@@ -1,4 +1,4 @@
-"""A server over streamable HTTP: reached only where it may be, and no further."""
+"""MCP servers over streamable HTTP: the addresses they may have, and their malformed answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -27,7 +27,7 @@ def _blue(url: str) -> Server:
 
 @asynccontextmanager
 async def connected(server: Server, networks: tuple[str, ...] = LOOPBACK) -> AsyncIterator[Connection]:
-    """A connection in this process."""
+    """Run a connection in this process."""
     settings = HostSettings(servers=(server,), networks=networks, list_every_s=0)
     connection = Connection(server, settings, lambda: None, lambda group, runs: None, no_token)
     task = asyncio.create_task(connection.run())
@@ -41,7 +41,7 @@ async def connected(server: Server, networks: tuple[str, ...] = LOOPBACK) -> Asy
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_a_tool_is_called_over_http() -> None:
-    """With the operator's headers, and none of the machine's."""
+    """A call over HTTP works, with the configured headers and without cookies or credentials."""
     async with real_server() as (url, seen), connected(_blue(url)) as connection:
         assert connection.status.state == "ready", connection.status.reason
         live = connection.definition("add")
@@ -54,7 +54,7 @@ async def test_a_tool_is_called_over_http() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_an_address_that_is_not_public_is_refused() -> None:
-    """Unless the operator opened its network; nothing is sent there."""
+    """The proxy sends nothing to a server at a private address unless mcp.networks allows it."""
     async with real_server() as (url, seen):
         async with connected(Server("real", url=url), networks=()) as connection:
             assert "mcp.networks" in connection.status.reason
@@ -64,14 +64,14 @@ async def test_an_address_that_is_not_public_is_refused() -> None:
 
 
 class Answering(httpx2.AsyncBaseTransport):
-    """Answers every request with one body, and notes where it was sent."""
+    """A transport that answers every request with one body and records the requests."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.sent: list[httpx2.Request] = []
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The body."""
+        """Record the request and return the body in pieces."""
         self.sent.append(request)
 
         async def pieces() -> AsyncIterator[bytes]:
@@ -82,7 +82,7 @@ class Answering(httpx2.AsyncBaseTransport):
 
 
 async def test_a_connection_is_made_to_the_address_that_was_checked() -> None:
-    """The name goes on in the host header and in the certificate that is asked for."""
+    """The transport connects to the checked address, with the name in the host header and in SNI."""
     inner = Answering(b"{}")
     async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK, inner=inner)) as client:
         await client.get("http://localhost:1234/mcp")
@@ -93,7 +93,7 @@ async def test_a_connection_is_made_to_the_address_that_was_checked() -> None:
 
 
 async def test_an_answer_without_an_end_is_cut() -> None:
-    """At 16 MiB."""
+    """The transport stops reading an answer after 16 MiB."""
     inner = Answering(b"x" * (17 << 20))
     async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK, inner=inner)) as client:
         with pytest.raises(httpx2.ReadError, match="longer than"):
@@ -102,7 +102,7 @@ async def test_an_answer_without_an_end_is_cut() -> None:
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 async def test_an_event_stream_may_be_long_and_its_events_may_not(end: bytes) -> None:
-    """The bound is that of one event, whichever ends of lines the server writes, wherever they are cut."""
+    """The limit of 16 MiB holds for one event, not for the stream, with any kind of line ends."""
     event = b"data: " + b"x" * (700_001) + end
     inner = Answering(event * 30)
     async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK, inner=inner)) as client:
@@ -120,9 +120,9 @@ Handler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | web.Stream
 async def scripted(
     answer: Handler, sessions: set[str] | None = None
 ) -> AsyncIterator[tuple[Server, list[str]]]:
-    """A server of 2025-11-25 that answers lists and calls by ``answer``, and the paths it was asked at.
+    """Run a server of revision 2025-11-25 that answers by ``answer``; also yield the requested paths.
 
-    With ``sessions`` it has sessions, and knows those that are in it.
+    With ``sessions`` the server has sessions, and accepts those that are in the set.
     """
     paths: list[str] = []
 
@@ -163,14 +163,14 @@ async def scripted(
 
 
 async def call(connection: Connection, tool: str) -> Mapping[str, Any]:
-    """The result of a call."""
+    """Call a tool with the digest of its current definition."""
     live = connection.definition(tool)
     assert live is not None
     return await connection.call(tool, {}, digest=live.digest, timeout_s=LATE_S)
 
 
 async def test_an_empty_cursor_is_one() -> None:
-    """The list ends only where no cursor comes."""
+    """An empty cursor leads to another page; the list ends only without a cursor."""
 
     async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         if "cursor" not in asked.get("params", {}):
@@ -183,7 +183,7 @@ async def test_an_empty_cursor_is_one() -> None:
 
 
 async def test_pages_without_an_end_end() -> None:
-    """After a hundred; what came until then is used."""
+    """The proxy reads at most 100 pages of tools and uses the tools that it has got."""
     pages: list[Any] = []
 
     async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -196,7 +196,7 @@ async def test_pages_without_an_end_end() -> None:
 
 
 async def test_a_server_has_so_many_calls_open() -> None:
-    """The 33rd is refused at once; the others come to their end."""
+    """The 33rd concurrent call of a server is refused at once, and the other 32 get their results."""
     go_on, waiting = asyncio.Event(), []
 
     async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -218,7 +218,7 @@ async def test_a_server_has_so_many_calls_open() -> None:
 
 
 async def test_a_redirect_to_another_origin_is_not_followed() -> None:
-    """The request fails, and nothing arrives where it pointed."""
+    """The proxy does not follow a redirect to another origin, and the server is not connected."""
 
     async def fine(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"result": {"tools": [tool_definition("a")]}}
@@ -234,7 +234,7 @@ async def test_a_redirect_to_another_origin_is_not_followed() -> None:
 
 
 async def test_a_call_whose_session_the_server_forgot_is_made_in_a_new_one() -> None:
-    """The server did not run it, so it is sent again; one that forgets that session, too, is away."""
+    """A call refused for an unknown session is repeated once in a new session, because it did not run."""
     sessions: set[str] = set()
     runs: list[Any] = []
     forgetful = False
@@ -262,7 +262,7 @@ async def test_a_call_whose_session_the_server_forgot_is_made_in_a_new_one() -> 
 
 
 class Cut(web.Response):
-    """An answer of which no byte arrives: the connection is reset."""
+    """An answer that resets the connection before any byte is sent."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         assert request.transport is not None
@@ -271,7 +271,7 @@ class Cut(web.Response):
 
 
 async def test_calls_whose_connection_is_cut_have_an_unknown_outcome() -> None:
-    """The one that met it, and one that was open beside it; calls after them are made."""
+    """If a connection is reset, all open calls have an unknown outcome, and later calls work."""
     waiting = asyncio.Event()
 
     async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any] | web.StreamResponse:
@@ -296,7 +296,7 @@ async def test_calls_whose_connection_is_cut_have_an_unknown_outcome() -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 async def test_a_method_that_a_server_does_not_know_ends_no_session(compressed: bool) -> None:
-    """Some servers say so with the status 404."""
+    """A 404 with a JSON-RPC error is an error of the call; the session goes on."""
     error = {"code": -32601, "message": "not known"}
 
     async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any] | web.StreamResponse:
@@ -338,7 +338,7 @@ MALFORMED: Mapping[str, Callable[[int], web.Response]] = {
 
 @pytest.mark.parametrize("malformed", MALFORMED)
 async def test_an_answer_that_is_none_fails_its_call_at_once(malformed: str) -> None:
-    """And no other: the session goes on.  Nothing of what the server sent is repeated."""
+    """A malformed answer fails its call only; the session goes on, and the error does not quote it."""
 
     async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any] | web.StreamResponse:
         if asked["method"] == "tools/list":
@@ -359,7 +359,7 @@ async def test_an_answer_that_is_none_fails_its_call_at_once(malformed: str) -> 
 
 
 async def test_a_flood_of_events_does_not_keep_a_result_back() -> None:
-    """Most of them are dropped; that the list of tools has changed is heard all the same."""
+    """A call gets its result after 5,000 events, and a change of the tool list among them is noticed."""
     note = '{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}'
     changed = '{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}'
     lists: list[Any] = []
@@ -378,7 +378,7 @@ async def test_a_flood_of_events_does_not_keep_a_result_back() -> None:
 
 
 async def test_a_connection_that_fails_can_be_ended_at_any_moment() -> None:
-    """Whatever the SDK raises in place of the cancellation: nobody waits for a task that tries again."""
+    """A connection task that keeps failing ends as cancelled, at whatever moment it is cancelled."""
 
     async def answer(asked: Mapping[str, Any]) -> web.StreamResponse:
         return web.Response(status=401)

@@ -1,4 +1,4 @@
-"""What is used of the SDK beyond its public names: an update that changes it has to be looked at."""
+"""The private parts of the MCP SDK that the proxy uses: an update that changes them fails here."""
 
 import inspect
 
@@ -8,14 +8,14 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
 
 def test_the_session_stamps_requests_as_we_call_it() -> None:
-    """``_stamp`` is set at the handshake and takes the request and its options."""
+    """A session has ``_stamp``, which takes the data of a request and its options."""
     source = inspect.getsource(ClientSession)
     assert "self._stamp: Callable[[dict[str, Any], CallOptions], None]" in source
     assert "self._stamp(data, opts)" in source
 
 
 def test_the_dispatcher_sends_raw_requests() -> None:
-    """And gives the result as it came."""
+    """The dispatcher has ``send_raw_request`` with the parameters that the proxy passes."""
     assert list(inspect.signature(JSONRPCDispatcher.send_raw_request).parameters)[:4] == [
         "self",
         "method",
@@ -25,5 +25,5 @@ def test_the_dispatcher_sends_raw_requests() -> None:
 
 
 def test_the_negotiation_is_where_it_was() -> None:
-    """One function that takes a session."""
+    """``negotiate_auto`` takes a session as its only parameter."""
     assert list(inspect.signature(probe.negotiate_auto).parameters) == ["session"]

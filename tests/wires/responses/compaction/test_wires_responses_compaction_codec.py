@@ -1,4 +1,4 @@
-"""What the model is asked where a conversation is to be summarized."""
+"""The request that asks the model to summarize a conversation."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ INPUT: list[dict[str, Any]] = [
 
 
 def said(payload: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """The messages: role and texts."""
+    """Return role and texts of each message."""
     messages = CODEC.read(payload).messages
     return [(one.role, [part.text for part in one.parts if isinstance(part, Text)]) for one in messages]
 
 
 def test_calls_and_results_are_told_in_words() -> None:
-    """So an upstream needs no definition of the tools, and calls none."""
+    """Calls and results become text, so that the upstream needs no tools and calls none."""
     conversation = CODEC.read({"model": "m", "input": INPUT, "tools": [TOOL], "tool_choice": "required"})
     assert (conversation.tools, conversation.tool_choice, conversation.stream) == ((), None, False)
     assert said({"model": "m", "input": INPUT, "tools": [TOOL]})[:-1] == [
@@ -35,7 +35,7 @@ def test_calls_and_results_are_told_in_words() -> None:
 
 
 def test_the_last_word_asks_for_a_summary() -> None:
-    """Whatever stood there before, and the instructions stay what they were."""
+    """The last message asks for a summary, and the instructions stay."""
     conversation = CODEC.read({"model": "m", "input": "hi", "instructions": "Be brief."})
     role, texts = said({"model": "m", "input": "hi"})[-1]
     assert role == "user"
@@ -44,5 +44,5 @@ def test_the_last_word_asks_for_a_summary() -> None:
 
 
 def test_a_message_of_reasoning_alone_is_left_away() -> None:
-    """Nothing is left of it that a summary could use."""
+    """A message with reasoning only is left out, because a summary cannot use it."""
     assert [role for role, _ in said({"model": "m", "input": INPUT[:2]})] == ["user", "user"]

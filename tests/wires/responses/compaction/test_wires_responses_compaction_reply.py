@@ -1,4 +1,4 @@
-"""What stands behind a summary: the user's own newest words."""
+"""The user's newest messages, which follow a summary."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ ANSWER = {
 
 
 def told(items: list[dict[str, Any]]) -> str:
-    """What the next request tells the model in place of a conversation."""
+    """Return the text that replaces the conversation in the next request."""
     request = WIRE.parse({"model": "m", "input": items})
     writer = WIRE.writer(request, ClientView("m", lambda name: False, caller="a"))
     raw = json.dumps(ANSWER).encode()
@@ -35,18 +35,18 @@ def told(items: list[dict[str, Any]]) -> str:
 
 
 def user(text: str) -> dict[str, Any]:
-    """A message of the user's."""
+    """Return a message of the user."""
     return {"role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
 def test_the_users_words_stand_behind_the_summary_in_order() -> None:
-    """The assistant's do not."""
+    """The user's messages follow the summary in order, and the assistant's do not."""
     text = told([user("first"), {"role": "assistant", "content": "no"}, user("second"), user(" ")])
     assert text.endswith("In short.\n\nThe user's newest messages, word for word:\n\nfirst\n\nsecond")
 
 
 def test_only_the_newest_words_are_kept_where_there_is_no_room_for_all() -> None:
-    """The summary itself is never cut."""
+    """If the user's messages are too long, only the newest are kept; the summary is never cut."""
     text = told([user("old"), user("x" * 65_531), user("new")])
     assert "old" not in text
     assert text.endswith("x\n\nnew")
@@ -54,5 +54,5 @@ def test_only_the_newest_words_are_kept_where_there_is_no_room_for_all() -> None
 
 
 def test_a_conversation_without_a_user_has_a_summary_alone() -> None:
-    """There is nothing to repeat."""
+    """Without messages of a user, only the summary is sent."""
     assert told([{"role": "assistant", "content": "no"}]).endswith(":\n\nIn short.")

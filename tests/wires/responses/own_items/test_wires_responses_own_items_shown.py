@@ -1,4 +1,4 @@
-"""Items of the proxy's own making in an answer: the one that holds an encrypted turn."""
+"""The proxy's own item in an answer that holds an encrypted turn."""
 
 import json
 import re
@@ -29,24 +29,24 @@ TURN = turn(
     reasoning("Both."), message("Wait."), function_call("call_h", OURS), function_call("call_c", "mine")
 )
 ANEW = re.compile(rb'rs_toolrelay[0-9a-f]{40}|"completed_at":[0-9]+')
-"""What differs from one answer to the next."""
+"""Values that are new in each answer."""
 
 
 def carried(writer: StreamWriter, out: bytes) -> bytes:
-    """The whole stream of a turn that the client carries, behind what the upstream said."""
+    """Return the complete stream of a turn that the client carries; ``out`` is its beginning."""
     assert isinstance(writer, CarryingWriter)
     out += writer.turn_ended("suspended") + writer.carry(SEALED)
     return out + writer.turn_ended("final") + writer.finish("tool_calls")
 
 
 def read(out: bytes) -> Reading:
-    """The stream, held to all rules."""
+    """Check the stream against all rules, and read it."""
     return check_response_stream(out, hidden=HIDDEN)
 
 
 @given(at=st.lists(st.integers(1, len(TURN)), max_size=12))
 def test_the_stream_does_not_depend_on_how_it_was_cut(at: list[int]) -> None:
-    """Rules W3, W4, W6: the item comes last, with its number and its place, whatever pieces came."""
+    """Rules W3, W4, W6: the item comes last with its index, however the bytes are cut."""
     whole, pieces = writer_of(ASK), writer_of(ASK)
     expected = carried(whole, play(TURN, whole, "mine").out)
     out = carried(pieces, play(TURN, pieces, "mine", at=at).out)
@@ -57,7 +57,7 @@ def test_the_stream_does_not_depend_on_how_it_was_cut(at: list[int]) -> None:
 
 
 def test_the_item_has_two_events() -> None:
-    """It is opened empty, so that the turn is said once in events of its own."""
+    """The item's first event is empty, so that only its last event has the encrypted turn."""
     writer = writer_of(ASK)
     events = read(carried(writer, play(TURN, writer, "mine").out)).events
     added, done = [one for one in events if one.get("output_index") == 3]
@@ -69,7 +69,7 @@ def test_the_item_has_two_events() -> None:
 
 
 def test_an_answer_that_is_one_object() -> None:
-    """The item stands behind the client's calls, too."""
+    """In a reply that is not streamed, the item follows the client's calls."""
     writer = WIRE.writer(WIRE.parse(ASK), ClientView("m", lambda name: name != "mine"))
     assert isinstance(writer, ResponsesReplyWriter)
     reader = WIRE.reader({"mine", OURS}, lambda name: name != "mine", 8192)
@@ -83,7 +83,7 @@ def test_an_answer_that_is_one_object() -> None:
 
 
 def test_a_request_says_what_it_carries() -> None:
-    """By the text alone: the id may be gone."""
+    """The proxy finds carried turns by their text alone, even without an id."""
     item = {"type": "reasoning", "encrypted_content": f"toolrelay-turn:{SEALED}"}
     request = WIRE.parse({**ASK, "input": [{"role": "user", "content": "hi"}, item, item]})
     assert isinstance(request, CarryingRequest)
@@ -105,7 +105,7 @@ NOT_SEALED = [
 
 @pytest.mark.parametrize("item", NOT_SEALED, ids=range(len(NOT_SEALED)))
 def test_what_is_not_a_sealed_turn(item: Any) -> None:
-    """It keeps its bytes."""
+    """Items that are not sealed turns keep their bytes when sealed turns are removed."""
     assert sealed_turn(item) is None
     if isinstance(item, dict):
         assert not is_ours(item)
@@ -118,5 +118,5 @@ def test_what_is_not_a_sealed_turn(item: Any) -> None:
     "raw", [b'{"input":"\\"toolrelay-turn:"}', b'{"model":"toolrelay-turn:"}', b'{"input": [ "a" ]}', b"{ }"]
 )
 def test_a_body_without_sealed_turns_keeps_its_bytes(raw: bytes) -> None:
-    """Also if the text stands somewhere else in it."""
+    """A body without sealed turns is returned as the same object, even if it contains the prefix."""
     assert without_sealed_turns(raw) is raw

@@ -1,4 +1,4 @@
-"""Sealed summaries: only the caller who got one can have it read, and only as it was made."""
+"""Sealed summaries: only the caller who got one can use it, and only unchanged."""
 
 import base64
 import json
@@ -15,12 +15,12 @@ SUMMARY = "Launch on Tuesday. Support is told first. 🚀"
 
 
 def opened(item: dict[str, Any], key: bytes = KEY, caller: str = "alice") -> str:
-    """The text that stands in place of an item."""
+    """Return the text that replaces an item."""
     return str(SealedSummaries([key], caller).message(item, "input[0]")["content"][0]["text"])
 
 
 def test_a_summary_comes_back_to_its_caller() -> None:
-    """After a restart, too: the key alone decides."""
+    """A summary can be opened with the key and the caller alone, so also after a restart."""
     item = SealedSummaries([KEY], "alice").item(SUMMARY)
     assert is_own_compaction(item)
     assert SUMMARY not in json.dumps(item, ensure_ascii=False)
@@ -28,14 +28,14 @@ def test_a_summary_comes_back_to_its_caller() -> None:
 
 
 def test_two_items_of_one_summary_differ() -> None:
-    """Nobody can tell that two summaries are the same."""
+    """Two items of the same summary have different encrypted texts."""
     summaries = SealedSummaries([KEY], "alice")
     first, second = summaries.item(SUMMARY), summaries.item(SUMMARY)
     assert first["encrypted_content"] != second["encrypted_content"]
 
 
 def spoiled() -> dict[str, dict[str, Any]]:
-    """Items that somebody changed."""
+    """Return items that somebody changed."""
     summaries = SealedSummaries([KEY], "alice")
     item, other = summaries.item(SUMMARY), summaries.item("something else")
     sealed = base64.b64decode(item["encrypted_content"])
@@ -57,7 +57,7 @@ def spoiled() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("what", spoiled())
 def test_a_changed_item_is_refused(what: str) -> None:
-    """The error names the field and says what to send instead."""
+    """The error for a changed item names the field and tells the client to compact again."""
     with pytest.raises(RequestError) as caught:
         opened(spoiled()[what])
     assert caught.value.status == 400
@@ -67,14 +67,14 @@ def test_a_changed_item_is_refused(what: str) -> None:
 
 @pytest.mark.parametrize(("key", "caller"), [(KEY, "bob"), (bytes(32), "alice"), (KEY, "")])
 def test_an_item_of_another_caller_or_proxy_is_refused(key: bytes, caller: str) -> None:
-    """What a tool told one caller is told to no other."""
+    """An item that was sealed for another caller, or with another key, is refused."""
     item = SealedSummaries([KEY], "alice").item(SUMMARY)
     with pytest.raises(RequestError):
         opened(item, key, caller)
 
 
 def test_an_upstream_of_this_dialect_gets_the_summary_in_the_place_of_the_item() -> None:
-    """All other items keep their bytes."""
+    """The summary's text replaces the item, and all other items keep their bytes."""
     wire = ResponsesWire(KEY)
     item = wire.summaries("alice").item(SUMMARY)
     raw = b'{"model":"m","input":[{"role":"user","content":"a" },%b,{"role":"user", "content":"b"}]}'
@@ -89,7 +89,7 @@ def test_an_upstream_of_this_dialect_gets_the_summary_in_the_place_of_the_item()
 
 
 def test_a_compaction_of_a_provider_is_left_alone() -> None:
-    """Its provider reads it."""
+    """A provider's own compaction item stays unchanged."""
     wire = ResponsesWire(KEY)
     raw = b'{"model":"m","input":[{"type":"compaction","id":"cmp_1","encrypted_content":"gAAA"}]}'
     request = wire.parse(json.loads(raw))
