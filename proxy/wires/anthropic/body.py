@@ -18,11 +18,12 @@ from proxy.wires.anthropic.held import collect_results, masked_turn, rows_of
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
 from proxy.wires.anthropic.results import image_bytes, result_block, without_images
 from proxy.wires.json.splice import elements, extend_object, join_array, join_object, members
-from proxy.wires.message_list.body import LEAST_TOKENS, MessageListBody, tokens_left
+from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import BLOCK_FIELDS
 from proxy.wires.turn.restored import is_too_long_error
+from proxy.wires.turn.token_limit import LEAST_TOKENS, tokens_left
 from proxy.wires.upstream_port import Mask
 
 __all__ = ["AnthropicBody"]
@@ -119,14 +120,14 @@ class AnthropicBody(MessageListBody):
 
     def recover(self, message: str, code: str | None) -> bool:
         """Leave out our cache marks, too, and thoughts in restored turns that another upstream signed."""
-        about_marks = "cache_control" in _said(message, code) and not is_too_long_error(message, code)
+        about_marks = "cache_control" in _error_words(message, code) and not is_too_long_error(message, code)
         if self._marks_cache and about_marks:
             self._marks_cache = False
             return True
         return super().recover(message, code)
 
     def _leave_out_refused(self, message: str, code: str | None) -> bool:
-        said = _said(message, code)
+        said = _error_words(message, code)
         if self._restored and not self._without_thoughts and "signature" in said and "thinking" in said:
             self._without_thoughts = True
             return True
@@ -177,7 +178,7 @@ class AnthropicBody(MessageListBody):
         return rows_of(run_id, turn, message)
 
 
-def _said(message: str, code: str | None) -> str:
+def _error_words(message: str, code: str | None) -> str:
     """Return what an upstream says of an error, in lower case."""
     return f"{code or ''} {message}".lower()
 

@@ -11,7 +11,7 @@ from proxy.values import value_class
 from proxy.wires.anthropic.blocks import blocks_of, blocks_text, called_blocks, has_ours
 from proxy.wires.anthropic.mcp_servers import chosen_tools
 from proxy.wires.chosen import NOTHING_CHOSEN
-from proxy.wires.message_list.request import CallsWithIdsRequest, Message
+from proxy.wires.message_list.request import CallsWithIdsRequest, JsonMessage
 from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Speaker
 from proxy.wires.turn.request_members import (
@@ -61,7 +61,8 @@ class AnthropicRequest(CallsWithIdsRequest):
                     param = f"messages[{position}].content[{place}].tool_use_id"
                     _check_result(param, block.get("tool_use_id"), calls, answered, reserved)
 
-    def speaker(self, message: Message) -> Speaker:
+    @classmethod
+    def speaker(cls, message: JsonMessage) -> Speaker:
         role = message.get("role")
         if role in ("system", "developer"):
             return "system"
@@ -69,27 +70,33 @@ class AnthropicRequest(CallsWithIdsRequest):
             return "model"
         return "tool" if _result_ids(message) else "user"
 
-    def _spoken(self, message: Message) -> str | None:
+    @classmethod
+    def _spoken(cls, message: JsonMessage) -> str | None:
         spoken = _neutral(message.get("content"))
         return "\n".join(spoken) if all(isinstance(part, str) for part in spoken) else None
 
-    def _identity(self, message: Message) -> list[Any]:
+    @classmethod
+    def _identity(cls, message: JsonMessage) -> list[Any]:
         # Clients move `cache_control` from one request to the next, drop thoughts, add fields that are null,
         # and write one text as a string or as a block.
         return [message.get("role"), _neutral(message.get("content"))]
 
-    def _calls(self, message: Message) -> Sequence[tuple[str, Any]]:
+    @classmethod
+    def _calls(cls, message: JsonMessage) -> Sequence[tuple[str, Any]]:
         return [(call["id"], call) for call in called_blocks(message.get("content"))]
 
-    def _text(self, message: Message) -> str | None:
+    @classmethod
+    def _text(cls, message: JsonMessage) -> str | None:
         blocks = blocks_of(message.get("content"))
         more = any(block.get("type") in _MORE_THAN_TEXT for block in blocks)
         return None if more else blocks_text(blocks)
 
-    def _call_identity(self, call: Any) -> Any:
+    @classmethod
+    def _call_identity(cls, call: Any) -> Any:
         return None if call is None else (call.get("name") or {}, call.get("input") or {})
 
-    def answered_ids(self, message: Message) -> Sequence[str] | None:
+    @classmethod
+    def answered_ids(cls, message: JsonMessage) -> Sequence[str] | None:
         return None if message.get("role") == "assistant" else _result_ids(message)
 
     def _system_text(self, rule: SystemRule) -> str:
@@ -99,7 +106,7 @@ class AnthropicRequest(CallsWithIdsRequest):
         return without_clock(system) if rule == "clock" else system
 
 
-def _result_ids(message: Message) -> list[str]:
+def _result_ids(message: JsonMessage) -> list[str]:
     """Return the ids of the calls whose results a message has."""
     return [
         str(block.get("tool_use_id"))

@@ -15,10 +15,11 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.json.splice import join_object, members
-from proxy.wires.message_list.body import MessageListBody, tokens_left
+from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import MESSAGE_FIELDS
+from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask
 
 __all__ = ["ChatBody", "masked_turn"]

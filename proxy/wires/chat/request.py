@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from proxy.errors import RequestError
 from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
-from proxy.wires.message_list.request import CallsWithIdsRequest, Message
+from proxy.wires.message_list.request import CallsWithIdsRequest, JsonMessage
 from proxy.wires.past.evidence import Speaker
 from proxy.wires.turn.digest import canonical_arguments, sent_arguments, user_key
 from proxy.wires.turn.request_members import (
@@ -79,17 +79,20 @@ class ChatRequest(CallsWithIdsRequest):
                     if isinstance(name, str) and reserved(name):
                         raise answers_server_call(f"messages[{position}].name")
 
-    def _places(self) -> Iterable[int]:
+    def _model_positions(self) -> Iterable[int]:
         return self.history
 
-    def speaker(self, message: Message) -> Speaker:
+    @classmethod
+    def speaker(cls, message: JsonMessage) -> Speaker:
         return _SPEAKERS.get(str(message.get("role")), "user")
 
-    def _spoken(self, message: Message) -> str | None:
+    @classmethod
+    def _spoken(cls, message: JsonMessage) -> str | None:
         content = _plain(message.get("content"))
         return content if isinstance(content, str) and not message.get("name") else None
 
-    def _identity(self, message: Message) -> list[Any]:
+    @classmethod
+    def _identity(cls, message: JsonMessage) -> list[Any]:
         # Libraries add and drop null fields and echo fields of the reply.
         content = _plain(message.get("content"))
         calls = message.get("tool_calls")
@@ -109,16 +112,19 @@ class ChatRequest(CallsWithIdsRequest):
             message.get("audio") or None,
         ]
 
-    def _calls(self, message: Message) -> Sequence[tuple[str, Any]]:
+    @classmethod
+    def _calls(cls, message: JsonMessage) -> Sequence[tuple[str, Any]]:
         calls = message.get("tool_calls")
         return [(_call_id(call), call) for call in calls] if isinstance(calls, list) else ()
 
-    def _text(self, message: Message) -> str | None:
+    @classmethod
+    def _text(cls, message: JsonMessage) -> str | None:
         if message.get("function_call"):
             return None
         return _only_text(message) if message.get("content") else ""
 
-    def _call_identity(self, call: Any) -> Any:
+    @classmethod
+    def _call_identity(cls, call: Any) -> Any:
         if not isinstance(call, dict):
             return None
         custom, function = call.get("custom"), call.get("function")
@@ -128,13 +134,14 @@ class ChatRequest(CallsWithIdsRequest):
             return "function", function.get("name"), sent_arguments(function.get("arguments"))
         return None
 
-    def answered_ids(self, message: Message) -> Sequence[str] | None:
+    @classmethod
+    def answered_ids(cls, message: JsonMessage) -> Sequence[str] | None:
         return [str(message.get("tool_call_id"))] if message.get("role") == "tool" else None
 
 
 def _check_result(
     position: int,
-    message: Message,
+    message: JsonMessage,
     open_calls: Mapping[str, str],
     unanswered: dict[str, int],
     reserved: Callable[[str], bool],
@@ -164,7 +171,7 @@ def _call_id(call: Any) -> str:
     return call_id if isinstance(call_id, str) else ""
 
 
-def _named_calls(message: Message) -> Sequence[tuple[str, str]]:
+def _named_calls(message: JsonMessage) -> Sequence[tuple[str, str]]:
     """Return the ids and names of the calls of an assistant message."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
@@ -187,7 +194,7 @@ def _canonical_call(call: Any) -> Any:
     return call
 
 
-def _only_text(message: Message) -> str | None:
+def _only_text(message: JsonMessage) -> str | None:
     """Return the text of an answer, given as a string or as one text part; ``None`` for anything else.
 
     An answer of the proxy has only text, so one with more was changed.  A name is only a label: libraries

@@ -8,8 +8,9 @@ message and a result.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import orjson
 
@@ -36,19 +37,9 @@ from proxy.wires.turn.restored import (
 from proxy.wires.turn.result_images import ImageBudget, choose_images
 from proxy.wires.upstream_port import Mask, SuspendedCall
 
-__all__ = ["LEAST_TOKENS", "MessageListBody", "tokens_left"]
+__all__ = ["MessageListBody"]
 
-LEAST_TOKENS: Final = 16
-"""The number of tokens that a turn may always use, whatever the earlier turns of its run used."""
 _BY_NAME = attrgetter("name")
-
-
-def tokens_left(bound: int, used: int, least: int = LEAST_TOKENS) -> bytes:
-    """Return, as JSON text, the client's ``bound`` on output tokens minus the tokens ``used``.
-
-    The result is at least ``least``, or ``bound`` if that is lower still.
-    """
-    return str(max(bound - used, min(least, bound))).encode()
 
 
 class MessageListBody(ABC):
@@ -84,6 +75,7 @@ class MessageListBody(ABC):
         self._added: list[bytes] = []
         self._masked: dict[bytes, bytes] = {}
         self._used_tokens = 0
+        self._is_model_message = partial(_is_model_message, type(request))
         self._refused = RefusedFields(self._MESSAGES, self._NEEDED_FIELDS, self._is_model_message)
         self._images = ImageBudget(self._MOST_IMAGE_BYTES)
         self._withheld: frozenset[str] = frozenset()
@@ -135,9 +127,6 @@ class MessageListBody(ABC):
     def _limit_tokens(self, parts: dict[str, bytes]) -> None:
         """Lower the client's limit on output tokens in ``parts`` by the tokens that earlier turns used."""
         return
-
-    def _is_model_message(self, message: Mapping[str, Any]) -> bool:
-        return self._request.speaker(message) == "model"
 
     # The members of the body.
 
@@ -411,3 +400,7 @@ class MessageListBody(ABC):
     @property
     def fields_refused(self) -> frozenset[str]:
         return self._refused.learned
+
+
+def _is_model_message(dialect: type[MessageListRequest], message: Mapping[str, Any]) -> bool:
+    return dialect.speaker(message) == "model"

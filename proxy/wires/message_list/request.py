@@ -20,10 +20,10 @@ from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.turn.digest import PrefixDigests, conversation_digest
 
-__all__ = ["CallsWithIdsRequest", "Message", "MessageListRequest"]
+__all__ = ["CallsWithIdsRequest", "JsonMessage", "MessageListRequest"]
 
-Message = Mapping[str, Any]
-"""A parsed message of a request."""
+JsonMessage = Mapping[str, Any]
+"""A message of a request, as parsed JSON."""
 
 
 @value_class
@@ -37,7 +37,7 @@ class MessageListRequest(ABC):
     members: Collection[str]
     model: str
     stream: bool
-    messages: Sequence[Message]
+    messages: Sequence[JsonMessage]
     declared: tuple[str, ...] = ()
     preview: str = ""
     tools_forbidden: bool = False
@@ -65,35 +65,42 @@ class MessageListRequest(ABC):
         digests = PrefixDigests(self.messages, self._identity, self.speaker, self._spoken)
         object.__setattr__(self, "_beginnings", digests)
 
-    # How a dialect reads one message.
+    # How a dialect reads one message.  These methods belong to the class, because the digests keep them: a
+    # request that refers to itself would stay in memory until the next garbage collection.
 
+    @classmethod
     @abstractmethod
-    def speaker(self, message: Message) -> Speaker:
+    def speaker(cls, message: JsonMessage) -> Speaker:
         """Return who wrote a message."""
 
+    @classmethod
     @abstractmethod
-    def _identity(self, message: Message) -> list[Any] | None:
+    def _identity(cls, message: JsonMessage) -> list[Any] | None:
         """Return what identifies a message, whichever client library sends it back, as JSON values.
 
         ``None`` for a message that does not count.
         """
 
+    @classmethod
     @abstractmethod
-    def _calls(self, message: Message) -> Sequence[tuple[str, Any]]:
+    def _calls(cls, message: JsonMessage) -> Sequence[tuple[str, Any]]:
         """Return the calls of a model's message, each behind its id at the client (``""`` for none)."""
 
+    @classmethod
     @abstractmethod
-    def _text(self, message: Message) -> str | None:
+    def _text(cls, message: JsonMessage) -> str | None:
         """Return the text of a model's message, ``""`` if it has no content; ``None`` if it has more than
         text and calls."""
 
+    @classmethod
     @abstractmethod
-    def answered_ids(self, message: Message) -> Sequence[str] | None:
+    def answered_ids(cls, message: JsonMessage) -> Sequence[str] | None:
         """Return the ids of the calls that a message answers; ``None`` if results end before it."""
 
-    def _spoken(self, message: Message) -> str | None:
+    @classmethod
+    def _spoken(cls, message: JsonMessage) -> str | None:
         """Return the text of a client's message; ``None`` if it has more than text."""
-        return self._text(message)
+        return cls._text(message)
 
     def _system_text(self, rule: SystemRule) -> str | None:
         """Return the system prompt that the body has beside the messages, in the form to compare.
@@ -104,13 +111,13 @@ class MessageListRequest(ABC):
 
     # What the client sends back.
 
-    def _places(self) -> Iterable[int]:
+    def _model_positions(self) -> Iterable[int]:
         """Return the positions at which messages of the model may be."""
         return range(len(self.messages))
 
-    def _model_messages(self) -> Iterator[tuple[int, Message]]:
+    def _model_messages(self) -> Iterator[tuple[int, JsonMessage]]:
         """Yield the messages of the model, each with its position."""
-        for position in self._places():
+        for position in self._model_positions():
             message = self.messages[position]
             if self.speaker(message) == "model":
                 yield position, message
@@ -165,8 +172,9 @@ class CallsWithIdsRequest(MessageListRequest):
 
     __slots__ = ()
 
+    @classmethod
     @abstractmethod
-    def _call_identity(self, call: Any) -> Any:
+    def _call_identity(cls, call: Any) -> Any:
         """Return what identifies a call apart from its id, in a form to compare; ``None`` for no call."""
 
     def used_ids(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ import orjson
 from proxy.errors import RequestError
 from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
-from proxy.wires.message_list.request import Message, MessageListRequest
+from proxy.wires.message_list.request import JsonMessage, MessageListRequest
 from proxy.wires.ollama.calls import calls_of, keys_of, pair, role_of
 from proxy.wires.past.evidence import Speaker
 from proxy.wires.turn.request_members import (
@@ -68,14 +68,17 @@ class OllamaRequest(MessageListRequest):
         following = itertools.islice(self.messages, start, None)
         return list(itertools.takewhile(lambda message: role_of(message) == "tool", following))
 
-    def speaker(self, message: Message) -> Speaker:
+    @classmethod
+    def speaker(cls, message: JsonMessage) -> Speaker:
         return _SPEAKERS.get(role_of(message), "user")
 
-    def _text(self, message: Message) -> str | None:
+    @classmethod
+    def _text(cls, message: JsonMessage) -> str | None:
         content = message.get("content") or ""
         return content if isinstance(content, str) and not message.get("images") else None
 
-    def _identity(self, message: Message) -> list[Any]:
+    @classmethod
+    def _identity(cls, message: JsonMessage) -> list[Any]:
         # Libraries drop ids and thoughts, write the arguments of calls anew, and may leave out the name of a
         # result.
         role, content = role_of(message), message.get("content") or ""
@@ -86,12 +89,14 @@ class OllamaRequest(MessageListRequest):
             [call.identity for call in calls_of(message)],
         ]
 
-    def _calls(self, message: Message) -> Sequence[tuple[str, Any]]:
+    @classmethod
+    def _calls(cls, message: JsonMessage) -> Sequence[tuple[str, Any]]:
         # The client's ids are keys that the proxy makes of names and arguments, because libraries drop ids.
         calls = calls_of(message)
         return list(zip(keys_of([call.identity for call in calls]), calls, strict=True))
 
-    def answered_ids(self, message: Message) -> Sequence[str] | None:
+    @classmethod
+    def answered_ids(cls, message: JsonMessage) -> Sequence[str] | None:
         return [str(message.get("tool_call_id") or "")] if role_of(message) == "tool" else None
 
     def used_ids(self) -> frozenset[str]:

@@ -17,7 +17,6 @@ import orjson
 from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.json.splice import elements, join_array, join_object, members
-from proxy.wires.message_list.body import tokens_left
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
@@ -43,6 +42,7 @@ from proxy.wires.turn.restored import (
     with_restored,
 )
 from proxy.wires.turn.result_images import choose_images, is_about_one_image
+from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask, StateHabit, SuspendedCall
 
 __all__ = ["ResponsesBody", "masked_item", "upstream_ids"]

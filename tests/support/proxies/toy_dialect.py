@@ -87,22 +87,28 @@ class ToyRequest(CallsWithIdsRequest):
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Allow results in any order."""
 
-    def speaker(self, turn: Mapping[str, Any]) -> Any:
+    @classmethod
+    def speaker(cls, turn: Mapping[str, Any]) -> Any:
         return turn["by"]
 
-    def _identity(self, turn: Mapping[str, Any]) -> list[Any]:
+    @classmethod
+    def _identity(cls, turn: Mapping[str, Any]) -> list[Any]:
         return [turn["by"], turn.get("text") or None, turn.get("calls"), turn.get("ref")]
 
-    def _text(self, turn: Mapping[str, Any]) -> str:
+    @classmethod
+    def _text(cls, turn: Mapping[str, Any]) -> str:
         return turn.get("text") or ""
 
-    def _calls(self, turn: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    @classmethod
+    def _calls(cls, turn: Mapping[str, Any]) -> list[tuple[str, Any]]:
         return [(call["ref"], call) for call in turn.get("calls", ())]
 
-    def _call_identity(self, call: Any) -> Any:
+    @classmethod
+    def _call_identity(cls, call: Any) -> Any:
         return call and (call["tool"], canonical_arguments(call["input"]))
 
-    def answered_ids(self, turn: Mapping[str, Any]) -> list[str] | None:
+    @classmethod
+    def answered_ids(cls, turn: Mapping[str, Any]) -> list[str] | None:
         return [turn["ref"]] if turn["by"] == "tool" else None
 
 
