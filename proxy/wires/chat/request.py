@@ -4,7 +4,7 @@ Source: OpenAI's API reference, "Create chat completion".
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from proxy.errors import RequestError
@@ -31,13 +31,7 @@ __all__ = [
 
 MAX_CALL_ID = 128
 _OF_HISTORY = ("assistant", "tool", "function")
-_SPEAKERS: Mapping[str, Speaker] = {
-    "system": "system",
-    "developer": "system",
-    "assistant": "model",
-    "tool": "tool",
-    "function": "tool",
-}
+_INSTRUCTING = ("system", "developer")
 _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 
@@ -79,12 +73,20 @@ class ChatRequest(CallsWithIdsRequest):
                     if isinstance(name, str) and reserved(name):
                         raise answers_server_call(f"messages[{position}].name")
 
-    def _model_positions(self) -> Iterable[int]:
-        return self.history
+    def _model_messages(self) -> Sequence[tuple[int, JsonMessage]]:
+        if not self.history:
+            return ()
+        said = [(position, self.messages[position]) for position in self.history]
+        return [(position, message) for position, message in said if message.get("role") == "assistant"]
 
     @classmethod
     def speaker(cls, message: JsonMessage) -> Speaker:
-        return _SPEAKERS.get(str(message.get("role")), "user")
+        role = message.get("role")
+        if role in _INSTRUCTING:
+            return "system"
+        if role == "assistant":
+            return "model"
+        return "tool" if role in _OF_HISTORY else "user"
 
     @classmethod
     def _spoken(cls, message: JsonMessage) -> str | None:

@@ -7,7 +7,7 @@ messages.
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar
 
@@ -111,24 +111,23 @@ class MessageListRequest(ABC):
 
     # What the client sends back.
 
-    def _model_positions(self) -> Iterable[int]:
-        """Return the positions at which messages of the model may be."""
-        return range(len(self.messages))
-
-    def _model_messages(self) -> Iterator[tuple[int, JsonMessage]]:
-        """Yield the messages of the model, each with its position."""
-        for position in self._model_positions():
-            message = self.messages[position]
-            if self.speaker(message) == "model":
-                yield position, message
+    def _model_messages(self) -> Sequence[tuple[int, JsonMessage]]:
+        """Return the messages of the model, each with its position."""
+        return [(at, message) for at, message in enumerate(self.messages) if self.speaker(message) == "model"]
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
-        found = ((at, [call_id for call_id, _ in self._calls(said)]) for at, said in self._model_messages())
-        return [ReturnedCalls(at, frozenset(filter(None, ids))) for at, ids in found if any(ids)]
+        found = []
+        for position, message in self._model_messages():
+            if ids := frozenset([call_id for call_id, _ in self._calls(message) if call_id]):
+                found.append(ReturnedCalls(position, ids))
+        return found
 
     def answers(self) -> Sequence[Answer]:
-        said = ((at, message) for at, message in self._model_messages() if not self._calls(message))
-        return [Answer(at, text) for at, message in said if (text := self._text(message))]
+        found = []
+        for position, message in self._model_messages():
+            if not self._calls(message) and (text := self._text(message)):
+                found.append(Answer(position, text))
+        return found
 
     @abstractmethod
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool: ...
@@ -154,7 +153,7 @@ class MessageListRequest(ABC):
     def conversation_key(
         self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
-        words = (*self.identity_words(caller), *sorted(call_ids))
+        words = (self.dialect_name, caller, self.people, self.model, *sorted(call_ids))
         return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def identity_words(self, caller: str) -> tuple[str, ...]:
@@ -179,7 +178,7 @@ class CallsWithIdsRequest(MessageListRequest):
 
     def used_ids(self) -> frozenset[str]:
         """Return the call ids in the history; a new call must have another id."""
-        return frozenset([call_id for _, said in self._model_messages() for call_id, _ in self._calls(said)])
+        return frozenset().union(*[dict(self._calls(message)) for _, message in self._model_messages()])
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         message = self.messages[position]
