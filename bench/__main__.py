@@ -15,7 +15,7 @@ from bench.report import plot_delays, show_table
 __all__ = ["main"]
 
 LONG_RUNS = 300_000
-"""A million calls, with ten calls to three runs."""
+"""These runs make a million calls, because three runs make ten calls."""
 
 
 def main(arguments: list[str] | None = None) -> int:

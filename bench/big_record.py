@@ -56,7 +56,7 @@ FILTERS: Final[dict[str, RunFilter]] = {
 
 
 def fill(path: Path, runs: int = RUNS, invocations: int = INVOCATIONS) -> None:
-    """Add so many runs to a record; create it if there is none.
+    """Add this number of runs to a record, and create the record if there is none.
 
     A power loss may destroy the record, and no one else may write meanwhile.  Raises the errors of
     :func:`~proxy.store.sql.migrate.migrate_sqlite` and SQLite.
@@ -149,7 +149,7 @@ def _hidden(runs: int) -> Iterator[tuple[Any, ...]]:
 def growth(small: Path, large: Path, rounds: int = 100) -> dict[str, tuple[float, float, float]]:
     """Measure each operation: its seconds on the small and on the large record, and their ratio.
 
-    The seconds are the median of so many rounds, in which the two records take turns.
+    The seconds are the median over all rounds; in each round the two records take turns.
     """
     return asyncio.run(_growth(small, large, rounds))
 

@@ -25,7 +25,7 @@ FULL = 0.95
 _PACE_KEPT = 1.15
 _FIRST, _RISE, _MOST_STEPS = 0.5, 0.1, 12
 _OPENING_MS = 3
-"""Milliseconds for each stream, so that their start does not fill the core before all are open."""
+"""Milliseconds between the starts of two streams, so that starting them does not fill the core."""
 
 Bound = Literal["", "delay", "core", "instruments"]
 
@@ -40,7 +40,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Step:
-    """A measurement with so many streams at once.
+    """A measurement with a number of streams at once.
 
     It has the 99th percentile of a chunk's delay (ms), the share of a core that the proxy used, and the pause
     between two chunks that the upstream achieved (ms).
@@ -97,7 +97,7 @@ def climb(first: Step, measure: Callable[[int], Step]) -> Held:
 
 
 def load_of(port: int, streams: int, window: Window) -> Load:
-    """Build the load that keeps so many streams open for the length of a window, and a little longer."""
+    """Build the load that keeps this number of streams open for a window, and a little longer."""
     opening_ms = _OPENING_MS * streams
     lasts_ms = opening_ms + 1000 * (window.settle_s + window.measured_s + 0.5)
     return Load(
@@ -118,7 +118,7 @@ def load_of(port: int, streams: int, window: Window) -> Load:
 def hold(
     process: Process, streams: int, window: Window, run: Callable[[Load, Callable[[], None]], Result]
 ) -> Step:
-    """Hold so many streams and measure; ``run`` runs a load, and calls back when all streams are open."""
+    """Hold this number of streams and measure; ``run`` runs a load, and calls back when all are open."""
     shares: list[float] = []
 
     def look() -> None:

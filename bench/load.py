@@ -20,11 +20,11 @@ __all__ = ["Load", "Result", "request_bytes"]
 
 @dataclass(frozen=True)
 class Load:
-    """What to ask: ``requests`` in all over ``connections``, each with ``messages`` before the question.
+    """The clients' requests: ``requests`` in all over ``connections``, each with ``messages`` messages.
 
     The starts of paced streams are spread over ``opening_ms``, or over one pause.  Delays are noted for every
-    ``each_noted``-th stream.  With ``settle_s`` they are noted only while all are open, from so many seconds
-    after the last began.
+    ``each_noted``-th stream.  With ``settle_s`` they are noted only while all streams are open, starting that
+    many seconds after the last one began.
     """
 
     port: int

@@ -187,8 +187,8 @@ class Rounds:
         self.table.add("paced streams that the CPU would do for", "streams", process.name, by_cpu)
 
     def memory(self, process: Process) -> None:
-        # Only in the first round, and before all else, because the process does not return the streams'
-        # memory.
+        # This is measured once, in the first round and before everything else, because the process does not
+        # return the memory of the streams.
         name = f"open stream, of {_HELD}"
         if process.name in self.table.rows.get(name, Row("", "")).values:
             return

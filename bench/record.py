@@ -1,4 +1,4 @@
-"""Makes a record that looks long used: ``python -m bench.record FILE RUNS``."""
+"""Makes a record like that of a proxy in long use: ``python -m bench.record FILE RUNS``."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ _DAYS = 30
 
 
 async def prepare(file: Path, runs: int) -> int:
-    """Fill a record with so many runs over thirty days; return the number of tool calls."""
+    """Fill a record with this number of runs over thirty days; return the number of tool calls."""
     store = open_store(f"sqlite:///{file}")
     await store.start()
     now, calls = time.time(), 0

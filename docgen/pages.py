@@ -39,7 +39,7 @@ _FIELDS: Final = (CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "dialects.md": {
         **{f"read {table.dialect}": partial(rows_of, table) for table in _FIELDS},
-        # No upstream is asked in the form of a table that lacks these rows.
+        # The proxy sends no upstream requests in a dialect whose table has nothing ``written``.
         **{f"written {table.dialect}": partial(missing_rows_of, table) for table in _FIELDS if table.written},
     },
     "packages.md": {"modules": shared_modules, "folders": folders},

@@ -5,15 +5,15 @@ from typing import NoReturn, TypeVar
 
 __all__ = ["IllegalTransition", "Transitions"]
 
-State = TypeVar("State", bound=StrEnum)
-Event = TypeVar("Event", bound=StrEnum)
+StateT = TypeVar("StateT", bound=StrEnum)
+EventT = TypeVar("EventT", bound=StrEnum)
 
 
 class IllegalTransition(RuntimeError):
     """An event happened in a state in which it is impossible: a defect of the program."""
 
 
-class Transitions(dict[tuple[State, Event], State]):
+class Transitions(dict[tuple[StateT, EventT], StateT]):
     """The next state by state and event.
 
     A missing pair raises :class:`IllegalTransition`.  A lookup calls no Python function, because the hash of
@@ -22,6 +22,6 @@ class Transitions(dict[tuple[State, Event], State]):
 
     __slots__ = ()
 
-    def __missing__(self, key: tuple[State, Event]) -> NoReturn:
+    def __missing__(self, key: tuple[StateT, EventT]) -> NoReturn:
         state, event = key
         raise IllegalTransition(f"{event!r} in the state {state!r}")

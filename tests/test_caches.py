@@ -195,7 +195,7 @@ def test_every_remembered_function_is_declared() -> None:
 BY_IDENTITY = {
     "proxy.tools.contract.schema": "parts of one schema, which lives longer than the walk through it",
     "proxy.wires.anthropic.body": "messages of one request, which holds them",
-    "proxy.wires.ollama.body": "messages of one request, which holds them",
+    "proxy.wires.message_list.body": "messages of one request, which holds them",
     "proxy.wires.turn.refused_fields": "messages of one request, which holds them",
 }
 """Modules that use ``id``, within one function only."""

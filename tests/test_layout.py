@@ -309,6 +309,7 @@ ORDER = {
             "wire",
             "json",
             "turn",
+            "message_list",
         ),
         *(
             "stream",

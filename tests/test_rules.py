@@ -22,7 +22,7 @@ RULES = {
     "T4": "no tool without a redaction rule; only allowlisted fields are shown",
     "T5": "ids are provider__name, each once",
     "T6": "tools get capabilities and read no environment",
-    "T7": "budgets hold, and a spent one still ends in an answer",
+    "T7": "budgets hold, and a spent one still ends in an answer; offered tools are sorted",
     "T8": "schemas are derived or verbatim, and refused at start where no wire takes them",
     "T9": "MCP tools are untrusted",
     "R1": "a row is committed before its side effect",

@@ -137,13 +137,15 @@ class CrossedEditor:
         self._lacks_reasoning = False
         self._model = ""
         self._max_tokens: int | None = None
+        self._has_own_limit = False
         self._sent: BodyEditor | None = None
 
     def _translate(self) -> BodyEditor:
         """Return the upstream's editor over the body as it is now."""
         conversation = self._conversation()
         conversation = replace(conversation, model=self._model or conversation.model)
-        if conversation.output.max_tokens is None and self._max_tokens is not None:
+        self._has_own_limit = conversation.output.max_tokens is not None
+        if not self._has_own_limit and self._max_tokens is not None:
             output = replace(conversation.output, max_tokens=self._max_tokens)
             conversation = replace(conversation, output=output)
         if self._lacks_reasoning:
@@ -308,8 +310,13 @@ class CrossedEditor:
         return left_out
 
     def lower_token_limit(self, used: int) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.lower_token_limit`."""
-        self._change(lambda editor: editor.lower_token_limit(used))
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.lower_token_limit`.
+
+        A limit that is not the client's applies to each turn, so it stays as it is.
+        """
+        self.translate()
+        if self._has_own_limit:
+            self._change(lambda editor: editor.lower_token_limit(used))
 
     @property
     def images_refused(self) -> bool:

@@ -16,7 +16,6 @@ from running_proxy import Proxy, make_config, running
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.records import RunRecord
-from proxy.server.api.json_output import detail_to_json
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter
 
 ECHO = "probe_tools__echo"
@@ -552,15 +551,25 @@ async def test_agents_run_on_every_dialect(watch: Watch) -> None:
 
 
 async def test_figures_and_admin_show_agents(watch: Watch) -> None:
-    """The metrics count the runs of agents by agent, and the details of a run list those of its agents."""
+    """The metrics count the runs of agents by agent; a list of runs has them on request, a run its own."""
     models = Models({"boss": boss("What is it?"), "small": looks_it_up()})
-    async with served(models) as (proxy, _):
-        await proxy.ask(ask())
-        samples = await scrape(proxy)
+    async with served(models, keys={"alice": declared(ALICE, admin=True)}) as (proxy, _):
+        await proxy.ask(ask(), bearer(ALICE))
+        samples = await scrape(proxy, bearer(ALICE))
         root, (child,) = await all_runs(proxy)
-        detail = detail_to_json(await detail_of(proxy, root))
+
+        async def read(path: str) -> Any:
+            return (await proxy.ask(None, bearer(ALICE), method="GET", path=f"/admin/runs{path}")).json
+
+        lists = [await read(query) for query in ("", "?agents=false", "?agents=true")]
+        detail = await read(f"/{root.id}")
     assert value(samples, "toolrelay_agent_runs_total", agent="researcher", status="completed") == 1
     assert value(samples, "toolrelay_runs_total", status="completed") == 1
+    assert [[run["id"] for run in one["data"]] for one in lists[:2]] == [[root.id]] * 2
+    assert {run["id"]: (run["agent"], run["parent_run"]) for run in lists[2]["data"]} == {
+        root.id: ("", ""),
+        child.id: ("researcher", root.id),
+    }
     assert [run["id"] for run in detail["agent_runs"]] == [child.id]
     assert detail["agent_runs"][0]["parent_run"] == root.id
 

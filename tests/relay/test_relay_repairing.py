@@ -147,14 +147,20 @@ async def test_several_answers_are_left_alone() -> None:
 
 
 @both
-async def test_always_heals_what_only_reading_finds(allow: tuple[str, ...]) -> None:
-    """``always`` repairs an empty first chunk, repeated roles, a missing id or reason, and unwanted usage."""
+@pytest.mark.parametrize("lacks", ["reason", "end mark"])
+async def test_always_heals_what_only_reading_finds(lacks: str, allow: tuple[str, ...]) -> None:
+    """``always`` repairs an empty first chunk, repeated roles, unwanted usage, and a missing id, reason or
+    end mark."""
     said = [{"role": "assistant", "content": word} for word in ("a", "b")]
     chunks = [sse({"choices": [{"index": 0, "delta": one, "finish_reason": None}]}) for one in said]
+    if lacks == "end mark":
+        chunks.append(sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}))
     data = sse({"id": "", "choices": [], "prompt_filter_results": []}) + b"".join(chunks) + usage(1, 2)
-    answer = await relayed(*cut(data + DONE, 0), repair="always", allow=allow)
+    end = DONE if lacks == "reason" else b""
+    answer = await relayed(*cut(data + end, 0), repair="always", allow=allow)
     read = check_chat_stream(answer.body, wants_usage=False)
-    assert (read.text, read.finish) == ("ab", "stop")
+    assert (read.text, read.finish, read.error) == ("ab", "stop", None)
+    assert answer.clean
 
 
 @both

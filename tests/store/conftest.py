@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from store_postgres import need_postgres, new_schema
 from store_records import T0
+from waiting import PATIENCE_S
 
 from proxy.store.options import StoreOptions
 from proxy.store.sql.store import SqlStore
@@ -54,7 +55,8 @@ async def make_postgres(postgres_url: str) -> AsyncIterator[Callable[..., Any]]:
     made: list[PostgresStore] = []
 
     def build(grace_s: float = 15.0, **options: Any) -> PostgresStore:
-        wanted = StoreOptions(**{"clock": lambda: T0, **options})
+        # A busy machine may need longer than a second for a connection, and longer than 5 s for a write.
+        wanted = StoreOptions(**{"clock": lambda: T0, "lock_timeout_s": PATIENCE_S, **options})
         made.append(PostgresStore(postgres_url, wanted, grace_s=grace_s))
         return made[-1]
 

@@ -48,7 +48,7 @@ from proxy.server.config.types import (
     Section,
     Strings,
     Trace,
-    Wire,
+    WireName,
     check_aliases,
     check_end_user,
     check_headers,
@@ -82,7 +82,7 @@ __all__ = [
     "ToolsConfig",
     "UiConfig",
     "UpstreamConfig",
-    "Wire",
+    "WireName",
 ]
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
@@ -176,7 +176,7 @@ class UpstreamConfig(Section):
         f"sent to {urlsplit(DEFAULT_BASE_URL).hostname} only. Empty: no key.",
         json_schema_extra={"commented": True},
     )
-    wires: Annotated[tuple[Wire, ...], Field(strict=False), AfterValidator(check_unique)] = Field(
+    wires: Annotated[tuple[WireName, ...], Field(strict=False), AfterValidator(check_unique)] = Field(
         default=("chat", "responses"),
         min_length=1,
         description="Dialects that the upstream speaks: chat, responses, anthropic, ollama.",

@@ -29,7 +29,7 @@ __all__ = [
     "Section",
     "Strings",
     "Trace",
-    "Wire",
+    "WireName",
     "check_aliases",
     "check_cost_limits",
     "check_end_user",
@@ -48,7 +48,7 @@ __all__ = [
     "setting_fault",
 ]
 
-Wire = Literal["chat", "responses", "anthropic", "ollama"]
+WireName = Literal["chat", "responses", "anthropic", "ollama"]
 Trace = Literal["silent", "reasoning", "status", "events"]
 TRACES: tuple[Trace, ...] = ("silent", "reasoning", "status", "events")
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from proxy.transitions import Transitions
 
-__all__ = ["NEXT", "REFUSAL", "REFUSED", "REQUESTS", "SWITCHED", "UPGRADE", "Event", "Mode"]
+__all__ = ["NEXT", "REFUSAL", "REFUSED", "REQUESTS", "SWITCHED", "UPGRADE", "ConnectionEvent", "Mode"]
 
 
 class Mode(StrEnum):
@@ -19,7 +19,7 @@ class Mode(StrEnum):
     """Discard the bytes: an earlier request was refused."""
 
 
-class Event(StrEnum):
+class ConnectionEvent(StrEnum):
     """The events that end the requests of a connection."""
 
     UPGRADE = "upgrade"
@@ -27,7 +27,7 @@ class Event(StrEnum):
 
 
 REQUESTS, SWITCHED, REFUSED = Mode
-UPGRADE, REFUSAL = Event
+UPGRADE, REFUSAL = ConnectionEvent
 
 NEXT: Final = Transitions(
     {

@@ -26,7 +26,7 @@ from proxy.upstreams.recorded.format import (
 )
 from proxy.wires.dialects.table import BY_WIRE
 
-__all__ = ["Conversation", "RecordedTurn", "conversation_of", "load_turns", "results_of"]
+__all__ = ["RecordedConversation", "RecordedTurn", "conversation_of", "load_turns", "results_of"]
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 _RESULT_ROLES = ("tool", "function")
@@ -34,7 +34,7 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-Conversation = list[Any]
+RecordedConversation = list[Any]
 """The messages or input items of a request, without anything that may differ between two runs."""
 
 
@@ -96,7 +96,7 @@ def load_turns(folders: Iterable[Path]) -> list[RecordedTurn]:
     return turns
 
 
-def conversation_of(request: Mapping[str, Any]) -> tuple[str, Conversation]:
+def conversation_of(request: Mapping[str, Any]) -> tuple[str, RecordedConversation]:
     """Return the name of the field with the request's conversation, and the conversation in comparable form.
 
     Results of tools, ids of calls and items, and empty fields are left out.  Arguments are compared as JSON,

@@ -23,7 +23,7 @@ from proxy.http.bodies import REDACTED, shapes_of_secrets
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse, read_whole
-from proxy.upstreams.recorded.fixtures import Conversation, conversation_of
+from proxy.upstreams.recorded.fixtures import RecordedConversation, conversation_of
 from proxy.upstreams.recorded.format import (
     CLIENT,
     EVENTS,
@@ -54,7 +54,7 @@ class _Recorded:
 
     path: str
     model: Any
-    sent: Conversation
+    sent: RecordedConversation
     folder: Path
     turns: int
     requests: int = 0

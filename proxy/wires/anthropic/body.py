@@ -6,8 +6,7 @@ run begins like the one before, and the provider's cache works.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -19,48 +18,44 @@ from proxy.wires.anthropic.held import collect_results, masked_turn, rows_of
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
 from proxy.wires.anthropic.results import image_bytes, result_block, without_images
 from proxy.wires.json.splice import elements, extend_object, join_array, join_object, members
+from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
-from proxy.wires.turn.message_list import LEAST_TOKENS, MessageListBody, tokens_left
 from proxy.wires.turn.narrowed import without_tools
-from proxy.wires.turn.refused_fields import BLOCK_FIELDS, RefusedFields
-from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, is_too_long_error
-from proxy.wires.turn.result_images import ImageBudget, choose_images
+from proxy.wires.turn.refused_fields import BLOCK_FIELDS
+from proxy.wires.turn.restored import is_too_long_error
+from proxy.wires.turn.token_limit import LEAST_TOKENS, tokens_left
 from proxy.wires.upstream_port import Mask
 
 __all__ = ["AnthropicBody"]
-
-_MOST_IMAGE_BYTES: Final = 20 << 20
-"""The size limit for our images in one request, in base64; the provider accepts requests of 32 MB."""
 
 
 class AnthropicBody(MessageListBody):
     """The body of one run's upstream requests."""
 
+    _NEEDED_FIELDS = BLOCK_FIELDS
+    _MOST_IMAGE_BYTES = 20 << 20  # The provider accepts requests of 32 MB.
+
     def __init__(self, raw: bytes, request: AnthropicRequest) -> None:
-        super().__init__(raw, request.members, RefusedFields("messages", BLOCK_FIELDS, _is_assistant))
+        super().__init__(raw, request)
         self._own: Collection[str] = request.declared
         self._offered: frozenset[str] = frozenset()
-        self._images = ImageBudget(_MOST_IMAGE_BYTES)
         self._without_thoughts = False
         self._marks_cache = False
         if request.has_proxy_calls:
             self._client_messages = list(map(without_ours, elements(self._members["messages"])))
             self._members["messages"] = join_array(self._client_messages)
 
-    def _definition(self, definition: ToolDefinition) -> bytes:
+    def _tool(self, definition: ToolDefinition) -> bytes:
         """Return a tool without ``strict``: the client decides about the cost of a new strict schema.
 
         The proxy checks the arguments itself.
         """
-        written = definition.written.get("anthropic")
-        if written is None:
-            tool = {
-                "name": definition.name,
-                "description": definition.description,
-                "input_schema": definition.parameters,
-            }
-            written = definition.written["anthropic"] = orjson.dumps(tool)
-        return written
+        tool = {
+            "name": definition.name,
+            "description": definition.description,
+            "input_schema": definition.parameters,
+        }
+        return orjson.dumps(tool)
 
     def _replacement(self, declared: bytes, definition: ToolDefinition) -> bytes:
         """Return our tool, with the client's breakpoint of the prompt cache."""
@@ -82,22 +77,9 @@ class AnthropicBody(MessageListBody):
         said = (self._raw,) if self._cut is None else self._cut.values()
         self._marks_cache = not any(MARK in part for part in said)
 
-    def ask_usage(self) -> None:
-        """Do nothing: every answer has its usage."""
-
-    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
-        """Put a held turn back; anything else that the client sent with its results follows the results."""
-        held = orjson.loads(payload)
-        restored = [part.encode() for part in held["messages"]]
-        end = position + 1
-        if held["calls"]:
-            end, results = collect_results(self._messages, end, held["calls"])
-            restored += results
-        if (size := image_bytes(restored)) and not self._images.take(size):
-            restored = list(map(without_images, restored))
-        self._restored[position] = RestoredMessages.replacing(
-            self._messages, position, end, restored, needed=needed
-        )
+    def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
+        """Anything else that the client sent with its results follows the results."""
+        return collect_results(self._messages, start, held["calls"]) if held["calls"] else (start, [])
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
         """Add a turn, with all its results in one message; a turn that paused has no results."""
@@ -105,20 +87,15 @@ class AnthropicBody(MessageListBody):
         if results:
             self._added.append(b'{"role":"user","content":' + join_array(results) + b"}")
 
-    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """Encode one result as a block, with its images as far as the request has room for them."""
-        text, passed = choose_images(content, images, self._fits)
-        return result_block(call.call_id, text, passed)
+    def _result(self, call: ToolCall, text: str, images: Sequence[ResultImage]) -> bytes:
+        """Encode a result as a block; :meth:`append_turn` puts all results into one message."""
+        return result_block(call.call_id, text, images)
 
-    def _fits(self, image: ResultImage) -> bool:
-        return not self._images.closed and self._images.take(len(image.url))
+    def _image_bytes(self, message: bytes) -> int:
+        return image_bytes(message)
 
-    def leave_out_images(self) -> None:
-        self._images.closed = True
-
-    @property
-    def images_refused(self) -> bool:
-        return self._images.refused
+    def _without_images(self, message: bytes) -> bytes:
+        return without_images(message)
 
     @property
     def _choice(self) -> Any:
@@ -142,46 +119,36 @@ class AnthropicBody(MessageListBody):
         return False
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Leave out what the upstream refuses.
-
-        It may be: hidden turns that make the conversation too long, our images, fields in the model's
-        messages, our cache marks, or thoughts in restored turns that another upstream signed.
-        """
-        if is_too_long_error(message, code):
-            return drop_unneeded(self._restored)
-        said = f"{code or ''} {message}".lower()
-        if self._marks_cache and "cache_control" in said:
+        """Leave out our cache marks, too, and thoughts in restored turns that another upstream signed."""
+        about_marks = "cache_control" in _error_words(message, code) and not is_too_long_error(message, code)
+        if self._marks_cache and about_marks:
             self._marks_cache = False
             return True
-        if not self._may_learn():
-            return False
+        return super().recover(message, code)
+
+    def _leave_out_refused(self, message: str, code: str | None) -> bool:
+        said = _error_words(message, code)
         if self._restored and not self._without_thoughts and "signature" in said and "thinking" in said:
             self._without_thoughts = True
             return True
-        if self._refused.learn(message, self._whole(), self._theirs):
-            return True
-        if not self._images.closed and image_bytes(self._ours()):
-            self._images.refuse(message, code)
-            return True
-        return False
+        return super()._leave_out_refused(message, code)
 
-    def render(self) -> bytes:
-        if not self._marks_cache and (whole := self._uncut()) is not None:
-            return whole
-        parts = self._narrowed()
-        self._put_messages(parts)
-        if self._used_tokens and "max_tokens" in parts:
-            parts["max_tokens"] = self._tokens_left(parts)
-        return join_object(with_breakpoints(parts) if self._marks_cache else parts)
+    def _uncut(self) -> bytes | None:
+        return None if self._marks_cache else super()._uncut()
+
+    def _joined(self, parts: dict[str, bytes]) -> bytes:
+        return super()._joined(with_breakpoints(parts) if self._marks_cache else parts)
 
     def _stripped(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
         kept = super()._stripped(messages, theirs)
-        if self._images.closed:
-            kept = list(map(without_images, kept))
         if self._without_thoughts:
             sent = set(map(id, theirs))
             kept = [raw if id(raw) in sent else without_thoughts(raw) for raw in kept]
         return kept
+
+    def _limit_tokens(self, parts: dict[str, bytes]) -> None:
+        if "max_tokens" in parts:
+            parts["max_tokens"] = self._tokens_left(parts)
 
     def _tokens_left(self, parts: Mapping[str, bytes]) -> bytes:
         """Return what earlier turns left of the client's token limit, but more than the thinking budget."""
@@ -207,16 +174,13 @@ class AnthropicBody(MessageListBody):
             left["tool_choice"] = _free(self._members["tool_choice"])
         return left
 
-    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
-        rows: list[MessageRecord] = []
-        turn = 0
-        for raw in self._added:
-            message = orjson.loads(self._shown(raw, mask))
-            turn += message.get("role") == "assistant"
-            rows += [
-                replace(row, seq=len(rows) + at) for at, row in enumerate(rows_of(run_id, turn, message))
-            ]
-        return rows
+    def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
+        return rows_of(run_id, turn, message)
+
+
+def _error_words(message: str, code: str | None) -> str:
+    """Return what an upstream says of an error, in lower case."""
+    return f"{code or ''} {message}".lower()
 
 
 def _free(choice: bytes) -> bytes:
@@ -224,7 +188,3 @@ def _free(choice: bytes) -> bytes:
     parts = members(choice)
     kept = {key: value for key, value in parts.items() if key == "disable_parallel_tool_use"}
     return join_object({"type": b'"auto"', **kept})
-
-
-def _is_assistant(message: Mapping[str, Any]) -> bool:
-    return message.get("role") == "assistant"

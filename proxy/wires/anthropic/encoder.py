@@ -55,7 +55,7 @@ _PIECES_A_PING: Final = 32
 """The number of held pieces of arguments after which the client gets a ping."""
 
 Block = dict[str, Any]
-Event = dict[str, Any]
+EventObject = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -233,7 +233,7 @@ class AnthropicTurnEncoder:
 
     # The encoding of one event.
 
-    def _encode(self, event: TurnEvent) -> Iterator[Event]:
+    def _encode(self, event: TurnEvent) -> Iterator[EventObject]:
         match event:
             case TurnStarted(model=model):
                 self._model = model or self._model
@@ -290,17 +290,17 @@ class AnthropicTurnEncoder:
             "usage": {"input_tokens": 0, "output_tokens": 0},
         }
 
-    def _start(self) -> Iterator[Event]:
+    def _start(self) -> Iterator[EventObject]:
         if not self._begun:
             self._begun = True
             yield {"type": "message_start", "message": self._message()}
 
     # Blocks, one after the other.
 
-    def _delta(self, delta: dict[str, Any]) -> Event:
+    def _delta(self, delta: dict[str, Any]) -> EventObject:
         return {"type": "content_block_delta", "index": len(self._content), "delta": delta}
 
-    def _said(self, text: str, *, thinking: bool) -> Iterator[Event]:
+    def _said(self, text: str, *, thinking: bool) -> Iterator[EventObject]:
         kind, name = ("thinking", "thinking") if thinking else ("text", "text")
         # Text after a citation has other sources, or none.
         goes_on = not self._is_cited or not text.strip()
@@ -316,7 +316,7 @@ class AnthropicTurnEncoder:
             for citation in early:
                 yield from self._cite(citation)
 
-    def _cite(self, citation: CitationAdded) -> Iterator[Event]:
+    def _cite(self, citation: CitationAdded) -> Iterator[EventObject]:
         """Add a citation to the open block of text; a citation before any text waits for it."""
         if self._text is None or self._text["type"] != "text":
             self._early.append(citation)
@@ -329,7 +329,7 @@ class AnthropicTurnEncoder:
         listed.append(said)
         yield self._delta({"type": "citations_delta", "citation": said})
 
-    def _closed_text(self) -> Iterator[Event]:
+    def _closed_text(self) -> Iterator[EventObject]:
         block, self._text, self._is_cited = self._text, None, False
         if block is not None:
             yield self._stopped(self._whole(block))
@@ -339,11 +339,11 @@ class AnthropicTurnEncoder:
         text, self._pieces = "".join(self._pieces), []
         return {**block, block["type"]: text} if text else block
 
-    def _stopped(self, block: Block) -> Event:
+    def _stopped(self, block: Block) -> EventObject:
         self._content.append(block)
         return {"type": "content_block_stop", "index": len(self._content) - 1}
 
-    def _opened_call(self, seq: int) -> Iterator[Event]:
+    def _opened_call(self, seq: int) -> Iterator[EventObject]:
         """Begin a call's block, with the arguments so far."""
         self._open_call = seq
         call = self._calls[seq]
@@ -352,7 +352,7 @@ class AnthropicTurnEncoder:
         if call.pieces and (said := call.eager()):
             yield self._delta({"type": "input_json_delta", "partial_json": said})
 
-    def _closed_call(self, seq: int) -> Iterator[Event]:
+    def _closed_call(self, seq: int) -> Iterator[EventObject]:
         """End a call's block, and begin the block of the next call that waits."""
         call = self._calls.get(seq)
         if call is None or call.is_done:
@@ -379,7 +379,7 @@ class AnthropicTurnEncoder:
             else:
                 yield from self._said(said.text, thinking=isinstance(said, ReasoningDelta))
 
-    def _frame(self, event: Event, undecided: int = 0) -> Frame:
+    def _frame(self, event: EventObject, undecided: int = 0) -> Frame:
         """Encode one event.  A frame that begins a call's block also has the event of the call."""
         if event["type"] == "error":
             error: Mapping[str, Any] = event["error"]

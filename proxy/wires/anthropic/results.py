@@ -48,9 +48,9 @@ def _image(url: str) -> Block:
     return {"type": "image", "source": {"type": "url", "url": url}}
 
 
-def image_bytes(messages: Sequence[bytes]) -> int:
-    """Return the size of the messages that hold our images, which is little more than the images."""
-    return sum(len(message) for message in messages if _SIGN in message)
+def image_bytes(message: bytes) -> int:
+    """Return the size of a message with our images, which is little more than the images; else 0."""
+    return len(message) if _SIGN in message else 0
 
 
 def without_images(message: bytes) -> bytes:

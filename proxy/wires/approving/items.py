@@ -28,7 +28,7 @@ Item = Mapping[str, Any]
 def read_items(
     items: list[Item], raws: list[bytes], *, whole: bool
 ) -> tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]:
-    """Read the items; see :data:`proxy.wires.approving.read.Conversation`.
+    """Read the items; see :data:`proxy.wires.approving.read.ApprovalConversation`.
 
     ``whole`` means that the items are the whole conversation. Then an answer whose question is missing
     stands for the question too: the Vercel AI SDK sends the answer alone if nothing is stored.

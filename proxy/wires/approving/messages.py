@@ -62,7 +62,7 @@ def _with_mentions(content: Any, mentions: list[str]) -> str:
 def read_chat(
     messages: list[Message], raws: list[bytes]
 ) -> tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]:
-    """Read Chat Completions; see :data:`proxy.wires.approving.read.Conversation`."""
+    """Read Chat Completions; see :data:`proxy.wires.approving.read.ApprovalConversation`."""
     reading = _Reading(messages)
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
         calls = message.get("tool_calls")
@@ -103,7 +103,7 @@ def _keep(reading: _Reading, message: Message, theirs: list[Any], mentions: list
 def read_ollama(
     messages: list[Message], raws: list[bytes]
 ) -> tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]:
-    """Read Ollama's chat; see :data:`proxy.wires.approving.read.Conversation`."""
+    """Read Ollama's chat; see :data:`proxy.wires.approving.read.ApprovalConversation`."""
     reading, open_ones = _Reading(messages), deque[str]()
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
         calls, at = message.get("tool_calls"), f"messages[{place}]"
@@ -138,7 +138,7 @@ def _ollama_id(call: Any) -> str:
 def read_anthropic(
     messages: list[Message], raws: list[bytes]
 ) -> tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]:
-    """Read Anthropic's Messages; see :data:`proxy.wires.approving.read.Conversation`."""
+    """Read Anthropic's Messages; see :data:`proxy.wires.approving.read.ApprovalConversation`."""
     reading = _Reading(messages)
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
         blocks = message.get("content")

@@ -17,10 +17,10 @@ from proxy.wires.json.splice import elements, join_array, join_object, members
 
 __all__ = ["read_approvals"]
 
-Conversation = tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]
+ApprovalConversation = tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]
 """The raw messages or items that are left, and the questions and answers that were removed."""
 
-_READERS: Final[Mapping[str, Callable[[list[Mapping[str, Any]], list[bytes]], Conversation]]] = (
+_READERS: Final[Mapping[str, Callable[[list[Mapping[str, Any]], list[bytes]], ApprovalConversation]]] = (
     MappingProxyType({"chat": read_chat, "anthropic": read_anthropic, "ollama": read_ollama})
 )
 _ELSEWHERE: Final = ("previous_response_id", "conversation")

@@ -15,12 +15,11 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.json.splice import join_object, members
+from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
-from proxy.wires.turn.message_list import MessageListBody, tokens_left
 from proxy.wires.turn.narrowed import without_tools
-from proxy.wires.turn.refused_fields import MESSAGE_FIELDS, RefusedFields
-from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, is_too_long_error
-from proxy.wires.turn.result_images import choose_images
+from proxy.wires.turn.refused_fields import MESSAGE_FIELDS
+from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask
 
 __all__ = ["ChatBody", "masked_turn"]
@@ -29,25 +28,28 @@ __all__ = ["ChatBody", "masked_turn"]
 class ChatBody(MessageListBody):
     """The body of one run's upstream requests."""
 
+    _NEEDED_FIELDS = MESSAGE_FIELDS
+    _RESULT_ID = "tool_call_id"
+
     def __init__(self, raw: bytes, request: ChatRequest) -> None:
-        super().__init__(
-            raw,
-            request.members,
-            RefusedFields("messages", MESSAGE_FIELDS, _is_assistant),
-            tools_key="functions" if request.legacy else "tools",
-        )
+        super().__init__(raw, request, tools_key="functions" if request.legacy else "")
         self._choice_key = "function_call" if request.legacy else "tool_choice"
         self._legacy = request.legacy
         self._own: Collection[str] = request.declared
         self._offered: frozenset[str] = frozenset()
 
-    def _definition(self, definition: ToolDefinition) -> bytes:
+    def _tool(self, definition: ToolDefinition) -> bytes:
         """Return one element of ``tools``, or of the older ``functions``."""
-        form = "chat functions" if self._legacy else "chat tools"
-        written = definition.written.get(form)
-        if written is None:
-            written = definition.written[form] = _written(definition, self._legacy)
-        return written
+        function: dict[str, Any] = {
+            "name": definition.name,
+            "description": definition.description,
+            "parameters": definition.parameters,
+        }
+        if self._legacy:
+            return orjson.dumps(function)
+        if definition.strict:
+            function["strict"] = True
+        return orjson.dumps({"type": "function", "function": function})
 
     def _declared_name(self, tool: Any) -> str | None:
         return declared_name(tool, self._legacy)
@@ -66,39 +68,11 @@ class ChatBody(MessageListBody):
         parts = members(options) if options[:1] == b"{" else {}
         self._set("stream_options", join_object({**parts, "include_usage": b"true"}))
 
-    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
-        held = orjson.loads(payload)
-        end = position + 1
-        answers: dict[str, bytes] = {}
-        while end < len(self._messages):
-            message = orjson.loads(self._messages[end])
-            if message.get("role") != "tool":
-                break
-            answers[str(message.get("tool_call_id"))] = self._messages[end]
-            end += 1
-        restored = [part.encode() for part in held["messages"]]
-        for call in held["calls"]:
-            if call["result"] is not None:
-                restored.append(call["result"].encode())
-            elif (answer := answers.get(call["client_id"])) is not None:
-                restored.append(_answering(answer, call["call_id"]))
-        self._restored[position] = RestoredMessages.replacing(
-            self._messages, position, end, restored, needed=needed
-        )
-
-    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """Encode one result.  Tool messages of this dialect hold only text, so words describe the images."""
-        content, _ = choose_images(content, images, lambda image: False)
+    def _result(self, call: ToolCall, text: str, images: Sequence[ResultImage]) -> bytes:
+        """Encode a result.  Tool messages of this dialect hold only text, so there are no images."""
         if call.legacy:
-            return orjson.dumps({"role": "function", "name": call.name, "content": content})
-        return orjson.dumps({"role": "tool", "tool_call_id": call.call_id, "content": content})
-
-    def leave_out_images(self) -> None:
-        """Do nothing: results of this dialect have no images."""
-
-    @property
-    def images_refused(self) -> bool:
-        return False
+            return orjson.dumps({"role": "function", "name": call.name, "content": text})
+        return orjson.dumps({"role": "tool", "tool_call_id": call.call_id, "content": text})
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         if self._choice_key in self._members:
@@ -115,26 +89,11 @@ class ChatBody(MessageListBody):
         self._members[self._choice_key] = b'"none"'
         return False
 
-    def recover(self, message: str, code: str | None) -> bool:
-        """Remove hidden turns that make the conversation too long, or fields that the upstream refuses in
-        the model's messages."""
-        if is_too_long_error(message, code):
-            return drop_unneeded(self._restored)
-        if not self._may_learn():
-            return False
-        return self._refused.learn(message, self._whole(), self._theirs)
-
-    def render(self) -> bytes:
-        if (whole := self._uncut()) is not None:
-            return whole
-        parts = self._narrowed()
-        self._put_messages(parts)
-        if self._used_tokens:
-            for key in ("max_completion_tokens", "max_tokens"):
-                bound = orjson.loads(parts[key]) if key in parts else None
-                if type(bound) is int:
-                    parts[key] = tokens_left(bound, self._used_tokens)
-        return join_object(parts)
+    def _limit_tokens(self, parts: dict[str, bytes]) -> None:
+        for key in ("max_completion_tokens", "max_tokens"):
+            bound = orjson.loads(parts[key]) if key in parts else None
+            if type(bound) is int:
+                parts[key] = tokens_left(bound, self._used_tokens)
 
     def _narrowed(self) -> dict[str, bytes]:
         """Return the members of the body without the tools that are withheld."""
@@ -147,45 +106,30 @@ class ChatBody(MessageListBody):
             only_with_tools=(self._choice_key, "parallel_tool_calls"),
         )
 
-    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
-        rows = []
-        turn = 0
-        for seq, raw in enumerate(self._added):
-            message = orjson.loads(self._shown(raw, mask))
-            turn += message.get("role") == "assistant"
-            rows.append(_record(run_id, turn, seq, message))
-        return rows
-
-
-def _written(definition: ToolDefinition, legacy: bool) -> bytes:
-    function: dict[str, Any] = {
-        "name": definition.name,
-        "description": definition.description,
-        "parameters": definition.parameters,
-    }
-    if legacy:
-        return orjson.dumps(function)
-    if definition.strict:
-        function["strict"] = True
-    return orjson.dumps({"type": "function", "function": function})
+    def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
+        content = message.get("content")
+        calls = message.get("tool_calls")
+        legacy = message.get("function_call")
+        parts = None if content is None or isinstance(content, str) else orjson.dumps(content).decode()
+        return [
+            MessageRecord(
+                run_id,
+                turn,
+                0,
+                str(message.get("role")),
+                content=content if isinstance(content, str) else None,
+                content_json=parts,
+                tool_calls=orjson.dumps(calls).decode() if calls else None,
+                function_call=orjson.dumps(legacy).decode() if legacy else None,
+                tool_call_id=message.get("tool_call_id"),
+                name=message.get("name"),
+            )
+        ]
 
 
 def _tool_name(tool: Any) -> str | None:
     """Return the name of a tool, from a declaration in either form or from a choice."""
     return declared_name(tool) or declared_name(tool, legacy=True)
-
-
-def _is_assistant(message: Mapping[str, Any]) -> bool:
-    return message.get("role") == "assistant"
-
-
-def _answering(message: bytes, call_id: str) -> bytes:
-    """Return a client's result under the upstream's call id; unchanged if the id is the same."""
-    parts = members(message)
-    wanted = orjson.dumps(call_id)
-    if orjson.loads(parts["tool_call_id"]) == call_id:
-        return message
-    return join_object({**parts, "tool_call_id": wanted})
 
 
 def masked_turn(raw: bytes, mask: Mask) -> bytes:
@@ -200,21 +144,3 @@ def masked_turn(raw: bytes, mask: Mask) -> bytes:
         changed = changed or masked != function["arguments"]
         function["arguments"] = masked
     return orjson.dumps(message) if changed else raw
-
-
-def _record(run_id: str, turn: int, seq: int, message: Mapping[str, Any]) -> MessageRecord:
-    content = message.get("content")
-    calls = message.get("tool_calls")
-    legacy = message.get("function_call")
-    return MessageRecord(
-        run_id=run_id,
-        turn=turn,
-        seq=seq,
-        role=str(message.get("role")),
-        content=content if isinstance(content, str) else None,
-        content_json=None if content is None or isinstance(content, str) else orjson.dumps(content).decode(),
-        tool_calls=orjson.dumps(calls).decode() if calls else None,
-        function_call=orjson.dumps(legacy).decode() if legacy else None,
-        tool_call_id=message.get("tool_call_id"),
-        name=message.get("name"),
-    )

@@ -11,7 +11,7 @@ from proxy.wires.ollama.calls import Call, calls_of, pair, role_of
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["collect_results", "masked_turn", "rows_of"]
+__all__ = ["collect_results", "masked_turn", "row_of"]
 
 
 def collect_results(
@@ -68,7 +68,7 @@ def _masked_call(raw: bytes, mask: Mask) -> bytes:
     return join_object({**parts, "function": join_object(function)})
 
 
-def rows_of(run_id: str, turn: int, message: Mapping[str, Any]) -> MessageRecord:
+def row_of(run_id: str, turn: int, message: Mapping[str, Any]) -> MessageRecord:
     """Return a message as a row in the form of all wires."""
     content = message.get("content")
     text = content if isinstance(content, str) and content else None

@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 __all__ = ["Evidence", "Speaker", "fits_window", "was_asked"]
 
-Speaker = Literal["system", "user", "model"]
-"""Who wrote a message.  Tool results count as the model's: they answer its calls."""
+Speaker = Literal["system", "user", "model", "tool"]
+"""Who wrote a message; ``tool`` is also the client for results that its tools gave."""
 
 _BEFORE: Final = "\n:>\"'`"
 _BEHIND: Final = "\n<\"'`"

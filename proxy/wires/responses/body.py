@@ -32,7 +32,6 @@ from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_co
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.spans import answer_length
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
-from proxy.wires.turn.message_list import tokens_left
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
 from proxy.wires.turn.restored import (
@@ -43,6 +42,7 @@ from proxy.wires.turn.restored import (
     with_restored,
 )
 from proxy.wires.turn.result_images import choose_images, is_about_one_image
+from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask, StateHabit, SuspendedCall
 
 __all__ = ["ResponsesBody", "masked_item", "upstream_ids"]

@@ -46,7 +46,7 @@ _DELTAS = {"output_text": "output_text", "refusal": "refusal", "summary_text": "
 """Kinds of parts, and the names of their delta events."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
-Event = dict[str, Any]
+EventObject = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class ResponsesTurnEncoder:
         part = current.parts[-1]["type"]
         return f"response.{_DELTAS[part]}.delta"
 
-    def _delta_event(self, current: _Text, text: str) -> Event:
+    def _delta_event(self, current: _Text, text: str) -> EventObject:
         """Return the event for one piece of the open part."""
         more: dict[str, Any] = {"logprobs": []} if current.parts[-1]["type"] == "output_text" else {}
         return {"type": self._delta_name(current), **self._place(current), "delta": text, **more}
@@ -232,7 +232,7 @@ class ResponsesTurnEncoder:
 
     # The encoding of one event.
 
-    def _encode(self, event: TurnEvent) -> tuple[list[Event], TurnEvent]:
+    def _encode(self, event: TurnEvent) -> tuple[list[EventObject], TurnEvent]:
         """Return the events of this dialect for ``event``, and ``event`` in the terms of this dialect."""
         match event:
             case TurnStarted(model=model):
@@ -270,13 +270,13 @@ class ResponsesTurnEncoder:
             case CitationAdded():
                 return [*self._opened(), *self._cite(event)], event
 
-    def _opened(self) -> Iterator[Event]:
+    def _opened(self) -> Iterator[EventObject]:
         if not self._number:
             response = self._resource(status="in_progress")
             yield {"type": "response.created", "response": response}
             yield {"type": "response.in_progress", "response": response}
 
-    def _fail(self, error: Mapping[str, Any]) -> Iterator[Event]:
+    def _fail(self, error: Mapping[str, Any]) -> Iterator[EventObject]:
         self._failed = True
         yield from self._broken_off()
         said = {
@@ -288,7 +288,7 @@ class ResponsesTurnEncoder:
         yield {"type": "error", "error": {"type": kind, **said, "param": None}}
         yield {"type": "response.failed", "response": self._resource(status="failed", error=said)}
 
-    def _broken_off(self) -> Iterator[Event]:
+    def _broken_off(self) -> Iterator[EventObject]:
         """Yield the end of the open items, with their content so far."""
         yield from self._closed_text("incomplete")
         if self._open_call is not None:
@@ -297,7 +297,7 @@ class ResponsesTurnEncoder:
 
     # Items of text.
 
-    def _text_delta(self, event: TurnEvent, text: str) -> Iterator[Event]:
+    def _text_delta(self, event: TurnEvent, text: str) -> Iterator[EventObject]:
         kind = "reasoning" if isinstance(event, ReasoningDelta) else "message"
         part = "refusal" if isinstance(event, RefusalDelta) else "output_text"
         current = self._text
@@ -329,7 +329,7 @@ class ResponsesTurnEncoder:
             for citation in early:
                 yield from self._cite(citation)
 
-    def _cite(self, citation: CitationAdded) -> Iterator[Event]:
+    def _cite(self, citation: CitationAdded) -> Iterator[EventObject]:
         """Yield an annotation of the open text. A citation before any text waits for it."""
         current = self._text
         if current is None or not current.parts or current.parts[-1]["type"] != "output_text":
@@ -344,7 +344,7 @@ class ResponsesTurnEncoder:
             "annotation": said,
         }
 
-    def _reasoning_delta(self, current: _Text, text: str) -> Iterator[Event]:
+    def _reasoning_delta(self, current: _Text, text: str) -> Iterator[EventObject]:
         if not current.parts:
             part = {"type": "summary_text", "text": ""}
             current.parts.append(part)
@@ -360,7 +360,7 @@ class ResponsesTurnEncoder:
             index: max(0, len(current.parts) - 1),
         }
 
-    def _closed_part(self, current: _Text) -> Iterator[Event]:
+    def _closed_part(self, current: _Text) -> Iterator[EventObject]:
         """Yield the end of the open part, with its whole text."""
         if not current.parts:
             return
@@ -381,7 +381,7 @@ class ResponsesTurnEncoder:
             yield {"type": "response.output_text.done", **place, "text": text, "logprobs": []}
         yield {"type": "response.content_part.done", **place, "part": part}
 
-    def _closed_text(self, status: str = "completed") -> Iterator[Event]:
+    def _closed_text(self, status: str = "completed") -> Iterator[EventObject]:
         """Yield the end of the open text item; ``status`` is for a message."""
         current, self._text = self._text, None
         if current is None:
@@ -394,14 +394,14 @@ class ResponsesTurnEncoder:
             item = {**message_item(current.item_id, None, status=status), "content": current.parts}
         yield self._item_done(item)
 
-    def _item_done(self, item: dict[str, Any]) -> Event:
+    def _item_done(self, item: dict[str, Any]) -> EventObject:
         index = len(self._output)
         self._output.append(item)
         return {"type": "response.output_item.done", "output_index": index, "item": item}
 
     # Calls.
 
-    def _start_call(self, seq: int, call_id: str, name: str, *, custom: bool) -> Iterator[Event]:
+    def _start_call(self, seq: int, call_id: str, name: str, *, custom: bool) -> Iterator[EventObject]:
         kind = "custom_tool_call" if custom else "function_call"
         text = "input" if custom else "arguments"
         item = {"id": mint_item_id(kind, self._id), "type": kind, "call_id": call_id, "name": name, text: ""}
@@ -412,7 +412,7 @@ class ResponsesTurnEncoder:
         yield from self._closed_text()
         yield from self._open(seq)
 
-    def _open(self, seq: int) -> Iterator[Event]:
+    def _open(self, seq: int) -> Iterator[EventObject]:
         """Yield the opening of a call's item, with the arguments so far."""
         self._open_call = seq
         call = self._calls[seq]
@@ -420,18 +420,18 @@ class ResponsesTurnEncoder:
         if call.pieces:
             yield self._delta_of(call, "".join(call.pieces))
 
-    def _delta_of(self, call: _Call, text: str) -> Event:
+    def _delta_of(self, call: _Call, text: str) -> EventObject:
         kind = "custom_tool_call_input" if call.is_custom else "function_call_arguments"
         place = {"item_id": call.item["id"], "output_index": len(self._output)}
         return {"type": f"response.{kind}.delta", **place, "delta": text}
 
-    def _call_delta(self, seq: int, arguments: str) -> Iterator[Event]:
+    def _call_delta(self, seq: int, arguments: str) -> Iterator[EventObject]:
         call = self._calls[seq]
         call.pieces.append(arguments)
         if arguments and self._open_call == seq:
             yield self._delta_of(call, arguments)
 
-    def _closed_call(self, seq: int) -> Iterator[Event]:
+    def _closed_call(self, seq: int) -> Iterator[EventObject]:
         """Yield the end of a call's item, and the beginning of the next one that waits."""
         call = self._calls.get(seq)
         if call is None or call.is_done:
@@ -475,7 +475,7 @@ class ResponsesTurnEncoder:
             tools=with_all_fields(tools if isinstance(tools, list) else ()),
         )
 
-    def _frame(self, event: Event, undecided: int = 0) -> Frame:
+    def _frame(self, event: EventObject, undecided: int = 0) -> Frame:
         payload = {**event, "sequence_number": self._number}
         self._number += 1
         return Frame(

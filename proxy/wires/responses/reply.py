@@ -16,7 +16,7 @@ from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.own_items.shown import (
-    Event,
+    EventObject,
     approval_events,
     call_events,
     message_events,
@@ -46,7 +46,7 @@ class ResponsesReplyWriter(ReplyWriter):
         echo: Mapping[str, bytes],
         tools: ClientTools,
         signer: ItemSigner,
-        first: Sequence[Sequence[Event]] = (),
+        first: Sequence[Sequence[EventObject]] = (),
         **options: Any,
     ) -> None:
         super().__init__(view, **options)
@@ -109,7 +109,7 @@ class ResponsesReplyWriter(ReplyWriter):
     def _say(self, text: str) -> None:
         self._show(message_events(text))
 
-    def _show(self, events: Iterable[Event]) -> None:
+    def _show(self, events: Iterable[EventObject]) -> None:
         self._output += [event["item"] for event in events if event["type"] == "response.output_item.done"]
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:

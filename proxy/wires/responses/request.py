@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import ModelMissing, RequestError
+from proxy.errors import RequestError
 from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, CarriedTurn, ReturnedCalls
@@ -27,19 +27,24 @@ from proxy.wires.responses.items import (
     sealed_turn,
 )
 from proxy.wires.responses.spans import answer_length, answer_spans
-from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import (
     PrefixDigests,
     conversation_digest,
     sent_arguments,
     user_key,
 )
+from proxy.wires.turn.request_members import (
+    answers_server_call,
+    declared_names,
+    listed_tools,
+    model_name,
+    preview_of,
+)
 from proxy.wires.turn.texts import joined_texts
 
 __all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
 
 _MAX_CALL_ID = 128
-_PREVIEW = 120
 _TEXTS = ("text", "input_text", "output_text")
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
@@ -127,7 +132,7 @@ class ResponsesRequest:
     def preview(self) -> str:
         for item in reversed(self.items):
             if item.get("role") == "user":
-                return item_text(item)[:_PREVIEW]
+                return preview_of(item_text(item))
         return ""
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
@@ -165,12 +170,7 @@ class ResponsesRequest:
         for position, item in enumerate(self.items if ours else ()):
             if item.get("type") in _OUTPUTS and str(item.get("call_id")) in ours:
                 param = f"input[{position}].call_id"
-                raise RequestError(
-                    400,
-                    f"{param} answers a call of a server tool, which only the proxy may answer. "
-                    "Remove the call and its output.",
-                    param=param,
-                )
+                raise answers_server_call(param, "output")
 
     @property
     def _has_references(self) -> bool:
@@ -385,19 +385,16 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
     Raises :class:`RequestError` for a model, an input or tools of the wrong type, and for a tool that is
     declared twice.
     """
-    model = payload.get("model")
-    if not isinstance(model, str) or not model:
-        raise ModelMissing()
     choice = payload.get("tool_choice")
     text = payload.get("text")
     form = text.get("format") if isinstance(text, dict) else None
     continues = payload.get("previous_response_id")
     bound = payload.get("max_tool_calls")
     return ResponsesRequest(
-        model=model,
+        model=model_name(payload),
         stream=payload.get("stream") is True,
         items=_items(payload.get("input")),
-        declared=_declared(tools := listed_tools(payload)),
+        declared=declared_names(tools := listed_tools(payload), _declared_name, "tools[{}].name"),
         tools_forbidden=choice == "none",
         forced=_forced(choice),
         continues=continues if isinstance(continues, str) and continues else None,
@@ -439,19 +436,12 @@ def _items(given: Any) -> list[Mapping[str, Any]]:
     return given
 
 
-def _declared(tools: Sequence[Any]) -> tuple[str, ...]:
-    """Return the names of function and custom tools. Models do not call hosted tools by name."""
-    names: dict[str, None] = {}
-    for position, tool in enumerate(tools):
-        name = tool.get("name") if isinstance(tool, dict) else None
-        if not isinstance(name, str) or tool.get("type") not in ("function", "custom"):
-            continue
-        if name in names:
-            raise RequestError(
-                400, f"The tool {name[:64]!r} is declared twice.", param=f"tools[{position}].name"
-            )
-        names[name] = None
-    return tuple(names)
+def _declared_name(tool: Any) -> str | None:
+    """Return the name of a function or custom tool. Models do not call hosted tools by name."""
+    if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
+        return None
+    name = tool.get("name")
+    return name if isinstance(name, str) else None
 
 
 def _forced(choice: Any) -> frozenset[str] | None:

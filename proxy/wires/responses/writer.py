@@ -31,7 +31,7 @@ from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import event_response_id, is_message_event, mint_item_id
 from proxy.wires.responses.open_item import OpenItem
 from proxy.wires.responses.own_items.shown import (
-    Event,
+    EventObject,
     approval_events,
     message_events,
     sealed_turn_events,
@@ -70,7 +70,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         tools: ClientTools,
         signer: ItemSigner,
         last_text_only: bool = False,
-        first: Sequence[Sequence[Event]] = (),
+        first: Sequence[Sequence[EventObject]] = (),
     ) -> None:
         self._model = view.model
         self._is_hidden = view.is_hidden
@@ -380,7 +380,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def _encode(payload: Mapping[str, Any]) -> bytes:
         return encode_event(orjson.dumps(payload), str(payload["type"]).encode())
 
-    def _show(self, events: Iterable[Event]) -> bytes:
+    def _show(self, events: Iterable[EventObject]) -> bytes:
         """Write an item of the proxy's own at the next place."""
         index = self._next_index
         self._next_index += 1

@@ -21,6 +21,7 @@ __all__ = [
 _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _PEOPLE = ("user", "safety_identifier")
+_ANSWERING = ("model", "tool")
 _MOST_CHAINED: Final = 64
 """The largest number of messages before a question that are kept as evidence of its place."""
 _MOST_TEXT: Final = 20_000
@@ -89,7 +90,7 @@ class PrefixDigests:
         self.digest(end, rule)
         parts, leading, speaker = self._parts, self.leading, self._speaker
         first = end
-        while first > leading and not (parts[first - 1] and speaker(self._messages[first - 1]) == "model"):
+        while first > leading and not (parts[first - 1] and speaker(self._messages[first - 1]) in _ANSWERING):
             first -= 1
         asked = [message for message in self._messages[first:end] if speaker(message) == "user"]
         if not asked:

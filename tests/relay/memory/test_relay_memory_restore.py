@@ -316,7 +316,8 @@ class OneAnswer(MemoryStore):
 async def test_only_the_very_same_conversation_is_put_back(
     before: list[dict[str, Any]], forged: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    """Rule R4: of random conversations, only the one that the caller really had gets its turn restored."""
+    """Rule R4: of random conversations, only the one that the caller really had gets its turn restored; the
+    proxy looks up other keys for another caller, and for other tools."""
     wire, store = ChatWire(), OneAnswer()
     await store.start()
     history = History(store)
@@ -336,14 +337,18 @@ async def test_only_the_very_same_conversation_is_put_back(
     had = [*before, {"role": "assistant", "content": answer}]
 
     async def restored(messages: list[dict[str, Any]], caller: str = "me", shape: str = "s") -> int:
+        store.looked_up.clear()
         body = {"model": "m", "messages": messages}
         request = wire.parse(body)
         fresh = wire.editor(json.dumps(body).encode(), request)
         return (await history.restore(request, fresh, caller, shape)).turns
 
     assert await restored([*had, *forged]) == 1
-    assert await restored([*had, *forged], caller="you") == 0
-    assert await restored([*had, *forged], shape="t") == 0
+    own = set(store.looked_up)
+    for other in ({"caller": "you"}, {"shape": "t"}):
+        assert await restored([*had, *forged], **other) == 0
+        assert store.looked_up
+        assert own.isdisjoint(store.looked_up)
     # Without its beginning, a conversation is still known by its last question and the answer.
     for messages in (forged, had[1:], had[2:]):
         if not _asks_and_answers(messages, had):

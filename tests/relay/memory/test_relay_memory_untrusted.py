@@ -1,6 +1,7 @@
 """An untrusted result within a run: later turns are not offered the tools that could do harm with it."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from responding import client_of
 from responses_script import function, function_call, message
 
 from proxy.store.base import RunFilter
+from proxy.store.sql.threads import SqlThreads
 from proxy.wires.json.splice import members
 
 PAGE = called(("call_p", "probe_tools__page", "{}"))
@@ -266,8 +268,21 @@ async def test_items_of_an_answer_that_read_a_page_are_untrusted() -> None:
         assert await withheld_of(client) == HARMFUL
 
 
-async def test_nothing_is_noted_where_nothing_is_guarded() -> None:
-    """If no tool could do harm, the proxy stores nothing about a conversation."""
-    async with client_of(said(message("Hi."), 1), allow=("core__get_current_time",)) as client:
-        await client.ask({**TALK, "conversation": "conv_1"})
-        assert await client.proxy.services.store.find_threads(["conv_1", "resp_1"], "open") == {}
+@pytest.mark.parametrize(("allow", "guards"), [("core__get_current_time", False), ("probe_tools__buy", True)])
+async def test_nothing_is_noted_where_nothing_is_guarded(
+    allow: str, guards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only if a tool could do harm, the proxy looks a conversation up and stores what was read in it."""
+    find, looked_up = SqlThreads.find_threads, list[str]()
+
+    async def noting(self: SqlThreads, ids: Sequence[str], caller: str) -> Mapping[str, str]:
+        looked_up.extend(ids)
+        return await find(self, ids, caller)
+
+    monkeypatch.setattr(SqlThreads, "find_threads", noting)
+    threads = ["conv_1", "resp_1"]
+    async with client_of(said(message("Hi."), 1), allow=(allow,)) as client:
+        assert (await client.ask({**TALK, "conversation": "conv_1"})).status == 200
+        assert looked_up == (["conv_1"] if guards else [])
+        noted = await client.proxy.services.store.find_threads(threads, "open")
+        assert set(noted) == (set(threads) if guards else set())

@@ -358,9 +358,22 @@ async def test_usage_is_limited() -> None:
 
 
 async def test_the_run_is_on_record() -> None:
-    """The record has the run with its dialect and its tool call."""
+    """The record has the run with its dialect, its turns, its tool call, and its messages as in Chat."""
     async with looping(stream(THOUGHT, SERVER), ANSWER, **SERVED) as (proxy, _):
         await proxy.ask(ASK, path=PATH)
         detail = await proxy.run_reaches("completed")
     assert detail.run.wire == "anthropic"
     assert [invocation.tool for invocation in detail.invocations] == [TIME]
+    turns = [
+        (turn.number, turn.upstream_id, turn.finish_reason, turn.output_tokens, turn.tool_calls)
+        for turn in detail.turns
+    ]
+    assert turns == [(1, "msg_1", "tool_calls", 7, 1), (2, "msg_2", "stop", 9, 0)]
+    made, result, last = detail.messages
+    function = {"name": TIME, "arguments": '{"timezone":"UTC"}'}
+    assert json.loads(made.tool_calls or "") == [{"id": "toolu_s", "type": "function", "function": function}]
+    assert (made.role, json.loads(made.content_json or "")) == ("assistant", [THOUGHT, SERVER])
+    assert (result.role, result.tool_call_id) == ("tool", "toolu_s")
+    assert json.loads(result.content or "")["timezone"] == "UTC"
+    assert (last.role, last.content, last.tool_calls) == ("assistant", "It is noon.", None)
+    assert [message.turn for message in detail.messages] == [1, 1, 2]

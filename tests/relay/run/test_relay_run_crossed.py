@@ -113,15 +113,9 @@ async def test_a_chat_client_on_a_toy_upstream_runs_server_tools() -> None:
 
 async def test_a_chat_client_gets_one_object_from_a_toy_upstream() -> None:
     """The same without streaming."""
-    first = {
-        "by": "model",
-        "text": "",
-        "calls": [toy_call("ours-1", ECHO, SAY)],
-        "why": "called",
-        "spent": [3, 2],
-    }
-    last = {"by": "model", "text": "It is noon.", "why": "done", "spent": [7, 4]}
-    scripts = [whole(json.dumps(said).encode()) for said in (first, last)]
+    first = [{"call": toy_call("ours-1", ECHO, SAY)}, {"why": "called", "spent": [3, 2]}]
+    last = [{"text": "It is noon."}, {"why": "done", "spent": [7, 4]}]
+    scripts = [whole(json.dumps({"events": events}).encode()) for events in (first, last)]
     answer, requests = await one("toy", CHAT_PATH, {**CHAT_ASK, "stream": False}, *scripts)
     assert answer.status == 200
     assert answer.header("content-type") == "application/json"
@@ -213,7 +207,7 @@ async def test_a_toy_clients_own_call() -> None:
 async def test_a_toy_client_gets_one_object() -> None:
     """Without streaming."""
     answer, _ = await one("chat", TOY_PATH, {**TOY_ASK, "live": False}, reply("Hi.", used=(3, 2)))
-    assert answer.json == {"by": "model", "text": "Hi.", "calls": [], "why": "done", "spent": [3, 2]}
+    assert answer.json == {"events": [{"text": "Hi."}, {"why": "done", "spent": [3, 2]}]}
 
 
 # ---------------------------------------------------------------- what goes wrong

@@ -17,6 +17,8 @@ from responses_check import check_response_stream
 from running_proxy import Answer, Proxy, make_config, running
 from sse_check import check_chat_stream
 
+from proxy.wires.anthropic.limits import output_limit
+
 CHAT_PATH, RESPONSES_PATH, PATH = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 ASK: dict[str, Any] = {
     "model": "m",
@@ -222,7 +224,7 @@ async def test_a_chat_client_gets_one_object_from_a_messages_upstream() -> None:
 
 
 async def test_a_chat_clients_prompt_is_cached_and_bounded() -> None:
-    """Both requests have cache marks, ``max_tokens`` is the operator's, and usage counts cached tokens."""
+    """Both requests have cache marks, and ``max_tokens`` of the operator; usage counts cached tokens."""
     turns = (
         message_stream(tool_use("toolu_1", ECHO, SAID), cache_read_input_tokens=70),
         message_stream(text("Noon."), id="msg_2", cache_read_input_tokens=80),
@@ -237,13 +239,23 @@ async def test_a_chat_clients_prompt_is_cached_and_bounded() -> None:
         async with running(make_config(served, modules=("probe_tools",))) as proxy:
             answer = await proxy.ask({**CHAT_ASK, "stream_options": {"include_usage": True}})
     first, second = (json.loads(request.body) for request in upstream.requests)
-    assert (first["model"], first["max_tokens"]) == ("claude-x", 777)
-    assert "cache_control" in first["tools"][-1]
-    assert "cache_control" in first["messages"][-1]["content"][-1]
-    assert "cache_control" in second["messages"][-1]["content"][-1]
-    assert upstream.requests[1].body.count(b'"cache_control"') <= 4
+    for body, sent in zip((first, second), upstream.requests, strict=True):
+        assert (body["model"], body["max_tokens"]) == ("claude-x", 777)
+        assert "cache_control" in body["tools"][-1]
+        assert "cache_control" in body["messages"][-1]["content"][-1]
+        assert sent.body.count(b'"cache_control"') <= 4
     used = payloads_of(answer.body)[-1]["usage"]
     assert used["prompt_tokens_details"]["cached_tokens"] == 150
+
+
+@pytest.mark.parametrize(
+    ("own", "limits"), [({"max_tokens": 500}, [500, 493]), ({}, [output_limit("m")] * 2)], ids=["own", "none"]
+)
+async def test_only_a_clients_own_limit_counts_for_all_turns(own: dict[str, Any], limits: list[int]) -> None:
+    """What the first turn used lowers the client's own limit in the second, but not the proxy's default."""
+    answer, requests = await one("anthropic", CHAT_PATH, {**CHAT_ASK, **own}, *MESSAGES)
+    assert text_of(payloads_of(answer.body)) == "It is noon."
+    assert [json.loads(request.body)["max_tokens"] for request in requests] == limits
 
 
 async def test_an_upstream_without_a_cache_is_asked_without() -> None:

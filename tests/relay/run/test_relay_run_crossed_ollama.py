@@ -186,11 +186,13 @@ async def test_a_responses_client_sees_a_run_on_an_ollama_upstream() -> None:
 
 
 async def test_a_messages_client_sees_a_run_on_an_ollama_upstream() -> None:
-    """The client gets one message, with the text and the usage of both turns."""
+    """The client gets one message with the text and usage of both turns, and thinking without a signature."""
     answer, _ = await one("ollama", MESSAGES_PATH, MESSAGES_ASK, *UPSTREAMS["ollama"])
     read = messages.read_stream(answer.body)
-    assert read.text == "Wait. It is noon."
-    assert read.message["usage"]["output_tokens"] == 14
+    assert read.blocks == [messages.thinking("Hm.", signature=""), text("Wait. "), text("It is noon.")]
+    assert b"signature_delta" not in answer.body
+    assert ECHO.encode() not in answer.body
+    assert (read.message["stop_reason"], read.message["usage"]["output_tokens"]) == ("end_turn", 14)
 
 
 async def test_a_chat_clients_mixed_turn_on_an_ollama_upstream() -> None:

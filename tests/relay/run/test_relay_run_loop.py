@@ -223,9 +223,12 @@ async def test_spent_budgets_still_answer(budget: dict[str, Any], watch: Watch) 
 
 
 async def test_a_token_budget_counts_what_the_turns_used(watch: Watch) -> None:
-    """Rule T7: a turn's tokens count against the budget, and the client gets no usage unless it asked."""
+    """Rule T7: the proxy asks for usage, counts a turn's tokens against the budget, and tells the client
+    none that it did not ask for."""
     first = stream(role(), call("call_1", ECHO, '{"text":"a"}'), finish("tool_calls"), usage(90, 20))
     answer, requests = await one_loop(first, ANSWER, tools={"max_tokens": 100})
+    asked = [json.loads(request.body)["stream_options"] for request in requests]
+    assert asked == [{"include_usage": True}] * 2
     assert watch.started == []
     assert json.loads(follow_up(requests)[1][0]["content"])["error_code"] == "budget_exhausted"
     assert b"usage" not in answer.body

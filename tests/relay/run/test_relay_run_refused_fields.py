@@ -88,14 +88,20 @@ async def test_what_did_not_help_is_not_remembered() -> None:
     assert has == [False, True, True, True, False, False, False, True]
 
 
-async def test_fields_are_refused_one_at_a_time() -> None:
-    """The proxy leaves out each field that the upstream names, one by one, and keeps the others."""
-    provider = StrictChat(emits={"reasoning": "r", "annotations": [], "kept": "k"})
+@pytest.mark.parametrize("words", DIALECTS)
+async def test_fields_are_refused_one_at_a_time(words: str) -> None:
+    """The proxy leaves out each field that the upstream names, also inside a call, and keeps the others."""
+    provider = StrictChat(words, emits={"reasoning": "r", "annotations": [], "kept": "k"})
+    provider.call_emits = {"extra_content": {"a": 1}, "held": "h"}
     provider.taken |= {"kept"}
+    provider.call_taken |= {"held"}
     async with before(provider) as proxy:
         said(await proxy.ask(ASK), True)
-    assert provider.refused == ["reasoning", "annotations"]
-    assert set(turn_of(provider.requests[-1])) == {"role", "content", "kept", "tool_calls"}
+    assert provider.refused == ["reasoning", "annotations", "tool_calls.0.extra_content"]
+    sent = turn_of(provider.requests[-1])
+    assert set(sent) == {"role", "content", "kept", "tool_calls"}
+    (call,) = sent["tool_calls"]
+    assert set(call) == {"id", "type", "function", "held"}
 
 
 async def test_the_client_answers_for_its_own_messages() -> None:

@@ -1,5 +1,6 @@
 """The Responses API over real sockets: server tools, client tools, both in one turn, stored or not."""
 
+import asyncio
 import json
 import sqlite3
 from pathlib import Path
@@ -30,8 +31,10 @@ from responses_script import (
     user,
 )
 from running_proxy import ONLY_DEPARTURE
+from waiting import PATIENCE_S, until
 
 UTC = '{"timezone":"UTC"}'
+QUEUE = "probe_tools__queue"
 NOW = function_call("call_s", TIME, UTC)
 MINE = function_call("call_c", "mine", '{"a":1}')
 NOON = message("It is noon.", id="msg_2")
@@ -115,16 +118,24 @@ async def test_a_server_tool(streaming: bool, kept: bool) -> None:
         )
 
 
-async def test_calls_at_once_and_one_after_another() -> None:
-    """The model gets one result for each of two calls in one turn, and for a third in the next."""
-    first = stream(NOW, function_call("call_e", ECHO, '{"text":"a"}'))
-    second = stream(function_call("call_e", ECHO, '{"text":"b"}'), id="resp_2")
-    async with client_of(first, second, stream(NOON, id="resp_3")) as client:
-        assert (await client.said(ASK, hidden=(*HIDDEN, ECHO))).text == "It is noon."
+async def test_calls_at_once_and_one_after_another(watch: Watch) -> None:
+    """Two calls of one turn run at once, one of the next turn alone, and the model gets a result of each."""
+    calls = [function_call(f"call_{name}", QUEUE, json.dumps({"name": name})) for name in "ab"]
+    later = function_call("call_b", QUEUE, '{"name":"c"}')
+    scripts = [stream(*calls), stream(later, id="resp_2"), stream(NOON, id="resp_3")]
+    async with client_of(*scripts, tools={"timeout_s": PATIENCE_S}) as client:
+        asking = asyncio.create_task(client.said(ASK, hidden=(*HIDDEN, QUEUE)))
+        await until(lambda: watch.now == 2)
+        assert (sorted(watch.started), len(client.upstream.requests)) == (["a", "b"], 1)
+        watch.may_end.release()
+        watch.may_end.release()
+        await until(lambda: watch.started[2:] == ["c"])
+        assert (watch.now, len(client.upstream.requests)) == (1, 2)
+        watch.may_end.release()
+        assert (await asking).text == "It is noon."
         items = client.asked(3)["input"]
-        well_formed(items)
-        echoed = [json.loads(item["output"]).get("echo") for item in items if "output" in item]
-        assert echoed == [None, "a", "b"]
+    well_formed(items)
+    assert [item["output"] for item in items if "output" in item] == ["a", "b", "c"]
 
 
 async def test_arguments_that_cannot_run() -> None:

@@ -360,16 +360,23 @@ async def test_other_encrypted_reasoning_passes() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/compact", "/v1/responses/input_tokens"])
 async def test_no_upstream_is_sent_one(path: str) -> None:
-    """Even a proxy without tools removes sealed turns from a request, and leaves the other items."""
-    items = [QUESTION, {"type": "reasoning", "summary": [], "encrypted_content": f"{MARK}AAAA"}, QUESTION]
+    """Even a proxy without tools removes sealed turns; other items and members keep the bytes within them."""
+    sealed = b'{"type": "reasoning", "summary": [], "encrypted_content": "%sAAAA"}' % MARK.encode()
+    first = b'{"role" : "user",  "content": "What time \\u0069s it?"}'
+    second = b'{ "role":"user", "content":"%s what is it?", "odd": 2.50 }' % MARK.encode()
+    odd = b'{"a":  1.50, "b": [1.0 , 1E3], "c": "\\u00fc"}'
+    body = b'{ "model" : "m", "input" : [ %s, %s , %s ], "odd" : 1.50, "more": %s }'
+    with_one = body % (first, sealed, second, odd)
+    without = with_one.replace(sealed + b" , ", b"")
     async with RawUpstream(whole(b'{"object": "response"}')) as server:
         table = {"base_url": server.url, "wires": ("responses",)}
         async with running(make_config(table, allow=())) as proxy:
-            answer = await proxy.ask({"model": "m", "input": items, "odd": 1.50}, path=path)
-        assert answer.status == 200
-        sent = server.requests[0].body
-    written = json.dumps(QUESTION)
-    assert sent == f'{{"model":"m","input":[{written},{written}],"odd":1.5}}'.encode()
+            for asked in (with_one, without):
+                assert (await proxy.ask(asked, path=path)).status == 200
+    assert [request.body for request in server.requests] == [
+        b'{"model":"m","input":[%s,%s],"odd":1.50,"more":%s}' % (first, second, odd),
+        without,
+    ]
 
 
 # ---------------------------------------------------------------- effects, and what is written down

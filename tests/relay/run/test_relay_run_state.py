@@ -221,13 +221,14 @@ async def test_a_keep_alive_comment_is_sent_only_in_silence() -> None:
 
 
 def test_time_does_not_run_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock starts at the given Unix time and advances with the monotonic clock."""
-    passed = [50.0]
+    """The run's clock starts at the given Unix time and follows the monotonic clock if the other is set."""
+    passed, wall = [50.0], [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: passed[0])
-    clock = RunClock(1000.0)
-    clock.began = 50.0
-    passed[0] = 52.5
-    assert clock.now() == 1002.5
+    monkeypatch.setattr("time.time", lambda: wall[0])
+    clock = RunClock(1000.0, began=50.0)
+    assert clock.now() == 1000.0
+    for passed[0], wall[0] in ((52.5, 400.0), (53.0, 9000.0)):
+        assert clock.now() == 950.0 + passed[0]
 
 
 # ---------------------------------------------------------------- waiting

@@ -12,7 +12,7 @@ from looping import ECHO
 from raw_upstream import RawUpstream, Step
 from running_proxy import Answer, Proxy, make_config, running
 from sse_check import check_chat_stream
-from text_call_rig import PATHS, WIRES, Said, ask, behind, say, understood
+from text_call_rig import PATHS, WIRES, Said, ask, behind, body_of, say, understood
 
 WEATHER = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 OURS = f'<tool_call>\n{{"name": "{ECHO}", "arguments": {{"text": "noon"}}}}\n</tool_call>'
@@ -146,14 +146,15 @@ async def test_bytes_pass_where_no_call_is(wire: str, stream: bool) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_bytes_pass_up_to_the_call(wire: str) -> None:
-    """The beginning of an answer keeps its bytes until a call comes, and the text before it is complete."""
-    text = "A longer beginning of an answer, in several pieces. "
-    scripts = [say(wire, text), say(wire, text + WEATHER)]
-    async with serving(wire, *scripts, allow=()) as (proxy, _):
-        plain = await proxy.ask(ask(wire), path=PATHS[wire])
-        called = await proxy.ask(ask(wire), path=PATHS[wire])
-    assert called.body.startswith(plain.body[: len(plain.body) // 4])
-    said = understood(wire, called)
+    """The client gets the upstream's bytes up to the event in which a call begins, and all text before it."""
+    text, asked = "A longer beginning of an answer, in several pieces. ", ask(wire)
+    script = say(wire, text + WEATHER, repeats={"tools": asked["tools"]})
+    sent = body_of(script)
+    async with serving(wire, script, allow=()) as (proxy, _):
+        answer = await proxy.ask(asked, path=PATHS[wire])
+    before, end, _ = sent[: sent.index(b"<")].rpartition(b"\n" if wire == "ollama" else b"\n\n")
+    assert answer.body.startswith(before + end)
+    said = understood(wire, answer)
     assert (said.text, said.calls) == (text, [CALL])
 
 

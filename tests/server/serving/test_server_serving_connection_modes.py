@@ -2,12 +2,20 @@
 
 import pytest
 
-from proxy.server.serving.connection_modes import NEXT, REFUSAL, REFUSED, REQUESTS, SWITCHED, UPGRADE, Event
+from proxy.server.serving.connection_modes import (
+    NEXT,
+    REFUSAL,
+    REFUSED,
+    REQUESTS,
+    SWITCHED,
+    UPGRADE,
+    ConnectionEvent,
+)
 from proxy.transitions import IllegalTransition
 
 
-@pytest.mark.parametrize("event", Event)
-def test_nothing_is_parsed_again_after_an_upgrade_or_a_refusal(event: Event) -> None:
+@pytest.mark.parametrize("event", ConnectionEvent)
+def test_nothing_is_parsed_again_after_an_upgrade_or_a_refusal(event: ConnectionEvent) -> None:
     """After an upgrade or a refusal a connection never goes back to parsing requests."""
     ended = NEXT[REQUESTS, event]
     assert ended is not REQUESTS

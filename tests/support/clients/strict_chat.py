@@ -64,13 +64,17 @@ DIALECTS: dict[str, Words] = {
 
 @dataclass
 class StrictChat:
-    """``emits`` are extra members of its messages.  It refuses a member that is not in ``taken``.
-    ``always`` refuses every request that ends with a result of a tool, whatever members it has.
+    """``emits`` are extra members of its messages, and ``call_emits`` of the calls in them.
+
+    It refuses a member that is not in ``taken``, and one of a call that is not in ``call_taken``.  ``always``
+    refuses every request that ends with a result of a tool, whatever members it has.
     """
 
     words: str = "groq"
     emits: dict[str, Any] = field(default_factory=lambda: {"reasoning": "The clock knows."})
+    call_emits: dict[str, Any] = field(default_factory=dict)
     taken: set[str] = field(default_factory=lambda: set(TAKEN))
+    call_taken: set[str] = field(default_factory=lambda: set(CALL_TAKEN))
     always: bool = False
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
@@ -86,7 +90,7 @@ class StrictChat:
                 found += [
                     (f"tool_calls.{position}.{name}", value)
                     for name, value in call.items()
-                    if name not in CALL_TAKEN
+                    if name not in self.call_taken
                 ]
             if not found and self.always and messages[-1]["role"] == "tool":
                 found = list(self.emits.items())
@@ -101,6 +105,7 @@ class StrictChat:
             return {"role": "assistant", "content": f"It is {messages[-1]['content']}", **self.emits}, "stop"
         function = {"name": "core__get_current_time", "arguments": '{"timezone":"UTC"}'}
         call = {"index": 0, "id": f"call_{len(self.requests)}", "type": "function", "function": function}
+        call |= self.call_emits
         return {"role": "assistant", "content": None, **self.emits, "tool_calls": [call]}, "tool_calls"
 
 

@@ -1,4 +1,4 @@
-"""A real Chromium, and a server of pages for it: what a page may do is tried by a page."""
+"""Runs a real Chromium, and serves it pages whose scripts try what a page may do."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ __all__ = ["FLAGS", "START_S", "Pages", "Switch", "browsing", "chromium", "servi
 
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_S = 120
-"""Seconds in which a browser starts and a script comes to its end, on a slow machine too."""
+"""Seconds in which a browser starts and a script ends, even on a slow machine."""
 
 FLAGS = (
     "--headless",
@@ -30,7 +30,7 @@ FLAGS = (
     "--no-first-run",
     "--no-default-browser-check",
     "--no-proxy-server",
-    "--remote-debugging-port=0",  # keeps it open after the page has loaded
+    "--remote-debugging-port=0",  # keeps the browser open after the page has loaded
     "--host-resolver-rules=MAP *.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
 )
 _PAGE = """<!doctype html><meta charset="utf-8"><title>page</title><body>
@@ -45,13 +45,13 @@ catch (error) { await tell("result", {failed: String(error)}); }
 
 
 def chromium() -> str | None:
-    """The browser's command, or ``None`` where there is none."""
+    """Return the browser's command, or ``None`` if none is installed."""
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
 @asynccontextmanager
 async def browsing(url: str) -> AsyncIterator[None]:
-    """A browser of its own that opens the page; ended with the test."""
+    """Open the page in a new browser, which is killed at the end."""
     command = chromium()
     assert command is not None
     with tempfile.TemporaryDirectory(prefix="toolrelay-browser-", ignore_cleanup_errors=True) as profile:
@@ -71,7 +71,7 @@ async def browsing(url: str) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            # What is started may be a script, which leaves the browser behind when it is killed alone.
+            # The command may be a script: if only the script were killed, the browser would stay.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
@@ -79,7 +79,7 @@ async def browsing(url: str) -> AsyncIterator[None]:
 
 @dataclass
 class Pages:
-    """A server of pages, the same under every name, and what a page has told it."""
+    """A server of pages, the same for every host name, and what a page has told it."""
 
     port: int = 0
     proxy: str = ""
@@ -89,15 +89,15 @@ class Pages:
     signs: dict[str, asyncio.Event] = field(default_factory=dict)
 
     def sign(self, name: str) -> asyncio.Event:
-        """Set once the page has called ``tell(name)``."""
+        """Return the event that is set as soon as the page calls ``tell(name)``."""
         return self.signs.setdefault(name, asyncio.Event())
 
     async def run(self, script: str, proxy: str, *, host: str = "localhost", port: int = 0) -> Any:
-        """What a page of that host makes of the script: an async function's body that returns JSON.
+        """Run the script in a page of that host, and return its result.
 
-        In it ``proxy`` is the address to call, and ``tell(name)`` sets a sign.  ``port`` is where
-        the page is loaded from, if not from this server itself.  With ``packages`` it may import
-        from the ``node_modules`` there.
+        The script is the body of an async function that returns JSON.  In it, ``proxy`` is the address to
+        call, and ``tell(name)`` sets a sign.  ``port`` is the port that the page is loaded from, by default
+        this server's.  With ``packages`` the script may import from the ``node_modules`` there.
         """
         self.script, self.proxy = script, proxy
         self.result = asyncio.get_running_loop().create_future()
@@ -129,7 +129,7 @@ class Pages:
 
 @asynccontextmanager
 async def serving_pages() -> AsyncIterator[Pages]:
-    """A server of pages on a free port."""
+    """Run a server of pages on a free port."""
     pages = Pages()
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", pages._serve)
@@ -144,9 +144,9 @@ async def serving_pages() -> AsyncIterator[Pages]:
 
 
 class Switch:
-    """A port that leads to one server and later to another, as a name does that is rebound in DNS.
+    """A port that leads to one server and later to another, as a name does whose DNS record changes.
 
-    ``choose`` says for each new connection, and its first bytes, to which port it goes.
+    ``choose`` gets the first bytes of each new connection and returns the port to which it goes.
     """
 
     def __init__(self, choose: Callable[[bytes], int]) -> None:

@@ -1,8 +1,7 @@
-"""Real gateways as upstreams: LiteLLM's and Portkey's, before fake providers on loopback.
+"""Real gateways as upstreams: LiteLLM's and Portkey's, before fake providers on the loopback.
 
-Where they are installed say ``TOOLRELAY_TEST_LITELLM`` (the ``litellm`` command) and
-``TOOLRELAY_TEST_PORTKEY`` (its ``start-server.js``); by default they are looked for where ``.ci/run`` puts
-them.
+``TOOLRELAY_TEST_LITELLM`` is the path of the ``litellm`` command, and ``TOOLRELAY_TEST_PORTKEY`` that of
+Portkey's ``start-server.js``.  The defaults are the paths to which ``.ci/run`` installs them.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ PORTKEY = Path(
 )
 MASTER_KEY = "sk-master-0123456789abcdef"
 START_S = 220.0
-"""LiteLLM imports for a minute where nothing of it is in memory yet."""
+"""LiteLLM needs a minute for its imports if none of its files are cached."""
 
 ATTACKS: Mapping[str, str] = {
     "x-portkey-custom-host": "{evil}",
@@ -52,15 +51,15 @@ ATTACKS: Mapping[str, str] = {
     "X-Original-URL": "/v1/files",
     "X-Rewrite-URL": "/v1/files",
 }
-"""Instructions that a client may try to give to a gateway; ``{evil}`` is where it wants the key to go."""
+"""Headers by which a client may try to control a gateway; it wants the key sent to ``{evil}``."""
 
 
 @dataclass
 class Gateway:
-    """A gateway that runs.
+    """A running gateway.
 
-    ``url`` is a tap before it, which notes in ``heads`` the headers that reach it; ``direct`` is the
-    gateway itself.  ``provider`` is where it is told to go, ``evil`` where nothing may ever arrive.
+    ``url`` is a proxy before it that notes in ``heads`` the headers of each request; ``direct`` is the
+    gateway itself.  The gateway must send requests to ``provider``, and must never send one to ``evil``.
     """
 
     url: str
@@ -72,11 +71,11 @@ class Gateway:
     heads: list[list[tuple[str, str]]] = field(default_factory=list)
 
     def attack(self) -> dict[str, str]:
-        """Every order at once."""
+        """Return all these headers."""
         return {name: value.format(evil=self.evil_url) for name, value in ATTACKS.items()}
 
     async def ask(self, body: object, headers: Mapping[str, str], query: str = "") -> tuple[int, str]:
-        """A chat request to the gateway itself."""
+        """Send a chat request to the gateway itself; return status and body."""
         url = f"{self.direct}/chat/completions{query}"
         async with (
             aiohttp.ClientSession() as session,
@@ -85,7 +84,7 @@ class Gateway:
             return answer.status, await answer.text()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Forget all requests so far."""
         self.heads.clear()
         for provider in (self.provider, self.evil):
             provider.requests.clear()
@@ -94,7 +93,7 @@ class Gateway:
 
 @asynccontextmanager
 async def _tap(target: str, heads: list[list[tuple[str, str]]]) -> AsyncIterator[str]:
-    """A hop that changes nothing; its address."""
+    """Run a proxy that changes nothing and notes the headers; yield its address."""
     session = aiohttp.ClientSession(auto_decompress=False)
 
     async def relay(request: web.Request) -> web.StreamResponse:
@@ -124,8 +123,8 @@ async def _tap(target: str, heads: list[list[tuple[str, str]]]) -> AsyncIterator
 
 @asynccontextmanager
 async def _process(command: Sequence[str], folder: Path, alive: str) -> AsyncIterator[None]:
-    """A gateway's process from when it answers at ``alive``; killed at the end."""
-    # Its map of prices, which it would fetch from elsewhere, is in the package.
+    """Run a gateway's process, wait until ``alive`` answers, and kill it at the end."""
+    # LiteLLM must use the prices in its package and not download them.
     quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "NO_PROXY": "*", **quiet}
     with (folder / "log").open("wb") as log:
@@ -165,7 +164,7 @@ async def _gateway(
 
 
 def litellm(folder: Path) -> AbstractAsyncContextManager[Gateway]:
-    """LiteLLM's proxy with two models, ``cheap`` and ``dear``, behind :data:`MASTER_KEY`."""
+    """Run LiteLLM's proxy with two models, ``cheap`` and ``dear``; clients need :data:`MASTER_KEY`."""
     require("litellm", LITELLM.exists(), f"LiteLLM's proxy is not installed ({LITELLM})")
 
     def command(port: int, good_url: str) -> Sequence[str]:
@@ -186,7 +185,7 @@ def litellm(folder: Path) -> AbstractAsyncContextManager[Gateway]:
 
 
 def portkey(folder: Path) -> AbstractAsyncContextManager[Gateway]:
-    """Portkey's gateway, which is told with each request where to go."""
+    """Run Portkey's gateway, to which each request names its provider."""
     node = shutil.which("node")
     there = node is not None and PORTKEY.exists()
     require("portkey", there, f"Portkey's gateway is not installed ({PORTKEY}), or node is not")

@@ -1,4 +1,4 @@
-"""The npm packages that tests read answers with, installed once and kept outside of the project."""
+"""The npm packages with which tests read answers, installed once in a folder outside of the project."""
 
 import asyncio
 import fcntl
@@ -19,7 +19,7 @@ RUN_S = 120
 
 
 def installed_packages(npm: str) -> tuple[Path | None, str]:
-    """A folder with ``node_modules`` as package.json says; with a reason where that cannot be had."""
+    """Return a folder with the ``node_modules`` of package.json, or the reason why it cannot be made."""
     wanted = (SCRIPTS / "package.json").read_bytes()
     digest = hashlib.sha256(wanted).hexdigest()[:12]
     folder = Path(tempfile.gettempdir()) / f"toolrelay-e2e-node-{os.getuid()}-{digest}"
@@ -51,7 +51,7 @@ def installed_packages(npm: str) -> tuple[Path | None, str]:
 
 
 async def run_node(script: Path, question: dict[str, Any]) -> Any:
-    """What a script answers; it must end well and say nothing on stderr."""
+    """Run a script and return its answer; it must exit with 0 and print nothing to stderr."""
     process = await asyncio.create_subprocess_exec(
         "node",
         script.name,

@@ -1,4 +1,4 @@
-"""A command that serves, run as a user runs it: another process, an empty folder, nobody's settings."""
+"""Runs a command that serves as a user does: a new process, an empty folder, and no settings."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _STOP_S = PATIENCE_S
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    """PATH, and a home and a folder for temporary files that are new; nothing else."""
+    """Return an environment with PATH, a new home and a new folder for temporary files only."""
     temporary = home / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     return {"PATH": os.environ.get("PATH", ""), "HOME": str(home), "TMPDIR": str(temporary), "NO_COLOR": "1"}
@@ -25,13 +25,13 @@ def clean_environment(home: Path) -> dict[str, str]:
 
 @dataclass
 class Server:
-    """A running command and what it has printed so far."""
+    """A running command, and the lines that it has printed so far."""
 
     process: "subprocess.Popen[str]"
     printed: list[str] = field(default_factory=list)
 
     def read_until(self, pattern: str) -> re.Match[str]:
-        """Read its output up to the line that fits; the test's own time-out is the bound."""
+        """Read its output up to the line that matches; only the test's own timeout limits the wait."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.printed.append(line.rstrip("\n"))
@@ -41,7 +41,7 @@ class Server:
         raise AssertionError(f"it ended without {pattern!r}: {self.process.stderr.read()}")
 
     def stop(self) -> tuple[int, str, str]:
-        """SIGTERM; status, the rest of the output, and what stands on stderr."""
+        """Send SIGTERM; return the exit status, the rest of the output, and stderr."""
         self.process.send_signal(signal.SIGTERM)
         out, err = self.process.communicate(timeout=_STOP_S)
         return self.process.returncode, out, err
@@ -49,7 +49,7 @@ class Server:
 
 @contextmanager
 def serving(command: Sequence[str], folder: Path, env: dict[str, str]) -> Iterator[Server]:
-    """Start a command; it is ended with the test, whatever happens."""
+    """Start a command, and kill it at the end if it still runs."""
     process = subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -64,7 +64,7 @@ def serving(command: Sequence[str], folder: Path, env: dict[str, str]) -> Iterat
 def run(
     command: Sequence[str], folder: Path, env: dict[str, str], *, timeout: float = LATE_S, stdin: str = ""
 ) -> str:
-    """Run a command to its end; what it printed.  A status other than 0 fails with what it complained."""
+    """Run a command to its end and return its output; fail with its errors if the status is not 0."""
     done = subprocess.run(
         command,
         cwd=folder,

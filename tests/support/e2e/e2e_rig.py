@@ -1,7 +1,7 @@
-"""The real application on a real socket, in front of the recorded exchanges.
+"""The real application on a real socket, before upstreams that replay the recorded exchanges.
 
-Two ways lead to the same recordings: ``replay`` is the upstream embedded in the process, ``http`` is
-the same recordings served by a second server on a second socket.  Nothing may differ between them.
+The recordings can be reached in two ways: ``replay`` is the upstream in the same process, and ``http`` is a
+second server on a second socket with the same recordings.  Both must give the same answers.
 """
 
 import contextlib
@@ -65,11 +65,11 @@ PINNED_CLOCK = "2026-11-21T14:05:00+01:00"
 _WIRES: Final = ("chat", "responses", "anthropic")
 _PATH_OF = {"chat": "/chat/completions", "responses": "/responses", "anthropic": "/messages"}
 _SHORTEST_ID = 8
-"""Characters.  Shorter ids are not replaced by a replay, since they could stand in a body by chance."""
+"""In characters: a replay does not replace shorter ids, since a body could contain them by chance."""
 
 
 class _Spy:
-    """An upstream that notes what it was asked."""
+    """An upstream that notes the bodies of its requests."""
 
     def __init__(self, inner: Upstream, seen: list[dict[str, Any]]) -> None:
         self._inner = inner
@@ -90,7 +90,10 @@ class _Spy:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client got: status, headers with lower-case names, the body's bytes."""
+    """A client's answer: status, headers with lower-case names, and the bytes of the body.
+
+    ``whole`` says that the body came to its end.
+    """
 
     status: int
     headers: dict[str, str]
@@ -99,13 +102,13 @@ class Answer:
 
     @property
     def run_id(self) -> str | None:
-        """The run on record, for a request that server tools could take part in."""
+        """The id of the recorded run, if the request could use server tools."""
         return self.headers.get("x-toolrelay-run")
 
 
 @dataclass
 class Proxy:
-    """A running application.  ``upstream_requests`` are the bodies its upstream was sent, in order."""
+    """A running application.  ``upstream_requests`` are the bodies that its upstream got, in order."""
 
     base_url: str
     services: Services
@@ -114,7 +117,7 @@ class Proxy:
     async def ask(
         self, path: str, body: Any = None, *, method: str = "POST", headers: dict[str, str] | None = None
     ) -> Answer:
-        """One request of a client that changes nothing and believes nothing."""
+        """Send one request with a client that does not decode or check the answer."""
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
             session.request(method, self.base_url + path, json=body, headers=headers) as response,
@@ -130,13 +133,13 @@ class Proxy:
             return Answer(response.status, names, b"".join(pieces), whole)
 
     async def play(self, fixture: Exchange) -> list[Answer]:
-        """Everything that the client of an exchange asks, in order."""
+        """Send all requests of the exchange's client in order, and return their answers."""
         if not fixture.client_requests:
             return [await self.ask(fixture.meta["path"], method=fixture.meta["method"])]
         return [await self.ask(_PATH_OF[fixture.wire], body) for body in fixture.client_requests]
 
     async def invocations(self, run_id: str | None) -> list[ToolInvocationRecord]:
-        """The tool calls on record for a run."""
+        """Return the recorded tool calls of a run."""
         if run_id is None:
             return []
         detail = await self.services.store.get_run(run_id)
@@ -145,12 +148,12 @@ class Proxy:
 
 
 ProxyFor = Callable[..., Awaitable[Proxy]]
-"""Starts a proxy with the arguments of :func:`proxy_for`, or finds one that was started alike."""
+"""Starts a proxy with the arguments of :func:`proxy_for`, or returns a running one with equal arguments."""
 
 
 @asynccontextmanager
 async def serve(runner: web.AppRunner | EdgeRunner) -> AsyncIterator[str]:
-    """Serve what a runner runs on a free port of loopback; its address."""
+    """Serve a runner's application on a free port of the loopback, and yield its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     await runner.setup()
     try:
@@ -173,7 +176,7 @@ async def proxy_for(
     repair: RepairHabit = "auto",
     **sections: Any,
 ) -> AsyncIterator[Proxy]:
-    """The application over the recordings, reached in one of :data:`PATHS`."""
+    """Run the application before the recordings, which it reaches in one of the ways of :data:`PATHS`."""
     seen: list[dict[str, Any]] = []
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="toolrelay-e2e-"))
@@ -205,23 +208,23 @@ async def proxy_for(
 
 
 def is_orchestrated(fixture: Exchange) -> bool:
-    """Whether the proxy takes part in the conversation: its first turn was asked with server tools."""
+    """Whether the first upstream request of the exchange has server tools."""
     first = fixture.turns[0].request or {}
     declared = [tool.get("function", tool).get("name", "") for tool in first.get("tools") or ()]
     return any(name.startswith("core__") for name in declared)
 
 
 def fixtures_for(fixture: Exchange) -> Path:
-    """What a replay has to know to answer it.
+    """Return the folder with the recordings that a replay needs to answer this exchange.
 
-    All exchanges where their requests tell them apart.  Recordings of one request under two settings
-    of their server cannot be told apart, so what is passed through is asked of its own folder.
+    These are all exchanges if server tools take part.  Otherwise it is the exchange's own folder, because two
+    recordings of one request with different server settings cannot be told apart.
     """
     return FIXTURES if is_orchestrated(fixture) else fixture.path
 
 
 def is_defective(fixture: Exchange) -> bool:
-    """Whether its streams lack what clients of the Responses API need, so that they are repaired."""
+    """Whether its streams lack what clients of the Responses API need, so that the proxy repairs them."""
     return (
         fixture.wire == "responses"
         and fixture.streams
@@ -230,23 +233,22 @@ def is_defective(fixture: Exchange) -> bool:
 
 
 def repair_for(fixture: Exchange) -> RepairHabit:
-    """The setting under which its goldens were written.
+    """Return the ``repair`` setting with which the expected answers of the exchange were written.
 
-    They show what becomes of bytes that nobody repairs; what becomes of the others is in
-    ``test_e2e_repair.py``.
+    For defective streams the files show what happens without repair; ``test_e2e_repair.py`` has the rest.
     """
     return "off" if is_defective(fixture) else "auto"
 
 
 def golden_file(fixture: Exchange, position: int) -> Path:
-    """Where the answer to the client's request number ``position`` (from 0) is kept."""
+    """Return the file with the answer to the client's request number ``position``, counted from 0."""
     number = f"-{position + 1}" if position else ""
     kind = "sse" if fixture.streams and fixture.turns[0].status < 400 else "json"
     return fixture.path / "client" / f"response{number}.{kind}"
 
 
 def invocation_rows(records: list[ToolInvocationRecord]) -> list[dict[str, Any]]:
-    """What is compared of the record, in order: everything but ids and times."""
+    """Return the fields of the records that tests compare, in order: all but ids and times."""
     return [
         {
             "turn": record.turn,
@@ -265,7 +267,7 @@ def invocation_rows(records: list[ToolInvocationRecord]) -> list[dict[str, Any]]
 
 
 def with_ids_of(recorded: bytes, answer: bytes) -> bytes:
-    """``answer`` under the response ids of ``recorded``: an upstream mints new ones for each request."""
+    """Replace the response ids of ``answer`` by those of ``recorded``, since each answer has new ones."""
     old, new = response_ids(recorded), response_ids(answer)
     assert len(old) == len(new), f"{len(new)} response ids where there should be {len(old)}"
     for known, fresh in zip(old, new, strict=True):
@@ -275,13 +277,13 @@ def with_ids_of(recorded: bytes, answer: bytes) -> bytes:
 
 
 def of_any_run(body: bytes) -> bytes:
-    """A composed body without what is another for each run: its id, and its end on the Responses wire."""
+    """Replace the run's id and the completion time in a body, which differ in each run."""
     body = re.sub(rb'"completed_at":\d+', b'"completed_at":0', body)
     return re.sub(rb"run_[0-9a-f]{32}", b"run_" + b"0" * 32, body)
 
 
 def response_ids(body: bytes) -> list[str]:
-    """Each id that a body gives its response, in order of first appearance."""
+    """Return each id that a body gives its response, in order of first appearance."""
     lines = [line[5:] for line in re.split(rb"\r\n|\n|\r", body) if line.startswith(b"data:")]
     found: dict[str, None] = {}
     for text in lines or [body]:

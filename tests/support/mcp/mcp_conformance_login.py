@@ -30,7 +30,7 @@ MOST_LOGINS = 4
 
 
 def issuer_of(url: str) -> str:
-    """Return the authorization server of the server at ``url``, which the operator of a client knows."""
+    """Return the authorization server of the server at ``url``; who registered a client there knows it."""
     where = urlsplit(url)
     document = f"{where.scheme}://{where.netloc}/.well-known/oauth-protected-resource{where.path}"
     with urllib.request.urlopen(document) as answer:

@@ -1,4 +1,4 @@
-"""The tests of this project, read from their files."""
+"""Reads the names and docstrings of this project's tests from their files."""
 
 import ast
 from collections.abc import Iterator

@@ -30,7 +30,7 @@ PARAMETERS: Object = {"type": "object", "properties": {}}
 
 
 class Chat(Speaker):
-    """Chat Completions."""
+    """OpenAI's Chat Completions."""
 
     name, path = "chat", "/v1/chat/completions"
 

@@ -337,7 +337,7 @@ def spawn(script: str, *arguments: str | Path) -> "subprocess.Popen[str]":
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let other tasks run until a condition holds; only the test's own timeout limits the wait."""
-    while not condition():  # noqa: ASYNC110 - a file or a thread, which sends no notification
+    while not condition():  # noqa: ASYNC110 - the condition is about a file or a thread, which sends no event
         await asyncio.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""A tab of a real Chromium, led over its DevTools protocol: what a person would do and see."""
+"""Controls a tab of a real Chromium over the DevTools protocol, as a person would use it."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ _KEYS = {
 
 
 class Tab:
-    """One tab; ``problems`` are exceptions, console errors and broken policies, ``asked`` all requests."""
+    """One tab; ``problems`` are exceptions, console errors and violated policies; ``asked`` all requests."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -66,7 +66,7 @@ class Tab:
             self.problems.append(str(details.get("exception", {}).get("description", details["text"])))
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
             entry = params["entry"]
-            if entry["source"] != "network":  # An answer of 4xx is no fault of the page.
+            if entry["source"] != "network":  # An answer of 4xx is not an error of the page.
                 self.problems.append(f"{entry['source']}: {entry['text']}")
         elif method == "Network.requestWillBeSent":
             self.asked.append(params["request"]["url"])
@@ -74,7 +74,7 @@ class Tab:
             self.dialogs += 1
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of a command; raises AssertionError where the browser refuses it."""
+        """Send a command and return its result; raises AssertionError if the browser refuses it."""
         self._last += 1
         number = self._last
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -86,7 +86,7 @@ class Tab:
         return result
 
     async def run(self, script: str) -> Any:
-        """The value of an expression, which may be a promise."""
+        """Return the value of an expression, which may be a promise."""
         answer = await self.send(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
         )
@@ -94,7 +94,7 @@ class Tab:
         return answer["result"].get("value")
 
     async def until(self, condition: str) -> Any:
-        """Wait until an expression holds; says what the page showed where it never did."""
+        """Wait until an expression holds; the error says what the page shows if it never holds."""
         attempt = f"(() => {{ try {{ return Boolean({condition}) }} catch {{ return null }} }})()"
         last: Any = None
         try:
@@ -113,12 +113,12 @@ class Tab:
         await self.until(f"document.body.innerText.includes({json.dumps(text)})")
 
     async def goto(self, url: str) -> None:
-        """Load an address anew."""
+        """Load an address."""
         await self.send("Page.navigate", url=url)
         await self.until("document.readyState === 'complete'")
 
     async def click(self, text: str, *, within: str = "body") -> None:
-        """Click what a person would: the button, link or row head that shows or is named by a text."""
+        """Click the first visible button, link, tab or row head whose text or label contains a text."""
         find = (
             f"[...document.querySelectorAll({json.dumps(within + ' :is(a,button,summary,[role=tab])')})]"
             ".find((e) => ((e.getAttribute('aria-label') ?? '') + ' ' + e.innerText)"
@@ -142,11 +142,11 @@ class Tab:
                 )
 
     async def type(self, text: str) -> None:
-        """Type a text into what has the focus."""
+        """Type a text into the element that has the focus."""
         await self.send("Input.insertText", text=text)
 
     async def size(self, width: int, height: int, *, scale: float = 1) -> None:
-        """The size of the window in CSS pixels."""
+        """Set the size of the window in CSS pixels."""
         await self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -156,7 +156,7 @@ class Tab:
         )
 
     async def scheme(self, name: str) -> None:
-        """What the system prefers: ``light`` or ``dark``."""
+        """Set the system's preferred color scheme: ``light`` or ``dark``."""
         features = [
             {"name": "prefers-color-scheme", "value": name},
             {"name": "prefers-reduced-motion", "value": "reduce"},
@@ -164,7 +164,7 @@ class Tab:
         await self.send("Emulation.setEmulatedMedia", features=features)
 
     async def shot(self, path: Path) -> None:
-        """A picture of what can be seen."""
+        """Write a picture of the visible part of the page."""
         await self.run("document.fonts.ready.then(() => new Promise((r) => setTimeout(r, 350)))")
         answer = await self.send("Page.captureScreenshot", format="png")
         await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))
@@ -172,7 +172,7 @@ class Tab:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Tab]:
-    """A browser of its own with one tab at an address; ended with the test."""
+    """Open an address in one tab of a new browser, which is killed at the end."""
     command = chromium()
     assert command is not None
     with tempfile.TemporaryDirectory(prefix="toolrelay-tab-", ignore_cleanup_errors=True) as profile:
@@ -195,14 +195,14 @@ async def opened(url: str) -> AsyncIterator[Tab]:
                     await tab.goto(url)
                     yield tab
         finally:
-            # What is started may be a script, which leaves the browser behind when it is killed alone.
+            # The command may be a script: if only the script were killed, the browser would stay.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
 
 async def _address(session: aiohttp.ClientSession, profile: Path) -> str:
-    """The tab's own address, once the browser has written down its port."""
+    """Return the tab's DevTools address as soon as the browser has written its port."""
     async with asyncio.timeout(START_S):
         while True:
             try:

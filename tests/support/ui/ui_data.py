@@ -1,4 +1,4 @@
-"""Made-up answers of the UI's API for each page, in the shapes of the real ones."""
+"""Invented answers of the UI's API for each page, in the format of the real answers."""
 
 import json
 import time
@@ -13,11 +13,11 @@ HOSTILE = (
     "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     "\x1b[31mred\x1b[0m \u202eevil\u202c zero\u200bwidth \x07 {{7*7}} javascript:alert(1)"
 )
-"""What a stranger may write: markup, terminal codes, a turn of direction, characters that are not seen."""
+"""A text that an attacker may write: markup, terminal codes, direction marks, invisible characters."""
 
 
 def chat_stream(*parts: dict[str, Any]) -> list[bytes]:
-    """The events of a Chat stream, one write for each."""
+    """Return the events of a Chat stream, one write for each."""
     lines = [f"data: {json.dumps({'choices': [{'index': 0, 'delta': {}}], **part})}\n\n" for part in parts]
     return [*(line.encode() for line in lines), b"data: [DONE]\n\n"]
 
@@ -180,7 +180,7 @@ def _tools() -> list[dict[str, Any]]:
 
 
 def wire_of(run_id: str) -> dict[str, Any]:
-    """A captured exchange: a request that got tools, and a stream that was rewritten in parts."""
+    """Return a captured exchange: a request that got tools, and a stream that was rewritten in parts."""
     question = '{"role":"user","content":"What is the weather in Berlin?"}'
     asked = f'{{"model":"fast","stream":true,"messages":[{question}]}}'
     function = '{"name":"core__get_weather","parameters":{"type":"object"}}'
@@ -285,7 +285,7 @@ def wire_of(run_id: str) -> dict[str, Any]:
 
 
 def filled(fake: FakeUi) -> FakeUi:
-    """The stand-in with an answer for each page."""
+    """Give the fake server an answer for each page."""
     usage = _usage()
     by_model: dict[str, dict[str, Any]] = {}
     for row in usage:

@@ -1,4 +1,4 @@
-"""A page that listens to the event stream of the web UI."""
+"""A client that listens to the event stream of the web UI as a page does."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ __all__ = ["Events", "listening"]
 
 
 class Events:
-    """The events of one connection, as they come."""
+    """The events of one connection."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
@@ -24,7 +24,7 @@ class Events:
         self.raw = b""
 
     async def next(self, name: str) -> tuple[dict[str, Any], str]:
-        """The data and the id of the next event of that name; others are passed over."""
+        """Return the data and the id of the next event of that name; other events are skipped."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 while (event := self.parser.next()) is None:
@@ -39,7 +39,7 @@ class Events:
 
 @asynccontextmanager
 async def listening(browser: Browser, last: str | None = None) -> AsyncIterator[Events]:
-    """A page that listens."""
+    """Connect to the event stream."""
     headers = browser.headers(writes=False) | ({"Last-Event-ID": last} if last is not None else {})
     async with browser.proxy.sent(None, headers, method="GET", path="/ui/api/events") as conversation:
         head = await conversation.head()

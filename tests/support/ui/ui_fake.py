@@ -1,7 +1,7 @@
-"""A small stand-in for the server behind the UI: its static files under its policy, and made-up answers.
+"""A fake server for the pages of the UI: the real static files and policy, and invented answers.
 
-What the real server answers is tried with the real server; this one is for what it cannot easily have:
-thousands of runs, strangers' texts in every field, states that are rare.
+Other tests check the answers of the real server.  This one has what the real server cannot easily have:
+thousands of runs, hostile texts in every field, and rare states.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _HOUR_S = 3600.0
 
 
 class FakeUi:
-    """The data that it answers with, and what the page sent."""
+    """The data of the answers, and the requests of the page."""
 
     def __init__(self) -> None:
         self.now = time.time()
@@ -62,11 +62,11 @@ class FakeUi:
 
     @property
     def url(self) -> str:
-        """Where the pages are."""
+        """The address of the pages."""
         return f"http://127.0.0.1:{self.port}/ui"
 
     def run(self, number: int, **changes: Any) -> dict[str, Any]:
-        """A row of the list; a higher number began earlier."""
+        """Return a row of the list of runs; a run with a higher number began earlier."""
         status = {0: "running", 5: "failed", 9: "suspended", 17: "cancelled"}.get(number % 23, "completed")
         calls = [
             {"tool": _TOOLS[(number + at) % 4], "status": "success", "error_code": None}
@@ -111,7 +111,7 @@ class FakeUi:
         }
 
     def detail(self, run: dict[str, Any]) -> dict[str, Any]:
-        """A run with two turns, and two calls that ran side by side."""
+        """Return a run with two turns and with two calls that ran at the same time."""
         began = run["started_at"]
         run = {**run, "ended_at": began + 1.2, "duration_s": 1.2, "status": "completed"}
 
@@ -274,7 +274,7 @@ class FakeUi:
                 event, data = await mine.get()
                 await response.write(f"event: {event}\ndata: {json.dumps(data)}\n\n".encode())
         except ConnectionError:
-            return response  # The page has gone.
+            return response  # The page has closed the stream.
         finally:
             self.streams.remove(mine)
 
@@ -288,7 +288,7 @@ class FakeUi:
         return response
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer for any path."""
+        """Answer a request for any path."""
         path = request.path
         if path.startswith("/ui/api/"):
             return await self._api(request, path.removeprefix("/ui/api/"))
@@ -305,13 +305,13 @@ def _error(status: int, code: str, message: str) -> web.Response:
 
 
 def encoded(text: str) -> str:
-    """Bytes as the API has them."""
+    """Return a text as the API encodes bytes."""
     return base64.b64encode(text.encode()).decode()
 
 
 @asynccontextmanager
 async def faking(fake: FakeUi | None = None) -> AsyncIterator[FakeUi]:
-    """The stand-in on a free port."""
+    """Run the fake server on a free port."""
     fake = fake or FakeUi()
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", fake.handle)

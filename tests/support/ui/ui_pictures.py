@@ -1,6 +1,6 @@
-"""Draws the pictures of the web UI in ``docs/images``, light and dark, from what the demo shows.
+"""Makes the pictures of the web UI in ``docs/images``, light and dark, from the demo.
 
-Run it in the project's folder: ``.venv/bin/python tests/support/ui/ui_pictures.py``.  Needs Chromium.
+Run it in the project's folder: ``.venv/bin/python tests/support/ui/ui_pictures.py``.  It needs Chromium.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ QUESTIONS = (
     "What time is it in Berlin, and what is the weather there?",
 )
 FONT = '"Inter", "Liberation Sans", Arial, sans-serif'
-"""A machine without a desktop has no system font that anybody would choose."""
+"""The font of the pictures, because a machine without a desktop may lack good system fonts."""
 
 ASK = """fetch("/ui/api/play/v1/chat/completions", {
   method: "POST",
@@ -38,7 +38,7 @@ ASK = """fetch("/ui/api/play/v1/chat/completions", {
 
 @asynccontextmanager
 async def demo() -> AsyncIterator[str]:
-    """A demo of its own; the link that signs in."""
+    """Run a demo and yield the link that signs in."""
     with socket.socket() as free, tempfile.TemporaryDirectory() as home:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -63,7 +63,7 @@ async def demo() -> AsyncIterator[str]:
 
 
 async def page(tab: Tab, name: str, *acts: str, ready: str) -> None:
-    """A picture of the page as it is, once something is there."""
+    """Click through ``acts``, wait until the page is ready, and take its pictures."""
     for act in acts:
         await tab.until(f"(() => {{ const e = {act}; e?.click(); return e }})()")
     await tab.until(ready)
@@ -75,7 +75,7 @@ async def page(tab: Tab, name: str, *acts: str, ready: str) -> None:
 
 
 async def main() -> None:
-    """Draw all pictures."""
+    """Take all pictures."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     async with demo() as link, opened(link) as tab:
         address = link.partition("/#")[0]

@@ -1,4 +1,4 @@
-"""A proxy with its web UI, and a browser that is nothing but headers and a cookie."""
+"""A proxy with its web UI, and a browser that consists of headers and a cookie."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +22,7 @@ QUESTION = {"model": "m", "stream": True, "messages": [{"role": "user", "content
 
 @dataclass
 class Browser:
-    """Someone's browser at ``proxy``: it sends what a page of the proxy's own origin would."""
+    """A browser that uses ``proxy``: it sends what a page from the proxy's own origin would send."""
 
     proxy: Proxy
     cookie: str = ""
@@ -34,7 +34,7 @@ class Browser:
         return f"http://127.0.0.1:{self.proxy.port}"
 
     def headers(self, *, writes: bool) -> dict[str, str]:
-        """What goes with each request; ``writes`` adds what goes with one that changes something."""
+        """Return the headers of each request; ``writes`` adds those of a request that changes something."""
         sent = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
         if self.cookie:
             sent["Cookie"] = self.cookie
@@ -43,14 +43,14 @@ class Browser:
         return {**sent, **self.extra}
 
     async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-        """GET below ``/ui/api``."""
+        """Send GET below ``/ui/api``."""
         sent = {**self.headers(writes=False), **(headers or {})}
         return await self.proxy.ask(None, sent, method="GET", path=f"/ui/api/{path}")
 
     async def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str | None] | None = None
     ) -> Answer:
-        """A write below ``/ui/api``; a header that is ``None`` is left out."""
+        """Send a request that changes something below ``/ui/api``; a header that is ``None`` is left out."""
         sent: dict[str, str | None] = {**self.headers(writes=True), **(headers or {})}
         raw = None if body is None else json.dumps(body).encode()
         kept = {name: value for name, value in sent.items() if value is not None}
@@ -73,7 +73,7 @@ class Browser:
 
 
 def turns() -> tuple[Any, ...]:
-    """An upstream that calls a tool, and then answers."""
+    """Return the script of an upstream that calls a tool and then answers."""
     return (
         chunked(
             role(), call("c1", "core__get_current_time", '{"timezone": "UTC"}'), finish("tool_calls"), DONE
@@ -86,7 +86,7 @@ def turns() -> tuple[Any, ...]:
 async def ui_proxy(
     overrides: Overrides | None = None, **config: Any
 ) -> AsyncIterator[tuple[Browser, RawUpstream]]:
-    """A proxy with an administrator's key and a client's, and a browser that has not signed in."""
+    """Run a proxy with an administrator's key and a client's, and yield a browser that has not signed in."""
     config.setdefault(
         "keys", {"boss": declared(ADMIN, admin=True), "webui": declared(CLIENT, tools=["core__*"])}
     )

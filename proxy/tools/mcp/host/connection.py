@@ -25,9 +25,9 @@ from proxy.tools.mcp.host.stdio import MAX_LINE, NO_MESSAGE, OnGroup, StdioServe
 from proxy.tools.mcp.host.watching import Watched
 from proxy.tools.mcp.servers import HostSettings, Server
 
-__all__ = ["CallFailed", "Connection", "ConnectionHistory", "FailureKind", "State"]
+__all__ = ["CallFailed", "Connection", "ConnectionHistory", "ConnectionState", "FailureKind"]
 
-State = Literal["starting", "ready", "reconnecting", "unauthorized"]
+ConnectionState = Literal["starting", "ready", "reconnecting", "unauthorized"]
 
 FailureKind = Literal["error", "away", "lost", "timeout", "busy", "drift", "unauthorized"]
 """The reason why a call has no result: the server answered with an error, is not connected, was lost during
@@ -87,7 +87,7 @@ class Status:
     """The current status of a connection.  A ready server has a ``reason`` if it requires scopes that its
     token lacks."""
 
-    state: State
+    state: ConnectionState
     reason: str = ""
     version: str = ""
     server_info: tuple[str, str] = ("", "")

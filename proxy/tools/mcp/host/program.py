@@ -14,7 +14,7 @@ import socket
 import orjson
 
 from proxy.net.channel import Channel, ChannelBroken
-from proxy.tools.mcp.host.connection import Connection, State
+from proxy.tools.mcp.host.connection import Connection, ConnectionState
 from proxy.tools.mcp.host.sdk import quiet_sdk
 from proxy.tools.mcp.host.service import Service
 from proxy.tools.mcp.servers import HostSettings
@@ -48,7 +48,7 @@ async def _serve(fd: int) -> None:
         (groups.add if runs else groups.discard)(group)
         channel.send("groups", orjson.dumps(sorted(groups)))
 
-    def on_state(name: str, before: State, connection: Connection) -> None:
+    def on_state(name: str, before: ConnectionState, connection: Connection) -> None:
         """Tell the parent process what to log, because this process writes no log."""
         listing = connection.status.listing
         told = {

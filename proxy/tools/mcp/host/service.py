@@ -12,7 +12,7 @@ import orjson
 from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
 from proxy.tools.mcp.definitions import visible_text
 from proxy.tools.mcp.host.authorization import Authorizations
-from proxy.tools.mcp.host.connection import CallFailed, Connection, State
+from proxy.tools.mcp.host.connection import CallFailed, Connection, ConnectionState
 from proxy.tools.mcp.host.sdk import OnProgress
 from proxy.tools.mcp.host.stdio import OnGroup
 from proxy.tools.mcp.servers import HostSettings
@@ -22,7 +22,7 @@ __all__ = ["OnState", "Service"]
 _MAX_CALLS: Final = 1024
 """The most open calls of one worker."""
 
-OnState = Callable[[str, State, Connection], None]
+OnState = Callable[[str, ConnectionState, Connection], None]
 """Called with a server's name, its previous state, and its connection."""
 
 _PROGRESS_EVERY_S: Final = 0.25
@@ -37,7 +37,7 @@ class Service:
     def __init__(self, settings: HostSettings, on_group: OnGroup, on_state: OnState) -> None:
         """``on_state`` is called when a server was connected, was lost, or cannot be reached."""
         self._on_state = on_state
-        self._states: dict[str, State] = {}
+        self._states: dict[str, ConnectionState] = {}
         self._authorizations = Authorizations()
         self.connections = {
             server.name: Connection(

@@ -5,9 +5,8 @@ Source: Ollama's API reference, "Generate a completion", and its types ``Generat
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from proxy.errors import ModelMissing
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.ollama import OllamaWire
@@ -19,11 +18,10 @@ from proxy.wires.ollama.loading import load_answer
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest
 from proxy.wires.ollama.writer import OllamaStreamWriter
+from proxy.wires.turn.request_members import model_name, preview_of
 from proxy.wires.upstream_port import BodyEditor, StateHabit
 
 __all__ = ["OllamaCompletionWire"]
-
-_PREVIEW: Final = 120
 
 
 class OllamaCompletionWire(OllamaWire):
@@ -36,17 +34,12 @@ class OllamaCompletionWire(OllamaWire):
 
         Raises :class:`~proxy.errors.RequestError` for a model that is missing or no name.
         """
-        model, prompt = payload.get("model"), payload.get("prompt")
-        if not isinstance(model, str) or not model:
-            raise ModelMissing()
         return OllamaRequest(
             members=tuple(payload),
-            model=model,
+            model=model_name(payload),
             stream=payload.get("stream") is not False,
             messages=(),
-            declared=(),
-            wants_json=False,
-            preview=prompt[:_PREVIEW] if isinstance(prompt, str) else "",
+            preview=preview_of(payload.get("prompt")),
             tools_forbidden=True,
         )
 

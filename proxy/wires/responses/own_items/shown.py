@@ -26,7 +26,7 @@ from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.turn.trace import reasoning_line, status_line
 
 __all__ = [
-    "Event",
+    "EventObject",
     "approval_events",
     "call_events",
     "message_events",
@@ -36,11 +36,11 @@ __all__ = [
     "traced_events",
 ]
 
-Event = dict[str, Any]
+EventObject = dict[str, Any]
 """An event without its numbers; the writer adds ``output_index`` and ``sequence_number``."""
 
 
-def list_events(server: ShownServer) -> Iterator[Event]:
+def list_events(server: ShownServer) -> Iterator[EventObject]:
     """Yield the tools that a server adds to the request, as a hosted MCP server lists its tools."""
     item_id = own_item_id("mcpl")
     yield {"type": "response.output_item.added", "item": mcp_list(item_id, server.label, ())}
@@ -55,7 +55,7 @@ def call_events(
     signer: ItemSigner,
     served: tuple[str, str] | None = None,
     asked_by: str | None = None,
-) -> Iterator[Event]:
+) -> Iterator[EventObject]:
     """Yield a finished server call, redacted, as a hosted MCP call.
 
     ``served`` are the client's name of the server, and the server's name of its tool; ``None`` if the
@@ -88,7 +88,7 @@ def opening_events(
     approved: Sequence[ApprovedCallResult],
     shown: ShownTools,
     signer: ItemSigner,
-) -> Sequence[Sequence[Event]]:
+) -> Sequence[Sequence[EventObject]]:
     """Return what the client sees before the model's output: the tools of servers, and approved calls.
 
     Approved calls are shown only for tools that the client chose by their server, since items asked about
@@ -105,7 +105,7 @@ def opening_events(
     ]
 
 
-def approval_events(item_id: str, label: str, name: str, arguments: str) -> Iterator[Event]:
+def approval_events(item_id: str, label: str, name: str, arguments: str) -> Iterator[EventObject]:
     """Yield a call that waits for approval, as a hosted MCP server's. It has no events of its own."""
     item = {
         "id": item_id,
@@ -130,7 +130,7 @@ def traced_events(
     *,
     served: tuple[str, str] | None,
     texts: bool,
-) -> Sequence[Event]:
+) -> Sequence[EventObject]:
     """Return what a trace shows of a finished server call, possibly nothing.
 
     A tool that is ``served`` by a server that the client chose is shown at every trace level. ``texts``
@@ -147,7 +147,7 @@ def traced_events(
     return ()
 
 
-def message_events(text: str) -> Iterator[Event]:
+def message_events(text: str) -> Iterator[EventObject]:
     """Yield a message of the assistant with this text."""
     item_id = own_item_id("msg")
     place = {"item_id": item_id, "content_index": 0}
@@ -159,7 +159,7 @@ def message_events(text: str) -> Iterator[Event]:
     yield {"type": "response.output_item.done", "item": message_item(item_id, text, status="completed")}
 
 
-def reasoning_events(text: str) -> Iterator[Event]:
+def reasoning_events(text: str) -> Iterator[EventObject]:
     """Yield a reasoning item with this summary."""
     item_id = own_item_id("rs")
     place = {"item_id": item_id, "summary_index": 0}
@@ -172,7 +172,7 @@ def reasoning_events(text: str) -> Iterator[Event]:
     yield {"type": "response.output_item.done", "item": reasoning_item(item_id, text)}
 
 
-def sealed_turn_events(sealed: str) -> Iterator[Event]:
+def sealed_turn_events(sealed: str) -> Iterator[EventObject]:
     """Yield a reasoning item with an encrypted turn, which the client sends back with its conversation."""
     item_id = own_item_id("rs")
     yield {"type": "response.output_item.added", "item": sealed_turn_item(item_id, None)}

@@ -1,0 +1,209 @@
+"""A client's request whose conversation is a list of messages.
+
+This module has the part that all such dialects have in common: it finds the turns that the client sends back,
+recognizes them, and makes the digests under which the proxy keeps hidden turns.  Each dialect reads single
+messages.
+"""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, ClassVar
+
+import orjson
+
+from proxy.values import value_class
+from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
+from proxy.wires.client_port import Answer, ReturnedCalls
+from proxy.wires.past.clock import SystemRule
+from proxy.wires.past.evidence import Evidence, Speaker
+from proxy.wires.turn.digest import PrefixDigests, conversation_digest
+
+__all__ = ["CallsWithIdsRequest", "JsonMessage", "MessageListRequest"]
+
+JsonMessage = Mapping[str, Any]
+"""A message of a request, as parsed JSON."""
+
+
+@value_class
+class MessageListRequest(ABC):
+    """A part of :class:`~proxy.wires.client_port.ClientRequest`, which describes the public attributes.
+
+    ``members`` are the names of the body's members.  ``dialect_name`` is a part of every digest, so that
+    conversations of different dialects are never taken for each other.
+    """
+
+    members: Collection[str]
+    model: str
+    stream: bool
+    messages: Sequence[JsonMessage]
+    declared: tuple[str, ...] = ()
+    preview: str = ""
+    tools_forbidden: bool = False
+    forced: frozenset[str] | None = None
+    wants_json: bool = False
+    choices: int = 1
+    people: str = ""
+    has_proxy_calls: bool = False
+    chosen: Chosen = NOTHING_CHOSEN
+    _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
+
+    dialect_name: ClassVar[str]
+
+    # Facts that are the same for every request of these dialects.
+    background: ClassVar[bool] = False
+    continues: ClassVar[str | None] = None
+    conversation: ClassVar[str] = ""
+    references: ClassVar[Sequence[str]] = ()
+    may_store: ClassVar[bool] = True
+    max_calls: ClassVar[int | None] = None
+    open_names: ClassVar[bool] = False
+    returns_calls: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        digests = PrefixDigests(self.messages, self._identity, self.speaker, self._spoken)
+        object.__setattr__(self, "_beginnings", digests)
+
+    # How a dialect reads one message.  These methods belong to the class, because the digests keep them: a
+    # request that refers to itself would stay in memory until the next garbage collection.
+
+    @classmethod
+    @abstractmethod
+    def speaker(cls, message: JsonMessage) -> Speaker:
+        """Return who wrote a message."""
+
+    @classmethod
+    @abstractmethod
+    def _identity(cls, message: JsonMessage) -> list[Any] | None:
+        """Return what identifies a message, whichever client library sends it back, as JSON values.
+
+        ``None`` for a message that does not count.
+        """
+
+    @classmethod
+    @abstractmethod
+    def _calls(cls, message: JsonMessage) -> Sequence[tuple[str, Any]]:
+        """Return the calls of a model's message, each behind its id at the client (``""`` for none)."""
+
+    @classmethod
+    @abstractmethod
+    def _text(cls, message: JsonMessage) -> str | None:
+        """Return the text of a model's message, ``""`` if it has no content; ``None`` if it has more than
+        text and calls."""
+
+    @classmethod
+    @abstractmethod
+    def answered_ids(cls, message: JsonMessage) -> Sequence[str] | None:
+        """Return the ids of the calls that a message answers; ``None`` if results end before it."""
+
+    @classmethod
+    def _spoken(cls, message: JsonMessage) -> str | None:
+        """Return the text of a client's message; ``None`` if it has more than text."""
+        return cls._text(message)
+
+    def _system_text(self, rule: SystemRule) -> str | None:
+        """Return the system prompt that the body has beside the messages, in the form to compare.
+
+        ``None`` if the dialect has it among the messages.
+        """
+        return None
+
+    # What the client sends back.
+
+    def _model_messages(self) -> Sequence[tuple[int, JsonMessage]]:
+        """Return the messages of the model, each with its position."""
+        return [(at, message) for at, message in enumerate(self.messages) if self.speaker(message) == "model"]
+
+    def returned_calls(self) -> Sequence[ReturnedCalls]:
+        found = []
+        for position, message in self._model_messages():
+            if ids := frozenset([call_id for call_id, _ in self._calls(message) if call_id]):
+                found.append(ReturnedCalls(position, ids))
+        return found
+
+    def answers(self) -> Sequence[Answer]:
+        found = []
+        for position, message in self._model_messages():
+            if not self._calls(message) and (text := self._text(message)):
+                found.append(Answer(position, text))
+        return found
+
+    @abstractmethod
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool: ...
+
+    # The digests of the conversation.
+
+    def answer_key(
+        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
+    ) -> str:
+        system = self._system_text(rule)
+        beside = () if system is None else (system,)
+        words = (
+            f"{self.dialect_name} answer",
+            caller,
+            self.people,
+            shape,
+            self.model,
+            *beside,
+            text.strip(),
+        )
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
+
+    def conversation_key(
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
+    ) -> str:
+        words = (self.dialect_name, caller, self.people, self.model, *sorted(call_ids))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
+
+    def identity_words(self, caller: str) -> tuple[str, ...]:
+        return (self.dialect_name, caller, self.people, self.model)
+
+    def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
+        found, system = self._beginnings.evidence(upto, rule), self._system_text(rule)
+        if found is None or system is None:
+            return found
+        return replace(found, system=found.system + system.encode("utf-8", "surrogatepass"))
+
+
+class CallsWithIdsRequest(MessageListRequest):
+    """A request in a dialect whose calls have ids, which their results repeat."""
+
+    __slots__ = ()
+
+    @classmethod
+    @abstractmethod
+    def _call_identity(cls, call: Any) -> Any:
+        """Return what identifies a call apart from its id, in a form to compare; ``None`` for no call."""
+
+    def used_ids(self) -> frozenset[str]:
+        """Return the call ids in the history; a new call must have another id."""
+        return frozenset().union(*[dict(self._calls(message)) for _, message in self._model_messages()])
+
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
+        message = self.messages[position]
+        calls = self._calls(message)
+        if not calls:
+            return True
+        if (text := self._text(message)) != "" and not is_shown(text or ""):
+            return False
+        made = dict(self._calls(orjson.loads(held["messages"][-1])))
+        shown = {call["client_id"]: made.get(call["call_id"]) for call in held["calls"]}
+        shown.pop(None, None)
+        if len(calls) != len(shown) or not self._answered_once(position + 1, shown):
+            return False
+        return all(
+            (identity := self._call_identity(call)) is not None
+            and identity == self._call_identity(shown.get(call_id))
+            for call_id, call in calls
+        )
+
+    def _answered_once(self, start: int, shown: Collection[str]) -> bool:
+        """Return whether the results from a position on belong to these calls alone, at most one to each."""
+        answered: list[str] = []
+        for message in itertools.islice(self.messages, start, None):
+            ids = self.answered_ids(message)
+            if ids is None:
+                break
+            answered += ids
+        return len(set(answered)) == len(answered) and set(answered) <= set(shown)
