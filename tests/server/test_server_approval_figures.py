@@ -13,7 +13,7 @@ from store_records import APPROVED, T0, approval, grant
 from structlog.testing import capture_logs
 from waiting import until
 
-from proxy.approval_records import ApprovalEvent, Decided
+from proxy.approval_records import Approval, ApprovalEvent, Decided
 from proxy.errors import StoreUnavailable
 from proxy.server.approval_figures import MOST_FOLLOWED, ApprovalFigures
 from proxy.store.options import StoreOptions
@@ -60,20 +60,46 @@ async def test_each_outcome_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
     await store.aclose()
 
 
-async def test_what_is_followed_is_bounded_and_a_lost_record_is_told() -> None:
-    """The proxy counts every request for an approval, even beyond its limit, and logs a store that fails."""
-    store = MemoryStore(StoreOptions())
+async def test_what_is_followed_is_bounded() -> None:
+    """The proxy counts each request for an approval, but follows outcomes only up to its limit."""
+    store = MemoryStore(StoreOptions(clock=lambda: T0))
     await store.start()
     counted: Counter[str] = Counter()
+    waited: list[float] = []
     figures = ApprovalFigures(
-        store, lambda _, outcome: counted.update([outcome]), lambda _: None, every_s=0.001
+        store, lambda _, outcome: counted.update([outcome]), waited.append, now=lambda: T0
     )
-    for number in range(MOST_FOLLOWED + 5):
-        one = approval(f"ap_{number}")
+
+    async def ask(number: int) -> Approval:
+        """Request an approval; only those that a test decides need a record."""
+        one = approval(f"ap_{number}", call_id=f"call_{number}")
+        if number in (0, MOST_FOLLOWED - 1) or number >= MOST_FOLLOWED:
+            await store.put_approvals([one])
         figures.on_event("approval_requested", {"approval": one, "tool": one.tool})
-    assert counted["requested"] == MOST_FOLLOWED + 5
-    await figures.update()  # The store has none of these approvals.
-    assert counted == {"requested": MOST_FOLLOWED + 5}
+        return one
+
+    async def deny(one: Approval) -> None:
+        await store.decide_approval(one, Decided(ApprovalEvent.DENY, "boss", "api"), T0 + 1)
+        await figures.update()
+
+    asked = [await ask(number) for number in range(MOST_FOLLOWED + 5)]
+    for beyond in asked[MOST_FOLLOWED:]:
+        await deny(beyond)
+    assert (counted, waited) == ({"requested": MOST_FOLLOWED + 5}, [])
+    for followed in (asked[0], asked[MOST_FOLLOWED - 1]):
+        await deny(followed)
+    assert (counted["denied"], waited) == (2, [1.0, 1.0])
+    # Those that ended, or are on record no longer, make room for new ones.
+    await deny(await ask(MOST_FOLLOWED + 5))
+    assert counted == {"requested": MOST_FOLLOWED + 6, "denied": 3}
+    await store.aclose()
+
+
+async def test_a_record_that_fails_is_told() -> None:
+    """If the store cannot be read, the proxy logs that it could not count the outcomes."""
+    store = MemoryStore(StoreOptions())
+    await store.start()
+    figures = ApprovalFigures(store, lambda _tool, _outcome: None, lambda _: None, every_s=0.001)
     looked = asyncio.Event()
 
     async def broken() -> None:

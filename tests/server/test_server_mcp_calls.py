@@ -4,14 +4,13 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_script import reply
-from mcp_proxy import FINE, ask, mcp_proxy, obedient, offered, said
+from mcp_proxy import FINE, Pins, ask, mcp_proxy, obedient, offered, said
 from mcp_rig import hosted
 from mcp_script import calls_of, scripted, tool_definition
 from raw_upstream import RawRequest, Step
@@ -20,22 +19,10 @@ from waiting import LATE_S, until
 
 from proxy.records import ToolEffect
 from proxy.tools.contract.spec import Redaction
-from proxy.tools.mcp.pins import Pin
 
 ANY: dict[str, Any] = {"policy": {"after_untrusted": "allow"}}
 READS = {"*": ToolEffect.READ_ONLY}
 PNG = b"\x89PNG\r\n\x1a\n0000"
-
-
-class Pins:
-    """A source of pins that a test may change."""
-
-    def __init__(self, pins: Sequence[Pin]) -> None:
-        self.listed = list(pins)
-
-    async def pins(self) -> Sequence[Pin]:
-        """Return the current pins."""
-        return list(self.listed)
 
 
 class Gated:

@@ -192,7 +192,8 @@ class Generate:
 
     async def _begin(self, context: Context, ask: Ask) -> web.StreamResponse:
         """Start a background response; answer with its present state or its events."""
-        request = stored_request(ask, await self._tickets.of(context.caller))
+        ticket = await self._tickets.of(context.caller)
+        request = stored_request(ask, ticket, self._background.settings.headers)
         run = await self._background.start(ask, request)
         context.facts.run_id = run.run_id
         if ask.body.payload.get("stream") is not True:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from proxy.http.rules import HeaderRules
 from proxy.relay.direct_calls import DirectCalls
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
@@ -170,12 +171,14 @@ def _stored_responses(services: Services, commits: CommitWaiter, router: Router)
 
 
 def _background_settings(config: Config) -> BackgroundSettings:
+    names = [name for upstream in config.upstreams.values() for name in upstream.forward_headers]
     return BackgroundSettings(
         per_caller=config.limits.background,
         total=config.limits.background_total,
         time_s=config.tools.background_s,
         keepalive_s=config.tools.keepalive_s,
         keeps=config.store.content != "none",
+        headers=HeaderRules("*", names),
     )
 
 

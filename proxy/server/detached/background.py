@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -18,6 +18,7 @@ import structlog
 
 from proxy.background_records import BackgroundRecord, Lease
 from proxy.errors import NotOnRecord, RequestError, StoreError
+from proxy.http.rules import HeaderRules
 from proxy.relay.ask import Ask, Detached
 from proxy.relay.body import Body
 from proxy.relay.run.job import Job
@@ -54,7 +55,7 @@ class BackgroundSettings:
     One process runs at most ``total`` responses at a time, and ``per_caller`` of them for one caller.  Each
     may run for ``time_s`` seconds.  A client that follows a response gets a comment after ``keepalive_s``
     seconds without an event.  ``keeps`` is true if the record keeps content; otherwise no response could be
-    read later.
+    read later.  ``headers`` select the headers of a request that are stored with it.
     """
 
     per_caller: int = 8
@@ -62,6 +63,7 @@ class BackgroundSettings:
     time_s: float = 3600.0
     keepalive_s: float = 10.0
     keeps: bool = True
+    headers: HeaderRules = field(default_factory=HeaderRules)
 
 
 @dataclass(eq=False, slots=True)

@@ -86,7 +86,7 @@ class BackgroundReader:
         found = await self._store.find_response(record.id, record.caller)
         if found is not None:
             answer: dict[str, Any] = orjson.loads(found.response)
-            return answer
+            return answer | {"created_at": resource["created_at"]}
         effects = await self._store.started_effects(record.run_id)
         return resource | {"status": "failed", "error": after_effects(DIED, effects)}
 

@@ -145,8 +145,9 @@ class BackgroundStream:
             self._output.append(payload.get("item"))
             self.resource["output"] = [*self._output]
         if isinstance(response := payload.get("response"), dict):
-            # The client got the proxy's id before the upstream sent its own.
-            self.resource = {**response, "id": self.resource["id"], "background": True}
+            # The client got the proxy's id and time before the upstream sent its own.
+            own = {"id": self.resource["id"], "created_at": self.resource["created_at"]}
+            self.resource = {**response, **own, "background": True}
             if not self.ended:
                 self.resource |= {"status": "in_progress", "output": [*self._output]}
             payload["response"] = self.resource

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.errors import StoreError
+from proxy.http.rules import HeaderRules
 from proxy.relay.ask import Ask
 from proxy.relay.memory.idempotency import Attempt
 from proxy.relay.offer import Wanted
@@ -72,8 +73,11 @@ class StoredRequest:
         )
 
 
-def stored_request(ask: Ask, ticket: Mapping[str, Any] | None) -> StoredRequest:
-    """Return the stored form of a request; ``ticket`` is ``None`` if its caller cannot be found again."""
+def stored_request(ask: Ask, ticket: Mapping[str, Any] | None, rules: HeaderRules) -> StoredRequest:
+    """Return the stored form of a request; ``ticket`` is ``None`` if its caller cannot be found again.
+
+    ``rules`` select the headers that any upstream may see.
+    """
     identity, options = ask.identity, ask.options
     refusal_reason = _refusal_reason(ask, ticket)
     if refusal_reason:
@@ -85,7 +89,7 @@ def stored_request(ask: Ask, ticket: Mapping[str, Any] | None) -> StoredRequest:
         key=identity.key,
         is_person=identity.is_person,
         request_id=identity.request_id,
-        headers=tuple(ask.head.headers),
+        headers=tuple(rules.request_headers(ask.head.headers)),
         query=ask.head.query,
         wanted=options.wanted,
         trace=options.trace,
@@ -95,8 +99,8 @@ def stored_request(ask: Ask, ticket: Mapping[str, Any] | None) -> StoredRequest:
     )
     try:
         request.to_json()
-    except (TypeError, ValueError):  # A header is not Unicode.
-        return StoredRequest("its headers are not text")
+    except (TypeError, ValueError):  # A part of it is not Unicode.
+        return StoredRequest("it is not text")
     return request
 
 

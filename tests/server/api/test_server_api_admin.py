@@ -52,13 +52,13 @@ class AdminDoor:
 
 
 @asynccontextmanager
-async def administered(**config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy with an administrators' key, before an upstream that calls a tool and then answers."""
+async def administered(*hold: asyncio.Event, **config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+    """A proxy with an administrators' key, before an upstream that calls a tool, waits and then answers."""
     turns = (
         chunked(
             role(), call("c1", "core__get_current_time", '{"timezone": "UTC"}'), finish("tool_calls"), DONE
         ),
-        chunked(role(), content("It is noon."), finish(), DONE),
+        [*hold, *chunked(role(), content("It is noon."), finish(), DONE)],
     )
     config.setdefault("modules", ("probe_tools",))
     async with (
@@ -296,15 +296,25 @@ async def test_what_is_not_there_is_not_told_apart() -> None:
 
 
 async def test_a_real_run_is_on_the_pages_once_it_has_ended() -> None:
-    """A run that called a tool is in the list once it has ended, with its turns and calls."""
-    async with administered() as (proxy, _):
-        answer = await proxy.ask(
-            {"model": "m", "stream": True, "messages": [{"role": "user", "content": "?"}]}
-        )
-        run_id = answer.header("x-toolrelay-run")
+    """A run is listed as completed, with its turns and calls, once it has ended; other requests are not."""
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "?"}]}
+    hold = asyncio.Event()
+    async with administered(hold) as (proxy, upstream):
+        asking = asyncio.create_task(proxy.ask(body))
+        await upstream.asked(2)
+        for status, count in (("running", 1), ("completed", 0)):
+            assert len((await look(proxy, f"/runs?status={status}")).json["data"]) == count
+        hold.set()
+        run_id = (await asking).header("x-toolrelay-run")
         await proxy.run_reaches("completed")
-        listed = await look(proxy, "/runs?tool=core__get_current_time")
-        assert [row["id"] for row in listed.json["data"]] == [run_id]
+        for answer in (
+            await proxy.ask(body, {"x-toolrelay-tools": "none"}),
+            await proxy.ask({"model": "m", "input": "?"}, path="/v1/embeddings"),
+        ):
+            assert (answer.status, answer.header("x-toolrelay-run")) == (200, None)
+        for query in ("", "?status=completed", "?tool=core__get_current_time"):
+            listed = await look(proxy, f"/runs{query}")
+            assert [row["id"] for row in listed.json["data"]] == [run_id]
         shown = (await look(proxy, f"/runs/{run_id}")).json
         assert [turn["number"] for turn in shown["turns"]] == [1, 2]
         assert [(row["tool"], row["status"]) for row in shown["invocations"]] == [

@@ -112,12 +112,16 @@ async def test_input_items_have_types_and_ids() -> None:
 
 
 async def test_pages_are_bounded() -> None:
-    """A page has 20 input items unless the client asks for another number, and says that more follow."""
+    """A page has 20 input items, or up to 100 if the client asks for them; a higher number is a 400."""
     responses, _ = await stored(record_of([{"role": "user", "content": str(n)} for n in range(120)]))
     for query, count in (("", 20), ("limit=100", 100), ("limit=1", 1)):
         answer = await responses.answer(STORED["input_items"], "resp_1", query, "me")
         page = body_of(answer)
         assert (len(page["data"]), page["has_more"]) == (count, True)
+    for number in (101, 120, 999_999_999):
+        with pytest.raises(RequestError) as caught:
+            await responses.answer(STORED["input_items"], "resp_1", f"limit={number}", "me")
+        assert (caught.value.status, caught.value.param) == (400, "limit")
 
 
 async def test_deleting_forgets_upstream_too() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from client_keys import ALICE, BOB, made
+from structlog.testing import capture_logs
 
 from proxy.errors import RequestError, StoreUnavailable
 from proxy.records import ClientKey, KeySet
@@ -217,22 +218,24 @@ async def test_keys_expire(store: Shaky, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        {"grants": {"models": ["*"], "superuser": True}},
-        {"grants": {"models": "*"}},
-        {"hashed_by": "seal:0123"},
-        {"verify_key": b"short"},
+        ({"grants": {"models": ["*"], "superuser": True}}, "ValidationError"),
+        ({"grants": {"models": "*"}}, "ValidationError"),
+        ({"hashed_by": "seal:0123"}, "the key was made with another store.seal_key"),
+        ({"verify_key": b"short"}, "ValueError"),
     ],
 )
 async def test_a_key_that_is_not_understood_is_not_valid(
-    store: Shaky, clock: Clock, change: dict[str, Any]
+    store: Shaky, clock: Clock, change: dict[str, Any], reason: str
 ) -> None:
-    """The ring refuses a stored key that it cannot read; all others stay valid."""
+    """The ring refuses a stored key that it cannot read and logs why; all others stay valid."""
     secret, other = new_secret(), await made(store)
     key: ClientKey = new_key("odd", secret, KeyGrants(mint=True), await store.hash_key(), now=1.0)
     await store.put_key(replace(key, **change))
-    ring = await ring_over(store, clock)
+    with capture_logs() as lines:
+        ring = await ring_over(store, clock)
+    assert lines == [{"event": "client_key_unusable", "log_level": "error", "key": key.id, "reason": reason}]
     assert await ring.find(secret) is None
     assert await ring.find(other) is not None
     assert ring.ever_made

@@ -8,6 +8,7 @@ from running_proxy import make_config
 
 from proxy.errors import StoreError
 from proxy.server.app import Overrides, create_services
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools.mcp.pins import Pin
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 
@@ -27,6 +28,22 @@ class Watched:
         self.closed = True
 
 
+class WatchedStore(MemoryStore):
+    """A store in memory that records whether it was started and closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    async def start(self) -> None:
+        self.seen.append("started")
+        await super().start()
+
+    async def aclose(self) -> None:
+        self.seen.append("closed")
+        await super().aclose()
+
+
 class Unreadable:
     """A source of pins that fails when they are read."""
 
@@ -40,9 +57,12 @@ class Unreadable:
 @pytest.mark.parametrize(
     "failure", [StoreError("no record"), asyncio.CancelledError()], ids=["fails", "cancelled"]
 )
-async def test_a_start_that_cannot_read_its_pins_closes_what_it_opened(failure: BaseException) -> None:
-    """The upstream is closed whether the start fails or is cancelled."""
-    watched = Watched()
+async def test_a_start_that_cannot_read_its_pins_closes_what_it_opened(
+    failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the start fails or is cancelled, it closes the upstream and the store."""
+    watched, store = Watched(), WatchedStore()
+    monkeypatch.setattr("proxy.server.open_record.open_store", lambda *_args, **_named: store)
 
     def watch(inner: Upstream) -> Upstream:
         return watched
@@ -51,3 +71,4 @@ async def test_a_start_that_cannot_read_its_pins_closes_what_it_opened(failure: 
     with pytest.raises(type(failure)):
         await create_services(config, overrides=Overrides(wrap_upstream=watch, pins=Unreadable(failure)))
     assert watched.closed
+    assert store.seen == ["started", "closed"]

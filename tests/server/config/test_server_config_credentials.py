@@ -52,6 +52,28 @@ def test_each_kind_becomes_what_it_is(tmp_path: Path) -> None:
     assert secret not in repr(config)
 
 
+def test_credentials_are_resolved(tmp_path: Path) -> None:
+    """The secrets of a token and of an OAuth 2 connection, its client secret too, are resolved and masked."""
+    (tmp_path / "client").write_text("cl13nt-s3cret\n")
+    written = {
+        "token": "env:TOKEN",
+        "client_id": "env:ID",
+        "client_secret": f"file:{tmp_path / 'client'}",
+        "refresh_token": "env:REFRESH",
+    }
+    lines = [f'{name} = "{source}"\n' for name, source in written.items()]
+    text = f"[credentials.a]\n{lines[0]}[credentials.b]\n{''.join(lines[1:])}"
+    (tmp_path / "toolrelay.toml").write_text(f'{text}token_url = "https://auth.example/token"\n')
+    env = {**ENV, "TOKEN": "t0ken", "ID": "cl13nt-id", "REFRESH": "r3fresh"}
+    config = load_config(tmp_path / "toolrelay.toml", env)
+    values = ["t0ken", "cl13nt-id", "cl13nt-s3cret", "r3fresh"]
+    a, b = config.credentials["a"], config.credentials["b"]
+    found = [secret for secret in (a.token, b.client_id, b.client_secret, b.refresh_token) if secret]
+    assert [secret if isinstance(secret, str) else secret.reveal() for secret in found] == values
+    assert set(values) <= set(config.secrets())
+    assert [value for value in values if value in repr(config)] == []
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

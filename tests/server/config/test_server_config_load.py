@@ -776,26 +776,6 @@ def test_no_environment_breaks_the_reader(env: dict[str, str]) -> None:
 # --- credentials of tools -------------------------------------------------------------------------
 
 
-def test_credentials_are_resolved(tmp_path: Path) -> None:
-    """The secrets of a token and of an OAuth 2 connection are resolved, and masked in the log."""
-    config = load_config(
-        write(
-            tmp_path,
-            '[credentials.a]\ntoken = "env:TOKEN"\n'
-            '[credentials.b]\nclient_id = "env:ID"\nrefresh_token = "env:REFRESH"\n'
-            'token_url = "https://auth.example/token"\n',
-        ),
-        {**KEY, "TOKEN": "t0ken", "ID": "client", "REFRESH": "r3fresh"},
-    )
-    token, refresh_token = config.credentials["a"].token, config.credentials["b"].refresh_token
-    assert token is not None
-    assert token.reveal() == "t0ken"
-    assert refresh_token is not None
-    assert refresh_token.reveal() == "r3fresh"
-    assert {"t0ken", "client", "r3fresh"} <= set(config.secrets())
-    assert "t0ken" not in repr(config)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -13,7 +13,7 @@ from client_keys import ALICE, BOB, bearer, declared
 from openai import AsyncOpenAI
 from probe_tools import WATCH, Watch
 from proxy_process import ProxyProcess, serving, write_config
-from raw_upstream import RawRequest, RawUpstream, Step, whole
+from raw_upstream import FIN, KEEP, LAST_CHUNK, RESET, RawRequest, RawUpstream, Step, chunked, whole
 from responses_script import function_call, message
 from running_proxy import Answer, Proxy, ProxyAddress, make_config, running
 from waiting import LATE_S, until
@@ -102,6 +102,7 @@ async def test_the_answer_comes_at_once_and_the_run_goes_on(watch: Watch) -> Non
         whole = await reaches(proxy, response_id, "completed")
         assert whole["id"] == response_id
         assert whole["background"] is True
+        assert whole["created_at"] == waiting["created_at"] == first.json["created_at"]
         assert [part["text"] for item in whole["output"] for part in item["content"]] == ["It is done."]
         detail = await proxy.run_reaches("completed")
         assert first.header("x-toolrelay-run") == detail.run.id
@@ -177,14 +178,51 @@ async def test_a_response_is_cancelled(watch: Watch) -> None:
         assert events_of(stream.body)[0]["type"] == "response.created"
 
 
-async def test_a_failure_is_told(watch: Watch) -> None:
-    """If the upstream refuses the request, the response fails, and its error says why."""
-    refused: list[Step] = [b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n"]
-    async with served(refused) as proxy:
-        response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
-        failed = await reaches(proxy, response_id, "failed")
-    assert failed["error"]["code"]
-    assert failed["error"]["message"]
+def cut(events: int, end: Step) -> list[Step]:
+    """Return the steps of an answer that ends after that many of its events."""
+    every = responses_script.turn(message("It is done."), id="resp_up1").split(b"\n\n")
+    begun = chunked(b"".join(event + b"\n\n" for event in every[:events]))[:2]
+    return [*begun, end]
+
+
+BROKEN = "upstream 'default' broke off its response"
+FAILURES: dict[str, tuple[list[Step], str, str]] = {
+    "it refuses": (
+        [b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n"],
+        "server_error",
+        "The response ended before it was finished.",
+    ),
+    "it refuses and says why": (
+        whole(b'{"error":{"message":"No more.","code":"too_much"}}', status="500 no"),
+        "too_much",
+        "No more.",
+    ),
+    "it is gone": (
+        [RESET],
+        "upstream_unreachable",
+        "upstream 'default' closed the connection without an answer",
+    ),
+    "it breaks off before its text": (cut(2, FIN), "upstream_broken", BROKEN),
+    "it breaks off in its text": (cut(5, FIN), "upstream_broken", BROKEN),
+    "it ends in its text": (
+        [*cut(5, LAST_CHUNK), KEEP],
+        "upstream_broken",
+        "The upstream's response ended before it was finished.",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", FAILURES)
+async def test_a_failure_is_told(watch: Watch, how: str) -> None:
+    """If the upstream refuses the request or breaks off, the response fails, and its error says why."""
+    script, code, why = FAILURES[how]
+    async with served(script) as proxy:
+        answer = await proxy.ask(ASK, path="/v1/responses")
+        failed = await reaches(proxy, answer.json["id"], "failed")
+        told = events_of((await get(proxy, answer.json["id"], "?stream=true")).body)
+    assert failed["error"]["code"] == code
+    assert failed["error"]["message"] in (why, f"{why} ({answer.header('x-toolrelay-run')})")
+    assert (told[-1]["type"], told[-1]["response"]["error"]) == ("response.failed", failed["error"])
 
 
 async def test_few_run_for_one_caller(watch: Watch) -> None:

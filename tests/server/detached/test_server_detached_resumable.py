@@ -171,15 +171,21 @@ async def test_a_run_whose_client_does_not_come_back_ends(watch: Watch) -> None:
         await until(gone)
 
 
-async def test_without_the_header_a_run_ends_with_its_client(watch: Watch) -> None:
-    """With ``tools.resume_s`` 0 the header is an error, and a run without it is cancelled with its client."""
+@pytest.mark.parametrize("resume_s", [0, LATE_S], ids=["off", "on"])
+async def test_without_the_header_a_run_ends_with_its_client(watch: Watch, resume_s: float) -> None:
+    """A run without the header is cancelled with its client; with ``resume_s`` 0 the header is a 400."""
     path, body = DIALECTS[0]
-    async with served(model(), tools={"resume_s": 0}) as proxy:
-        refused = await proxy.ask(body, ON, path=path)
-        assert (refused.status, refused.error["param"]) == (400, "x-toolrelay-resume")
+    async with served(model(), tools={"resume_s": resume_s}) as proxy:
         async with proxy.sent(body, path=path):
             await until(lambda: bool(watch.started))
-        await proxy.run_reaches("cancelled")
+        detail = await proxy.run_reaches("cancelled")
+        assert watch.cancelled == ["slow"]
+        again = await resume(proxy, path, body, detail.run.id)
+        assert (again.status, again.error["param"]) == (404 if resume_s else 400, "x-toolrelay-resume")
+        if not resume_s:
+            refused = await proxy.ask(body, ON, path=path)
+            assert (refused.status, refused.error["param"]) == (400, "x-toolrelay-resume")
+        assert len(await proxy.runs()) == 1
 
 
 async def test_what_is_kept_for_a_resumed_stream_is_bounded(

@@ -1,5 +1,6 @@
 """Responses that a dead process left in the store: the proxy runs them again, or ends them with a reason."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -19,12 +20,16 @@ from waiting import until
 
 from proxy.background_records import BackgroundRecord, Lease
 from proxy.effect_records import EffectClaim
+from proxy.records import ResponseRecord
+from proxy.relay.ask import Ask
+from proxy.relay.memory.idempotency import Attempt
+from proxy.relay.offer import Wanted
 from proxy.server.config.load import Config
-from proxy.server.detached import take_over
-from proxy.server.detached.background import PREFIX
+from proxy.server.detached import background_reader, take_over
+from proxy.server.detached.background import PREFIX, BackgroundRuns
 from proxy.server.detached.kept_attempts import KeptAttempts, KeptState
 from proxy.server.detached.messages import queued
-from proxy.server.detached.stored_request import StoredRequest
+from proxy.server.detached.stored_request import StoredRequest, read_request
 from proxy.server.open_record import open_record
 from proxy.wires.stream.sse import encode_event
 
@@ -96,19 +101,52 @@ async def settled(proxy: Proxy, **headers: str) -> dict[str, Any]:
     return found
 
 
-async def test_it_is_run_again(tmp_path: Path) -> None:
-    """The proxy runs the request again under the same response id, and links the two runs."""
-    async with left(tmp_path, request()) as proxy:
+async def test_it_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy runs a request again under its response id, in the time that is left, and links the runs."""
+    given: list[float] = []
+    run_again = BackgroundRuns.run_again
+
+    async def watched(
+        self: BackgroundRuns, ask: Ask, record: BackgroundRecord, time_s: float, takes_over: str
+    ) -> None:
+        given.append(time_s)
+        await run_again(self, ask, record, time_s, takes_over)
+
+    monkeypatch.setattr(BackgroundRuns, "run_again", watched)
+    asked_at = time.time() - 600
+    async with left(tmp_path, request(), asked_at=asked_at) as proxy:
         done = await settled(proxy)
         runs = await proxy.runs()
         detail = await proxy.services.store.get_run("run_1")
         metrics = (await proxy.ask(method="GET", path="/metrics")).body.decode()
-    assert (done["id"], done["status"]) == (ID, "completed")
+    assert (done["id"], done["status"], done["created_at"]) == (ID, "completed", int(asked_at))
+    (time_s,) = given
+    assert 0 < time_s <= 3000, "tools.background_s is 3600, and 600 s have passed"
     again = next(one for one in runs if one.id != "run_1")
     assert (again.takes_over, again.status) == ("run_1", "completed")
     assert detail is not None
     assert detail.taken_over_by == again.id
     assert 'toolrelay_background_orphans_total{outcome="taken_over"} 1' in metrics
+
+
+async def test_an_answer_is_read_though_its_process_died_as_it_stored_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a process died after it stored an answer, the client gets the answer with the request's time."""
+    monkeypatch.setattr(background_reader, "_SILENT_S", -1.0)
+    asked_at, lease = time.time() - 600, Lease(ID, 1)
+    answer = {"id": ID, "created_at": 1700000000, "status": "completed", "output": []}
+    async with running(config(tmp_path, "http://127.0.0.1:9/v1")) as proxy:
+        store = proxy.services.store
+        store.put_run(run("run_1", caller="open"))
+        await store.put_background(BackgroundRecord(ID, "open", "run_1", asked_at), request().to_json())
+        KeptAttempts(store).put_state(lease, "open", KeptState(queued(ID, {}, asked_at), "run_1"))
+        store.put_response(
+            ResponseRecord(ID, "run_1", "open", json.dumps(answer).encode(), b"[]", b"{}", time.time())
+        )
+        assert await store.end_background(lease)
+        done = await settled(proxy)
+    assert done == answer | {"created_at": int(asked_at)}
 
 
 @pytest.mark.parametrize("words", [False, True], ids=["before its first word", "after it"])
@@ -244,12 +282,29 @@ async def test_a_key_without_the_model_any_more(tmp_path: Path) -> None:
     assert "does not exist" in failed["error"]["message"]
 
 
+async def test_a_stored_request_has_no_credential() -> None:
+    """Rule R3: the store has the body, the caller and the forwarded headers of a request, but no key."""
+    body = b'{"model": "m", "input": "Do it.", "background": true}'
+    secrets = {**bearer(ALICE), "api-key": ALICE, "Cookie": f"key={ALICE}", "X-Vault-Token": ALICE}
+    forwarded = {"OpenAI-Beta": "x", "X-Tenant": "y"}
+    go_on = asyncio.Event()
+    script = [go_on, *responses_script.stream(message("It is done."), id="resp_up1")]
+    async with RawUpstream(script) as upstream:
+        table = {"base_url": upstream.url, "forward_headers": ("x-tenant",)}
+        async with running(make_config(table, keys={"alice": declared(ALICE)})) as proxy:
+            answer = await proxy.ask(body, {**secrets, **forwarded}, path="/v1/responses")
+            response_id = answer.json["id"]
+            data = await proxy.services.store.background_request(response_id)
+            go_on.set()
+    assert data is not None
+    assert ALICE.encode() not in data
+    kept = read_request(data)
+    assert (kept.body, kept.caller, kept.ticket) == (body, "config:alice", {"key": "config:alice"})
+    assert set(forwarded.items()) <= set(kept.headers)
+
+
 def test_a_request_is_read_as_it_was_written() -> None:
     """A stored request is read back exactly as it was written."""
-    from proxy.relay.memory.idempotency import Attempt
-    from proxy.relay.offer import Wanted
-    from proxy.server.detached.stored_request import read_request
-
     wanted = request(
         headers=(("OpenAI-Beta", "x"),),
         query="a=b",
@@ -260,4 +315,3 @@ def test_a_request_is_read_as_it_was_written() -> None:
         asks_by_call=True,
     )
     assert read_request(wanted.to_json()) == wanted
-    assert "sk-" not in json.dumps(json.loads(wanted.to_json()))

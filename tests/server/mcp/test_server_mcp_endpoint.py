@@ -515,19 +515,6 @@ async def test_the_same_idempotency_key_is_the_same_call() -> None:
         assert WATCH.started == ["buy"]
 
 
-async def test_a_server_that_stops_says_so() -> None:
-    """A call that the server cuts at its shutdown gets a 503 that says so."""
-    async with serving() as proxy:
-        body = message("tools/call", {"name": "probe_tools__slow", "arguments": {}})
-        async with proxy.sent(body, headers_of(body), path="/mcp") as conversation:
-            await WATCH.has_started.wait()
-            proxy.draining.cut()
-            answer = await conversation.answer()
-        assert answer.status == 503
-        assert "shutting down" in answer.json["error"]["message"]
-        assert (await proxy.run_reaches("failed")).run.error_code == "draining"
-
-
 async def test_nothing_is_said_to_be_kept_from_who_called_itself() -> None:
     """The run of a call over MCP withholds nothing, as its client already has the result."""
     async with serving() as proxy:

@@ -14,7 +14,7 @@ from proxy.server.telemetry.access_log import AccessLog
 from proxy.server.telemetry.event_writer import EventWriter
 from proxy.server.telemetry.hooks import RequestFacts
 from proxy.server.telemetry.json_lines import MASK
-from proxy.server.telemetry.logging import configure_logging
+from proxy.server.telemetry.logging import LogFormat, configure_logging
 
 CHAT = "/v1/chat/completions"
 
@@ -150,15 +150,16 @@ def test_a_client_cannot_make_names_without_end() -> None:
 
 
 def test_a_line_on_a_terminal_begins_with_what_people_look_for() -> None:
-    """On a terminal a line begins with status, method, path and milliseconds, and has a bounded length."""
-    out = io.StringIO()
-    with logging_put_back():
-        configure_logging(format="console", stream=out)
-        log = AccessLog(["m"])
-        log.write(facts(run_id="run_" + "ab" * 16))
-        log.write(facts(status=404, error_code="model_not_found", path="/v1/" + "x" * 300))
-        log.write(facts(status=502, error_code="upstream_timeout", upstream_status=0))
-    good, missing, failed = out.getvalue().splitlines()
+    """A line on a terminal begins with status, method, path and time, and is short; JSON has every field."""
+    streams: dict[LogFormat, io.StringIO] = {"console": io.StringIO(), "json": io.StringIO()}
+    for kind, stream in streams.items():
+        with logging_put_back():
+            configure_logging(format=kind, stream=stream)
+            log = AccessLog(["m"])
+            log.write(facts(run_id="run_" + "ab" * 16))
+            log.write(facts(status=404, error_code="model_not_found", path="/v1/" + "x" * 300))
+            log.write(facts(status=502, error_code="upstream_timeout", upstream_status=0))
+    good, missing, failed = streams["console"].getvalue().splitlines()
     assert re.match(r"\d\d:\d\d:\d\d 200 POST /v1/chat/completions 12 ms model=m ", good)
     assert "req_" not in good
     assert "run=run_abababababab" in good
@@ -167,3 +168,22 @@ def test_a_line_on_a_terminal_begins_with_what_people_look_for() -> None:
     assert "request_id=req_" in failed
     assert max(map(len, (good, missing, failed))) < 180
     assert len(good) < 110
+    told = [json.loads(line) for line in streams["json"].getvalue().splitlines()]
+    usual = {
+        "event": "request", "logger": "proxy.access", "level": "info", "method": "POST", "path": CHAT,
+        "ms": 12.3, "caller": "config:bench", "model": "m", "ttfb_ms": 10.0, "bytes": 421, "upstream": "u",
+        "upstream_ms": 9.1, "request_id": "req_" + "0f" * 16,
+    }  # fmt: skip
+    assert [{**line, "timestamp": None} for line in told] == [
+        {**usual, "status": 200, "upstream_status": 200, "run_id": "run_" + "ab" * 16, "timestamp": None},
+        {
+            **usual,
+            "status": 404,
+            "upstream_status": 200,
+            "error_code": "model_not_found",
+            "path": "/v1/" + "x" * 300,
+            "timestamp": None,
+        },
+        {**usual, "status": 502, "error_code": "upstream_timeout", "timestamp": None},
+    ]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told[0]["timestamp"])

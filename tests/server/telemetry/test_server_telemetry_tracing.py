@@ -15,6 +15,7 @@ import structlog
 from aiohttp import web
 from chat_script import call, content, finish, reply, role, stream, usage
 from closed_port import closed_port
+from looping import ECHO
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from raw_upstream import RESET, RawUpstream, chunk, head, whole
@@ -141,24 +142,65 @@ async def test_a_run_is_one_trace() -> None:
 
 
 async def test_no_content_is_in_a_span() -> None:
-    """The collector gets no prompt, answer, argument or key."""
-    first = stream(role(), call("c1", TIME, '{"timezone":"Canary/Zone"}'), finish("tool_calls"))
-    second = stream(role(), content("canary-answer"), finish())
-    collector, _ = await trace(first, second, headers={"Authorization": "Bearer canary-key"})
-    assert collector.spans
-    assert b"canary" not in collector.raw.lower()
-    (tool,) = collector.named(f"execute_tool {TIME}")
-    assert attributes(tool)["error.type"] == "invalid_arguments"
-    assert tool.status.code == 2
+    """The collector gets no prompt, answer or key, and no argument or result of a call, failed or not."""
+    calls = [(TIME, '{"timezone":"Canary/Zone"}'), (ECHO, '{"text":"canary-argument"}')]
+    turns = [
+        stream(role(), call(f"c{number}", *one), finish("tool_calls")) for number, one in enumerate(calls)
+    ]
+    collector, upstream = await trace(
+        *turns,
+        stream(role(), content("canary-answer"), finish()),
+        headers={"Authorization": "Bearer canary-key"},
+        modules=("probe_tools",),
+    )
+    # The model got the arguments and the result of the call that succeeded.
+    for words in (b"canary-argument", b"hidden-output"):
+        assert words in upstream.requests[2].body
+    assert len(collector.spans) == 6
+    for words in (b"canary", b"hidden-output"):
+        assert words not in collector.raw.lower()
+    (failed,) = collector.named(f"execute_tool {TIME}")
+    assert (attributes(failed)["error.type"], failed.status.code) == ("invalid_arguments", 2)
+    (succeeded,) = collector.named(f"execute_tool {ECHO}")
+    assert set(attributes(succeeded)) == {
+        "gen_ai.operation.name",
+        "gen_ai.tool.name",
+        "gen_ai.tool.call.id",
+        "gen_ai.tool.type",
+        "toolrelay.run_id",
+    }
+    assert succeeded.status.code != 2
 
 
-async def test_what_passes_through_is_drawn_too() -> None:
-    """A request without tools is a server span with one client span below it."""
-    collector, _ = await trace(reply("hi"), ask={**ASK, "stream": False}, allow=())
-    (server,) = collector.named("POST /v1/chat/completions")
-    (asked,) = collector.named("chat m")
-    assert asked.parent_span_id == server.span_id
-    assert attributes(asked)["http.response.status_code"] == 200
+@pytest.mark.parametrize(
+    ("method", "path", "body", "route", "client"),
+    [
+        ("POST", "/v1/chat/completions", {**ASK, "stream": False}, "/v1/chat/completions", "chat m"),
+        ("POST", "/v1/embeddings", {"model": "m", "input": "x"}, "/v1/embeddings", "embeddings m"),
+        ("POST", "/v1/moderations", {"input": "x"}, "/v1/moderations", "upstream request"),
+        ("POST", "/v1/files", {}, "/v1/files", "upstream request"),
+        ("GET", "/v1/files/file-canary/content", None, "/v1/files/*", "upstream request"),
+        ("GET", "/v1/models", None, "/v1/models", "upstream request"),
+    ],
+)
+async def test_what_passes_through_is_drawn_too(
+    method: str, path: str, body: Any, route: str, client: str
+) -> None:
+    """A request without tools is a server span with a client span below it, on each path, without its ids."""
+    async with collecting() as collector, RawUpstream(whole(b'{"data":[]}')) as upstream:
+        settings = make_config(upstream.url, allow=(), telemetry={"otlp_endpoint": collector.url})
+        async with running(settings) as proxy:
+            assert (await proxy.ask(body, method=method, path=path)).status == 200
+    (server,) = collector.named(f"{method} {route}")
+    (asked,) = collector.named(client)
+    assert len(collector.spans) == 2
+    assert (server.kind, asked.kind) == (Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT)
+    assert (asked.trace_id, asked.parent_span_id) == (server.trace_id, server.span_id)
+    about = attributes(server)
+    assert (about["http.request.method"], about["http.route"]) == (method, route)
+    assert [attributes(span)["http.response.status_code"] for span in (server, asked)] == [200, 200]
+    assert attributes(asked)["server.port"] == upstream.port
+    assert b"canary" not in collector.raw
 
 
 async def test_a_stream_that_breaks_says_so() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from proxy.server.ui import feed as feeding
 from proxy.server.ui.sessions import login_code, signing_key
 
 PAYER = "payer-payer-0123456789-abcdefghijk"
+MAILER = "mailer-mailer-0123456789-abcdefghi"
 FAST_S = 0.02
 IDS = [f"appr_{number:032x}" for number in range(4)]
 
@@ -30,12 +31,15 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def asked(tmp_path: Path, **approvals: Any) -> AsyncIterator[Browser]:
-    """Run a server in whose store a payment and a mail wait for approval."""
+async def asked(
+    tmp_path: Path, more: Mapping[str, Any] | None = None, **approvals: Any
+) -> AsyncIterator[Browser]:
+    """Run a server in whose store a payment and a mail wait for approval; ``more`` are further keys."""
     keys = {
         "boss": declared(ADMIN, admin=True),
         "anna": declared(PAYER, approves=["pay__*"]),
         "webui": declared(CLIENT),
+        **(more or {}),
     }
     store = {"url": f"sqlite:///{tmp_path / 'r.db'}"}
     async with ui_proxy(keys=keys, approvals=approvals, store=store) as (browser, _):
@@ -62,7 +66,33 @@ async def put(proxy: Proxy, number: int, tool: str, arguments: Any, shown: Any =
 
 
 async def test_grants_are_given_listed_and_revoked_by_their_approvers(tmp_path: Path) -> None:
-    """An administrator gives a grant with an approval, lists it and revokes it; only a DELETE revokes it."""
+    """The approvers of a tool give, list and revoke its grants; the approver of another tool does not."""
+    keys = {"mailer": declared(MAILER, approves=["mail__*"])}
+    async with asked(tmp_path, keys) as browser:
+        other = await Browser(browser.proxy).sign_in(MAILER)
+        yes = {"approve": True, "grant": {"for": "1h"}}
+        assert (await other.send("POST", f"approvals/{IDS[0]}", yes)).status == 404
+        assert (await other.send("POST", f"approvals/{IDS[1]}", yes)).status == 200
+        await browser.sign_in(PAYER)
+        assert (await browser.send("POST", f"approvals/{IDS[0]}", yes)).status == 200
+        (own,) = (await browser.get("approvals/grants")).json["data"]
+        (mail,) = (await other.get("approvals/grants")).json["data"]
+        assert (own["tool"], own["made_by"], mail["tool"]) == ("pay__send", "key config:anna", "mail__send")
+        boss = await Browser(browser.proxy).sign_in()
+        listed = (await boss.get("approvals/grants")).json["data"]
+        assert {row["id"] for row in listed} == {own["id"], mail["id"]}
+        for who, foreign in ((browser, mail), (other, own)):
+            path = f"approvals/grants/{foreign['id']}"
+            assert ((await who.get(path)).status, (await who.send("DELETE", path)).status) == (404, 404)
+            assert (await boss.get(path)).json["status"] == "active"
+        for who, grant, by in ((browser, own, "anna"), (boss, mail, "boss")):
+            revoked = await who.send("DELETE", f"approvals/grants/{grant['id']}")
+            assert (revoked.json["status"], revoked.json["revoked_by"]) == ("revoked", f"key config:{by}")
+        assert (await boss.get("approvals/grants?active=true")).json["data"] == []
+
+
+async def test_a_page_gives_a_grant_with_limits_and_only_a_delete_revokes_it(tmp_path: Path) -> None:
+    """A grant has the limits that the page sends, is listed with its caller, and ends with a DELETE only."""
     async with asked(tmp_path) as browser:
         await browser.sign_in()
         assert (await browser.get("approvals")).json["rules"] == {"edit": False, "max_grant_s": 86400}

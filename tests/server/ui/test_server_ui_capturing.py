@@ -175,17 +175,25 @@ async def test_a_client_that_wants_nothing_kept_is_not_captured() -> None:
 
 
 async def test_an_order_ends_with_its_time_and_its_runs() -> None:
-    """A captured run uses up one run of its order, and an order whose time is over captures nothing."""
+    """An order captures its number of runs and no more, and none after its time, even if runs are left."""
     now = [1000.0]
     async with ui_proxy() as (browser, _):
         captures = Captures(browser.proxy.services.store, None, now=lambda: now[0])
         order = Order("cap_1", "", 2, 1060.0, "boss", left=2)
         await captures.ask(order)
-        assert captures.take("key_a") is order
-        assert order.left == 1
-        now[0] = 1060.0
+        for left in (1, 0):
+            assert captures.take("key_a") is order
+            assert order.left == left
         assert captures.take("key_a") is None
-        assert captures.orders == ()
+        assert (order.left, captures.orders) == (0, (order,)), "until its time is over, the page lists it"
+        other = Order("cap_2", "", 2, 1120.0, "boss", left=2)
+        await captures.ask(other)
+        assert captures.take("key_a") is other
+        now[0] = 1060.0
+        assert captures.live() == [other]
+        now[0] = 1120.0
+        assert captures.take("key_a") is None
+        assert (other.left, captures.orders) == (1, ())
 
 
 async def test_other_workers_are_told_and_read_the_order(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The data of the web UI's pages: runs, tools, servers, keys, usage and settings; and the playground."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from store_postgres import need_postgres, new_schema
 from structlog.testing import capture_logs
 from ui_rig import ADMIN, CLIENT, QUESTION, Browser, ui_proxy
 
+from proxy.commands.runs.runs import export_runs
 from proxy.records import MessageRecord
 from proxy.server.ui.diagnoses import KeptFinding, encode_diagnosis
+from proxy.store.base import RunFilter
 
 TIME = "core__get_current_time"
 
@@ -140,15 +143,24 @@ async def test_two_runs_are_compared() -> None:
         assert (await browser.get(f"compare?a={run(6).id}")).error["param"] == "b"
 
 
-async def test_an_export_is_a_line_of_the_command() -> None:
-    """A run is exported as a file of JSON lines, without its messages."""
-    async with ui_proxy() as (browser, _):
+@pytest.mark.parametrize("content", [False, True])
+async def test_an_export_is_a_line_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bool
+) -> None:
+    """The file that the page exports has the very line of ``runs export``; messages only on request."""
+    store = {"url": f"sqlite:///{tmp_path / 'r.db'}"}
+    async with ui_proxy(store=store) as (browser, _):
         await browser.sign_in()
         run_id = await asked(browser)
-        answer = await browser.get(f"runs/{run_id}/export")
-        assert answer.header("content-disposition") == f'attachment; filename="{run_id}.jsonl"'
-        assert answer.json["run"]["id"] == run_id
-        assert "messages" not in answer.json
+        await browser.proxy.run_reaches("completed")
+        answer = await browser.get(f"runs/{run_id}/export{'?content=true' if content else ''}")
+        capsys.readouterr()
+        await export_runs(make_config(store=store), RunFilter(), None, None, content=content)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert answer.header("content-disposition") == f'attachment; filename="{run_id}.jsonl"'
+    assert answer.body.decode() == f"{line}\n"
+    assert answer.json["run"]["id"] == run_id
+    assert ("messages" in answer.json) == content
 
 
 async def test_a_run_is_replayed_offline() -> None:

@@ -12,7 +12,7 @@ from chat_script import call, content, finish, role, stream, usage
 from client_keys import ALICE, BOB, bearer, key_config, made
 from looping import ECHO
 from raw_upstream import FIN, HANG, RawUpstream, whole
-from running_proxy import SERVER_KEY, Proxy, make_config, running
+from running_proxy import ONLY_DEPARTURE, SERVER_KEY, Proxy, make_config, running
 from waiting import PATIENCE_S, until
 from websocket_client import connected
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -201,12 +201,14 @@ async def test_a_stream_that_breaks_ends_in_a_failed_response() -> None:
 
 
 async def test_a_client_that_leaves_ends_its_run() -> None:
-    """Rule E4: the run of a client that leaves is recorded as cancelled."""
-    async with proxied([*HELLO[:2], HANG]) as (proxy, _):
+    """Rule E4: if a client leaves, the proxy ends its upstream call and records its run as cancelled."""
+    async with proxied([*HELLO[:2], HANG], **ONLY_DEPARTURE) as (proxy, upstream):
         async with connected(proxy) as client:
             await client.send(input="hi")
             await client.connection.recv()
+            assert upstream.open_connections == 1
             client.connection.transport.abort()
+        await upstream.all_closed()
         run = await proxy.run_reaches("cancelled")
     assert run.run.error_code == "client_gone"
 

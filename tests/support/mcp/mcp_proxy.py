@@ -14,10 +14,21 @@ from proxy.server.app import Overrides
 from proxy.tools.mcp.pins import GivenPins, Pin, PinSource
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["FINE", "ask", "mcp_proxy", "obedient", "offered", "said"]
+__all__ = ["FINE", "Pins", "ask", "mcp_proxy", "obedient", "offered", "said"]
 
 FINE = {"result": {"content": [{"type": "text", "text": "fine"}]}}
 """An answer that a scripted server may give."""
+
+
+class Pins:
+    """A source of pins that a test may change."""
+
+    def __init__(self, pins: Sequence[Pin]) -> None:
+        self.listed = list(pins)
+
+    async def pins(self) -> Sequence[Pin]:
+        """Return the current pins."""
+        return list(self.listed)
 
 
 def obedient(request: RawRequest) -> list[Step]:
@@ -74,6 +85,8 @@ async def mcp_proxy(
     async with hosted(toy) as host, RawUpstream(model) as upstream:
         if source is None:
             source = GivenPins(await host.pins(toy) if pins is None else pins)
+        else:
+            await host.definitions(toy.name)  # A call waits only a short time for a server that still starts.
         overrides = Overrides(mcp_socket=host.process.path, pins=source)
         config = make_config(upstream.url, allow=allow, **sections)
         async with running(config, overrides) as proxy:
