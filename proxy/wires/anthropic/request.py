@@ -61,6 +61,10 @@ class AnthropicRequest(CallsWithIdsRequest):
                     param = f"messages[{position}].content[{place}].tool_use_id"
                     _check_result(param, block.get("tool_use_id"), calls, answered, reserved)
 
+    def _model_messages(self) -> Sequence[tuple[int, JsonMessage]]:
+        # The role is enough here: a look for results in all blocks of a long history would take milliseconds.
+        return [(at, said) for at, said in enumerate(self.messages) if said.get("role") == "assistant"]
+
     @classmethod
     def speaker(cls, message: JsonMessage) -> Speaker:
         role = message.get("role")

@@ -137,6 +137,10 @@ class ChatRequest(CallsWithIdsRequest):
         return None
 
     @classmethod
+    def _has_calls(cls, message: JsonMessage) -> bool:
+        return bool(message.get("tool_calls"))
+
+    @classmethod
     def answered_ids(cls, message: JsonMessage) -> Sequence[str] | None:
         return [str(message.get("tool_call_id"))] if message.get("role") == "tool" else None
 

@@ -87,6 +87,11 @@ class MessageListRequest(ABC):
         """Return the calls of a model's message, each behind its id at the client (``""`` for none)."""
 
     @classmethod
+    def _has_calls(cls, message: JsonMessage) -> bool:
+        """Return whether a model's message has calls."""
+        return bool(cls._calls(message))
+
+    @classmethod
     @abstractmethod
     def _text(cls, message: JsonMessage) -> str | None:
         """Return the text of a model's message, ``""`` if it has no content; ``None`` if it has more than
@@ -125,7 +130,7 @@ class MessageListRequest(ABC):
     def answers(self) -> Sequence[Answer]:
         found = []
         for position, message in self._model_messages():
-            if not self._calls(message) and (text := self._text(message)):
+            if not self._has_calls(message) and (text := self._text(message)):
                 found.append(Answer(position, text))
         return found
 

@@ -96,6 +96,10 @@ class OllamaRequest(MessageListRequest):
         return list(zip(keys_of([call.identity for call in calls]), calls, strict=True))
 
     @classmethod
+    def _has_calls(cls, message: JsonMessage) -> bool:
+        return bool(message.get("tool_calls"))
+
+    @classmethod
     def answered_ids(cls, message: JsonMessage) -> Sequence[str] | None:
         return [str(message.get("tool_call_id") or "")] if role_of(message) == "tool" else None
 
