@@ -170,7 +170,8 @@ class AnthropicBody(MessageListBody):
             choice="tool_choice",
             only_with_tools=("tool_choice",),
         )
-        if left.get("tool_choice") == b'"auto"':
+        choice = left.get("tool_choice")
+        if choice == b'"auto"' and choice != self._members["tool_choice"]:
             left["tool_choice"] = _free(self._members["tool_choice"])
         return left
 

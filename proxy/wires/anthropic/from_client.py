@@ -223,7 +223,7 @@ def _choice(asked: Fields) -> tuple[ToolChoice | None, bool | None]:
     kind = choice.take("type")
     if kind == "tool" and (name := choice.text("name")):
         return ToolChoice("named", (name,)), parallel
-    if kind not in _CHOICES:
+    if not isinstance(kind, str) or kind not in _CHOICES:
         raise choice.fault("type", "must be auto, any, none or tool, with a name")
     return _CHOICES[kind], parallel
 

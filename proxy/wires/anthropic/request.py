@@ -27,9 +27,9 @@ from proxy.wires.turn.texts import joined_texts
 __all__ = ["AnthropicRequest", "declared_name", "parse_anthropic_request"]
 
 _MAX_CALL_ID: Final = 256
-_UNSEEN: Final = frozenset({"thinking", "redacted_thinking"})
+_UNSEEN: Final = ("thinking", "redacted_thinking")
 """Blocks that some clients do not send back."""
-_MORE_THAN_TEXT: Final = frozenset({"tool_result", "image", "document"})
+_MORE_THAN_TEXT: Final = ("tool_result", "image", "document")
 _BILLING: Final = "x-anthropic-billing-header:"
 """A line that Claude Code writes about itself before its system prompt; it differs in each request."""
 

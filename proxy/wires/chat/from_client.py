@@ -264,7 +264,8 @@ def _chosen(tool: Any) -> str:
     """Return the name of a tool in a choice; empty if the choice has another form, or more fields."""
     if not isinstance(tool, dict) or not tool.keys() <= {"type", "function", "custom"}:
         return ""
-    return _only_name(tool.get(tool.get("type") or "function"))
+    kind = tool.get("type") or "function"
+    return _only_name(tool.get(kind)) if isinstance(kind, str) else ""
 
 
 def _only_name(inner: Any) -> str:

@@ -70,6 +70,7 @@ class MessageListBody(ABC):
         self._cut: dict[str, bytes] | None = None
         self._client_messages: list[bytes] | None = None
         self._tools_key = tools_key or self._TOOLS
+        self._form = f"{request.dialect_name} {self._tools_key}"
         self._declared = self._members.get(self._tools_key) if self._tools_key in self._named else None
         self._restored: dict[int, RestoredMessages] = {}
         self._added: list[bytes] = []
@@ -110,10 +111,9 @@ class MessageListBody(ABC):
 
     def _definition(self, definition: ToolDefinition) -> bytes:
         """Return one element of the list of tools, which is encoded once for all requests."""
-        form = f"{self._request.dialect_name} {self._tools_key}"
-        written = definition.written.get(form)
+        written = definition.written.get(self._form)
         if written is None:
-            written = definition.written[form] = self._tool(definition)
+            written = definition.written[self._form] = self._tool(definition)
         return written
 
     def _image_bytes(self, message: bytes) -> int:
@@ -125,7 +125,10 @@ class MessageListBody(ABC):
         return message
 
     def _limit_tokens(self, parts: dict[str, bytes]) -> None:
-        """Lower the client's limit on output tokens in ``parts`` by the tokens that earlier turns used."""
+        """Lower the client's limit on output tokens in ``parts`` by the tokens that earlier turns used.
+
+        Do nothing if the dialect has no such limit.
+        """
         return
 
     # The members of the body.
@@ -343,7 +346,8 @@ class MessageListBody(ABC):
 
     def _fits(self, image: ResultImage) -> bool:
         """Return whether an image may be sent, and reserve room for it."""
-        return not self._images.closed and self._images.take(len(image.url))
+        may_send = self._MOST_IMAGE_BYTES > 0 and not self._images.closed
+        return may_send and self._images.take(len(image.url))
 
     def leave_out_images(self) -> None:
         self._images.closed = True

@@ -94,8 +94,10 @@ class MessageListRequest(ABC):
     @classmethod
     @abstractmethod
     def _text(cls, message: JsonMessage) -> str | None:
-        """Return the text of a model's message, ``""`` if it has no content; ``None`` if it has more than
-        text and calls."""
+        """Return the text of a model's message, ``""`` if it has no content.
+
+        ``None`` if it has more than calls and one text.
+        """
 
     @classmethod
     @abstractmethod
@@ -115,6 +117,9 @@ class MessageListRequest(ABC):
         return None
 
     # What the client sends back.
+
+    @abstractmethod
+    def check_history(self, reserved: Callable[[str], bool]) -> None: ...
 
     def _model_messages(self) -> Sequence[tuple[int, JsonMessage]]:
         """Return the messages of the model, each with its position."""

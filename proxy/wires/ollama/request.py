@@ -66,7 +66,7 @@ class OllamaRequest(MessageListRequest):
     def _results(self, start: int) -> list[Mapping[str, Any]]:
         """Return the results that follow each other from a position on."""
         following = itertools.islice(self.messages, start, None)
-        return list(itertools.takewhile(lambda message: role_of(message) == "tool", following))
+        return list(itertools.takewhile(lambda message: self.answered_ids(message) is not None, following))
 
     @classmethod
     def speaker(cls, message: JsonMessage) -> Speaker:

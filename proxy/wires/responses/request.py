@@ -333,7 +333,9 @@ def _spoken(item: Mapping[str, Any]) -> list[Any]:
 def _speaker(item: Mapping[str, Any]) -> Speaker:
     if (item.get("type") or "message") == "message" and item.get("role") in ("system", "developer"):
         return "system"
-    return "model" if is_model_item(item) or item.get("type") in _OUTPUTS else "user"
+    if is_model_item(item):
+        return "model"
+    return "tool" if item.get("type") in _OUTPUTS else "user"
 
 
 def _said(item: Mapping[str, Any]) -> str | None:
