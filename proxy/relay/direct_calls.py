@@ -45,6 +45,12 @@ class DirectCall:
         """The tool, if the caller is offered it."""
         return next((spec for spec in self.selection.offered if spec.name == self.tool), None)
 
+    @property
+    def may_have_effect(self) -> bool:
+        """Whether the tool may change something."""
+        spec = self.spec
+        return spec is not None and spec.effect is not ToolEffect.READ_ONLY
+
 
 class DirectCalls:
     """Runs calls that clients ask for.  The process has one instance."""

@@ -216,6 +216,9 @@ class McpHandler:
             if not client.stopped_by_server:
                 raise
             ended = stopped()
+            if call.may_have_effect:
+                # If a client repeated the call, it would repeat the effect (rule E3).
+                client.set_header("x-should-retry", "false")
             fault = ProtocolFault(INTERNAL_ERROR, ended.message, status=ended.status, number=message.id)
         finally:
             structlog.contextvars.reset_contextvars(**bound)

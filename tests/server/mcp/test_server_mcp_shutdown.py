@@ -9,7 +9,7 @@ from waiting import LATE_S, until
 
 @pytest.mark.parametrize("tool", ["slow", "slow_buy"])
 async def test_a_server_that_stops_says_so(tool: str) -> None:
-    """A call cut at the shutdown gets a 503 that says so; the proxy ends its tool, but finishes an effect."""
+    """Rule E3: a call cut at the shutdown gets a 503; the proxy ends its tool, but finishes an effect."""
     WATCH.reset()
     config = make_config(
         "http://127.0.0.1:9",
@@ -26,6 +26,7 @@ async def test_a_server_that_stops_says_so(tool: str) -> None:
             proxy.draining.cut()
             answer = await conversation.answer()
         assert answer.status == 503
+        assert answer.header("x-should-retry") == (None if tool == "slow" else "false")
         assert "shutting down" in answer.json["error"]["message"]
         assert (await proxy.run_reaches("failed")).run.error_code == "draining"
         if tool == "slow":
