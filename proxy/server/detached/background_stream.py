@@ -51,6 +51,7 @@ class BackgroundStream:
         self._events: SSEParser | None = None
         self._body = bytearray()
         self._error: Any = None
+        self._status = 0
         self._next = first_number
 
     @property
@@ -70,6 +71,7 @@ class BackgroundStream:
 
     def start(self, status: int, headers: Headers) -> None:
         self.started = True
+        self._status = status
         if status < 300 and media_type(headers) == RESPONSES.framing.content_type:
             self._events = SSEParser()
 
@@ -95,7 +97,7 @@ class BackgroundStream:
 
     def finish(self) -> None:
         if not self.ended:
-            self.fail(self._error or _error_in(bytes(self._body)) or _BROKEN)
+            self.fail(self._error or _error_in(bytes(self._body)) or _unreadable(self._status))
 
     def abort(self) -> None:
         self.finish()
@@ -163,6 +165,16 @@ class BackgroundStream:
         if self.resource["status"] in ENDED:
             self.log.end()
         self._changed()
+
+
+def _unreadable(status: int) -> dict[str, str]:
+    """Return the error for a response that ended early and named no error itself."""
+    if status < 400:
+        return _BROKEN
+    return {
+        "code": "server_error",
+        "message": f"The upstream answered with status {status} and no error that the proxy can read.",
+    }
 
 
 def _error_in(body: bytes) -> Any:

@@ -190,7 +190,7 @@ FAILURES: dict[str, tuple[list[Step], str, str]] = {
     "it refuses": (
         [b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n"],
         "server_error",
-        "The response ended before it was finished.",
+        "The upstream answered with status 500 and no error that the proxy can read.",
     ),
     "it refuses and says why": (
         whole(b'{"error":{"message":"No more.","code":"too_much"}}', status="500 no"),
