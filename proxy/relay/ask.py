@@ -71,13 +71,15 @@ class RequestHead:
 class Detached:
     """A run that continues without its client, for at most ``time_s`` seconds.
 
-    ``response_id`` is the id under which its response is stored, in place of the one that it gets.
+    ``response_id`` and ``asked_at``, in seconds since the epoch, are the id and the time of its response,
+    in place of those that the upstream gives it.
     ``takes_over`` is the id of the run whose response this run finishes instead; empty for none.
     ``before_end`` is awaited before any part of the answer is stored.  It raises
     :class:`~proxy.errors.NotOnRecord` if this run has no right to end the response.
     """
 
     response_id: str
+    asked_at: float
     time_s: float
     before_end: Callable[[], Awaitable[None]]
     takes_over: str = ""

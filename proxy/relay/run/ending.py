@@ -139,7 +139,8 @@ class RunEnding:
             return
         if (resource := writer.result()) is not None:
             if detached is not None:
-                resource = {**resource, "id": detached.response_id, "background": True}
+                own = {"id": detached.response_id, "created_at": int(detached.asked_at)}
+                resource = {**resource, **own, "background": True}
             turn = _last_turn(job, state)
             state.outcome.has_data_for_next_request |= self._history.keep(
                 job.upstream.editor, turn, resource, local=local

@@ -137,7 +137,7 @@ class BackgroundRuns:
         record = BackgroundRecord(lease.response_id, caller, ask.identity.run_id, time.time())
         self._starting.append(caller)  # Planning awaits the record; others may start meanwhile.
         try:
-            job = await self._planned(ask, lease, self.settings.time_s)
+            job = await self._planned(ask, lease, record.asked_at, self.settings.time_s)
             try:
                 await self._store.put_background(record, request.to_json())
             except StoreError as error:
@@ -161,7 +161,7 @@ class BackgroundRuns:
         """
         self._starting.append(claimed.caller)
         try:
-            job = await self._planned(ask, claimed.lease, time_s, takes_over)
+            job = await self._planned(ask, claimed.lease, claimed.asked_at, time_s, takes_over)
         finally:
             self._starting.remove(claimed.caller)
         resource = queued(claimed.id, ask.body.payload, claimed.asked_at)
@@ -175,13 +175,15 @@ class BackgroundRuns:
     def _callers(self) -> list[str]:
         return [*(one for _, one in self._open), *self._starting]
 
-    async def _planned(self, ask: Ask, lease: Lease, time_s: float, takes_over: str = "") -> Job:
+    async def _planned(
+        self, ask: Ask, lease: Lease, asked_at: float, time_s: float, takes_over: str = ""
+    ) -> Job:
         """Plan the job of an attempt, and bind the job's effects to the lease."""
 
         async def before_end() -> None:
             await self._end_on_record(lease)
 
-        detached = Detached(lease.response_id, time_s, before_end, takes_over)
+        detached = Detached(lease.response_id, asked_at, time_s, before_end, takes_over)
         ask = replace(_foreground(ask), options=replace(ask.options, detached=detached))
         job = await self._planner.job(self._planner.begin(ask))
         job.tools.ledger.lease = lease

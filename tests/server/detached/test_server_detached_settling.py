@@ -16,7 +16,7 @@ from raw_upstream import RawUpstream
 from responses_script import message
 from running_proxy import Proxy, make_config, running
 from store_records import invocation, run
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from proxy.background_records import BackgroundRecord, Lease
 from proxy.effect_records import EffectClaim
@@ -118,8 +118,12 @@ async def test_it_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         done = await settled(proxy)
         runs = await proxy.runs()
         detail = await proxy.services.store.get_run("run_1")
+        assert await proxy.services.store.wait_until_visible(PATIENCE_S)
+        stored = await proxy.services.store.find_response(ID, "open")
         metrics = (await proxy.ask(method="GET", path="/metrics")).body.decode()
     assert (done["id"], done["status"], done["created_at"]) == (ID, "completed", int(asked_at))
+    assert stored is not None
+    assert json.loads(stored.response)["created_at"] == int(asked_at)
     (time_s,) = given
     assert 0 < time_s <= 3000, "tools.background_s is 3600, and 600 s have passed"
     again = next(one for one in runs if one.id != "run_1")
