@@ -1,4 +1,4 @@
-"""Requests with values of the wrong type anywhere: each dialect lets them through or names the field."""
+"""Requests with values of the wrong type: each dialect accepts them or raises a RequestError."""
 
 import contextlib
 import copy
@@ -191,7 +191,7 @@ def edit(wire: Any, request: Any, raw: bytes) -> None:
 
 @pytest.mark.parametrize("dialect", WIRES)
 def test_one_odd_value_is_no_fault_of_the_proxy(dialect: str) -> None:
-    """In every place of a request, an odd value is refused by an error about the request, or passes."""
+    """If any value of a request has the wrong type, the dialect raises a RequestError or accepts it."""
     wire, body = WIRES[dialect]
     use(wire, body)
     for path in places(body):
@@ -207,7 +207,7 @@ def test_one_odd_value_is_no_fault_of_the_proxy(dialect: str) -> None:
     changes=st.lists(st.tuples(st.integers(0, 1 << 16), st.sampled_from(ODD)), min_size=2, max_size=5),
 )
 def test_several_odd_values_are_no_fault_of_the_proxy(dialect: str, changes: list[tuple[int, Any]]) -> None:
-    """The same holds for several odd values at once."""
+    """The dialect raises nothing else if several values have the wrong type."""
     wire, body = WIRES[dialect]
     everywhere = list(places(body))
     changed = body

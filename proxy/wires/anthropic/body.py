@@ -78,7 +78,7 @@ class AnthropicBody(MessageListBody):
         self._marks_cache = not any(MARK in part for part in said)
 
     def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
-        """Anything else that the client sent with its results follows the results."""
+        """Put everything else that the client sent with its results after the results."""
         return collect_results(self._messages, start, held["calls"]) if held["calls"] else (start, [])
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
@@ -119,7 +119,7 @@ class AnthropicBody(MessageListBody):
         return False
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Leave out our cache marks, too, and thoughts in restored turns that another upstream signed."""
+        """Leave out our cache marks, too, if the upstream refuses them."""
         about_marks = "cache_control" in _error_words(message, code) and not is_too_long_error(message, code)
         if self._marks_cache and about_marks:
             self._marks_cache = False
@@ -127,6 +127,7 @@ class AnthropicBody(MessageListBody):
         return super().recover(message, code)
 
     def _leave_out_refused(self, message: str, code: str | None) -> bool:
+        """Leave out thoughts of restored turns, too, if another upstream has signed them."""
         said = _error_words(message, code)
         if self._restored and not self._without_thoughts and "signature" in said and "thinking" in said:
             self._without_thoughts = True

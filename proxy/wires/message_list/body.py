@@ -43,8 +43,9 @@ _BY_NAME = attrgetter("name")
 
 
 class MessageListBody(ABC):
-    """The body of one run's upstream requests; :class:`~proxy.wires.upstream_port.BodyEditor` describes the
-    public methods.
+    """The body of one run's upstream requests.
+
+    :class:`~proxy.wires.upstream_port.BodyEditor` describes the public methods.
 
     The body is cut into the raw values of its members only when a member that the client sent must change.
     Until then ``_added_members`` holds the added members.
@@ -62,7 +63,7 @@ class MessageListBody(ABC):
     """The size limit for our images in one request, in base64; 0 if results have no place for images."""
 
     def __init__(self, raw: bytes, request: MessageListRequest, *, tools_key: str = "") -> None:
-        """``tools_key`` is the member with the tools if it is not the usual one."""
+        """``tools_key`` is the name of the member with the tools; empty for the usual name."""
         self._raw = raw
         self._request = request
         self._named = request.members

@@ -84,7 +84,7 @@ class MessageListRequest(ABC):
     @classmethod
     @abstractmethod
     def _calls(cls, message: JsonMessage) -> Sequence[tuple[str, Any]]:
-        """Return the calls of a model's message, each behind its id at the client (``""`` for none)."""
+        """Return pairs of the client's id of a call (``""`` for none) and the call, in a model's message."""
 
     @classmethod
     def _has_calls(cls, message: JsonMessage) -> bool:
@@ -94,15 +94,15 @@ class MessageListRequest(ABC):
     @classmethod
     @abstractmethod
     def _text(cls, message: JsonMessage) -> str | None:
-        """Return the text of a model's message, ``""`` if it has no content.
+        """Return the text of a model's message.
 
-        ``None`` if it has more than calls and one text.
+        Return ``""`` if the message has no content, and ``None`` if it has content other than one text.
         """
 
     @classmethod
     @abstractmethod
     def answered_ids(cls, message: JsonMessage) -> Sequence[str] | None:
-        """Return the ids of the calls that a message answers; ``None`` if results end before it."""
+        """Return the ids of the calls that a message answers; ``None`` if no results can follow here."""
 
     @classmethod
     def _spoken(cls, message: JsonMessage) -> str | None:
@@ -184,7 +184,7 @@ class CallsWithIdsRequest(MessageListRequest):
     @classmethod
     @abstractmethod
     def _call_identity(cls, call: Any) -> Any:
-        """Return what identifies a call apart from its id, in a form to compare; ``None`` for no call."""
+        """Return the parts of a call, other than its id, that must stay the same; ``None`` if invalid."""
 
     def used_ids(self) -> frozenset[str]:
         """Return the call ids in the history; a new call must have another id."""

@@ -11,7 +11,7 @@ from typing import Final, Literal
 __all__ = ["Evidence", "Speaker", "fits_window", "was_asked"]
 
 Speaker = Literal["system", "user", "model", "tool"]
-"""Who wrote a message; results of tools are the tool's, though the client sends them."""
+"""Who wrote a message. A result of a client's tool counts as written by the tool, not by the user."""
 
 _BEFORE: Final = "\n:>\"'`"
 _BEHIND: Final = "\n<\"'`"

@@ -51,7 +51,7 @@ def test_the_end_of_a_request_frees_its_memory(dialect: str) -> None:
 
 
 def test_dialects_do_not_share_digests() -> None:
-    """The same words under the same caller have another key in each dialect."""
+    """The same conversation of the same caller has different keys in different dialects."""
     keys = set()
     for wire, member, said in DIALECTS.values():
         request = wire.parse({"model": "m", member: said, "max_tokens": 9})
