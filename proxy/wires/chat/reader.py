@@ -42,6 +42,9 @@ from proxy.wires.upstream_port import Mask
 
 __all__ = ["ChatTurnReader"]
 
+_Taken = tuple[Any, Sequence[Fragment], bool]
+"""An object with calls, the calls that were taken, and whether they were taken from it; else it may only
+repeat them, and the writers leave it out."""
 _KNOWN_CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 _KNOWN_FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _CALLS = ("tool_calls", "function_call")
@@ -61,7 +64,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         super().__init__(declared, is_hidden, max_argument_bytes)
         self._message = MessageBuilder()
         self._reply: Mapping[str, Any] | None = None
-        self._taken: list[tuple[Mapping[str, Any], Sequence[Fragment]]] = []
+        self._taken: list[_Taken] = []
         self._later = LaterChoices(declared, is_hidden)
         self._started = False
         self._ended = False
@@ -159,7 +162,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
                 if not choice.get("index"):
                     self._choice(choice, events, whole)
                 elif (delta := _delta_of(choice, whole)) is not None and (calls := _fragments(delta, whole)):
-                    self._taken.append((delta, calls))
+                    self._taken.append((delta, calls, True))
                     key = position if whole else choice["index"]
                     if self._later.adds_server_call(str(key), calls):
                         self._stop(Unreadable(LaterChoices.REFUSED))
@@ -173,6 +176,9 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             if whole:
                 self._reply = delta
             self._delta(delta, events, whole)
+            other = "delta" if whole else "message"
+            if other in choice and self._taken and choice[other] is not delta:
+                self._taken.append((choice[other], self._taken[-1][1], False))
         reason = choice.get("finish_reason")
         if reason and type(reason) is str:
             events.append(TurnFinished(reason))
@@ -197,7 +203,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             events += read_annotations(delta["annotations"])
         if "tool_calls" in delta or "function_call" in delta:
             fragments = _fragments(delta, whole)
-            self._taken.append((delta, fragments))
+            self._taken.append((delta, fragments, True))
             for fragment in fragments:
                 events += self._calls.add(fragment)
 
@@ -214,25 +220,21 @@ class ChatTurnReader(StreamReader[SSEEvent]):
                 form = key if key in _CALLS or "_" not in key else key.casefold()
                 if form in _CALLS and (others := _untaken(holder, key, form, taken)):
                     left.setdefault(form, []).extend(others)
-            if "custom" in holder and holder["custom"] and type(function := holder.get("function")) is dict:
-                left.setdefault("function", []).append(_fragment({"function": function}))
+            if "custom" in holder and type(custom := holder["custom"]) is dict and any(custom.values()):
+                # The custom call was taken.
+                left.setdefault("function", []).append(_fragment({"function": holder.get("function")}))
         for form, fragments in left.items():
             named = [fragment for fragment in fragments if fragment.name]
             if self._later.adds_server_call(form, named):
                 self._stop(Unreadable(UNPLACED_CALL))
 
 
-def _untaken(
-    holder: Mapping[str, Any],
-    key: str,
-    form: str,
-    taken: Sequence[tuple[Mapping[str, Any], Sequence[Fragment]]],
-) -> list[Fragment]:
+def _untaken(holder: Mapping[str, Any], key: str, form: str, taken: Sequence[_Taken]) -> list[Fragment]:
     """Return the pieces of calls in a member that were not taken from it, or from the object it is in."""
     known: set[str | None] = {None}
-    for delta, fragments in taken:
+    for delta, fragments, is_source in taken:
         if delta is holder:
-            if key == ("tool_calls" if delta.get("tool_calls") else "function_call"):
+            if is_source and key == ("tool_calls" if delta.get("tool_calls") else "function_call"):
                 return []
             # Some gateways send the same call in both forms.
             known.update(fragment.name for fragment in fragments)
