@@ -12,7 +12,7 @@ from approvals_rig import BUY, ID, SHOP, config_of, say
 from client_keys import bearer, declared
 from openai import AsyncOpenAI
 from probe_tools import WATCH
-from raw_upstream import RawUpstream, Step
+from raw_upstream import RawUpstream, Script
 from running_proxy import Proxy, running
 from ui_rig import ADMIN
 
@@ -25,7 +25,7 @@ APPROVE = "toolrelay__approve"
 DECLARED: Any = {"type": "function", "function": {"name": APPROVE, "parameters": {"type": "object"}}}
 
 
-def turns(wire: str, what: str) -> list[Step]:
+def turns(wire: str, what: str) -> list[Script]:
     """A model that buys something, and then says so."""
     written = json.dumps({"what": what})
     if wire == "responses":
