@@ -5,7 +5,7 @@ import getpass
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from proxy.commands.common import MAX_LINE, confirmed, say, say_error
@@ -24,12 +24,12 @@ from proxy.server.open_record import open_record
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.differences import difference
-from proxy.tools.mcp.names import PROVIDER
+from proxy.tools.mcp.names import PROVIDER, pattern_of_server
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
 from proxy.tools.mcp.provider import spec_of, stays_there
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["allow_tools", "deny_tool"]
+__all__ = ["allow_tools", "deny_tool", "describe", "keep_pins", "needed_secrets", "who", "within_bound"]
 
 _MAX_DIFF = 40
 _MOST_NAMED = 8
@@ -47,14 +47,14 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
             f"names the file {config.mcp.pins}, so the proxy ignores pins in the store",
             f"Add --file {config.mcp.pins}",
         )
-    servers = need_servers(config)
+    servers = _may_have(need_servers(config), pattern)
     before = _pins_of(file) if file is not None else await current_pins(config)
     looks = await inspect_servers(config, servers, before)
     well = _say_faults(looks)
     chosen = [(look.server, tool) for look in looks for tool in look.tools if fits(tool.id, pattern)]
     wanted = [(server, tool) for server, tool in chosen if tool.state in ("new", "changed", "moved")]
     for server, tool in wanted:
-        for line in _describe(server, tool):
+        for line in describe(server, tool):
             say(line)
         say("")
     if not wanted:
@@ -66,11 +66,11 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
         say_error(f"no tool was allowed{hint}")
         return False
     pins = [
-        Pin(tool.live, server.identity, time.time(), _who())
+        Pin(tool.live, server.identity, time.time(), who())
         for server, tool in wanted
         if tool.live is not None
     ]
-    pins, beyond = _within_bound(before, pins)
+    pins, beyond = within_bound(before, pins)
     if beyond:
         well = False
         named = ", ".join(pin.id for pin in beyond[:_MOST_NAMED])
@@ -81,7 +81,7 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
         )
     if not pins:
         return False
-    await _keep(config, file, before, pins)
+    await keep_pins(config, file, before, pins)
     for line in _done(config, pins, file):
         say(line)
     return well
@@ -109,7 +109,29 @@ async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
     return removed
 
 
-def _within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
+def needed_secrets(pattern: str) -> str:
+    """Return the beginning of the settings whose secrets are needed to allow the tools of a pattern."""
+    provider, _, rest = pattern.partition("*")[0].partition("__")
+    server, found, _ = rest.partition("__")
+    return f"mcp.servers.{server}." if provider == PROVIDER and found else "mcp.servers."
+
+
+def _may_have(servers: Mapping[str, Server], pattern: str) -> Mapping[str, Server]:
+    """Return the servers whose tools may fit a pattern; others are not asked.  Raises ConfigError if there is
+    none."""
+    head = pattern.partition("*")[0]
+    ids = {name: pattern_of_server(name).rstrip("*") for name in servers}
+    found = {name: servers[name] for name, id_ in ids.items() if id_.startswith(head) or head.startswith(id_)}
+    if not found:
+        raise ConfigError(
+            "PATTERN",
+            f'no configured MCP server can have the tool "{pattern[:80]}"',
+            f"Name a tool or a pattern of one of: {', '.join(map(pattern_of_server, servers))}",
+        )
+    return found
+
+
+def within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
     """Split the pins into those with room and those without; replacing a pin needs no room."""
     known = {pin.id for pin in before}
     room = MOST_PINNED - len(known)
@@ -125,7 +147,7 @@ def _pins_of(file: Path) -> Sequence[Pin]:
     return read_pin_file(file) if file.exists() else ()
 
 
-async def _keep(config: Config, file: Path | None, before: Sequence[Pin], pins: Sequence[Pin]) -> None:
+async def keep_pins(config: Config, file: Path | None, before: Sequence[Pin], pins: Sequence[Pin]) -> None:
     if file is not None:
         merged = {pin.id: pin for pin in (*before, *pins)}
         write_pin_file(file, merged.values())
@@ -150,7 +172,7 @@ def _say_faults(looks: Sequence[InspectedServer]) -> bool:
     return well
 
 
-def _describe(server: Server, tool: InspectedTool) -> Iterator[str]:
+def describe(server: Server, tool: InspectedTool) -> Iterator[str]:
     """Yield lines with what a person must know before allowing a tool."""
     live = tool.live
     if live is None:
@@ -239,7 +261,7 @@ def _done(config: Config, pins: Sequence[Pin], file: Path | None) -> Iterator[st
         yield f"  to offer them, write: [policy] allow = {json.dumps([*config.policy.allow, *held_back])}"
 
 
-def _who() -> str:
+def who() -> str:
     """Return the name of the local user, for the pin."""
     try:
         return getpass.getuser()[:64]
