@@ -85,7 +85,7 @@ def _details(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
     lines = []
     for look in looks:
         lines += [
-            f"{look.server.name}: cannot use {plain_text(one.name, MAX_LINE)}: {one.reason}"
+            f"{look.server.name}: cannot use {one.name}: {one.reason}"
             for one in look.listing.status.left_out
         ]
         for tool in look.tools:
