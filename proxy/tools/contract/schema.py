@@ -103,7 +103,9 @@ def check_schema(schema: Any, where: str) -> None:
             resolve(schema, node["$ref"], f"{path}.$ref", where)
         if isinstance(dialect := node.get("$schema"), str) and not is_known_dialect(dialect):
             raise ConfigError(
-                where, f"{path}.$schema: is not a known dialect", f'Leave it out, or write "{DEFAULT_DIALECT}"'
+                where,
+                f"{path}.$schema: is not a known dialect",
+                f'Leave it out, or write "{DEFAULT_DIALECT}"',
             )
     _check_size(schema, where)
     invalid = find_invalid(schema)

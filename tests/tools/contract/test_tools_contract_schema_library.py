@@ -1,5 +1,6 @@
 """Validators of foreign schemas: they read nothing from elsewhere, and their costs have bounds."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def naming(address: str) -> list[dict[str, Any]]:
         {"contentSchema": {"$ref": address}},
         {"additionalItems": {"$schema": address}},
     ]
-    tops = [
+    tops: list[dict[str, Any]] = [
         {"$schema": address},
         {"$schema": address, "$id": address},
         {"$id": address},
@@ -89,15 +90,11 @@ def try_all(schema: dict[str, Any]) -> None:
     for definition in read_listing("toy", [tool, {**tool, "name": "b", "outputSchema": schema}]).definitions:
         validate = SchemaValidator(definition.model_schema)
         for arguments in ({}, {"x": 1}, {"x": [1, {"a": 1}]}):
-            try:
+            with contextlib.suppress(ArgumentsInvalid):
                 validate(arguments)
-            except ArgumentsInvalid:
-                pass
-    try:
+    with contextlib.suppress(ConfigError):
         check_schema(schema, "")
         compile_schema(schema)
-    except ConfigError:
-        pass
 
 
 def test_no_schema_makes_the_proxy_ask_an_address(asked: Asked) -> None:
@@ -149,7 +146,7 @@ def test_known_dialects_are_held_to(dialect: str) -> None:
     assert validate({"x": "ab"}) == {"x": "ab"}
     with pytest.raises(ArgumentsInvalid):
         validate({"x": "a"})
-    with pytest.raises(ConfigError, match="properties.x.minLength"):
+    with pytest.raises(ConfigError, match=r"properties\.x\.minLength"):
         check_schema({**schema, "properties": {"x": {"minLength": "2"}}}, "")
 
 
