@@ -27,7 +27,7 @@ from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
 from proxy.tools.mcp.differences import difference, shown_lines, shown_text
 from proxy.tools.mcp.names import PROVIDER, mcp_tool_id
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
-from proxy.tools.mcp.provider import spec_of
+from proxy.tools.mcp.provider import spec_of, stays_there
 from proxy.tools.mcp.servers import Server
 
 __all__ = ["allow_tools", "deny_tool", "describe_tool"]
@@ -178,6 +178,8 @@ def describe_tool(server: Server, tool: InspectedTool) -> Iterator[str]:
     yield f"  the server's name: {shown_text(live.name)}"
     said = _effect_of_hints(live)
     yield f"  effect:            {server.effect_of(live.name)} ({_whose(server, live)}{said})"
+    yield f"  results:           {_trust_of(server)}"
+    yield f"  after untrusted:   {_after_text(server, live)}"
     if not server.may_have(live.name):
         yield f"  note:              mcp.servers.{server.name}.tools does not name it, so it is not offered"
     if live.title and live.description:
@@ -203,6 +205,18 @@ def _whose(server: Server, live: Definition) -> str:
         if fits(live.name, pattern):
             return f'mcp.servers.{server.name}.effects."{pattern}"'
     return "default; set it in mcp.servers." + server.name + ".effects"
+
+
+def _trust_of(server: Server) -> str:
+    word = "trusted" if server.trusted_results else "untrusted"
+    return f"{word} (mcp.servers.{server.name}.results)"
+
+
+def _after_text(server: Server, live: Definition) -> str:
+    """Return what an untrusted result means for later calls of a tool (``policy.after_untrusted``)."""
+    if stays_there(live, server):
+        return "runs, if only this server's results were read: it says that it reaches nothing else"
+    return "needs an approval (policy.after_untrusted)"
 
 
 def _effect_of_hints(live: Definition) -> str:
