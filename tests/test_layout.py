@@ -33,7 +33,6 @@ WORDS = {
     "proxy.in_thread",
     "proxy.hard_timeout",
     "proxy.json_size",
-    "proxy.keep_running",
     "proxy.plain_text",
     "proxy.records",
     "proxy.sealed_text",

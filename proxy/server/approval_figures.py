@@ -15,7 +15,7 @@ import structlog
 from proxy.approval_records import Approval, ApprovalLog, ApprovalStatus
 from proxy.caches import CacheSize, declare
 from proxy.errors import StoreError
-from proxy.keep_running import keep_running
+from proxy.net.keep_running import keep_running
 
 __all__ = ["MOST_FOLLOWED", "ApprovalFigures"]
 

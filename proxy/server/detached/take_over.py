@@ -17,7 +17,7 @@ import structlog
 
 from proxy.background_records import BackgroundRecord, BackgroundState
 from proxy.errors import RequestError, StoreError
-from proxy.keep_running import keep_running
+from proxy.net.keep_running import keep_running
 from proxy.relay.ask import Ask
 from proxy.server.detached.background import BackgroundRuns
 from proxy.server.detached.background_stream import ENDED

@@ -12,8 +12,8 @@ import orjson
 
 from proxy.errors import ToolFailure
 from proxy.events import ToolProgress
-from proxy.keep_running import keep_running
 from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
+from proxy.net.keep_running import keep_running
 from proxy.tools.mcp.definitions import Definition, LeftOutTool
 from proxy.tools.mcp.results import failure_of_error
 

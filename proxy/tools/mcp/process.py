@@ -18,8 +18,8 @@ from typing import Any, Final, NoReturn
 import orjson
 import structlog
 
-from proxy.keep_running import keep_running
 from proxy.net.channel import Channel, ChannelBroken
+from proxy.net.keep_running import keep_running
 from proxy.net.socket_folder import SocketFolder
 
 __all__ = ["INHERITED", "HostProcess", "own_environment"]

@@ -11,7 +11,7 @@ import structlog
 
 from proxy.errors import ConfigError, ToolFailure, ToolRelayError
 from proxy.in_thread import in_thread
-from proxy.keep_running import keep_running
+from proxy.net.keep_running import keep_running
 from proxy.records import ToolEffect
 from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
 from proxy.tools.contract.results import RichResult

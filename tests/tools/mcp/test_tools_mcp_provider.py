@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from proxy.errors import ToolFailure
-from proxy.keep_running import keep_running
+from proxy.net.keep_running import keep_running
 from proxy.tools.contract.results import RichResult
 from proxy.tools.mcp import provider as provider_module
 from proxy.tools.mcp.definitions import Definition, check_input

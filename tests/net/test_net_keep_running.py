@@ -5,7 +5,7 @@ import contextlib
 
 from structlog.testing import capture_logs
 
-from proxy.keep_running import keep_running
+from proxy.net.keep_running import keep_running
 
 
 async def test_work_that_fails_goes_on_and_says_so() -> None:
