@@ -68,6 +68,7 @@ class CheckedServices(Protocol):
     def policy(self) -> Policy: ...
     @property
     def upstreams(self) -> Mapping[str, Upstream]: ...
+    def idle_bounds(self) -> list[str]: ...
 
 
 async def check_composed(config: Config, *, probing: bool, known: Sequence[ConfigError] = ()) -> int:
@@ -217,6 +218,7 @@ async def check(
         *withheld_lines(config, services),
         *unallowed_lines(config, services.catalog),
         *plain_secret_lines(config),
+        *services.idle_bounds(),
         *many_lines(services.catalog, services.policy),
         *_served_lines(config),
     ):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.commands.common import CONFIG_NAME, confirmed, say, say_error
-from proxy.commands.mcp.allowing import describe, keep_pins, who, within_bound
+from proxy.commands.mcp.allowing import describe_tool, keep_pins, who, within_bound
 from proxy.commands.mcp.looking import InspectedServer, current_pins, inspect_servers
 from proxy.commands.mcp.warnings import warnings_of
 from proxy.errors import ConfigError
@@ -91,7 +91,7 @@ def _show(server: Server, look: InspectedServer) -> list[Pin]:
     for tool in look.tools:
         if tool.live is None:
             continue
-        for line in describe(server, tool):
+        for line in describe_tool(server, tool):
             say(line)
         say("")
         made.append(Pin(tool.live, server.identity, time.time(), who()))
