@@ -17,6 +17,7 @@ from proxy.plain_text import counted, plain_text
 from proxy.server.api.json_output import to_line
 from proxy.server.config.load import Config
 from proxy.tools.access.policy import Policy
+from proxy.tools.mcp.definitions import LeftOutTool
 from proxy.tools.mcp.provider import spec_of
 
 __all__ = ["list_servers", "mcp_faults", "test_server"]
@@ -42,7 +43,7 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
             for tool in look.tools:
                 say(f"  {tool.id}: {_what_of(config, look, tool)}")
             for one in look.listing.status.left_out:
-                say(f"  {look.server.name}: cannot use {one.name}: {one.reason}")
+                say(f"  {look.server.name}: {_unusable(one)}")
         for line in (*warnings_of(looks, _offered(config, looks)), *_lacking(looks)):
             say(f"  {line}")
     return _say_unreachable(looks)
@@ -55,12 +56,13 @@ async def test_server(config: Config, name: str) -> bool:
     say(f"{name}: {plain_text(look.server.shown, MAX_LINE)}")
     if look.is_ready:
         server, version = status.server_info
-        says = f", calls itself {server or '?'} {version}".rstrip()
-        say(f"connected, protocol {status.version}{says}, {counted(len(look.listing.definitions), 'tool')}")
+        says = f"protocol {status.version}, calls itself {server or '?'} {version}".rstrip()
+        tools = counted(len(look.listing.definitions), "tool")
+        say(f"connected, {plain_text(says, MAX_LINE)}, {tools}")
         for tool in look.tools:
             say(f"  {tool.id}: {_what_of(config, look, tool)}")
         for one in status.left_out:
-            say(f"  cannot use {one.name}: {one.reason}")
+            say(f"  {_unusable(one)}")
         for line in (*warnings_of([look], _offered(config, [look])), *_lacking([look])):
             say(f"  {line}")
     if look.listing.stderr:
@@ -84,14 +86,15 @@ def _details(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
     """Return lines about unusable tools, allowed tools that are withheld, and warnings."""
     lines = []
     for look in looks:
-        lines += [
-            f"{look.server.name}: cannot use {plain_text(one.name, MAX_LINE)}: {one.reason}"
-            for one in look.listing.status.left_out
-        ]
+        lines += [f"{look.server.name}: {_unusable(one)}" for one in look.listing.status.left_out]
         for tool in look.tools:
             if tool.state not in ("pinned", "new"):
                 lines.append(f"{tool.id}: {_what_of(config, look, tool)}")
     return [*lines, *warnings_of(looks, _offered(config, looks)), *_lacking(looks)]
+
+
+def _unusable(one: LeftOutTool) -> str:
+    return f"cannot use {plain_text(one.name, MAX_LINE)}: {plain_text(one.reason, MAX_LINE)}"
 
 
 def _offered(config: Config, looks: Sequence[InspectedServer]) -> Counter[str]:
