@@ -220,7 +220,7 @@ async def with_burst(client: WebSocketClient, size: int) -> int:
     events = 0
     while True:
         said = json.loads(await client.connection.recv())
-        events += said.get("type") == "x"
+        events += 1 if said.get("type") == "x" else 0
         if said.get("type") == "response.completed":
             return events
         assert events <= size
