@@ -35,7 +35,7 @@ from proxy.chance import replayable
 from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
 from proxy.events import ToolCall, ToolResult
 from proxy.grant_records import Grant
-from proxy.records import Meter
+from proxy.records import Meter, join_sources
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import OnApproval, ignore_event
 from proxy.relay.approvals.notice import notice, verdict_of
@@ -393,7 +393,7 @@ class Approvals(Decisions):
         )
         with resuming.within(place) if is_agent(place.call.name) else nullcontext():
             result = await self._runner.run(place.call, context, policy=resuming.policy, approved=approved)
-        settled.untrusted = settled.untrusted or ledger.untrusted_before(sys.maxsize)
+        settled.untrusted = join_sources(settled.untrusted, ledger.untrusted_before(sys.maxsize))
         return result
 
     async def _used(self, approval: Approval, result: ToolResult) -> None:

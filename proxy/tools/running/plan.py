@@ -204,7 +204,7 @@ def admit(
 ) -> AdmittedCall | Refusal:
     """Check that the tool exists and that policy allows the call.
 
-    ``untrusted`` is the tool whose untrusted result the model had read when it made the call; empty if none.
+    ``untrusted`` are the sources whose untrusted results the model had read when it made the call.
     ``approved`` says whether a person approved the call, if policy requires that, or exactly what the person
     approved.  A grant counts only if it covers every reason for the approval.
     """
