@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.errors import ToolErrorCode
+from proxy.finish_reasons import FinishReason, read_finish
 from proxy.values import value_class
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "TurnStarted",
     "Usage",
     "UsageReported",
+    "finished",
     "left_out",
     "pauses",
 ]
@@ -262,9 +264,10 @@ class UsageReported:
 
 @value_class
 class TurnFinished:
-    """The model gave its reason to stop, as a finish reason of the Chat wire."""
+    """The model gave its reason to stop.  ``word`` is the upstream's own word for ``ERROR``, else empty."""
 
-    reason: str
+    reason: FinishReason
+    word: str = ""
 
 
 @value_class
@@ -290,11 +293,17 @@ TurnEvent = (
 
 
 def pauses(events: Sequence[TurnEvent]) -> bool:
-    """Return whether a turn only pauses, to be continued, as Anthropic's ``pause_turn`` does."""
+    """Return whether a turn only pauses, to be continued."""
     for event in events:
         if type(event) is TurnFinished:
-            return event.reason == "pause"
+            return event.reason is FinishReason.PAUSE
     return False
+
+
+def finished(word: str) -> TurnFinished:
+    """Return the event for a server's word for why the model stopped."""
+    reason = read_finish(word)
+    return TurnFinished(reason, word if reason is FinishReason.ERROR else "")
 
 
 @value_class

@@ -18,6 +18,7 @@ from proxy.events import (
     ToolResult,
     TurnEvent,
 )
+from proxy.finish_reasons import FinishReason
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule
@@ -309,7 +310,7 @@ class StreamWriter(Protocol):
         continue; ``None`` before the end, and on a wire without such objects."""
         ...
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         """End the run: write the finish reason, usage if asked for, and one end mark.
 
         With ``reason=None`` the upstream's reason stays.

@@ -16,6 +16,7 @@ from proxy.events import (
     TurnFinished,
     TurnStarted,
 )
+from proxy.finish_reasons import FinishReason
 from proxy.http.own_headers import APPROVALS
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.approvals.notice import question
@@ -136,7 +137,7 @@ async def _show_calls(job: Job, state: State, waiting: Sequence[Approval]) -> No
         events.append(ToolCallStarted(place, call.call_id, call.name))
         events.append(ToolCallDelta(place, arguments))
         events.append(ToolCallFinished(place, call))
-    events.append(TurnFinished("tool_calls"))
+    events.append(TurnFinished(FinishReason.TOOL_CALLS))
     state.tools.asks_by_call = True
     encoder = wire.encoder(job.client.request)
     whole = Frame(b"", None, tuple(events))

@@ -14,6 +14,7 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
+from proxy.finish_reasons import FinishReason
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.wires.upstream_port import Mask, TurnReader
@@ -21,7 +22,7 @@ from proxy.wires.wire import CrossableWire
 
 __all__ = ["stand_in"]
 
-_ENDED_BY = "stop"
+_ENDED_BY = FinishReason.STOP
 
 
 @runtime_checkable

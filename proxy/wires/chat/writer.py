@@ -19,6 +19,7 @@ from proxy.events import (
     TurnFailed,
     pauses,
 )
+from proxy.finish_reasons import FinishReason
 from proxy.wires.chat.composer import ChatComposer
 from proxy.wires.chat.defects import SIGN, CallDefects
 from proxy.wires.chosen import usage_of_call
@@ -247,7 +248,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         if self._phase is not COMPOSING:
             return b"" if self._done_seen else END_MARK
         if self._composer.repairs and reason is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from proxy.events import ToolCall, ToolCallFinished, ToolResult, TurnEvent
+from proxy.finish_reasons import FinishReason
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.upstream_port import TurnReader
@@ -115,4 +116,4 @@ def compose(
                 if call.call_id in by_id:
                     out += writer.tool_started(call, by_id[call.call_id].arguments_redacted)
                     out += writer.tool_finished(call, by_id[call.call_id])
-    return out + writer.turn_ended("final") + writer.finish(reason)
+    return out + writer.turn_ended("final") + writer.finish(FinishReason(reason) if reason else None)

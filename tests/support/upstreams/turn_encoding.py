@@ -22,6 +22,7 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
+from proxy.finish_reasons import FinishReason
 from proxy.wires.client_port import TurnEncoder
 from proxy.wires.upstream_port import UpstreamPort
 
@@ -39,7 +40,7 @@ EVENTS = (
     ToolCallDelta(0, '{"at": '),
     ToolCallDelta(0, '"it"}'),
     ToolCallFinished(0, ToolCall("call_1", "look", '{"at": "it"}', 0)),
-    TurnFinished("stop"),
+    TurnFinished(FinishReason.STOP),
     UsageReported(Usage(7, 5, 12, {"odd": 1}, 3)),
 )
 """A turn that has every kind of event."""

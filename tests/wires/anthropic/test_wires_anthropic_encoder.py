@@ -20,6 +20,7 @@ from proxy.events import (
     TurnFailed,
     TurnFinished,
 )
+from proxy.finish_reasons import FinishReason
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.encoder import AnthropicTurnEncoder
 from proxy.wires.chat import ChatWire
@@ -117,7 +118,7 @@ def test_calls_that_overlap_come_one_after_the_other() -> None:
         ToolCallDelta(1, "2}"),
         ToolCallFinished(0, ToolCall("call_1", "look", '{"a": 1}', 0)),
         ToolCallFinished(1, ToolCall("call_2", "look", '{"b": 2}', 1)),
-        TurnFinished("tool_calls"),
+        TurnFinished(FinishReason.TOOL_CALLS),
     )
     frames = encoded(AnthropicTurnEncoder("m"), [Frame(b"x", {}, (part,)) for part in parts])
     read = read_stream(b"".join(frame.raw for frame in frames))

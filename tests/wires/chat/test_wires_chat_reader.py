@@ -28,6 +28,7 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
+from proxy.finish_reasons import FinishReason
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.stream.sse import is_comment
 
@@ -319,7 +320,7 @@ def test_other_choices_are_not_read() -> None:
             {"delta": {"content": "mine"}, "finish_reason": "stop"},
         ]
     }
-    assert read(payload) == [TextDelta("mine"), TurnFinished("stop")]
+    assert read(payload) == [TextDelta("mine"), TurnFinished(FinishReason.STOP)]
 
 
 def test_messages_instead_of_deltas() -> None:
@@ -357,7 +358,9 @@ def test_a_head_without_model() -> None:
 def test_a_choice_without_delta() -> None:
     """The reader accepts a choice without a delta, which Azure sends in later chunks."""
     payload = {"choices": [{"index": 0, "finish_reason": None, "content_filter_offsets": {"a": 1}}]}
-    assert read(payload, {"choices": [{"delta": None, "finish_reason": "stop"}]}) == [TurnFinished("stop")]
+    assert read(payload, {"choices": [{"delta": None, "finish_reason": "stop"}]}) == [
+        TurnFinished(FinishReason.STOP)
+    ]
 
 
 @pytest.mark.parametrize("choices", [None, 5, "x", {}, {"a": 1}, [None, 5, "x", []], True])

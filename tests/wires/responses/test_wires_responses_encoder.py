@@ -20,6 +20,7 @@ from proxy.events import (
     TurnFailed,
     TurnFinished,
 )
+from proxy.finish_reasons import FinishReason
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.encoder import ResponsesTurnEncoder
@@ -91,7 +92,7 @@ def test_calls_that_overlap_come_one_after_the_other() -> None:
         ToolCallDelta(1, "2}"),
         ToolCallFinished(0, ToolCall("call_1", "look", '{"a": 1}', 0)),
         ToolCallFinished(1, ToolCall("call_2", "look", '{"b": 2}', 1)),
-        TurnFinished("tool_calls"),
+        TurnFinished(FinishReason.TOOL_CALLS),
     )
     raw = b"".join(frame.raw for frame in encoded(encoder(), frames))
     read = check_response_stream(raw + DONE)
@@ -109,7 +110,7 @@ def test_calls_that_overlap_come_one_after_the_other() -> None:
 )
 def test_why_a_turn_ended(reason: str, status: str, details: Any) -> None:
     """Chat's finish reason becomes the response's status and details."""
-    frames = encoded(encoder(), call_events(TextDelta("a"), TurnFinished(reason)))
+    frames = encoded(encoder(), call_events(TextDelta("a"), TurnFinished(FinishReason(reason))))
     response = (frames[-1].payload or {})["response"]
     assert (response["status"], response["incomplete_details"]) == (status, details)
 

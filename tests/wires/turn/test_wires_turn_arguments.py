@@ -21,6 +21,7 @@ from proxy.events import (
     TurnEvent,
     TurnFinished,
 )
+from proxy.finish_reasons import FinishReason
 from proxy.tools.contract.arguments import parse_arguments
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.encoder import AnthropicTurnEncoder
@@ -51,7 +52,7 @@ def frames_of(arguments: str, reason: str, pieces: list[str] | None = None) -> l
     events: list[TurnEvent] = [
         ToolCallStarted(0, "call_1", "look"),
         *(ToolCallDelta(0, piece) for piece in pieces or [arguments]),
-        TurnFinished(reason),
+        TurnFinished(FinishReason(reason)),
         ToolCallFinished(0, ToolCall("call_1", "look", arguments, 0)),
     ]
     return [Frame(b"x", {}, (event,)) for event in events]
