@@ -5,13 +5,15 @@ sequences in it could rewrite what the operator has read, set the window's title
 Bidirectional overrides could turn a line around, and ``[link=…]`` is a command to rich.
 """
 
+import json
 import unicodedata
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:  # Imported only where something is printed: the server prints plain lines only.
     from rich.text import Text
 
-__all__ = ["INVISIBLE", "VARIATIONS", "counted", "plain_text", "safe_cell", "safe_text"]
+__all__ = ["INVISIBLE", "VARIATIONS", "ascii_json", "counted", "plain_text", "safe_cell", "safe_text"]
 
 DEFAULT_LIMIT: Final = 200
 
@@ -63,6 +65,16 @@ def plain_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
     if len(text) > limit:
         shown.append("…")
     return "".join(shown)
+
+
+def ascii_json(value: Any, *, default: Callable[[Any], Any] | None = None, compact: bool = False) -> str:
+    """Return JSON on one line, in which each character that is not printable ASCII is an escape of JSON's.
+
+    So no character acts or hides where the text is shown, and a parser gets the same value.  ``default`` and
+    the errors raised are those of ``json.dumps``; ``compact`` leaves out spaces.
+    """
+    separators = (",", ":") if compact else None
+    return json.dumps(value, default=default, separators=separators).replace("\x7f", "\\u007f")
 
 
 def safe_text(text: str, limit: int = DEFAULT_LIMIT) -> str:

@@ -144,7 +144,7 @@ class AgentRuns:
             if watch.end is None or not watch.end.last:
                 parent.purse.give_turn_back()
         if end.untrusted:
-            context.signals.untrusted = True
+            context.signals.untrusted, context.signals.sources = True, end.untrusted
         if end.asked and call is not None:
             used += end.used + AgentUsed(seconds=time.monotonic() - began)
             raise self._waits(ask, end, call, used)

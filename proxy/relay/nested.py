@@ -124,8 +124,8 @@ class RunEnd:
     """The outcome of a run.
 
     ``text`` is what the model wrote in its last turn, complete or not; ``finish_reason`` is the upstream's.
-    ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` is a tool whose
-    untrusted result the model has read, empty for none.  ``last`` says that the last turn had no tools,
+    ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` has the
+    sources of the untrusted results that the model has read.  ``last`` says that the last turn had no tools,
     because no other turn was left.  ``used`` is what the run has used of its budgets.  ``asked`` are the
     approvals that its last turn waits for.
     """

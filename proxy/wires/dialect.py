@@ -45,7 +45,7 @@ tools, which an upstream of another dialect may also give.  ``count``: the numbe
 ``models``: the list of models.  ``manage``: an operation that may change the upstream for all its users.
 ``socket``: a WebSocket, each message of which is one request for an answer.
 ``mcp``: server tools, for a client that runs a model itself.
-``other``: anything else; the proxy knows nothing about it.
+``other``: anything else; the proxy knows nothing about it, and passes it to no upstream of a rooted dialect.
 """
 
 
@@ -393,6 +393,7 @@ class EndpointTable:
         self._prefixes = tuple(sorted({(f"{dialect.prefix}/", dialect.rooted) for dialect in dialects}))
         rooted = (one for one in known if one.dialect.rooted)
         self._roots = frozenset(one.path for one in rooted if one.path == one.dialect.prefix)
+        self._rooted = frozenset(dialect.prefix[1:] for dialect in dialects if dialect.rooted)
         self.families = frozenset[str]().union(*(dialect.families for dialect in dialects))
         plain = self._plain.values()
         self.labels = frozenset(one.path for one in plain if one.operation or one.kind in ("models", "mcp"))
@@ -409,6 +410,13 @@ class EndpointTable:
             if wanted in (method, "") and pattern.fullmatch(below) is not None:
                 return known
         return self.other
+
+    def is_rooted(self, path: str) -> bool:
+        """Return whether any server may read a path as one of a rooted dialect.
+
+        Some servers ignore the case of a path, and Java servers ignore parameters (``/api;x/pull``).
+        """
+        return path[1:].partition("/")[0].partition(";")[0].casefold() in self._rooted
 
     def extended_with(self, endpoints: Iterable[Endpoint]) -> "EndpointTable":
         """Return a table with these endpoints in addition to its own."""

@@ -26,7 +26,7 @@ from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.names import PROVIDER
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
-from proxy.tools.mcp.provider import spec_of
+from proxy.tools.mcp.provider import spec_of, stays_there
 from proxy.tools.mcp.servers import Server
 
 __all__ = ["allow_tools", "deny_tool"]
@@ -164,6 +164,8 @@ def _describe(server: Server, tool: InspectedTool) -> Iterator[str]:
     yield f"  the server's name: {plain_text(live.name)}"
     said = _effect_of_hints(live)
     yield f"  effect:            {server.effect_of(live.name)} ({_whose(server, live)}{said})"
+    yield f"  results:           {_trust_of(server)}"
+    yield f"  after untrusted:   {_after_text(server, live)}"
     if not server.may_have(live.name):
         yield f"  note:              mcp.servers.{server.name}.tools does not name it, so it is not offered"
     yield f"  description:       {plain_text(live.description or live.title, MAX_LINE)}"
@@ -182,6 +184,18 @@ def _whose(server: Server, live: Definition) -> str:
         if fits(live.name, pattern):
             return f'mcp.servers.{server.name}.effects."{pattern}"'
     return "default; set it in mcp.servers." + server.name + ".effects"
+
+
+def _trust_of(server: Server) -> str:
+    word = "trusted" if server.trusted_results else "untrusted"
+    return f"{word} (mcp.servers.{server.name}.results)"
+
+
+def _after_text(server: Server, live: Definition) -> str:
+    """Return what an untrusted result means for later calls of a tool (``policy.after_untrusted``)."""
+    if stays_there(live, server):
+        return "runs, if only this server's results were read: it says that it reaches nothing else"
+    return "needs an approval (policy.after_untrusted)"
 
 
 def _effect_of_hints(live: Definition) -> str:

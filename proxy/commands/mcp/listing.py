@@ -127,7 +127,16 @@ def _say_unreachable(looks: Sequence[InspectedServer]) -> bool:
 
 def _servers(looks: Sequence[InspectedServer]) -> Any:
     made = table(
-        "server", "state", "protocol", "calls itself", "list", "allowed", "new", "changed", "reached by"
+        "server",
+        "state",
+        "protocol",
+        "calls itself",
+        "list",
+        "allowed",
+        "new",
+        "changed",
+        "results",
+        "reached by",
     )
     for look in looks:
         counts = Counter(tool.state for tool in look.tools)
@@ -140,9 +149,15 @@ def _servers(looks: Sequence[InspectedServer]) -> Any:
             text(counts["pinned"]),
             text(counts["new"]),
             text(counts["changed"] + counts["moved"] + counts["gone"]),
+            text(_results_of(look)),
             text(look.server.shown),
         )
     return made
+
+
+def _results_of(look: InspectedServer) -> str:
+    """Return whether the results of a server are trusted, as in the setting."""
+    return "trusted" if look.server.trusted_results else "untrusted"
 
 
 def _what_of(config: Config, look: InspectedServer, tool: InspectedTool) -> str:
@@ -162,6 +177,7 @@ def _written(config: Config, look: InspectedServer) -> dict[str, Any]:
         "state": status.state,
         "reason": status.reason,
         "protocol": status.version,
+        "results": _results_of(look),
         "tools": [
             {"id": one.id, "state": one.state, "says": _what_of(config, look, one)} for one in look.tools
         ],

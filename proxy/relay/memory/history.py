@@ -23,19 +23,10 @@ import structlog
 
 from proxy.errors import StoreError
 from proxy.events import ToolCall
-from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
+from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
 from proxy.relay.memory.found import Found, asked_about, awaited_approvals, payloads_of, put_back
 from proxy.relay.memory.local import LocalResponses
-from proxy.relay.memory.loose import (
-    PLAIN,
-    Pointer,
-    evidence_of,
-    has_other,
-    loose_keys,
-    pointer_of,
-    stand_here,
-    why_not_found,
-)
+from proxy.relay.memory.loose import PLAIN, evidence_of, find_loosely, loose_keys
 from proxy.relay.memory.marks import fill, waiting_of
 from proxy.relay.memory.outcomes import MemoryOutcome, Recall
 from proxy.relay.memory.sealed_turns import NOTHING_CARRIED, SealedTurns
@@ -128,7 +119,7 @@ class History:
             found = self._filled(found, said, local)
         restored = put_back(request, editor, found, recall)
         if said is not None and restored:
-            untrusted = restored.untrusted or said.untrusted
+            untrusted = join_sources(restored.untrusted, said.untrusted)
             restored = replace(
                 restored,
                 waiting=tuple(said.waiting),
@@ -225,63 +216,31 @@ class History:
         answers = answers[:_MOST_LOOKUPS]
         if not answers:
             return [], frozenset()
-        rule, words = self._system_rule, request.identity_words(caller)
+        rule = self._system_rule
         exact = [request.answer_key(caller, shape, one.text, upto=one.position, rule=rule) for one in answers]
-        places = [request.evidence(each.position, rule) for each in answers]
-        loose = [
-            loose_keys(words, shape, each.text, place) if place is not None else ()
-            for each, place in zip(answers, places, strict=True)
-        ]
         # One query for all keys: most answers have nothing hidden behind them.
-        known = await self._store.find_hidden([*exact, *(key for keys in loose for key in keys)])
+        known = await self._store.find_hidden(exact)
         hidden: dict[int, HiddenTurns] = {}
-        pointers: dict[int, Pointer] = {}
-        elsewhere = stand_here(exact, loose, known)
+        missing: list[Answer] = []
+        here: set[str] = set()
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
             variants = known[key]
             if len(variants) > 1:
                 # The same words arose in two ways: from here on the client's version counts.
                 recall.miss("ambiguous", len(answers) - at)
                 break
-            place = places[at]
-            asked, alone = [known[one] for one in loose[at]] if place is not None else ((), ())
-            if place is not None and variants:
-                asked = [one for one in asked if one.variant not in elsewhere[loose[at][0]]]
-                alone = [one for one in alone if one.variant not in elsewhere[loose[at][0]]]
-            if variants and variants[0].caller == caller:
-                variant = variants[0].variant
-                if variant == PLAIN:
-                    recall.miss("nothing_hidden")
-                elif place is not None and has_other(asked, alone, variant, place):
-                    recall.miss("ambiguous")
-                else:
-                    hidden[answer.position] = variants[0]
+            if not variants or variants[0].caller != caller:
+                missing.append(answer)
                 continue
-            found = asked or alone
-            pointer = None
-            if place is not None:
-                pointer = pointer_of(found, caller, place, elsewhere.get(loose[at][0], frozenset()))
-            if pointer is None or place is None:
-                recall.miss(why_not_found(found))
-            elif has_other(asked, alone, pointer[1], place):
-                recall.miss("ambiguous")
+            here.add(key)
+            if variants[0].variant == PLAIN:
+                recall.miss("nothing_hidden")
             else:
-                pointers[answer.position] = pointer
-        loosely = await self._pointed(pointers, caller)
-        recall.miss("ambiguous", len(pointers) - len(loosely))
-        hidden.update(loosely)
-        return sorted(hidden.items()), frozenset(loosely)
-
-    async def _pointed(self, pointers: Mapping[int, Pointer], caller: str) -> dict[int, HiddenTurns]:
-        """Return the hidden turns that loose keys point to, if they exist and their key has no others."""
-        if not pointers:
-            return {}
-        known = await self._store.find_hidden([key for key, _ in pointers.values()])
-        return {
-            position: known[key][0]
-            for position, (key, variant) in pointers.items()
-            if len(known[key]) == 1 and known[key][0].variant == variant and known[key][0].caller == caller
-        }
+                hidden[answer.position] = variants[0]
+        loosely = await find_loosely(
+            self._store, request, caller, shape, missing, here=here, rule=rule, recall=recall
+        )
+        return sorted({**hidden, **loosely}.items()), frozenset(loosely)
 
     def remember(
         self,

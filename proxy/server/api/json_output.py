@@ -3,13 +3,13 @@
 What the record holds was redacted before it was stored. Content (messages) is shown only on request.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import date, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from proxy.plain_text import ascii_json
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_number, cost_text
 from proxy.server.api.withheld import withheld
@@ -217,7 +217,7 @@ def to_line(value: Any) -> str:
     It accepts what a record may hold and other encoders refuse: large numbers, lone surrogates and mappings
     of any kind. All other objects become their ``str``.
     """
-    return json.dumps(value, default=_plain)
+    return ascii_json(value, default=_plain)
 
 
 def _plain(value: Any) -> Any:

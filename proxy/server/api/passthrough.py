@@ -49,7 +49,7 @@ class Passthrough:
             return await self._forwarder.send(context, body, Candidates.of(routes, body.payload))
         if not endpoint.is_inference:
             return await self._forwarder.send_to_default(context)
-        check_query(context, [default_route(context.permissions.router, endpoint.dialect)])
+        check_query(context, [default_route(context.permissions.router, endpoint)])
         if endpoint.body == "form" and request.content_type == _FORM:
             return await self._forwarder.send_to_default(context)
         # The body is read as strict JSON: two parsers must not read it in two ways.
@@ -63,7 +63,7 @@ class Passthrough:
         """Return the upstreams that may answer; if ``routed``, those that serve the model."""
         endpoint = context.target.endpoint
         if not routed or (endpoint.model == "optional" and body.payload.get("model") is None):
-            routes = [default_route(context.permissions.router, endpoint.dialect)]
+            routes = [default_route(context.permissions.router, endpoint)]
         else:
             routes = list(routes_of_model(context, self._prices, body.payload))
         if endpoint.same_model:

@@ -7,34 +7,44 @@ names only.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route, Router
 from proxy.server.context import Context
-from proxy.wires.dialect import Dialect
+from proxy.wires.dialect import Dialect, Endpoint
+from proxy.wires.dialects.table import BY_WIRE
 
 __all__ = ["check_query", "default_route", "routes_for", "routes_of_model"]
 
 _SEPARATOR = re.compile("[&;]")
 """Some servers end a parameter at a semicolon, too."""
 
+_ROOTED_WIRES: Final = frozenset(wire for wire, dialect in BY_WIRE.items() if dialect.rooted)
+_ROOTED_NAMES: Final = " or ".join(f'"{wire}"' for wire in sorted(_ROOTED_WIRES))
 
-def default_route(router: Router, dialect: Dialect) -> Route:
+
+def default_route(router: Router, endpoint: Endpoint) -> Route:
     """Return the first upstream that a caller may use, for requests that choose none. If the dialect has
     paths of its own, return the first upstream that speaks it.
 
+    A path that the proxy does not know goes to no upstream that speaks such a dialect: where the base URL
+    ends before the prefix, it could be a path that changes the upstream (``/v1/pull`` below ``/api``).
     Raises :class:`~proxy.errors.RequestError` (404) if there is none.
     """
-    if not dialect.rooted:
+    dialect = endpoint.dialect
+    if not dialect.rooted and endpoint.kind != "other":
         return Route(router.default, "", renamed=False)
     for served in router.served:
-        if dialect.wire in served.wires:
+        if dialect.wire in served.wires if dialect.rooted else served.wires.isdisjoint(_ROOTED_WIRES):
             return Route(served, "", renamed=False)
     raise RequestError(
         404,
-        f'No upstream of this proxy speaks this dialect: none has "{dialect.wire}" among its wires.',
+        f'No upstream of this proxy speaks this dialect: none has "{dialect.wire}" among its wires.'
+        if dialect.rooted
+        else "The proxy does not know this path. It passes unknown paths on, but to no upstream with "
+        f"{_ROOTED_NAMES} among its wires, and this proxy has no other.",
         code="not_found",
     )
 
@@ -75,7 +85,7 @@ def routes_for(
             routes = [route for route in routes if prices.of(model, route.model) is not None] or routes
         return routes
     if router.is_plain and dialect.wire in router.default.wires:
-        return [default_route(router, dialect)]
+        return [Route(router.default, "", renamed=False)]
     raise ModelMissing()
 
 

@@ -117,6 +117,11 @@ class McpServerConfig(Section):
         description='Effects of the tools, by the server\'s own names or patterns: {"read_*" = '
         '"read_only"}. Tools not listed: external_side_effect.',
     )
+    results: Literal["trusted", "untrusted"] = Field(
+        default="untrusted",
+        description="Whether you vouch for all text in the results of this server, whoever wrote it: trusted "
+        "or untrusted. After an untrusted result, policy.after_untrusted applies.",
+    )
     redact: RedactConfig = Field(
         default=RedactConfig(),
         description="What logs and records may show of the tools: output, private_arguments.",
@@ -218,6 +223,7 @@ def _server(name: str, config: McpServerConfig) -> Server:
         effects={pattern: ToolEffect(effect) for pattern, effect in config.effects.items()},
         redaction=Redaction(config.redact.output, config.redact.private_arguments),
         timeout_s=config.timeout_s,
+        trusted_results=config.results == "trusted",
     )
 
 

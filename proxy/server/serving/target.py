@@ -98,6 +98,8 @@ class Targets:
         are targets in absolute form, and paths with dot segments, empty segments, encoded slashes,
         backslashes or controls.  Java servers read ``..;x`` as a dot segment, too.  Also refused are percent
         signs that escape nothing, and escapes of characters that need none (RFC 3986, 6.2.2.2).
+
+        A path of a rooted dialect below another prefix is a 404.
         """
         if len(raw) > MAX_TARGET:
             raise RequestError(414, f"The URL is longer than {MAX_TARGET} characters.")
@@ -114,10 +116,16 @@ class Targets:
         deployment = ""
         if (below := self._endpoints.below(path)) is None:
             below, deployment = below_openai(path, self._endpoints)
+        if below is not None and below != path and self._endpoints.is_rooted(below):
+            # These paths exist at the root only.  An upstream whose base URL ends before its prefix would
+            # take one that is passed on for its own, and some of them change the upstream.
+            raise RequestError(
+                404,
+                f"There is no endpoint at {path[:100]}. Paths like {below[:100]} begin at the root: leave "
+                "out what stands before it, in the client's base URL or host, too.",
+                code="not_found",
+            )
         endpoint = self._endpoints.other if below is None else self._endpoints.find(method, below)
-        if endpoint.dialect.rooted and below != path:
-            # This dialect's paths begin at the root, so they do not exist below another prefix.
-            endpoint = self._endpoints.other
         return Target(path, query, below, endpoint, self._label(path, below, endpoint), deployment)
 
     def _label(self, path: str, below: str | None, endpoint: Endpoint) -> str:

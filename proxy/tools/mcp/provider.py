@@ -24,7 +24,7 @@ from proxy.tools.mcp.pins import MOST_PINNED, Pin, PinSource
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["McpProvider", "spec_of"]
+__all__ = ["McpProvider", "spec_of", "stays_there"]
 
 _LOOK_EVERY_S: Final = 5.0
 """Seconds between checks for a pin that another process made or removed."""
@@ -247,8 +247,9 @@ class McpProvider:
 def spec_of(pin: Pin, server: Server) -> ToolSpec:
     """Return the contract of a pinned tool.
 
-    The operator's configuration decides its effect.  Its output counts as untrusted, and it may reach
-    anything.  So after an untrusted result, ``policy.after_untrusted`` applies to it.
+    The operator's configuration decides its effect, and whether its output is trusted.  It may reach
+    anything.  So after an untrusted result, ``policy.after_untrusted`` applies to it; but see
+    :func:`stays_there`.
     """
     definition = pin.definition
     effect = server.effect_of(definition.name)
@@ -267,11 +268,22 @@ def spec_of(pin: Pin, server: Server) -> ToolSpec:
         redaction=server.redaction,
         timeout_s=server.timeout_s,
         retries=1 if reads else 0,
-        untrusted_output=True,
+        untrusted_output=not server.trusted_results,
         egress=True,
-        origin=ToolOrigin(definition.server, definition.name, pin.digest),
+        origin=ToolOrigin(definition.server, definition.name, pin.digest, stays_there(definition, server)),
         safety={f"mcp.{hint}": definition.annotations[hint] for hint in _hints(definition.annotations)},
     )
+
+
+def stays_there(definition: Definition, server: Server) -> bool:
+    """Return whether a call of a tool changes nothing and reaches only the server's own data.
+
+    The operator must declare the tool ``read_only``, and the definition that was allowed must have the hint
+    ``openWorldHint = false``.  Source: the specification's ``ToolAnnotations``, revisions 2025-03-26 to
+    2026-07-28; without the hint, a tool counts as open.
+    """
+    is_closed = definition.annotations.get("openWorldHint") is False
+    return is_closed and server.effect_of(definition.name) is ToolEffect.READ_ONLY
 
 
 def _hints(annotations: Mapping[str, bool]) -> Sequence[str]:

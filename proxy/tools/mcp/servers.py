@@ -22,7 +22,8 @@ class Server:
     names the connection whose token each HTTP request has; empty for none.  ``tools`` are patterns of the
     server's own tool names; a tool that fits none can never be allowed.  ``effects`` maps such patterns to
     the effects that the operator declares.  ``timeout_s`` is the time limit of one call in seconds; ``None``
-    means the default of all tools.  ``env`` and ``headers`` may contain secrets and are not shown.
+    means the default of all tools.  With ``trusted_results`` the operator vouches for all text in the
+    results; without, it counts as untrusted.  ``env`` and ``headers`` may contain secrets and are not shown.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Server:
     effects: Mapping[str, ToolEffect] = field(default_factory=dict)
     redaction: Redaction = field(default_factory=Redaction)
     timeout_s: float | None = None
+    trusted_results: bool = False
 
     @property
     def identity(self) -> str:
@@ -91,7 +93,7 @@ class HostSettings:
         """Return the settings as JSON values, secrets included; only for the pipe to the host process."""
         written = asdict(self)
         for server in written["servers"]:
-            del server["redaction"], server["effects"]
+            del server["redaction"], server["effects"], server["trusted_results"]
         return written
 
     @classmethod

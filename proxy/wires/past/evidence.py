@@ -8,47 +8,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["Evidence", "Speaker", "fits_window", "was_asked"]
+__all__ = ["Evidence", "Speaker", "chained", "fits_window", "was_asked"]
 
 Speaker = Literal["system", "user", "model", "tool"]
 """Who wrote a message. A result of a client's tool counts as written by the tool, not by the user."""
 
 _BEFORE: Final = "\n:>\"'`"
 _BEHIND: Final = "\n<\"'`"
-_ENOUGH: Final = 2
-"""How many equal messages before a question are enough if the earlier ones differ."""
+_CHAINED_CHARS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The place of an answer in a conversation.
 
-    ``system`` is a digest of the system messages. ``previous`` is one of the model's last message before the
-    question, ``question`` one of the messages since then. ``text`` is the text of the question, empty if
-    the question is more than text. ``chain`` are digests of the messages before the question, oldest first;
-    ``whole`` means that these are all.
+    ``system`` is a digest of the system messages, and ``question`` one of the messages since the model's last
+    message.  ``text`` is the text of the question, empty if the question is more than text.  ``chain`` are
+    digests of the messages before the question, oldest first; ``whole`` means that these are all.
     """
 
     system: bytes
-    previous: str
     chain: tuple[str, ...]
     question: str
     text: str
     whole: bool
 
 
-def fits_window(kept: Sequence[str], shown: Sequence[str], *, whole: bool) -> bool:
-    """Return whether the messages ``shown`` before a question are the newest of those ``kept``.
+def chained(digest: str) -> str:
+    """Return the beginning of a message's digest: long enough for a chain, of which each answer keeps one."""
+    return digest[:_CHAINED_CHARS]
 
-    The oldest may be gone or replaced. ``whole`` means that ``shown`` are all messages; then it is enough
-    that all of them match.
+
+def fits_window(kept: Sequence[str], shown: Sequence[str]) -> bool:
+    """Return whether all messages ``shown`` before a question are the newest of those ``kept``.
+
+    The oldest ones may be gone.  A message that is still there must be the same: otherwise the client has
+    edited it, or this is another conversation that ends alike.
     """
-    same = 0
-    for one, other in zip(reversed(kept), reversed(shown), strict=False):
-        if one != other:
-            break
-        same += 1
-    return same >= _ENOUGH or (whole and same == len(shown))
+    gone = len(kept) - len(shown)
+    return gone >= 0 and list(kept[gone:]) == list(shown)
 
 
 def was_asked(kept: str, shown: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.wires.past.clock import SystemRule, without_clock
-from proxy.wires.past.evidence import Evidence, Speaker
+from proxy.wires.past.evidence import Evidence, Speaker, chained
 
 __all__ = [
     "PrefixDigests",
@@ -22,20 +22,21 @@ _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _PEOPLE = ("user", "safety_identifier")
 _ANSWERING = ("model", "tool")
-_MOST_CHAINED: Final = 64
+_MOST_CHAINED: Final = 128
 """The largest number of messages before a question that are kept as evidence of its place."""
 _MOST_TEXT: Final = 20_000
 
 
 class PrefixDigests:
-    """Digests over the beginnings of one conversation. It hashes each message once.
+    """Digests over the beginnings of one conversation. Each message is hashed once, and once more if it is
+    evidence.
 
     ``visible`` returns the parts of a message that identify it, or ``None`` for a message that does not
     count. ``speaker`` returns who wrote it. ``said`` returns the text of a client's message, or ``None`` if
     the message holds more than text.
     """
 
-    __slots__ = ("_digests", "_messages", "_parts", "_rule", "_said", "_speaker", "_state", "_visible")
+    __slots__ = ("_digests", "_messages", "_rule", "_said", "_shorts", "_speaker", "_state", "_visible")
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class PrefixDigests:
         self._rule: SystemRule = "exact"
         self._state: hashlib.blake2b | None = None
         self._digests: list[bytes] = []
-        self._parts: list[str] = []
+        self._shorts: dict[int, str] = {}
 
     def digest(self, end: int | None, rule: SystemRule = "clock") -> bytes:
         """Return a digest of the first ``end`` messages, of all if it is ``None``; see :data:`SystemRule`."""
@@ -60,14 +61,13 @@ class PrefixDigests:
             # Created late, because most conversations need no digest.
             state = self._state = hashlib.blake2b(digest_size=32)
             self._rule = rule
-            digests[:], self._parts[:] = [state.digest()], []
+            digests[:], self._shorts = [state.digest()], {}
         wanted = len(self._messages) if end is None else min(end, len(self._messages))
         if wanted >= len(digests):
             leading = self.leading
             for at in range(len(digests) - 1, wanted):
                 if (part := self._part(at, rule, leading)) is not None:
                     state.update(len(part).to_bytes(8, "big") + part)
-                self._parts.append(_short(part) if part is not None else "")
                 digests.append(state.digest())
         return digests[wanted]
 
@@ -88,23 +88,34 @@ class PrefixDigests:
         """
         end = len(self._messages) if end is None else min(end, len(self._messages))
         self.digest(end, rule)
-        parts, leading, speaker = self._parts, self.leading, self._speaker
+        leading, speaker = self.leading, self._speaker
         first = end
-        while first > leading and not (parts[first - 1] and speaker(self._messages[first - 1]) in _ANSWERING):
+        while first > leading and not (
+            speaker(self._messages[first - 1]) in _ANSWERING and self._short(first - 1, rule, leading)
+        ):
             first -= 1
         asked = [message for message in self._messages[first:end] if speaker(message) == "user"]
         if not asked:
             return None
         texts = [self._said(message) for message in asked]
         earliest = max(leading, first - _MOST_CHAINED)
+        chain = [self._short(at, rule, leading) for at in range(earliest, first)]
+        question = "".join([self._short(at, rule, leading) for at in range(first, end)])
         return Evidence(
             system=self.digest(leading, rule),
-            previous=parts[first - 1] if first > leading else "",
-            chain=tuple(part for part in parts[earliest:first] if part),
-            question=_short("".join(parts[first:end]).encode()),
+            chain=tuple(chained(part) for part in chain if part),
+            question=_short(question.encode()),
             text=_bounded("\n".join(text for text in texts if text)) if None not in texts else "",
             whole=earliest == leading,
         )
+
+    def _short(self, at: int, rule: SystemRule, leading: int) -> str:
+        """Return a short digest of one message; ``""`` for a message that does not count."""
+        known = self._shorts.get(at)
+        if known is None:
+            part = self._part(at, rule, leading)
+            known = self._shorts[at] = _short(part) if part is not None else ""
+        return known
 
     def _part(self, at: int, rule: SystemRule, leading: int) -> bytes | None:
         """Return the bytes that identify one message; ``None`` for a message that does not count."""

@@ -53,6 +53,26 @@ def test_what_is_allowed_is_shown_first(here: Here, tmp_path: Path) -> None:
     assert 'to offer them, write: [policy] allow = ["mcp__files__read"]' in done.stdout
 
 
+def test_what_a_tool_may_do_after_its_servers_text_is_shown(here: Here, tmp_path: Path) -> None:
+    """``tools allow``, ``mcp list`` and ``check`` say whose results are trusted, and what runs after them."""
+    closed = {"readOnlyHint": True, "openWorldHint": False}
+    tools = [tool_definition("read", annotations=closed), tool_definition("fetch")]
+    reads = 'effects = {"*" = "read_only"}'
+    configure(tmp_path, *tools, allow='["mcp__files__*"]', more=reads)
+    done = here("tools", "allow", "mcp__files__*", "--yes")
+    assert done.stdout.count("results:           untrusted (mcp.servers.files.results)") == 2
+    assert done.stdout.count("after untrusted:   needs an approval") == 1
+    assert done.stdout.count("after untrusted:   runs, if only this server's results were read") == 1
+    assert json.loads(here("mcp", "list", "--json").stdout)["results"] == "untrusted"
+    told = here("check").stdout
+    both = "asks first: mcp__files__fetch, mcp__files__read (policy.after_untrusted)"
+    assert f"after a run has read a result of mcp__files__*: {both}" in told
+    assert "after results of mcp__files__* alone, without an approval: mcp__files__read" in told
+    configure(tmp_path, *tools, allow='["mcp__files__*"]', more=f'{reads}\nresults = "trusted"')
+    assert 'mcp.servers.files.results = "trusted"' in here("check").stdout
+    assert json.loads(here("mcp", "list", "--json").stdout)["results"] == "trusted"
+
+
 def test_nothing_is_allowed_without_a_yes(here: Here, tmp_path: Path) -> None:
     """If nobody can be asked and --yes is missing, ``tools allow`` allows nothing and names --yes."""
     configure(tmp_path, tool_definition("read"))

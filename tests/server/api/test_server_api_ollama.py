@@ -1,12 +1,12 @@
 """Ollama's API beside chat: models, the version, embeddings, and requests that may change a server."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from client_keys import ALICE, declared
+from client_keys import ALICE, bearer, declared
 from ollama_script import LINES, user
 from raw_upstream import RawUpstream, Step, chunked, whole
 from running_proxy import Proxy, make_config, running
@@ -206,9 +206,94 @@ async def test_a_form_is_refused_in_words_that_help() -> None:
     assert "Content-Type: application/json" in answer.json["error"]
 
 
-async def test_paths_of_one_dialect_are_not_below_the_prefix_of_another() -> None:
-    """Below /v1 the path of Ollama's chat has no meaning: the proxy passes it on like any unknown path."""
-    async with two([reply("{}")], [], ("m",)) as (proxy, local, _):
+BELOW = ("/v1", "/openai", "/openai/v1", "/openai/deployments/m", "/v1/v1", "/openai/v1/v1")
+SPELLINGS = (
+    *("/api/pull", "/API/pull", "/Api/Pull", "/api;a=1/pull", "/api/pull/", "/api/pull?x=1", "/api%3B/pull"),
+    *(
+        "/api%2Fpull",
+        "/api%2fpull",
+        "/%61pi/pull",
+        "//api/pull",
+        "/api//pull",
+        "/./api/pull",
+        "/x/../api/pull",
+    ),
+    *(
+        "/x/..;/api/pull",
+        "/%2e%2e/api/pull",
+        "/api\\pull",
+        "/api/blobs/cancel",
+        "/pull",
+        "/pull/",
+        "/blobs/cancel",
+    ),
+    *("/api/delete", "/delete"),
+)
+ODD_TARGETS = ("http://other.example/v1/api/pull", "http://127.0.0.1/api/pull", "*", "/v1/models/../api/pull")
+
+
+ENDS = [(wires, end) for wires in (("ollama",), ("chat", "ollama")) for end in ("", "/", "/v1", "/api")]
+MODES = [("open", *served) for served in ENDS] + [(mode, *ENDS[0]) for mode in ("start_token", "forward")]
+
+
+async def refused_at(proxy: Proxy, targets: Iterable[str], headers: Any) -> None:
+    """Assert that the proxy refuses a request that could change a server at each of these targets."""
+    for target in targets:
+        method = "DELETE" if "delete" in target else "POST"
+        async with proxy.sent({"model": "m"}, headers, method=method, path=target) as asked:
+            assert (await asked.head()).status in (400, 403, 404), (method, target)
+
+
+@pytest.mark.parametrize(("mode", "wires", "end"), MODES)
+async def test_no_spelling_of_a_path_changes_an_ollama_server(
+    mode: str, wires: tuple[str, ...], end: str
+) -> None:
+    """No spelling of Ollama's paths below another prefix, and no unknown path, reaches an Ollama server."""
+    targets = [*(below + spelling for below in BELOW for spelling in SPELLINGS), *ODD_TARGETS]
+    async with RawUpstream() as upstream:
+        served = {"base_url": upstream.url.removesuffix("/v1") + end, "wires": wires}
+        config = make_config(served, auth={"mode": mode})
+        if mode == "start_token":
+            config = config.with_start_token(ALICE)
+        async with running(config) as proxy:
+            await refused_at(proxy, targets, KEYED if mode == "start_token" else bearer("sk-theirs"))
+        assert upstream.requests == []
+
+
+async def test_a_path_of_one_dialect_below_the_prefix_of_another_says_where_it_is() -> None:
+    """A client whose host ends in /v1 is told that Ollama's paths begin at the root."""
+    async with two([], [], ("m",)) as (proxy, local, cloud):
         answer = await proxy.ask({"model": "m", "messages": [user("hi")]}, path="/v1/api/chat")
-        assert answer.json == {}
-        assert local.requests[0].target == "/v1/api/chat"
+        assert (answer.status, answer.error["code"]) == (404, "not_found")
+        assert "/api/chat begin at the root" in answer.error["message"]
+        assert not local.requests
+        assert not cloud.requests
+
+
+async def test_unknown_paths_go_past_an_ollama_server() -> None:
+    """An unknown path goes to the first upstream that does not speak Ollama's dialect."""
+    async with two([], [reply("{}")]) as (proxy, local, cloud):
+        assert (await proxy.ask(method="GET", path="/v1/files")).json == {}
+        assert not local.requests
+        assert [request.target for request in cloud.requests] == ["/v1/files"]
+
+
+async def test_an_unknown_path_is_a_404_where_every_upstream_speaks_ollamas_dialect() -> None:
+    """Without another upstream an unknown path is a 404 that says why."""
+    async with (
+        RawUpstream() as upstream,
+        running(make_config({"base_url": upstream.url, "wires": ("ollama",)})) as proxy,
+    ):
+        answer = await proxy.ask(method="GET", path="/v1/files")
+    assert (answer.status, answer.error["code"]) == (404, "not_found")
+    assert '"ollama" among its wires' in answer.error["message"]
+
+
+async def test_a_key_that_may_pull_does_so_at_the_root_only() -> None:
+    """A key whose endpoints have Ollama's paths reaches them by no other prefix."""
+    keys = {"alice": declared(ALICE, endpoints=("/api/*", "/pull"))}
+    async with RawUpstream() as upstream:
+        served = {"base_url": f"{upstream.url.removesuffix('/v1')}/api", "wires": ("ollama",)}
+        async with running(make_config(served, keys=keys)) as proxy:
+            await refused_at(proxy, ("/v1/api/pull", "/v1/pull", "/openai/pull"), KEYED)
+        assert upstream.requests == []

@@ -5,7 +5,7 @@ sends with its next request.  The tests compare what the proxy restores with wha
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,26 +150,28 @@ class Memory:
         self._dialect = dialect
         self._caller = caller
         self._ids = 0
+        self._happened: dict[tuple[Line, ...], set[str | None]] = {}
 
     async def asked(self, sent: Sent, exchange: Exchange) -> tuple[int, int, int]:
         """Send a request whose answer is the exchange's.
 
         Returns how many answers in it have a hidden turn, how many of these got it back, and how many answers
-        got a hidden turn that is not theirs.
+        got a hidden turn that is not theirs.  If another conversation was word for word what the client sends
+        now, its turn counts as theirs: nobody can tell the two apart.
         """
         had, right, wrong = 0, 0, 0
         request, spy, restored = await self.look(sent)
         places = [answer.position for answer in request.answers()]
         assert len(places) == len(sent.exchanges), "an answer is not seen as one"
-        for place, past in zip(places, sent.exchanges, strict=True):
+        ends = [at for at, (role, _) in enumerate(sent.lines) if role == "assistant"]
+        for place, end, past in zip(places, ends, sent.exchanges, strict=True):
             put = spy.put.get(place)
             had += past.result is not None
             if put is None:
                 continue
-            if past.result is not None and json.dumps(past.result)[1:-1].encode() in put:
-                right += 1
-            else:
-                wrong += 1
+            right += _holds(put, past.result)
+            same = self._happened.get(_words(sent.lines[: end + 1]), set())
+            wrong += not any(_holds(put, result) for result in {past.result, *same})
         assert restored.turns == len(spy.put)
         self.remember(sent, exchange)
         return had, right, wrong
@@ -184,6 +186,8 @@ class Memory:
 
     def remember(self, sent: Sent, exchange: Exchange) -> None:
         """Store an answer to a request together with its hidden turn."""
+        words = _words([*sent.lines, ("assistant", exchange.answer)])
+        self._happened.setdefault(words, set()).add(exchange.result)
         body = self._dialect.body(sent)
         request = self._dialect.wire.parse(body)
         editor = self._dialect.wire.editor(json.dumps(body).encode(), request)
@@ -202,6 +206,16 @@ class Memory:
         message, result = self._dialect.hidden(f"call_{self._ids}", exchange.result)
         editor.append_turn(json.dumps(message).encode(), [json.dumps(result).encode()])
         self._history.remember(request, editor, turn, visible=visible, offer_fingerprint="tools")
+
+
+def _holds(put: bytes, result: str | None) -> bool:
+    return result is not None and json.dumps(result)[1:-1].encode() in put
+
+
+def _words(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """What must be the same in two conversations that nobody can tell apart."""
+    system = lines[0][1].splitlines()[0]
+    return (("system", system), *((role, text.strip()) for role, text in lines[1:]))
 
 
 Habit = Callable[[Chat, str, int], Sent]

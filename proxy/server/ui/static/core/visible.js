@@ -27,6 +27,12 @@ function drawn(text, at, found) {
   return (PICTURE.test([...before].at(-1) ?? "") || before.endsWith("\uFE0F")) && /\p{Extended_Pictographic}/u.test(after);
 }
 
+/* Spaces that look like an ordinary one, or like none. */
+const SPACES = /[\u00A0\u1680\u2000-\u200A\u205F\u3000]/g;
+
+/** The text with its odd spaces as names, for texts that a person decides about. */
+export const spaced = (text) => text.replace(SPACES, (found) => `⟨${word(found.codePointAt(0))}⟩`);
+
 /** The text as nodes: text, and a chip for each invisible character. */
 export function chips(text) {
   if (!ANY.test(text)) return [document.createTextNode(text)];
