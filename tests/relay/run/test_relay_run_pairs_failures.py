@@ -11,9 +11,9 @@ import pytest
 import responses_script as responses
 from looping import ECHO
 from pair_kits import PAIRS, SPEAKERS, Turn
+from pair_runs import ANSWER, CALLS, QUESTION, Pair, pair_of, scripts
 from raw_upstream import Step, chunked, whole
 from running_proxy import Answer
-from test_relay_run_pairs import ANSWER, CALLS, QUESTION, Pair, pair_of, scripts
 
 WORDS = "The provider went away."
 ABORTED = 'with the finish reason "abort"'
