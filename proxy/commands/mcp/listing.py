@@ -43,7 +43,7 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
                 say(f"  {tool.id}: {_what_of(config, look, tool)}")
             for one in look.listing.status.left_out:
                 say(f"  {look.server.name}: cannot use {one.name}: {one.reason}")
-        for line in (*warnings_of(looks, _offered(config, looks)), *_lacking(looks)):
+        for line in (*warnings_of(looks, _offered(config, looks)), *_lacking(looks), *_skipped(looks)):
             say(f"  {line}")
     return _say_unreachable(looks)
 
@@ -61,7 +61,7 @@ async def test_server(config: Config, name: str) -> bool:
             say(f"  {tool.id}: {_what_of(config, look, tool)}")
         for one in status.left_out:
             say(f"  cannot use {one.name}: {one.reason}")
-        for line in (*warnings_of([look], _offered(config, [look])), *_lacking([look])):
+        for line in (*warnings_of([look], _offered(config, [look])), *_lacking([look]), *_skipped([look])):
             say(f"  {line}")
     if look.listing.stderr:
         say("the last lines that the server wrote to standard error:")
@@ -91,7 +91,7 @@ def _details(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
         for tool in look.tools:
             if tool.state not in ("pinned", "new"):
                 lines.append(f"{tool.id}: {_what_of(config, look, tool)}")
-    return [*lines, *warnings_of(looks, _offered(config, looks)), *_lacking(looks)]
+    return [*lines, *warnings_of(looks, _offered(config, looks)), *_lacking(looks), *_skipped(looks)]
 
 
 def _offered(config: Config, looks: Sequence[InspectedServer]) -> Counter[str]:
@@ -107,6 +107,16 @@ def _lacking(looks: Sequence[InspectedServer]) -> list[str]:
         f"{look.server.name}: {plain_text(look.listing.status.reason, MAX_LINE)}"
         for look in looks
         if look.is_ready and look.listing.status.reason
+    ]
+
+
+def _skipped(looks: Sequence[InspectedServer]) -> list[str]:
+    """Return lines about servers that write to their standard output what belongs to standard error."""
+    return [
+        f"{look.server.name}: skipped a line of its standard output, which is for messages only; "
+        f"a log belongs to standard error: {look.listing.status.skipped}"
+        for look in looks
+        if look.listing.status.skipped
     ]
 
 

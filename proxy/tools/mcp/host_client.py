@@ -32,7 +32,8 @@ class ServerStatus:
     protocol revision; ``server_info`` is the server's own name and version.  ``digests`` maps the server's
     names of its tools to their digests; ``None`` before the first list.  ``reconnects`` is how often it was
     connected again.  ``last_error`` is the latest reason for a loss or a failed connection.  ``list_ms`` is
-    how many milliseconds the latest list of tools took.
+    how many milliseconds the latest list of tools took.  ``skipped`` is the first line, as plain text, that
+    the server wrote to its standard output and that is no message.
     """
 
     state: str = "starting"
@@ -44,6 +45,7 @@ class ServerStatus:
     reconnects: int = 0
     last_error: str = ""
     list_ms: float = 0.0
+    skipped: str = ""
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> "ServerStatus":
@@ -60,6 +62,7 @@ class ServerStatus:
             reconnects=told["reconnects"],
             last_error=told["last_error"],
             list_ms=told["list_ms"],
+            skipped=told["skipped"],
         )
 
 

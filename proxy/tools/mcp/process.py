@@ -23,7 +23,10 @@ from proxy.net.socket_folder import SocketFolder
 
 __all__ = ["INHERITED", "HostProcess", "own_environment"]
 
-INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+INHERITED: Final = (
+    *("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"),
+    *("SSL_CERT_DIR", "SSL_CERT_FILE"),
+)
 """The environment variables that the host process and its servers inherit.  Keys of providers are not among
 them."""
 
@@ -115,8 +118,10 @@ class HostProcess:
                         self._tell(message[0]["name"], orjson.loads(message[1]))
 
     def _tell(self, name: str, told: Mapping[str, Any]) -> None:
-        """Log that a server was connected, was lost, or could not be reached."""
+        """Log that a server was connected, was lost, could not be reached, or wrote what is no message."""
         match told["before"], told["state"]:
+            case before, state if before == state:
+                self._log.warning("mcp_output_skipped", server=name)
             case _, "ready":
                 facts = {"protocol": told["protocol"], "tools": told["tools"]}
                 self._log.info("mcp_connected", server=name, **facts)
