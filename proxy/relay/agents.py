@@ -22,8 +22,7 @@ import structlog
 
 from proxy.caches import Derived
 from proxy.errors import RequestError, ToolErrorCode, ToolFailure, ToolRelayError
-from proxy.events import InnerCall, ToolCall, ToolProgress, ToolResult
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason, InnerCall, ToolCall, ToolProgress, ToolResult
 from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
 from proxy.relay.ask import Access, Ask, RequestHead, RequestOptions, UpstreamPermissions

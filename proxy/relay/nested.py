@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.approval_records import Approval
-from proxy.events import ToolCall, ToolResult
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason, ToolCall, ToolResult
 from proxy.records import RunStatus
 from proxy.relay.base import RunSettings
 from proxy.tools.running.ledger import RunLedger

@@ -6,8 +6,7 @@ response without output, and continues from its id.
 
 from proxy.conversation import Message
 from proxy.errors import RequestError
-from proxy.events import Frame, TurnFinished, TurnStarted, Usage, UsageReported
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason, Frame, TurnFinished, TurnStarted, Usage, UsageReported
 from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
 from proxy.relay.memory.history import History, LastTurn

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -18,7 +19,6 @@ from proxy.events import (
     ToolResult,
     TurnEvent,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule

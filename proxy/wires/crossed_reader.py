@@ -6,6 +6,7 @@ from typing import Any
 
 from proxy.errors import UpstreamError, WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     ToolCall,
     ToolCallFinished,
@@ -13,8 +14,8 @@ from proxy.events import (
     TurnEvent,
     TurnFailed,
     TurnFinished,
+    aborted,
 )
-from proxy.finish_reasons import FinishReason, aborted
 from proxy.wires.client_port import TurnEncoder
 from proxy.wires.upstream_port import Mask, TurnReader
 

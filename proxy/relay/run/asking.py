@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from proxy.approval_records import Approval
 from proxy.events import (
+    FinishReason,
     Frame,
     ToolCall,
     ToolCallDelta,
@@ -14,7 +15,6 @@ from proxy.events import (
     TurnFinished,
     TurnStarted,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.http.own_headers import APPROVALS
 from proxy.plain_text import ascii_json
 from proxy.relay.approvals.approvals import Approvals

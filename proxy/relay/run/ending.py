@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.history import LastTurn
 from proxy.relay.memory.run_memory import RunMemory

@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from proxy.events import (
+    FinishReason,
     ResultImage,
     ToolCall,
     ToolCallFinished,
@@ -29,8 +30,8 @@ from proxy.events import (
     TurnStarted,
     Usage,
     UsageReported,
+    aborted,
 )
-from proxy.finish_reasons import FinishReason, aborted
 from proxy.relay.base import RunSettings
 from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price

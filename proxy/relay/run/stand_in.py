@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 from proxy.conversation import Message, Text
 from proxy.errors import WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -14,7 +15,6 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.wires.upstream_port import Mask, TurnReader

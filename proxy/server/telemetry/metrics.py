@@ -18,7 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from proxy.caches import CacheSize, cache_sizes, declare
 from proxy.errors import ToolErrorCode
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason
 from proxy.records import ToolInvocationRecord
 from proxy.server.telemetry.hooks import Observer, Operation, RequestFacts
 from proxy.server.telemetry.metric_families import FAMILIES, Family, Labels

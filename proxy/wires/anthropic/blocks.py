@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.events import ToolCall
-from proxy.finish_reasons import FinishReason, FinishWords
+from proxy.events import FinishReason, FinishWords, ToolCall
 from proxy.wires.json.splice import elements, join_array, join_object, members
 
 __all__ = [

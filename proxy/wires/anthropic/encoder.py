@@ -19,6 +19,7 @@ from proxy.chance import replayable
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
     CitationAdded,
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -33,7 +34,6 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.anthropic.blocks import FINISH_WORDS
 from proxy.wires.anthropic.citations import cited_blocks, web_citation
 from proxy.wires.dialects.anthropic import ANTHROPIC, PING

@@ -14,6 +14,7 @@ from proxy.chance import epoch_s
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
     CitationAdded,
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -29,7 +30,6 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.chat.message import FINISH_WORDS, call_object
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event

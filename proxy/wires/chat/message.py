@@ -10,8 +10,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.errors import WireError
-from proxy.events import ToolCall
-from proxy.finish_reasons import FinishReason, FinishWords
+from proxy.events import FinishReason, FinishWords, ToolCall
 
 __all__ = [
     "FINISH_WORDS",

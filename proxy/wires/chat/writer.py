@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -19,7 +20,6 @@ from proxy.events import (
     TurnFailed,
     pauses,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.chat.composer import ChatComposer
 from proxy.wires.chat.defects import SIGN, CallDefects
 from proxy.wires.chosen import usage_of_call

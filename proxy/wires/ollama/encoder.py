@@ -12,6 +12,7 @@ import orjson
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
     CitationAdded,
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -27,7 +28,6 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.dialects.ollama import error_line, escape_line_breaks, line
 from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, last_line
 from proxy.wires.turn.arguments import arguments_object

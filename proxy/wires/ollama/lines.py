@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from proxy.chance import replayable
-from proxy.events import Frame, ToolCallDelta, ToolCallStarted
-from proxy.finish_reasons import FinishReason, FinishWords
+from proxy.events import FinishReason, FinishWords, Frame, ToolCallDelta, ToolCallStarted
 from proxy.wires.dialects.ollama import line
 from proxy.wires.ollama.calls import Call
 from proxy.wires.stream.template import split_text

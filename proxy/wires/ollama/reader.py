@@ -12,6 +12,7 @@ import orjson
 
 from proxy.errors import Unreadable, WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     TextDelta,
@@ -23,7 +24,6 @@ from proxy.events import (
     UsageReported,
     finished,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.dialects.ollama import UNFINISHED
 from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
 from proxy.wires.ollama.message import MessageBuilder, native_call, raw_calls

@@ -14,6 +14,7 @@ import orjson
 from proxy.chance import epoch_s
 from proxy.events import (
     CitationAdded,
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -28,7 +29,6 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.responses.client_tools import with_all_fields
 from proxy.wires.responses.items import message_item, mint_item_id, reasoning_item, text_part
 from proxy.wires.responses.resource import complete_resource, ended_as

@@ -13,6 +13,7 @@ import orjson
 
 from proxy.errors import Unreadable, WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -24,8 +25,8 @@ from proxy.events import (
     TurnStarted,
     UsageReported,
     finished,
+    read_finish,
 )
-from proxy.finish_reasons import FinishReason, read_finish
 from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply
 from proxy.wires.responses.items import item_text
 from proxy.wires.stream.reader import StreamReader

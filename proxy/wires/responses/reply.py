@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ToolCall, ToolResult
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at

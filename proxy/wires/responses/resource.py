@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.chance import epoch_s
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason
 
 __all__ = ["complete_resource", "ended_as", "whole_usage"]
 

@@ -13,6 +13,7 @@ import orjson
 
 from proxy.chance import epoch_s
 from proxy.events import (
+    FinishReason,
     Frame,
     ToolCall,
     ToolCallStarted,
@@ -22,7 +23,6 @@ from proxy.events import (
     TurnStarted,
     pauses,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event

@@ -23,6 +23,7 @@ from proxy.conversation import (
 )
 from proxy.errors import WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -33,7 +34,6 @@ from proxy.events import (
     TurnFailed,
     TurnFinished,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.form import Form
 from proxy.wires.text_calls.scanner import Scanner

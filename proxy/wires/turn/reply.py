@@ -4,8 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult, UsageReported
-from proxy.finish_reasons import FinishReason
+from proxy.events import (
+    FinishReason,
+    Frame,
+    ToolCall,
+    ToolCallFinished,
+    ToolProgress,
+    ToolResult,
+    UsageReported,
+)
 from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.turn.assembler import mint_call_id

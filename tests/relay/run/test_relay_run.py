@@ -12,6 +12,7 @@ import pytest
 
 from proxy.errors import ToolErrorCode
 from proxy.events import (
+    FinishReason,
     ReasoningDelta,
     TextDelta,
     ToolCall,
@@ -25,9 +26,9 @@ from proxy.events import (
     TurnStarted,
     Usage,
     UsageReported,
+    aborted,
     finished,
 )
-from proxy.finish_reasons import FinishReason, aborted
 from proxy.relay.base import RunSettings
 from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
 from proxy.relay.run.run import AskApproval, CallModel, Command, Finish, Run, RunTools, Suspend, failed_result

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.events import (
+    FinishReason,
     ToolCall,
     ToolCallFinished,
     ToolResult,
@@ -15,7 +16,6 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.relay.base import RunSettings
 from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price

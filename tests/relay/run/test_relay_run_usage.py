@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from proxy.events import TurnEvent, TurnFinished, Usage, UsageReported
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason, TurnEvent, TurnFinished, Usage, UsageReported
 from proxy.relay.base import RunSettings
 from proxy.relay.routing.prices import Price
 from proxy.relay.run.run import Run

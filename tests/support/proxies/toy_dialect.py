@@ -14,6 +14,7 @@ import orjson
 from proxy.conversation import Conversation, FunctionTool, Image, Message, Text, ToolCallPart, ToolResultPart
 from proxy.errors import RequestError
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -25,7 +26,6 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.records import MessageRecord
 from proxy.wires.client_port import ClientRequest, ClientView
 from proxy.wires.crossing.ledger import Written

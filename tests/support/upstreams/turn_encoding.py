@@ -7,6 +7,7 @@ from typing import Any
 from fixture_loader import all_exchanges
 
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -22,7 +23,6 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.client_port import TurnEncoder
 from proxy.wires.upstream_port import UpstreamPort
 

@@ -11,6 +11,7 @@ from messages_script import read_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, told
 
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -20,7 +21,6 @@ from proxy.events import (
     TurnFailed,
     TurnFinished,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.encoder import AnthropicTurnEncoder
 from proxy.wires.chat import ChatWire

@@ -24,6 +24,7 @@ from messages_script import (
 
 from proxy.errors import Unreadable, WireError
 from proxy.events import (
+    FinishReason,
     ReasoningDelta,
     TextDelta,
     ToolCall,
@@ -33,7 +34,6 @@ from proxy.events import (
     TurnStarted,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.stream.fast_path import FastReader
 
 SERVER = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}

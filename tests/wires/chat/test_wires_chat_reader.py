@@ -14,6 +14,7 @@ from odd_json import odd_chunk
 
 from proxy.errors import FrameTooLarge, Unreadable, WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -28,7 +29,6 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.stream.sse import is_comment
 

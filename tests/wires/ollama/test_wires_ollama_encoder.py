@@ -11,6 +11,7 @@ from ollama_script import read_reply, read_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, told
 
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -19,7 +20,6 @@ from proxy.events import (
     TurnFailed,
     TurnFinished,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
 from proxy.wires.ollama import OllamaWire

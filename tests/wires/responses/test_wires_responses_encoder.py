@@ -11,6 +11,7 @@ from responses_check import check_response_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, streamed_arguments, told
 
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -20,7 +21,6 @@ from proxy.events import (
     TurnFailed,
     TurnFinished,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.encoder import ResponsesTurnEncoder

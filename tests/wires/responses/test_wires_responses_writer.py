@@ -25,8 +25,7 @@ from responses_script import (
 )
 
 from proxy.errors import FrameTooLarge
-from proxy.events import ToolResult
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason, ToolResult
 from proxy.wires.client_port import ClientView, Trace
 
 DONE = b"data: [DONE]\n\n"

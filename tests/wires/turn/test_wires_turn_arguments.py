@@ -13,6 +13,7 @@ from turn_encoding import cut, encoded
 from proxy.conversation import Message, ToolCallPart
 from proxy.errors import ToolRelayError
 from proxy.events import (
+    FinishReason,
     Frame,
     ToolCall,
     ToolCallDelta,
@@ -21,7 +22,6 @@ from proxy.events import (
     TurnEvent,
     TurnFinished,
 )
-from proxy.finish_reasons import FinishReason
 from proxy.tools.contract.arguments import parse_arguments
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.encoder import AnthropicTurnEncoder

@@ -9,7 +9,7 @@ import orjson
 
 from proxy.chance import epoch_s
 from proxy.errors import WireError
-from proxy.finish_reasons import FinishReason
+from proxy.events import FinishReason
 from proxy.wires.client_port import ClientView
 from proxy.wires.responses.items import item_text, mint_item_id
 from proxy.wires.responses.own_items.summaries import SealedSummaries
