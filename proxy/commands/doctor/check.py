@@ -68,6 +68,7 @@ class CheckedServices(Protocol):
     def policy(self) -> Policy: ...
     @property
     def upstreams(self) -> Mapping[str, Upstream]: ...
+    def idle_bounds(self) -> list[str]: ...
 
 
 async def check_composed(config: Config, *, probing: bool, known: Sequence[ConfigError] = ()) -> int:
@@ -216,6 +217,7 @@ async def check(
         *untrusted_lines(config, services.catalog, services.policy),
         *withheld_lines(config, services),
         *unallowed_lines(config, services.catalog),
+        *services.idle_bounds(),
         *many_lines(services.catalog, services.policy),
         *_served_lines(config),
     ):

@@ -353,7 +353,8 @@ def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[li
         for where, arguments in own_bounds(key.caller.rights).items():
             faults = misplaced_bounds(catalog, where, arguments)
             warnings += [
-                f"warning: {fault.setting}: {fault.problem}, so this limit has no effect" for fault in faults
+                f"warning: {fault.error.setting}: {fault.error.problem}, so this limit has no effect"
+                for fault in faults
             ]
     return said, warnings
 

@@ -5,10 +5,11 @@ import getpass
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
-from proxy.commands.common import MAX_LINE, confirmed, say, say_error
+from proxy.commands.common import confirmed, say, say_error
 from proxy.commands.mcp.looking import (
     InspectedServer,
     InspectedTool,
@@ -22,14 +23,14 @@ from proxy.plain_text import counted, plain_text
 from proxy.server.config.load import Config
 from proxy.server.open_record import open_record
 from proxy.tools.access.policy import Policy
-from proxy.tools.mcp.definitions import Definition
-from proxy.tools.mcp.differences import difference
-from proxy.tools.mcp.names import PROVIDER
+from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
+from proxy.tools.mcp.differences import difference, shown_lines, shown_text
+from proxy.tools.mcp.names import PROVIDER, mcp_tool_id
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
 from proxy.tools.mcp.provider import spec_of, stays_there
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["allow_tools", "deny_tool"]
+__all__ = ["allow_tools", "deny_tool", "describe_tool"]
 
 _MAX_DIFF = 40
 _MOST_NAMED = 8
@@ -54,9 +55,11 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
     chosen = [(look.server, tool) for look in looks for tool in look.tools if fits(tool.id, pattern)]
     wanted = [(server, tool) for server, tool in chosen if tool.state in ("new", "changed", "moved")]
     for server, tool in wanted:
-        for line in _describe(server, tool):
+        for line in describe_tool(server, tool):
             say(line)
         say("")
+    if not wanted and _unusable(looks, pattern):
+        return False  # The reasons were printed.
     if not wanted:
         same = sum(tool.state == "pinned" for _, tool in chosen)
         say(f"{counted(same, 'tool')} already allowed; nothing is new" if same else _nothing(pattern, looks))
@@ -150,7 +153,18 @@ def _say_faults(looks: Sequence[InspectedServer]) -> bool:
     return well
 
 
-def _describe(server: Server, tool: InspectedTool) -> Iterator[str]:
+def _unusable(looks: Sequence[InspectedServer], pattern: str) -> bool:
+    """Return whether the pattern names tools, and none of them can be used."""
+    if any(fits(tool.id, pattern) for look in looks for tool in look.tools):
+        return False
+    return any(
+        fits(mcp_tool_id(look.server.name, one.name), pattern)
+        for look in looks
+        for one in look.listing.status.left_out
+    )
+
+
+def describe_tool(server: Server, tool: InspectedTool) -> Iterator[str]:
     """Yield lines with what a person must know before allowing a tool."""
     live = tool.live
     if live is None:
@@ -161,18 +175,25 @@ def _describe(server: Server, tool: InspectedTool) -> Iterator[str]:
         "moved": "of a server whose command or url has changed",
     }
     yield f"{tool.id}  ({word[tool.state]})"
-    yield f"  the server's name: {plain_text(live.name)}"
+    yield f"  the server's name: {shown_text(live.name)}"
     said = _effect_of_hints(live)
     yield f"  effect:            {server.effect_of(live.name)} ({_whose(server, live)}{said})"
     yield f"  results:           {_trust_of(server)}"
     yield f"  after untrusted:   {_after_text(server, live)}"
     if not server.may_have(live.name):
         yield f"  note:              mcp.servers.{server.name}.tools does not name it, so it is not offered"
-    yield f"  description:       {plain_text(live.description or live.title, MAX_LINE)}"
+    if live.title and live.description:
+        yield f"  title:             {shown_text(live.title)}"
+    yield f"  description:       {shown_text(live.description or live.title)}"
+    if len(live.description) > MAX_SHOWN:
+        yield f"  note:              models read the first {MAX_SHOWN} characters of it"
     if live.has_hidden_text:
-        yield "  WARNING:           it contains invisible characters; the line above shows them as escapes"
+        yield "  WARNING:           it contains invisible characters; they are shown as escapes"
     for name, about in _arguments(live):
-        yield f"  argument {plain_text(name)}: {about}"
+        yield f"  argument {shown_text(name)}: {about}"
+    if _has_more(live.input_schema):
+        yield "  the whole schema, all of which models read:"
+        yield from (f"    {line}" for line in shown_lines(live.input_schema))
     if tool.state == "changed" and tool.pin is not None:
         yield "  changes:"
         yield from (f"    {line}" for line in difference(tool.pin.definition, live, _MAX_DIFF))
@@ -209,8 +230,23 @@ def _arguments(live: Definition) -> Iterator[tuple[str, str]]:
         kind = schema.get("type", "any") if isinstance(schema, dict) else "any"
         need = ", required" if isinstance(required, list) and name in required else ""
         about = schema.get("description") if isinstance(schema, dict) else None
-        words = f": {plain_text(about, 300)}" if isinstance(about, str) else ""
-        yield name, f"{plain_text(str(kind))}{need}{words}"
+        words = f": {shown_text(about)}" if isinstance(about, str) else ""
+        yield name, f"{shown_text(str(kind))}{need}{words}"
+
+
+_SHOWN: Final = frozenset({"$schema", "additionalProperties", "properties", "required", "type"})
+"""Keywords of a schema without a text of its own, or whose texts the lines about arguments show."""
+
+
+def _has_more(schema: Mapping[str, Any]) -> bool:
+    """Return whether a model reads more in a schema than the lines about its arguments show."""
+    arguments = schema.get("properties", {}).values()
+    return (
+        not schema.keys() <= _SHOWN
+        or not isinstance(schema.get("additionalProperties", True), bool)
+        or any(not isinstance(one, Mapping) or not one.keys() <= {"type", "description"} for one in arguments)
+        or not set(schema.get("required", ())) <= set(schema.get("properties", {}))
+    )
 
 
 def _nothing(pattern: str, looks: Sequence[InspectedServer]) -> str:

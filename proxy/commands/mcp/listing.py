@@ -17,6 +17,7 @@ from proxy.plain_text import counted, plain_text
 from proxy.server.api.json_output import to_line
 from proxy.server.config.load import Config
 from proxy.tools.access.policy import Policy
+from proxy.tools.mcp.definitions import UnusableDefinition
 from proxy.tools.mcp.provider import spec_of
 
 __all__ = ["list_servers", "mcp_faults", "test_server"]
@@ -85,8 +86,7 @@ def _details(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
     lines = []
     for look in looks:
         lines += [
-            f"{look.server.name}: cannot use {plain_text(one.name, MAX_LINE)}: {one.reason}"
-            for one in look.listing.status.left_out
+            f"{look.server.name}: cannot use {one.name}: {one.reason}" for one in look.listing.status.left_out
         ]
         for tool in look.tools:
             if tool.state not in ("pinned", "new"):
@@ -176,7 +176,11 @@ def _what_of(config: Config, look: InspectedServer, tool: InspectedTool) -> str:
         return f"{_STATES[tool.state]}; to allow it: toolrelay tools allow {tool.id}"
     if not look.server.may_have(tool.name):
         return f"off: mcp.servers.{look.server.name}.tools does not name it"
-    decision = Policy(allow=config.policy.allow).decide(spec_of(tool.pin, look.server))
+    try:
+        spec = spec_of(tool.pin, look.server)
+    except UnusableDefinition as fault:
+        return f"off: it was allowed, but {plain_text(str(fault), MAX_LINE)}"
+    decision = Policy(allow=config.policy.allow).decide(spec)
     return _OFFERED if decision.allowed else f"allowed, but not offered: {decision.rule}"
 
 
