@@ -10,11 +10,13 @@ from enum import StrEnum
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from proxy.grant_records import Grant, GrantLog
+from proxy.records import InvocationStatus
 from proxy.transitions import Transitions
 from proxy.values import value_class
 
 __all__ = [
     "APPROVAL_ID",
+    "MOST_IN_TEXT",
     "MOST_REASON",
     "TRANSITIONS",
     "Approval",
@@ -32,6 +34,12 @@ __all__ = [
 
 APPROVAL_ID: Final = r"appr_[0-9a-f]{32}"
 """The format of an approval id, as a regular expression."""
+
+MOST_IN_TEXT: Final = 24 * 1024
+"""The longest arguments, as :attr:`Approval.arguments`, that a text shows: all of the default size.
+
+Nobody can approve from a text what it does not show, so longer ones are approved elsewhere.
+"""
 
 MOST_REASON: Final = 500
 """The greatest length of the reason for a decision, in characters."""
@@ -93,7 +101,6 @@ TRANSITIONS: Final[Transitions[ApprovalStatus, ApprovalEvent]] = Transitions(
         (ApprovalStatus.PENDING, ApprovalEvent.APPROVE): ApprovalStatus.APPROVED,
         (ApprovalStatus.PENDING, ApprovalEvent.DENY): ApprovalStatus.DENIED,
         (ApprovalStatus.PENDING, ApprovalEvent.EXPIRE): ApprovalStatus.EXPIRED,
-        (ApprovalStatus.PENDING, ApprovalEvent.SUPERSEDE): ApprovalStatus.SUPERSEDED,
         # An approved call that has not run yet can still be denied, and can expire.
         (ApprovalStatus.APPROVED, ApprovalEvent.DENY): ApprovalStatus.DENIED,
         (ApprovalStatus.APPROVED, ApprovalEvent.USE): ApprovalStatus.USED,
@@ -116,11 +123,11 @@ class Approval:
 
     ``run_id``, ``turn``, ``seq`` and ``call_id`` locate the call in the run that asked.  ``caller`` is the
     caller of that run and ``key`` the client key.  ``arguments`` are the model's arguments as canonical JSON
-    in ASCII.  ``arguments_shown`` are the same as the model wrote them, without the tool's private fields.
+    in ASCII.  ``arguments_shown`` are the same values, all of them, with the tool's private fields masked.
     ``arguments_digest`` is the SHA-256 of ``arguments``.  ``rule`` is the policy setting that requires the
     approval.  ``decided_by`` names a key or a user of the machine.  ``reason`` is the reason for the
     decision.  ``edited`` is canonical JSON that replaces ``arguments``; it is empty if nobody changed them.
-    ``invocation_id`` is the id of the execution, empty until the call runs.
+    ``invocation_id`` is the id of the execution, empty until the call runs, and ``outcome`` is its status.
     """
 
     id: str
@@ -146,6 +153,7 @@ class Approval:
     reason: str = field(default="", repr=False)
     edited: str = field(default="", repr=False)
     invocation_id: str = ""
+    outcome: InvocationStatus | Literal[""] = ""
 
     def at(self, now: float) -> "Approval":
         """Return the approval as it is at the time ``now``.
@@ -155,6 +163,11 @@ class Approval:
         if now >= self.expires_at and (self.status, ApprovalEvent.EXPIRE) in TRANSITIONS:
             return replace(self, status=ApprovalStatus.EXPIRED)
         return self
+
+    @property
+    def fits_text(self) -> bool:
+        """Whether a text or a list shows all arguments of the call."""
+        return len(self.arguments) <= MOST_IN_TEXT
 
     @property
     def effective_arguments(self) -> str:

@@ -14,6 +14,7 @@ from proxy.values import value_class
 
 __all__ = [
     "RESULTS_KEPT_S",
+    "SOURCES_SEPARATOR",
     "ClientKey",
     "HiddenTurns",
     "InvocationLog",
@@ -34,11 +35,15 @@ __all__ = [
     "ToolEffect",
     "ToolInvocationRecord",
     "TurnRecord",
+    "join_sources",
     "operation_id",
 ]
 
 RunStatus = Literal["running", "completed", "suspended", "failed", "cancelled", "interrupted"]
 InvocationStatus = Literal["started", "success", "error", "cancelled", "interrupted"]
+
+SOURCES_SEPARATOR: Final = ", "
+"""Separates the names in a text of :func:`join_sources`."""
 
 RESULTS_KEPT_S: Final = 3600.0
 """Seconds for which a result that was too large to be shown can be read in pages."""
@@ -411,3 +416,15 @@ class KeySet:
     keys: tuple[ClientKey, ...]
     hash_keys: Mapping[str, bytes]
     ever_made: bool
+
+
+def join_sources(*marks: str) -> str:
+    """Return the sources of untrusted text of all ``marks``, as one text.
+
+    It is empty (none), one source, or two sources: with two nothing depends on a third one.  A source is the
+    id of a tool, or ``mcp__SERVER__*`` for all tools of an MCP server.  A text that is only the source of a
+    server says that nothing else was read.  Rows of older versions have the id of the first tool, also if
+    several were read; so they are never equal to the source of a server.
+    """
+    named = dict.fromkeys(one for mark in marks if mark for one in mark.split(SOURCES_SEPARATOR))
+    return SOURCES_SEPARATOR.join(list(named)[:2])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.approval_records import Approval
-from proxy.events import ToolCall, ToolResult
+from proxy.events import FinishReason, ToolCall, ToolResult
 from proxy.records import RunStatus
 from proxy.relay.base import RunSettings
 from proxy.tools.running.ledger import RunLedger
@@ -123,8 +123,8 @@ class RunEnd:
     """The outcome of a run.
 
     ``text`` is what the model wrote in its last turn, complete or not; ``finish_reason`` is the upstream's.
-    ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` is a tool whose
-    untrusted result the model has read, empty for none.  ``last`` says that the last turn had no tools,
+    ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` has the
+    sources of the untrusted results that the model has read.  ``last`` says that the last turn had no tools,
     because no other turn was left.  ``used`` is what the run has used of its budgets.  ``asked`` are the
     approvals that its last turn waits for.
     """
@@ -132,7 +132,7 @@ class RunEnd:
     status: RunStatus
     error_code: str | None
     text: str
-    finish_reason: str | None
+    finish_reason: FinishReason | None
     spent: str
     untrusted: str
     last: bool

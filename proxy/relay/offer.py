@@ -295,7 +295,7 @@ class Offers:
 def guard(
     offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: str, *, asks: bool = False
 ) -> Offer:
-    """Return the offer for a request that begins after the model has read the untrusted result of
+    """Return the offer for a request that begins after the model has read untrusted results of the sources
     ``untrusted``.
 
     See :func:`guarded_names`.
@@ -324,7 +324,7 @@ def guarded_names(
 ) -> dict[str, str]:
     """Return the names of an offer whose tools need an approval after an untrusted result, with the rule.
 
-    ``untrusted`` is the tool that gave the result, empty for none.  Names that a client declared, but that
+    ``untrusted`` are the sources of the results, empty for none.  Names that a client declared, but that
     mean a server tool, are included.  ``find`` returns the tool of an id.  A tool of a guarded name can no
     longer run, even if a model is shown it, because the runner itself asks the policy.  No name is guarded
     if somebody can be asked about its calls (``asks``).

@@ -14,6 +14,7 @@ from proxy.approval_records import Approval
 from proxy.errors import RequestError
 from proxy.events import ToolResult
 from proxy.in_thread import LARGE_BYTES, in_thread
+from proxy.records import join_sources
 from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
@@ -261,8 +262,8 @@ class Planner:
         )
         if restored.ran or restored.asked or planning.ran or planning.asked:
             restored = planning.with_earlier(restored)
-        if read_before and not restored.untrusted:
-            restored = replace(restored, untrusted=read_before)
+        if read_before:
+            restored = replace(restored, untrusted=join_sources(restored.untrusted, read_before))
         if (restored.upstream or restored.bound) and not planning.pinned:
             planning.pinned = True
             home = planning.candidates.pin(route, restored.upstream, bound=restored.bound)
@@ -312,7 +313,7 @@ class Planner:
         """Replace references to items of the proxy's responses by the items, if the upstream cannot know
         them.
 
-        Also return a tool whose untrusted result the model had read by then, empty for none.  Raise
+        Also return the sources whose untrusted results the model had read by then, empty for none.  Raise
         :class:`~proxy.errors.RequestError` for an item that the proxy does not know.
         """
         wire, is_own = ask.wire, not route.wire and route.served.text_calls is None
@@ -409,8 +410,9 @@ class Planner:
             policy, selection = with_required_approvals(policy, selection, offer.asked)
         ledger = self._ledger(planning, draft)
         untrusted = restored.untrusted
-        if not untrusted and selection.guards:
-            untrusted = await self._untrusted_upstream(draft.request, restored, planning.ask.identity.caller)
+        if selection.guards:
+            kept = await self._untrusted_upstream(draft.request, restored, planning.ask.identity.caller)
+            untrusted = join_sources(untrusted, kept)
         if untrusted:
             ledger.mark_untrusted(untrusted)
             offer = guard(offer, selection.offered, policy, untrusted, asks=selection.asks)
@@ -433,7 +435,7 @@ class Planner:
         return planning.ledger
 
     async def _untrusted_upstream(self, request: ClientRequest, restored: Restored, caller: str) -> str:
-        """Return the tool whose untrusted result is in the part of a conversation that only the upstream
+        """Return the sources of the untrusted results in the part of a conversation that only the upstream
         has."""
         # The proxy's own responses record what was read in them.
         continued = () if restored.bound else (request.continues,)

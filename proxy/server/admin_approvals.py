@@ -15,9 +15,11 @@ from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import Decider
 from proxy.server.auth.key_ring import Key
+from proxy.server.callers import player_name
 from proxy.server.grant_terms import read_terms
 from proxy.server.serving.body import read_body
 from proxy.server.serving.request import EdgeRequest
+from proxy.tools.contract.redaction import bounded
 
 __all__ = [
     "AdminApprovals",
@@ -33,11 +35,13 @@ _BODY_S: Final = 10.0
 _KNOWN: Final = ("approve", "reason", "arguments", "grant")
 
 
-def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, Any]:
+def approval_to_json(approval: Approval, *, exact: bool = False, in_list: bool = False) -> dict[str, Any]:
     """Return an approval as plain JSON values; times are seconds since the epoch (UTC).
 
-    ``whole`` adds the exact arguments that run, with the tool's private fields.
+    The arguments are all of the model's, with the tool's private fields masked.  ``exact`` gives those that
+    run, with the private fields.  ``in_list`` cuts very long ones, and says so.
     """
+    is_cut = in_list and not approval.fits_text
     shown: dict[str, Any] = {
         "id": approval.id,
         "object": "approval",
@@ -45,7 +49,8 @@ def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, An
         "meaning": meaning_of(approval),
         "tool": approval.tool,
         "effect": approval.effect,
-        "arguments": approval.arguments_shown,
+        "arguments": bounded(approval.arguments_shown) if is_cut else approval.arguments_shown,
+        "arguments_cut": is_cut,
         "why": approval.rule,
         "caller": approval.caller,
         "run_id": approval.run_id,
@@ -60,8 +65,8 @@ def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, An
         "edited": bool(approval.edited),
         "invocation_id": approval.invocation_id or None,
     }
-    if whole:
-        shown["arguments"] = orjson.loads(approval.effective_arguments)
+    if exact:
+        shown["arguments"] = json.loads(approval.effective_arguments)
     return shown
 
 
@@ -168,7 +173,7 @@ class AdminApprovals:
             tools=tuple(decider.tools),
         )
         found = await self.decisions.list(wanted)
-        return [approval_to_json(one) for one in found[:limit]], len(found) > limit
+        return [approval_to_json(one, in_list=True) for one in found[:limit]], len(found) > limit
 
     async def get_approval(self, approval_id: str, decider: Decider, *, content: bool) -> dict[str, Any]:
         """Return one approval; ``content`` adds the exact arguments that run, and this is logged.
@@ -179,7 +184,7 @@ class AdminApprovals:
         if content:
             # Logged before the arguments go out, so that nobody reads them without an entry in the log.
             log_read(approval, decider)
-        return approval_to_json(approval, whole=content)
+        return approval_to_json(approval, exact=content)
 
     async def list_grants(
         self, query: Mapping[str, str], decider: Decider, *, limit: int, active: bool
@@ -224,8 +229,8 @@ class AdminApprovals:
 
 def decider_of(key: Key) -> Decider:
     """Return the decider for an administrator's or approver's key."""
-    name = key.caller.name
-    return Decider(f"key {name}", key=name, tools=("*",) if key.admin else key.approves)
+    name, tools = key.caller.name, ("*",) if key.admin else key.approves
+    return Decider(f"key {name}", key=name, tools=tools, player=player_name(key.name))
 
 
 def log_read(approval: Approval, decider: Decider) -> None:

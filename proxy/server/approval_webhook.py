@@ -21,6 +21,7 @@ import orjson
 import structlog
 
 from proxy.approval_records import Approval
+from proxy.plain_text import ascii_json
 from proxy.tools.access.egress import AddressForbidden, EgressPool
 from proxy.tools.contract.capabilities import HttpFailure
 
@@ -33,7 +34,6 @@ _TRIES: Final = 8
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
 _ENCODED: Final = "whsec_"
-_MOST_ARGUMENTS: Final = 64 * 1024
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
@@ -135,8 +135,10 @@ class ApprovalWebhook:
             "url": self._page or None,
         }
         if self._arguments:
-            shown = orjson.dumps(approval.arguments_shown)
-            data["arguments"] = orjson.Fragment(shown) if len(shown) <= _MOST_ARGUMENTS else None
+            # Whole or not at all: who reads them must not take a part for all.
+            shown = ascii_json(approval.arguments_shown, compact=True)
+            data["arguments"] = orjson.Fragment(shown) if approval.fits_text else None
+            data["arguments_cut"] = not approval.fits_text
         return orjson.dumps({"type": "approval.requested", "timestamp": asked_at.isoformat(), "data": data})
 
     async def _run(self) -> None:

@@ -8,7 +8,10 @@ from proxy.server.limits.rules import KeyLimits
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.wires.client_port import Trace
 
-__all__ = ["Caller", "CallerBound", "Rights", "end_user_name"]
+__all__ = ["PLAYGROUND", "Caller", "CallerBound", "Rights", "end_user_name", "player_name"]
+
+PLAYGROUND: Final = "ui"
+"""The playground's caller in the record; the name of its user follows after a slash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +87,8 @@ class Caller:
 def end_user_name(user: str) -> str:
     """Return the name of an end user in the record, after the key and a slash: 24 hexadecimal digits."""
     return hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def player_name(user: str) -> str:
+    """Return the name in the record of the caller that a user of the web UI is in the playground."""
+    return f"{PLAYGROUND}/{end_user_name(user)}"

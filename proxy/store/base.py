@@ -247,9 +247,9 @@ class ThreadLog(Protocol):
         untrusted: str,
         settled: Callable[[bool], None] | None = None,
     ) -> None:
-        """Record threads of a caller; ``untrusted`` names the tool whose untrusted result they contain.
+        """Record threads of a caller; ``untrusted`` has the sources of the untrusted results in them.
 
-        It is empty if there is none. The write is queued. A thread that is marked as untrusted stays so.
+        It is empty if there are none. The write is queued. A thread keeps the sources that it had.
         ``settled`` is called once with whether the rows were committed, possibly before this method returns.
         """
         ...
@@ -257,7 +257,7 @@ class ThreadLog(Protocol):
     async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
         """Return what is recorded about these threads of the caller, by id; unknown threads are left out.
 
-        The value is the tool whose untrusted result the thread contains, or empty. Raises
+        The value has the sources of the thread's untrusted results, or is empty. Raises
         :class:`~proxy.errors.StoreError`.
         """
         ...

@@ -40,7 +40,7 @@ def read_result_tool(paged_results: PagedResults) -> Callable[..., Any]:
         if page is None:
             raise ToolFailure("there is no such result, or it is no longer kept; call its tool again")
         if page.untrusted:
-            call.signals.untrusted = True
+            call.signals.untrusted, call.signals.sources = True, page.untrusted
         if page.end >= page.total:
             return f"{page.text}\n[toolrelay: this is the end, {page.total} characters in all]"
         return f"{page.text}\n[toolrelay: read on at offset {page.end} of {page.total}]"

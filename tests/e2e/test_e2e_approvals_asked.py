@@ -227,6 +227,44 @@ async def test_only_administrators_decide_where_it_is_set(tmp_path: Path) -> Non
         assert (answer.status, answer.json["error"]["code"]) == (403, "approval_not_allowed")
 
 
+@pytest.mark.parametrize(
+    ("approvals", "code", "ran"),
+    [
+        ({"edit": True}, None, "oat milk"),
+        ({}, "arguments", ""),
+        ({"edit": True, "admin_only": [BUY]}, "approval_not_allowed", ""),
+    ],
+    ids=["caller", "off", "admins"],
+)
+async def test_who_may_decide_may_change_the_arguments(
+    approvals: Any, code: str | None, ran: str, tmp_path: Path
+) -> None:
+    """With ``approvals.edit`` who may decide may change the arguments; nobody else."""
+    WATCH.reset()
+    async with (
+        RawUpstream(*turns_of("chat", stream=False)) as upstream,
+        running(config_of(upstream.url, tmp_path, approvals=approvals)) as proxy,
+    ):
+        body: Any = {"model": "m", "messages": [{"role": "user", "content": "Buy."}], "tools": [DECLARED]}
+        await proxy.ask(body)
+        row = await row_of(proxy)
+        asked = {"approval_id": row.id, "tool": BUY, "arguments": {"what": "milk"}}
+        function = {"name": APPROVE, "arguments": json.dumps(asked)}
+        call = {"id": f"call_{row.id}", "type": "function", "function": function}
+        said = json.dumps({"approve": True, "arguments": {"what": "oat milk"}})
+        body["messages"] += [
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": said},
+        ]
+        answer = await proxy.ask(body)
+        if code is None:
+            assert answer.status == 200
+            assert ran.encode() in upstream.requests[-1].body
+        else:
+            assert code in (answer.json["error"]["code"], answer.json["error"]["param"])
+            assert WATCH.started == []
+
+
 async def respond(client: AsyncOpenAI, stream: bool, **asked: Any) -> Any:
     asked = {"model": "m", "tools": [SHOP], **asked}
     if not stream:

@@ -81,7 +81,9 @@ async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> N
             await killed(proxy)
         status, out, _ = await told(tmp_path, "approve", approval_id)
         assert status == 0
-        assert out.startswith(f"{approval_id} ({ACT}): User ")
+        call, said = out.splitlines()
+        assert call == f"{approval_id}: {ACT} with {{}}"
+        assert said.startswith(f"{approval_id} ({ACT}): User ")
         assert " approved this call; it runs once, when its client sends the next request before " in out
         conversation.append({"role": "user", "content": "Go on."})
         async with serving(tmp_path, env=ENV) as proxy, client_of(proxy) as client:
@@ -101,6 +103,7 @@ async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> N
         status, _, err = await told(tmp_path, "deny", approval_id)
         assert status == 1
         assert "can no longer be denied. User " in err
+        assert "it was interrupted while it ran: nobody knows whether it took effect." in err
 
 
 async def test_the_commands_give_list_and_revoke_grants(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ async def test_the_commands_give_list_and_revoke_grants(tmp_path: Path) -> None:
                 assert status != 0
                 assert words in err
             status, out, _ = await told(tmp_path, "approve", id_, "--for", "1h")
-            assert (status, out.splitlines()[1]) == (0, f"Later calls of {ACT} by open run without asking.")
+            assert (status, out.splitlines()[2]) == (0, f"Later calls of {ACT} by open run without asking.")
             conversation.append({"role": "user", "content": "Go on."})
             assert await say(client, "chat", conversation, stream=False) == "Done."
             again: list[Any] = [{"role": "user", "content": "Act again."}]

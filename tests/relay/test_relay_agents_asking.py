@@ -165,7 +165,7 @@ async def test_a_client_is_asked_in_text(watch: Watch, tmp_path: Path, stream: b
     async with served(models, tmp_path) as (proxy,):
         client = Chat(proxy, stream=stream)
         notice = await client.text()
-        assert f'{BUY} with {{"what":"milk"}}' in notice
+        assert f'{BUY} with `{{"what":"milk"}}`' in notice
         assert "for the agent researcher" in notice
         assert watch.started == []
         (approval,) = await approvals_of(proxy)

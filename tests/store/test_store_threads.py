@@ -4,6 +4,7 @@ from typing import Any
 
 from store_records import T0
 
+from proxy.records import join_sources
 from proxy.store.base import Store
 
 
@@ -17,10 +18,16 @@ async def test_threads_are_known_by_their_caller(store: Any) -> None:
 
 
 async def test_what_was_read_stays_read(store: Any) -> None:
-    """A thread keeps the first tool that brought untrusted content, whatever is put later."""
-    for untrusted in ("", "web__fetch_page", "", "other__tool"):
+    """A thread keeps the sources of untrusted content, joined as in a run, whatever is put later."""
+    put: list[str] = []
+    for untrusted in ("", "mcp__a__*", "", "mcp__a__*", "web__fetch_page", "mcp__a__*", "b, c", ""):
+        put.append(untrusted)
         store.put_threads(["conv_1"], "ann", untrusted)
-    assert await store.find_threads(["conv_1"], "ann") == {"conv_1": "web__fetch_page"}
+        assert await store.find_threads(["conv_1"], "ann") == {"conv_1": join_sources(*put)}
+    store.put_threads(["conv_2"], "ann", "mcp__a__*")
+    store.put_threads(["conv_2"], "ann", "b, c")
+    found = await store.find_threads(["conv_2"], "ann")
+    assert found["conv_2"] not in ("", "mcp__a__*")
 
 
 async def test_odd_ids_stay_unknown_or_are_kept(store: Any) -> None:

@@ -12,7 +12,7 @@ from proxy.commands.common import console, say, say_error, table, text
 from proxy.errors import RequestError
 from proxy.plain_text import plain_text
 from proxy.relay.approvals.decisions import Decisions, Verdict
-from proxy.relay.approvals.notice import meaning_of
+from proxy.relay.approvals.notice import arguments_text, meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider
 from proxy.server.admin_approvals import approval_to_json, log_read
 from proxy.server.api.json_output import to_line
@@ -23,6 +23,7 @@ from proxy.server.open_record import open_record
 __all__ = ["decide", "list_approvals", "moment", "open_decisions", "show", "user", "watch"]
 
 _EVERY_S: Final = 1.0
+_MOST_LISTED: Final = 1000
 
 
 @contextlib.asynccontextmanager
@@ -58,7 +59,7 @@ async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: 
         found = await decisions.list(ApprovalFilter(limit=limit, waiting=waiting))
     if as_json:
         for approval in found:
-            say(to_line(approval_to_json(approval)))
+            say(to_line(approval_to_json(approval, in_list=True)))
         return
     if not found:
         say("No calls wait for approval." if waiting else "There are no approvals.")
@@ -69,7 +70,7 @@ async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: 
             text(approval.id),
             text(approval.status),
             text(approval.tool),
-            text(to_line(approval.arguments_shown)),
+            text(_in_list(approval)),
             text(approval.caller),
             text(moment(approval.expires_at)),
         )
@@ -85,7 +86,7 @@ async def show(config: Config, approval_id: str) -> bool:
             say_error(error.message)
             return False
     log_read(approval, user())
-    say(to_line(approval_to_json(approval, whole=True)))
+    say(to_line(approval_to_json(approval, exact=True)))
     return True
 
 
@@ -109,6 +110,9 @@ async def decide(
     async with open_decisions(config) as decisions:
         for approval_id in ids:
             try:
+                if approve:
+                    found = await decisions.find(approval_id, user())
+                    say(f"{found.id}: {plain_text(found.tool)} with {arguments_text(found)}")
                 approval = await decisions.decide(
                     approval_id, Verdict(approve, reason, grant=terms), user(), "command"
                 )
@@ -116,10 +120,11 @@ async def decide(
                 say_error(error.message)
                 done = False
             else:
-                say(f"{approval.id} ({approval.tool}): {plain_text(meaning_of(approval))}")
+                tool, caller = plain_text(approval.tool), plain_text(approval.caller)
+                say(f"{approval.id} ({tool}): {plain_text(meaning_of(approval))}")
                 if terms is not None:
                     where = " in this conversation" if terms.in_conversation else ""
-                    say(f"Later calls of {approval.tool} by {approval.caller}{where} run without asking.")
+                    say(f"Later calls of {tool} by {caller}{where} run without asking.")
     return done
 
 
@@ -136,9 +141,17 @@ async def watch(config: Config) -> None:
 
 
 def _line(approval: Approval) -> str:
-    arguments = plain_text(to_line(approval.arguments_shown))
     until = moment(approval.expires_at)
-    return f"{approval.id} {approval.tool} {arguments} (for {plain_text(approval.caller)}, until {until})"
+    tool, caller = plain_text(approval.tool), plain_text(approval.caller)
+    return f"{approval.id} {tool} {_in_list(approval)} (for {caller}, until {until})"
+
+
+def _in_list(approval: Approval) -> str:
+    """Return the arguments for one line of many; a mark says where to read the rest of long ones."""
+    said = arguments_text(approval)
+    if len(said) <= _MOST_LISTED:
+        return said
+    return f"{said[:_MOST_LISTED]}… ({len(said):,} characters: toolrelay approvals show {approval.id})"
 
 
 def moment(seconds: float) -> str:

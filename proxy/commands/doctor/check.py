@@ -10,6 +10,7 @@ from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
 from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
 from proxy.commands.doctor.sealing import seal_lines
+from proxy.commands.doctor.withholding import how_withheld, trusted_lines, untrusted_lines
 from proxy.commands.keys.keys import (
     authentication_lines,
     bound_lines,
@@ -20,7 +21,7 @@ from proxy.commands.keys.keys import (
 )
 from proxy.commands.mcp.listing import mcp_faults
 from proxy.commands.mcp.looking import pins_of_record
-from proxy.commands.mcp.warnings import many_lines, unallowed_lines
+from proxy.commands.mcp.warnings import many_lines, plain_secret_lines, unallowed_lines
 from proxy.errors import ConfigError, Faults, StoreError
 from proxy.globs import fits
 from proxy.relay.routing.router import Route, Router
@@ -49,7 +50,6 @@ __all__ = [
     "order_lines",
     "token_lines",
     "tool_table",
-    "untrusted_lines",
     "withheld_lines",
     "without_record",
 ]
@@ -68,6 +68,7 @@ class CheckedServices(Protocol):
     def policy(self) -> Policy: ...
     @property
     def upstreams(self) -> Mapping[str, Upstream]: ...
+    def idle_bounds(self) -> list[str]: ...
 
 
 async def check_composed(config: Config, *, probing: bool, known: Sequence[ConfigError] = ()) -> int:
@@ -212,9 +213,12 @@ async def check(
         *bound_lines(services.catalog, services.policy),
         *agent_lines(config, services),
         *upstream_lines(config, services),
-        *untrusted_lines(config, services),
+        *trusted_lines(config),
+        *untrusted_lines(config, services.catalog, services.policy),
         *withheld_lines(config, services),
         *unallowed_lines(config, services.catalog),
+        *plain_secret_lines(config),
+        *services.idle_bounds(),
         *many_lines(services.catalog, services.policy),
         *_served_lines(config),
     ):
@@ -335,22 +339,6 @@ def agent_lines(config: Config, services: CheckedServices) -> list[str]:
     return lines
 
 
-def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
-    """Return which tools are withheld after untrusted text was read; nothing if no tool returns such text."""
-    policy = services.policy
-    allowed = [spec for spec in services.catalog.tools() if policy.decide(spec).allowed]
-    sources = [spec.name for spec in allowed if spec.untrusted_output]
-    if not sources or not config.tools.enabled:
-        return []
-    withheld = [spec.name for spec in allowed if not policy.decide(spec, untrusted=sources[0]).allowed]
-    if not withheld:
-        return []
-    return [
-        f"after a run has read a result of {' or '.join(sources)}: {_how(config)}: {', '.join(withheld)} "
-        "(policy.after_untrusted)"
-    ]
-
-
 def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
     """Return, for each tool that is not offered, the line that would allow it, or the rule against it."""
     if not config.tools.enabled:
@@ -363,14 +351,8 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
         elif decision.outcome == "denied":
             lines.append(f"not offered: {spec.name}: to allow it, set {allow_line(config, spec.name)}")
         elif not decision.allowed:
-            lines.append(f"{_how(config)}: {spec.name}: {decision.rule}")
+            lines.append(f"{how_withheld(config)}: {spec.name}: {decision.rule}")
     return lines + _idle_patterns(config, services) + _idle_aliases(config, services)
-
-
-def _how(config: Config) -> str:
-    """Return what happens to tools that need approval."""
-    asks = config.approvals.enabled and config.store.content != "none"
-    return "asks first" if asks else "not offered"
 
 
 def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:

@@ -17,6 +17,7 @@ from proxy.plain_text import counted, plain_text
 from proxy.server.api.json_output import to_line
 from proxy.server.config.load import Config
 from proxy.tools.access.policy import Policy
+from proxy.tools.mcp.definitions import UnusableDefinition
 from proxy.tools.mcp.provider import spec_of
 
 __all__ = ["list_servers", "mcp_faults", "test_server"]
@@ -43,7 +44,7 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
                 say(f"  {tool.id}: {_what_of(config, look, tool)}")
             for one in look.listing.status.left_out:
                 say(f"  {look.server.name}: cannot use {one.name}: {one.reason}")
-        for line in (*warnings_of(looks, _offered(config, looks)), *_lacking(looks)):
+        for line in (*warnings_of(looks, _offered(config, looks)), *_lacking(looks), *_skipped(looks)):
             say(f"  {line}")
     return _say_unreachable(looks)
 
@@ -55,13 +56,14 @@ async def test_server(config: Config, name: str) -> bool:
     say(f"{name}: {plain_text(look.server.shown, MAX_LINE)}")
     if look.is_ready:
         server, version = status.server_info
-        says = f", calls itself {server or '?'} {version}".rstrip()
-        say(f"connected, protocol {status.version}{says}, {counted(len(look.listing.definitions), 'tool')}")
+        says = f"protocol {status.version}, calls itself {server or '?'} {version}".rstrip()
+        tools = counted(len(look.listing.definitions), "tool")
+        say(f"connected, {plain_text(says, MAX_LINE)}, {tools}")
         for tool in look.tools:
             say(f"  {tool.id}: {_what_of(config, look, tool)}")
         for one in status.left_out:
             say(f"  cannot use {one.name}: {one.reason}")
-        for line in (*warnings_of([look], _offered(config, [look])), *_lacking([look])):
+        for line in (*warnings_of([look], _offered(config, [look])), *_lacking([look]), *_skipped([look])):
             say(f"  {line}")
     if look.listing.stderr:
         say("the last lines that the server wrote to standard error:")
@@ -85,13 +87,12 @@ def _details(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
     lines = []
     for look in looks:
         lines += [
-            f"{look.server.name}: cannot use {plain_text(one.name, MAX_LINE)}: {one.reason}"
-            for one in look.listing.status.left_out
+            f"{look.server.name}: cannot use {one.name}: {one.reason}" for one in look.listing.status.left_out
         ]
         for tool in look.tools:
             if tool.state not in ("pinned", "new"):
                 lines.append(f"{tool.id}: {_what_of(config, look, tool)}")
-    return [*lines, *warnings_of(looks, _offered(config, looks)), *_lacking(looks)]
+    return [*lines, *warnings_of(looks, _offered(config, looks)), *_lacking(looks), *_skipped(looks)]
 
 
 def _offered(config: Config, looks: Sequence[InspectedServer]) -> Counter[str]:
@@ -107,6 +108,16 @@ def _lacking(looks: Sequence[InspectedServer]) -> list[str]:
         f"{look.server.name}: {plain_text(look.listing.status.reason, MAX_LINE)}"
         for look in looks
         if look.is_ready and look.listing.status.reason
+    ]
+
+
+def _skipped(looks: Sequence[InspectedServer]) -> list[str]:
+    """Return lines about servers that write to their standard output what belongs to standard error."""
+    return [
+        f"{look.server.name}: skipped a line of its standard output, which is for messages only; "
+        f"a log belongs to standard error: {look.listing.status.skipped}"
+        for look in looks
+        if look.listing.status.skipped
     ]
 
 
@@ -127,7 +138,16 @@ def _say_unreachable(looks: Sequence[InspectedServer]) -> bool:
 
 def _servers(looks: Sequence[InspectedServer]) -> Any:
     made = table(
-        "server", "state", "protocol", "calls itself", "list", "allowed", "new", "changed", "reached by"
+        "server",
+        "state",
+        "protocol",
+        "calls itself",
+        "list",
+        "allowed",
+        "new",
+        "changed",
+        "results",
+        "reached by",
     )
     for look in looks:
         counts = Counter(tool.state for tool in look.tools)
@@ -140,9 +160,15 @@ def _servers(looks: Sequence[InspectedServer]) -> Any:
             text(counts["pinned"]),
             text(counts["new"]),
             text(counts["changed"] + counts["moved"] + counts["gone"]),
+            text(_results_of(look)),
             text(look.server.shown),
         )
     return made
+
+
+def _results_of(look: InspectedServer) -> str:
+    """Return whether the results of a server are trusted, as in the setting."""
+    return "trusted" if look.server.trusted_results else "untrusted"
 
 
 def _what_of(config: Config, look: InspectedServer, tool: InspectedTool) -> str:
@@ -151,7 +177,11 @@ def _what_of(config: Config, look: InspectedServer, tool: InspectedTool) -> str:
         return f"{_STATES[tool.state]}; to allow it: toolrelay tools allow {tool.id}"
     if not look.server.may_have(tool.name):
         return f"off: mcp.servers.{look.server.name}.tools does not name it"
-    decision = Policy(allow=config.policy.allow).decide(spec_of(tool.pin, look.server))
+    try:
+        spec = spec_of(tool.pin, look.server)
+    except UnusableDefinition as fault:
+        return f"off: it was allowed, but {plain_text(str(fault), MAX_LINE)}"
+    decision = Policy(allow=config.policy.allow).decide(spec)
     return _OFFERED if decision.allowed else f"allowed, but not offered: {decision.rule}"
 
 
@@ -162,6 +192,7 @@ def _written(config: Config, look: InspectedServer) -> dict[str, Any]:
         "state": status.state,
         "reason": status.reason,
         "protocol": status.version,
+        "results": _results_of(look),
         "tools": [
             {"id": one.id, "state": one.state, "says": _what_of(config, look, one)} for one in look.tools
         ],

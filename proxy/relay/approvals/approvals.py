@@ -10,6 +10,7 @@ continues: its tool is called again, at a place of its own, so that this happens
 """
 
 import asyncio
+import json
 import sys
 import time
 import uuid
@@ -34,7 +35,7 @@ from proxy.chance import replayable
 from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
 from proxy.events import ToolCall, ToolResult
 from proxy.grant_records import Grant
-from proxy.records import Meter
+from proxy.records import Meter, join_sources
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import OnApproval, ignore_event
 from proxy.relay.approvals.notice import notice, verdict_of
@@ -226,7 +227,7 @@ class Approvals(Decisions):
             spec_digest=planned.spec.digest,
             arguments_digest=digest_of(planned.arguments),
             arguments=planned.arguments.decode("ascii"),
-            arguments_shown=planned.arguments_redacted,
+            arguments_shown=planned.arguments_masked,
             rule=planned.decision.partition(": ")[2],
             created_at=now,
             expires_at=now + self.rules.expires_s,
@@ -241,7 +242,7 @@ class Approvals(Decisions):
         """Return the canonical arguments that replace the model's; empty for none."""
         if verdict.arguments is None or not self.rules.edit:
             return super()._edited(approval, verdict)
-        checked = self._runner.checks.check_arguments(approval.tool, orjson.dumps(verdict.arguments).decode())
+        checked = self._runner.checks.check_arguments(approval.tool, json.dumps(verdict.arguments))
         if isinstance(checked, Refusal):
             raise RequestError(
                 400,
@@ -392,7 +393,7 @@ class Approvals(Decisions):
         )
         with resuming.within(place) if is_agent(place.call.name) else nullcontext():
             result = await self._runner.run(place.call, context, policy=resuming.policy, approved=approved)
-        settled.untrusted = settled.untrusted or ledger.untrusted_before(sys.maxsize)
+        settled.untrusted = join_sources(settled.untrusted, ledger.untrusted_before(sys.maxsize))
         return result
 
     async def _used(self, approval: Approval, result: ToolResult) -> None:

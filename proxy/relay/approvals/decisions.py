@@ -8,6 +8,7 @@ from typing import Any, Final
 import structlog
 
 from proxy.approval_records import (
+    MOST_IN_TEXT,
     MOST_REASON,
     Approval,
     ApprovalEvent,
@@ -19,12 +20,16 @@ from proxy.approval_records import (
 )
 from proxy.errors import RequestError
 from proxy.grant_records import MOST_GRANTS, Grant
+from proxy.http.own_headers import APPROVE
 from proxy.relay.approvals.grants import Grants, GrantTerms, OnApproval, ignore_event
 from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider, unknown_approval
 from proxy.values import value_class
 
 __all__ = ["Decisions", "Verdict"]
+
+_APPROVED: Final = (ApprovalStatus.APPROVED, ApprovalStatus.USED, ApprovalStatus.SUPERSEDED)
+"""The states after an approval.  A superseded call was approved, and could then not run."""
 
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
@@ -93,12 +98,15 @@ class Decisions:
     async def decide(self, approval_id: str, verdict: Verdict, decider: Decider, via: DecidedVia) -> Approval:
         """Record a decision; the same decision again changes nothing.
 
-        Raise :class:`~proxy.errors.RequestError`: 404 if there is no such approval, 403 if ``decider`` may
-        not decide about it, and 400 if the new arguments cannot run or the grant cannot be given.  It is 409
-        if another decision was recorded before, the approval has expired, or its caller has too many grants.
+        Raise :class:`~proxy.errors.RequestError`: 404 if there is no such approval; 403 if ``decider`` may
+        not decide about it, or not ``via`` a text that did not show its arguments; 400 if the new arguments
+        cannot run or the grant cannot be given; 409 if another decision was recorded before, the approval has
+        expired, or its caller has too many grants.
         """
         approval = await self.find(approval_id, decider)
         decider.check(approval, self.rules)
+        if verdict.approve and via == "header" and not approval.fits_text:
+            raise _not_shown(approval)
         event = ApprovalEvent.APPROVE if verdict.approve else ApprovalEvent.DENY
         edited = self._edited(approval, verdict) if verdict.approve else ""
         now = self._now()
@@ -120,9 +128,7 @@ class Decisions:
             if decided.decided_at == now and decided.decided_by == decider.name:
                 self._tell("approval_decided", decided)
             approval = decided
-        wanted = (
-            (ApprovalStatus.APPROVED, ApprovalStatus.USED) if verdict.approve else (ApprovalStatus.DENIED,)
-        )
+        wanted = _APPROVED if verdict.approve else (ApprovalStatus.DENIED,)
         if approval.status not in wanted or (edited and approval.edited != edited):
             wish = "denied"
             if verdict.approve:
@@ -161,6 +167,17 @@ class Decisions:
             facts["waited_ms"] = round(waited * 1000)
         _LOG.info(kind, **facts)
         self._told(kind, facts | {"approval": approval})
+
+
+def _not_shown(approval: Approval) -> RequestError:
+    return RequestError(
+        403,
+        f"{approval.id} cannot be approved by the header {APPROVE}: its arguments have "
+        f"{len(approval.arguments):,} characters, and the text about it shows at most {MOST_IN_TEXT:,}. Read "
+        f"all of them, and decide, with `toolrelay approvals show {approval.id}`, with GET and POST "
+        f"/admin/approvals/{approval.id}, or on the page Approvals of the web UI.",
+        code="approval_not_allowed",
+    )
 
 
 def _too_many_grants(approval: Approval) -> RequestError:

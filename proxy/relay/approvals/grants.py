@@ -7,6 +7,7 @@ the turn that asked.  The restored hidden turns show what a request continues.  
 got finds the turn that asked, and digests of the earlier messages find all later turns.
 """
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,6 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
-import orjson
 import structlog
 
 from proxy.approval_records import Approval
@@ -93,7 +93,7 @@ class Grants:
                 f"A grant lasts at most {longest:g} seconds on this server (approvals.max_grant_s).",
                 "grant.for",
             )
-        _check_limits(approval, orjson.loads(arguments), terms.limits)
+        _check_limits(approval, json.loads(arguments), terms.limits)
         now = self._now()
         return Grant(
             id=f"grant_{uuid.uuid4().hex}",

@@ -1,19 +1,27 @@
 """The texts about approvals that people and models read."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
-
-import orjson
+from typing import Any, Final, Literal
 
 from proxy.approval_records import Approval, ApprovalStatus
 from proxy.chance import replayable
+from proxy.plain_text import ascii_json
+from proxy.records import InvocationStatus
 from proxy.relay.approvals.rules import agent_of
-from proxy.tools.contract.redaction import brief
+from proxy.tools.contract.redaction import MASK, mask_arguments
+from proxy.tools.contract.spec import Redaction
 
-__all__ = ["meaning_of", "notice", "question", "verdict_of"]
+__all__ = ["arguments_text", "meaning_of", "notice", "question", "verdict_of"]
 
-_MOST_SHOWN: Final = 400
+_RAN: Final[Mapping[InvocationStatus | Literal[""], str]] = {
+    "started": "has begun to run; its end is not on record",
+    "interrupted": "was interrupted while it ran: nobody knows whether it took effect",
+    "cancelled": "was cancelled while it ran",
+    "error": "has run and failed",
+}
+"""What became of an approved call, where it is not simply that it has run."""
 
 
 def notice(approvals: Sequence[Approval], *, url: str, by_caller: bool, again: bool = False) -> str:
@@ -23,7 +31,7 @@ def notice(approvals: Sequence[Approval], *, url: str, by_caller: bool, again: b
     ``url`` is the page where people decide; empty if there is none.  ``by_caller`` says whether the caller
     may decide, and ``again`` whether the client has had this notice before.
     """
-    lines = [_line(approval) for approval in approvals]
+    lines = [f"- {_line(approval, url)}" for approval in approvals]
     call, these = ("This call is", "it") if len(approvals) == 1 else ("These calls are", "them")
     still = "still " if again else ""
     ids = " ".join(approval.id for approval in approvals)
@@ -31,8 +39,9 @@ def notice(approvals: Sequence[Approval], *, url: str, by_caller: bool, again: b
     if url:
         ways.insert(0, f"open {url}")
     if by_caller:
-        header = ", ".join(approval.id for approval in approvals)
-        ways.append(f"send the next message with the header `x-toolrelay-approve: {header}`")
+        # A text approves only what it shows.
+        if header := ", ".join(approval.id for approval in approvals if approval.fits_text):
+            ways.append(f"send the next message with the header `x-toolrelay-approve: {header}`")
     else:
         ways.append(f"ask somebody who may approve {these}")
     return (
@@ -48,17 +57,40 @@ def question(approval: Approval) -> dict[str, Any]:
         "approval_id": approval.id,
         "tool": approval.tool,
         "arguments": approval.arguments_shown,
-        "summary": _line(approval).removeprefix("- "),
+        "summary": _line(approval),
         "effect": approval.effect,
         "why": approval.rule,
         "expires_at": _expires_at(approval),
     }
 
 
-def _line(approval: Approval) -> str:
+def arguments_text(approval: Approval) -> str:
+    """Return all of the model's arguments as JSON on one line of ASCII, private fields masked.
+
+    No character in it can hide others, or close a code span of Markdown that holds the text.
+    """
+    return ascii_json(approval.arguments_shown, compact=True).replace("`", "\\u0060")
+
+
+def _line(approval: Approval, url: str = "") -> str:
+    """Return one line about a waiting call: its tool, all its arguments or where to read them, and its id."""
+    show = f"`toolrelay approvals show {approval.id}`"
+    if approval.fits_text:
+        # A code span: a client that renders Markdown would hide some text, such as a comment of HTML.
+        said, more = f"`{arguments_text(approval)}`", ""
+        if _has_private(approval):
+            more = f'. "{MASK}" stands for a value that the tool keeps private; {show} shows it'
+    else:
+        said = f"arguments of {len(approval.arguments):,} characters, too long to be shown or approved here"
+        more = f". Read all of them, and decide, with {show}" + (f" or at {url}" if url else "")
     until, agent = _moment(_expires_at(approval)), agent_of(approval)
     whose = f" for the agent {agent}" if agent else ""
-    return f"- {approval.tool} with {_short(approval)}{whose} ({approval.id}, until {until})"
+    return f"{approval.tool} with {said}{whose} ({approval.id}, until {until}){more}"
+
+
+def _has_private(approval: Approval) -> bool:
+    """Return whether some arguments are masked."""
+    return bool(approval.arguments_shown != mask_arguments(json.loads(approval.arguments), Redaction()))
 
 
 def _moment(seconds: float) -> str:
@@ -68,13 +100,6 @@ def _moment(seconds: float) -> str:
 def _expires_at(approval: Approval) -> float:
     """Return the end of an approval as people are shown it; a replay shows the recorded one."""
     return replayable(f"expires {approval.id}", lambda: approval.expires_at)
-
-
-def _short(approval: Approval) -> str:
-    """Return the arguments as one line of ASCII, so that no character can disguise what they say."""
-    text = orjson.dumps(brief(approval.arguments_shown)).decode()
-    text = text.encode("ascii", "backslashreplace").decode().replace("`", "'")
-    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 1] + "…"
 
 
 def verdict_of(approval: Approval) -> str:
@@ -102,7 +127,7 @@ def meaning_of(approval: Approval) -> str:
         case ApprovalStatus.APPROVED:
             return f"{approved}; it runs once, when its client sends the next request before {end}."
         case ApprovalStatus.USED:
-            return f"{approved}, and it has run."
+            return f"{approved}, and it {_RAN.get(approval.outcome, 'has run')}."
         case ApprovalStatus.DENIED:
             return f"{who} denied this call, so it does not run."
         case ApprovalStatus.EXPIRED if approval.decided_at is None:

@@ -75,13 +75,15 @@ class Decider:
 
     ``name`` is stored in the record.  ``caller`` is its identity as a caller of runs, empty for decisions by
     the admin API or the command line.  ``key`` is its client key.  ``tools`` are patterns of the tools that
-    it is an approver of, ``("*",)`` for an administrator.
+    it is an approver of, ``("*",)`` for an administrator.  ``player`` is its identity as a caller of runs in
+    the playground of the web UI.
     """
 
     name: str
     caller: str = ""
     key: str = ""
     tools: Sequence[str] = ()
+    player: str = ""
 
     def approves(self, tool: str) -> bool:
         """Return whether the decider is an approver of that tool."""
@@ -103,10 +105,10 @@ class Decider:
                 f"calls of {approval.tool}.",
                 code="approval_not_allowed",
             )
-        if self.key and self.key == approval.key:
+        if (self.key and self.key == approval.key) or (self.player and self.player == approval.caller):
             raise RequestError(
                 403,
-                f"Another approver must decide about {approval.id}: your own key asked for it.",
+                f"Another approver must decide about {approval.id}: you started the run that asked for it.",
                 code="approval_not_allowed",
             )
 

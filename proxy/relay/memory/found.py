@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import orjson
 
 from proxy.approval_records import approval_ids_in
-from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
+from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
 from proxy.relay.memory.marks import waiting_of
 from proxy.relay.memory.outcomes import PutBack, PutBackKind, Recall
 from proxy.relay.memory.shown import AMBIGUOUS, asked_in_of, is_shown, marks_of
@@ -77,7 +77,7 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
                 # A loosely found turn may belong to another conversation.
                 asked_in += asked_in_of(kept)
             stranger, home = marks_of(kept)
-            untrusted, upstream = untrusted or stranger, upstream if bound else home
+            untrusted, upstream = join_sources(untrusted, stranger), upstream if bound else home
     asked = tuple(dict.fromkeys(asked_in))
     return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)
 

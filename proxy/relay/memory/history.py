@@ -23,7 +23,7 @@ import structlog
 
 from proxy.errors import StoreError
 from proxy.events import ToolCall
-from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
+from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
 from proxy.relay.memory.found import Found, asked_about, awaited_approvals, payloads_of, put_back
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.loose import PLAIN, evidence_of, find_loosely, loose_keys
@@ -119,7 +119,7 @@ class History:
             found = self._filled(found, said, local)
         restored = put_back(request, editor, found, recall)
         if said is not None and restored:
-            untrusted = restored.untrusted or said.untrusted
+            untrusted = join_sources(restored.untrusted, said.untrusted)
             restored = replace(
                 restored,
                 waiting=tuple(said.waiting),

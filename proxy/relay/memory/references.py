@@ -5,7 +5,7 @@ import asyncio
 import orjson
 
 from proxy.errors import RequestError, StoreError
-from proxy.records import ResponseRecord
+from proxy.records import ResponseRecord, join_sources
 from proxy.relay.body import Body
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import LOOK_UP_S, Store
@@ -30,9 +30,9 @@ class ItemReferences:
         caller: str,
         local: LocalResponses | None = None,
     ) -> tuple[Body, str]:
-        """Return the body with the items that the request refers to, and a tool with an untrusted result.
+        """Return the body with the items that the request refers to, and what the model had read by then.
 
-        The tool is one whose untrusted result the model had read by then, empty for none.  ``local`` are
+        The latter are the sources of untrusted results, empty for none.  ``local`` are
         responses that only the client's connection knows.  A reference stays unchanged if no response of
         this caller has the item.  Raise :class:`~proxy.errors.StoreError` if the record does not answer.
         """
@@ -67,4 +67,4 @@ def item_not_found(item_id: str) -> RequestError:
 
 def _untrusted(records: list[ResponseRecord]) -> str:
     marks = (orjson.loads(record.continuation).get("untrusted") for record in records)
-    return next((str(mark) for mark in marks if mark), "")
+    return join_sources(*(str(mark) for mark in marks if mark))

@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.events import ToolCall
+from proxy.records import join_sources
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.json.splice import join_object
 
@@ -33,10 +34,11 @@ AMBIGUOUS: Final = "several"
 def with_marks(payload: bytes, **marks: str) -> bytes:
     """Add the non-empty notes to the JSON object of a stored turn.
 
-    ``untrusted`` names a tool whose untrusted result the model has read in it, and ``upstream`` the upstream
-    that made it.  ``asked_in`` lists the runs of the conversation that have asked for approvals.  A held turn
-    also has ``seen`` and ``asked``, digests of the text and the calls that the client was shown.  Its
-    ``variant`` distinguishes it from other turns with the same calls.
+    ``untrusted`` has the sources whose untrusted results the model has read in it
+    (:func:`proxy.records.join_sources`), and ``upstream`` the upstream that made it. ``asked_in`` lists the
+    runs of the conversation that have asked for approvals. A held turn also has ``seen`` and ``asked``,
+    digests of the text and the calls that the client was shown. Its ``variant`` distinguishes it from
+    other turns with the same calls.
     """
     said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
     # An editor's object is never empty, and has no members with these names.
@@ -59,8 +61,8 @@ def asked_in_of(kept: Mapping[str, Any]) -> Sequence[str]:
 
 
 def untrusted_in(payloads: Iterable[bytes]) -> str:
-    """Return a tool whose untrusted result is in one of these stored turns; empty if none."""
-    return next(filter(None, (marks_of(orjson.loads(payload))[0] for payload in payloads)), "")
+    """Return the sources of the untrusted results in these stored turns; empty if none."""
+    return join_sources(*(marks_of(orjson.loads(payload))[0] for payload in payloads))
 
 
 def is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) -> bool:

@@ -12,12 +12,13 @@ from typing import Any
 import structlog
 
 from proxy.errors import StoreError
+from proxy.records import join_sources
 from proxy.store.base import Store
 
 __all__ = ["UNKNOWN_THREAD", "Threads", "threads_of"]
 
 UNKNOWN_THREAD = "a conversation that this proxy does not know"
-"""Used in place of the name of the tool whose untrusted result was read."""
+"""Used in place of the sources of the untrusted results."""
 
 _MOST_IDS = 256
 
@@ -30,7 +31,7 @@ class Threads:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def untrusted(self, ids: Sequence[str], caller: str) -> str:
-        """Return the tool whose untrusted result is in one of these threads; empty if all are known to have
+        """Return the sources of the untrusted results in these threads; empty if all are known to have
         none."""
         if not ids:
             return ""
@@ -42,8 +43,7 @@ class Threads:
         except StoreError as error:
             self._log.error("threads_unavailable", reason=str(error))
             return UNKNOWN_THREAD
-        said = [known.get(one, UNKNOWN_THREAD) for one in wanted]
-        return next((word for word in said if word), "")
+        return join_sources(*(known.get(one, UNKNOWN_THREAD) for one in wanted))
 
     def remember_new(self, thread: str, caller: str, noted: Callable[[bool], None] | None = None) -> None:
         """Remember a thread that was just created, and contains only its caller's own text.
@@ -53,8 +53,8 @@ class Threads:
         self._store.put_threads([thread], caller, "", noted)
 
     def note(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
-        """Remember that the model has read the result of ``untrusted`` in these threads; empty for no such
-        result."""
+        """Remember the sources of the untrusted results that the model has read in these threads; empty for
+        none."""
         if ids:
             self._store.put_threads(ids[:_MOST_IDS], caller, untrusted)
 

@@ -23,7 +23,7 @@ class LastTurn:
 
     ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
     message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written
-    unencrypted.  ``untrusted`` names a tool whose untrusted result the model has read, if any.  ``waiting``
+    unencrypted.  ``untrusted`` has the sources of the untrusted results that the model has read.  ``waiting``
     are the ids of the approvals that the turn waits for, and the names of the turns of agents.  ``asked_in``
     are the runs of this conversation that asked for approvals, including this one and its agents'.
     """
@@ -49,7 +49,7 @@ class ApprovalResults(Protocol):
     """The outcomes of approvals.
 
     ``results`` are texts for the model by approval id, ``waiting`` are the undecided approvals, and
-    ``untrusted`` names a tool with an untrusted result, if there is one.  ``ran`` are the approvals whose
+    ``untrusted`` has the sources of untrusted results among them.  ``ran`` are the approvals whose
     calls have run, with their results.  ``renewed`` maps what turns waited for to what they wait for now:
     agents that continued, and ask again.  ``asked`` are the new approvals of these agents.
     """
@@ -76,7 +76,7 @@ class ApprovalResults(Protocol):
 SettleApprovals = Callable[[Sequence[str], str], Awaitable[ApprovalResults]]
 """Gets ids of approvals and returns their outcomes; raises :class:`~proxy.errors.StoreError`.
 
-The second argument names a tool whose untrusted result the model had read by then, empty for none.
+The second argument has the sources whose untrusted results the model had read by then, empty for none.
 """
 
 
@@ -84,7 +84,7 @@ The second argument names a tool whose untrusted result the model had read by th
 class Restored:
     """What was put back into a request: ``turns`` is the number of hidden turns.
 
-    ``untrusted`` names a tool whose untrusted result is among them, if any.  ``upstream`` made the newest of
+    ``untrusted`` has the sources of the untrusted results among them.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
     not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``asked`` those that

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-import orjson
-
 from proxy.approval_records import Approval
 from proxy.events import (
+    FinishReason,
     Frame,
     ToolCall,
     ToolCallDelta,
@@ -17,6 +16,7 @@ from proxy.events import (
     TurnStarted,
 )
 from proxy.http.own_headers import APPROVALS
+from proxy.plain_text import ascii_json
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.approvals.notice import question
 from proxy.relay.approvals.rules import agent_of
@@ -119,7 +119,7 @@ async def _show_items(state: State, waiting: Sequence[Approval]) -> None:
         raise TypeError("this dialect has no items that ask for approvals")
     data = output.writer.turn_ended("suspended" if state.run.client_calls else "final")
     for approval in waiting:
-        arguments = orjson.dumps(approval.arguments_shown).decode()
+        arguments = ascii_json(approval.arguments_shown, compact=True)
         data += output.writer.approval_requested(item_id_of(approval.id), *served[approval.id], arguments)
     await output.send(data)
 
@@ -131,12 +131,12 @@ async def _show_calls(job: Job, state: State, waiting: Sequence[Approval]) -> No
         raise TypeError(f"nothing can be said in the dialect {wire.dialect.name} without an upstream")
     events: list[TurnEvent] = [TurnStarted("", job.client.request.model)]
     for place, approval in enumerate(waiting, _FIRST_PLACE):
-        arguments = orjson.dumps(question(approval)).decode()
+        arguments = ascii_json(question(approval), compact=True)
         call = ToolCall(call_id_of(approval.id), APPROVE, arguments, place)
         events.append(ToolCallStarted(place, call.call_id, call.name))
         events.append(ToolCallDelta(place, arguments))
         events.append(ToolCallFinished(place, call))
-    events.append(TurnFinished("tool_calls"))
+    events.append(TurnFinished(FinishReason.TOOL_CALLS))
     state.tools.asks_by_call = True
     encoder = wire.encoder(job.client.request)
     whole = Frame(b"", None, tuple(events))

@@ -33,6 +33,7 @@ from proxy.relay.run.turn.model_turn import ModelTurns
 from proxy.relay.run.turn.rejection import TurnRejected
 from proxy.relay.run.usage import RunUsage
 from proxy.relay.stopping import message_of, stopped
+from proxy.tools.contract.redaction import bounded
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
 from proxy.wires.client_port import ApprovedCallResult, ClientView
@@ -231,7 +232,9 @@ class Orchestrator:
         """Carry out a :class:`Finish`; return the run's status and error code."""
         error = command.error
         code = str(error.get("code") or error.get("type") or "upstream_error")[:64] if error else None
-        if error is not None and not command.shown and not command.answered:
+        # A composing writer leaves out what is the upstream's own; any other has sent the error, or holds it.
+        is_told = command.in_stream and not state.output.writer.composing
+        if error is not None and not is_told and not command.answered:
             await tell_failure(job, state, TurnRejected(502, message_of(error), code))
         elif not command.answered:
             if command.note:
@@ -258,7 +261,9 @@ def _approved(job: Job) -> Sequence[ApprovedCallResult]:
     names = {tool: name for name, tool in job.tools.offer.names.items()}
     found = []
     for approval, result in job.continuity.approvals.ran:
-        shown = approval.arguments_shown if result.arguments_redacted is None else result.arguments_redacted
+        shown = result.arguments_redacted
+        if shown is None:
+            shown = bounded(approval.arguments_shown)
         call = ToolCall(approval.call_id, names.get(approval.tool, approval.tool), "", approval.seq)
         found.append(ApprovedCallResult(approval.id, call, replace(result, arguments_redacted=shown)))
     return found

@@ -114,7 +114,7 @@ class ToolState:
         )
 
     def untrusted_read(self) -> str:
-        """Return a tool whose untrusted result the model has read by the end of this run; empty if none."""
+        """Return the sources of the untrusted results that the model has read by the end of this run."""
         return self.access.ledger.untrusted_before(sys.maxsize)
 
     def mask(self, name: str, arguments: str) -> str:

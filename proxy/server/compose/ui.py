@@ -10,7 +10,7 @@ from proxy.relay.routing.router import Router
 from proxy.server.api.admin import Admin
 from proxy.server.auth.authenticate import Authentication, OpenAuthenticator
 from proxy.server.auth.key_ring import KeyRing
-from proxy.server.callers import Caller, Rights
+from proxy.server.callers import PLAYGROUND, Caller, Rights
 from proxy.server.compose.services import Services
 from proxy.server.config.key_grants import KeyGrants
 from proxy.server.config.load import Config
@@ -25,7 +25,7 @@ from proxy.server.ui.approval_pages import ApprovalPages
 from proxy.server.ui.capturing import Capturing
 from proxy.server.ui.feed import Feed
 from proxy.server.ui.live import Live
-from proxy.server.ui.playground import PLAYGROUND, Playground, ServeAs
+from proxy.server.ui.playground import Playground, ServeAs
 from proxy.server.ui.remedies import Lines
 from proxy.server.ui.run_rows import RunRows
 from proxy.server.ui.runs import Budget, OfferFacts, Replay, RunPages

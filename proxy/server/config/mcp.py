@@ -22,6 +22,7 @@ from proxy.server.config.types import (
     setting_fault,
 )
 from proxy.tools.contract.spec import Redaction
+from proxy.tools.mcp.masking import masked_url
 from proxy.tools.mcp.names import SERVER_NAME
 from proxy.tools.mcp.servers import HostSettings, Server
 
@@ -56,6 +57,11 @@ def _check_env(env: Mapping[str, "str | Secret"]) -> Mapping[str, "str | Secret"
 
 
 def _check_url(url: str) -> str:
+    if url.startswith(("ws://", "wss://")):
+        raise setting_fault(
+            "is the address of a WebSocket, which MCP servers are not reached by; write the server's address "
+            "for streamable HTTP, like https://mcp.example.com/mcp"
+        )
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -116,6 +122,11 @@ class McpServerConfig(Section):
         default={},
         description='Effects of the tools, by the server\'s own names or patterns: {"read_*" = '
         '"read_only"}. Tools not listed: external_side_effect.',
+    )
+    results: Literal["trusted", "untrusted"] = Field(
+        default="untrusted",
+        description="Whether you vouch for all text in the results of this server, whoever wrote it: trusted "
+        "or untrusted. After an untrusted result, policy.after_untrusted applies.",
     )
     redact: RedactConfig = Field(
         default=RedactConfig(),
@@ -218,6 +229,7 @@ def _server(name: str, config: McpServerConfig) -> Server:
         effects={pattern: ToolEffect(effect) for pattern, effect in config.effects.items()},
         redaction=Redaction(config.redact.output, config.redact.private_arguments),
         timeout_s=config.timeout_s,
+        trusted_results=config.results == "trusted",
     )
 
 
@@ -273,6 +285,6 @@ def find_mcp_conflicts(config: McpConfig) -> Iterator[ConfigError]:
         if server.url.startswith("http://") and not config.networks:
             yield ConfigError(
                 f"mcp.servers.{name}.url",
-                f"{server.url} is not encrypted; that is allowed only within mcp.networks",
+                f"{masked_url(server.url)} is not encrypted; that is allowed only within mcp.networks",
                 'Use https, or add the network: mcp.networks = ["127.0.0.0/8"]',
             )

@@ -483,7 +483,8 @@ class ApprovalsConfig(Section):
         'like "pay__*".',
     )
     edit: bool = Field(
-        default=False, description="Let administrators change the arguments of a call when they approve it."
+        default=False,
+        description="Let whoever may decide about a call change its arguments when they approve it.",
     )
     max_grant_s: Annotated[float, Field(ge=0, le=30 * 86400, allow_inf_nan=False)] = Field(
         default=86400,

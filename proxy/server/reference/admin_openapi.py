@@ -297,7 +297,11 @@ def _schemas_of_approvals() -> dict[str, Any]:
                 "meaning": _SENTENCE,
                 "tool": _TEXT,
                 "effect": _TEXT,
-                "arguments": {"description": "The arguments without the tool's private fields."},
+                "arguments": {"description": "The arguments, with the tool's private fields masked."},
+                "arguments_cut": {
+                    "type": "boolean",
+                    "description": "Whether a list cut very long arguments; the approval itself has all.",
+                },
                 "why": {"type": "string", "description": "The setting that requires the approval."},
                 "caller": _TEXT,
                 "run_id": _TEXT,

@@ -12,6 +12,7 @@ from proxy.grant_records import GRANT_ID
 from proxy.relay.approvals.rules import Decider
 from proxy.server.admin_approvals import AdminApprovals, approval_to_json
 from proxy.server.api.admin import json_answer, page, parse_query, read_bool, read_limit
+from proxy.server.callers import player_name
 from proxy.server.ui.run_rows import RunRows
 from proxy.server.ui.sessions import OPERATOR, UiSession
 from proxy.server.ui.surface import UiRequest
@@ -88,7 +89,7 @@ class ApprovalPages:
             found |= {one.id: one for one in await decisions.read(gone[at : at + _AT_ONCE])}
         self._waited = frozenset(one.id for one in found.values() if one.status is ApprovalStatus.PENDING)
         oldest_first = sorted(found.values(), key=lambda one: (one.created_at, one.id))
-        return await self._rows.named([approval_to_json(one) for one in oldest_first])
+        return await self._rows.named([approval_to_json(one, in_list=True) for one in oldest_first])
 
     async def _listed(self, query: Mapping[str, str], decider: Decider) -> dict[str, Any]:
         state, before = query.get("state", "pending"), query.get("before")
@@ -109,4 +110,5 @@ def _decider(session: UiSession) -> Decider:
     A user who came by a link has no key; only a user of the machine can make a link.
     """
     name = OPERATOR if session.key_id is None else f"key {session.key_id}"
-    return Decider(name, key=session.key_id or "", tools=session.approves)
+    player = player_name(session.name)
+    return Decider(name, key=session.key_id or "", tools=session.approves, player=player)

@@ -17,10 +17,7 @@ from proxy.server.serving.target import Target
 from proxy.server.telemetry.hooks import RequestFacts
 from proxy.server.ui.surface import UiRequest
 
-__all__ = ["PLAYGROUND", "Playground", "ServeAs"]
-
-PLAYGROUND: Final = "ui"
-"""The playground's caller in the record; the name of its user follows after a slash."""
+__all__ = ["Playground", "ServeAs"]
 
 ServeAs = Callable[[EdgeRequest, RequestFacts, Target, Caller], Awaitable[web.StreamResponse]]
 """Serves a request for a target on behalf of a caller, with the full trace of its tool calls."""

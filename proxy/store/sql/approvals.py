@@ -177,7 +177,20 @@ class SqlApprovals(SqlGrants):
         return (found[0][0], found[0][1] or "interrupted", found[0][2]) if found else None
 
     async def _approvals(self, where: str, *values: Any) -> list[Approval]:
-        return [_read(row) for row in await self._find(APPROVALS, where, *values)]
+        found = [_read(row) for row in await self._find(APPROVALS, where, *values)]
+        used = [one.invocation_id for one in found if one.invocation_id]
+        if not used:
+            return found
+        outcomes: dict[str, InvocationStatus] = {}
+        for at in range(0, len(used), _MOST_IDS):
+            part = used[at : at + _MOST_IDS]
+            marks = ", ".join("?" * len(part))
+            sql = f"SELECT id, status FROM tool_invocations WHERE id IN ({marks})"
+            outcomes.update([(row[0], row[1]) for row in await self._look_up(sql, tuple(part))])
+        return [
+            replace(one, outcome=outcomes.get(one.invocation_id, "interrupted")) if one.invocation_id else one
+            for one in found
+        ]
 
 
 def _row_of(record: Approval) -> rows.Row:

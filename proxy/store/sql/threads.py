@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from proxy.records import SOURCES_SEPARATOR
 from proxy.store import rows
 from proxy.store.sql.base import SqlBase
 from proxy.store.sql.writes import Write
@@ -11,11 +12,16 @@ __all__ = ["THREADS", "SqlThreads"]
 
 THREADS: Final = "threads"
 
-# Text that a thread once contained stays in it.
+# Text that a thread once contained stays in it.  This joins sources as proxy.records.join_sources does.
+_KNOWN: Final = f"{THREADS}.untrusted"
+_NEW: Final = "excluded.untrusted"
 _PUT: Final = (
     f"INSERT INTO {THREADS} (id, caller, untrusted, created_at) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (id, caller) DO UPDATE SET created_at = excluded.created_at, untrusted = "
-    f"CASE WHEN {THREADS}.untrusted <> '' THEN {THREADS}.untrusted ELSE excluded.untrusted END"
+    f"CASE WHEN {_KNOWN} IN ('', {_NEW}) THEN {_NEW} "
+    f"WHEN {_NEW} = '' OR replace({_KNOWN}, '{SOURCES_SEPARATOR}', '') <> {_KNOWN} THEN {_KNOWN} "
+    f"WHEN replace({_NEW}, '{SOURCES_SEPARATOR}', '') <> {_NEW} THEN {_NEW} "
+    f"ELSE {_KNOWN} || '{SOURCES_SEPARATOR}' || {_NEW} END"
 )
 
 

@@ -90,8 +90,8 @@ class Policy:
     def decide(self, spec: ToolSpec, *, untrusted: str = "") -> Decision:
         """Decide whether a tool is allowed, denied or needs an approval; a denial by any policy wins.
 
-        ``untrusted`` is the tool whose untrusted result the model has read, or ``""``.  If an approval is
-        needed, the rule has every reason for it.
+        ``untrusted`` are the sources whose untrusted results the model has read, or ``""``
+        (:func:`proxy.records.join_sources`).  If an approval is needed, the rule has every reason for it.
         """
         own, reasons = self._own(spec), []
         for said in (own, *(other._own(spec) for other in self._others)):
@@ -99,7 +99,7 @@ class Policy:
                 return said
             if said.outcome == "needs_approval" and said.rule not in reasons:
                 reasons.append(said.rule)
-        if untrusted and self.guards_after_untrusted and _can_do_harm(spec):
+        if untrusted and self.guards_after_untrusted and _can_do_harm(spec, untrusted):
             reasons.append(f'policy.after_untrusted = "approve": the run has read a result of {untrusted}')
         return Decision("needs_approval", _AND.join(reasons)) if reasons else own
 
@@ -203,9 +203,16 @@ def _first_match(name: str, patterns: Sequence[str]) -> str | None:
     return None
 
 
-def _can_do_harm(spec: ToolSpec) -> bool:
-    """Return whether a tool can change something or send data to a place that the model chooses."""
-    return spec.effect is not ToolEffect.READ_ONLY or spec.egress
+def _can_do_harm(spec: ToolSpec, untrusted: str) -> bool:
+    """Return whether a tool can change something, or send data to a place that the model or a stranger chose.
+
+    A call that stays within an MCP server can tell only this server anything.  If all untrusted text came
+    from the same server, no stranger's text leads the model to another place.
+    """
+    if spec.effect is not ToolEffect.READ_ONLY:
+        return True
+    stays_there = spec.origin is not None and spec.origin.stays_there and untrusted == spec.source
+    return spec.egress and not stays_there
 
 
 def _safety_words(safety: Mapping[str, Any]) -> Iterator[str]:

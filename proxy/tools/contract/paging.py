@@ -29,14 +29,14 @@ _OVERHEAD_BYTES = 500
 class Page:
     """A piece of a result: characters ``start`` to ``end`` of ``total``.
 
-    ``untrusted`` says that the text comes from an untrusted source.
+    ``untrusted`` has the sources of the text if they are untrusted (:func:`proxy.records.join_sources`).
     """
 
     text: str
     start: int
     end: int
     total: int
-    untrusted: bool
+    untrusted: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Kept:
 
     caller: str
     text: str
-    untrusted: bool
+    untrusted: str
     digest: bytes
     dies_at: float
     size: int
@@ -81,9 +81,10 @@ class PagedResults:
         self._bytes = 0
         declare("paged_results", self._cache_size)
 
-    def keep(self, caller: str, text: str, *, untrusted: bool, run_id: str = "") -> str | None:
+    def keep(self, caller: str, text: str, *, untrusted: str, run_id: str = "") -> str | None:
         """Keep ``text``, a result of ``run_id``, and return its handle; ``None`` if it is too large to keep.
 
+        ``untrusted`` are the sources of the text, or empty.  The record keeps only whether there are some.
         The same text of the same caller gets the same handle again.
         """
         size = 4 * len(text) + _OVERHEAD_BYTES
@@ -106,7 +107,7 @@ class PagedResults:
         self._kept[handle] = _Kept(caller, text, untrusted, digest, self._clock() + self._keep_s, size)
         self._bytes += size
         if self._record is not None:
-            self._record.put_result(KeptResult(handle, run_id, caller, text, untrusted, self._now()))
+            self._record.put_result(KeptResult(handle, run_id, caller, text, bool(untrusted), self._now()))
         return handle
 
     async def read(self, caller: str, handle: str, offset: int, max_bytes: int) -> Page | None:
@@ -122,7 +123,9 @@ class PagedResults:
         if self._record is None:
             return None
         found = await self._record.find_result(handle, caller)
-        return _page(found.content, found.untrusted, offset, max_bytes) if found is not None else None
+        if found is None:
+            return None
+        return _page(found.content, READ_RESULT if found.untrusted else "", offset, max_bytes)
 
     def _drop_old(self) -> None:
         """Remove expired entries; the entries are in the order of their expiry."""
@@ -140,7 +143,7 @@ class PagedResults:
         return CacheSize(self._bytes, self._max_bytes)
 
 
-def _page(whole: str, untrusted: bool, offset: int, max_bytes: int) -> Page:
+def _page(whole: str, untrusted: str, offset: int, max_bytes: int) -> Page:
     start = min(max(offset, 0), len(whole))
     piece = whole[start : start + max_bytes].encode("utf-8", "replace")[:max_bytes]
     text = piece.decode("utf-8", "ignore")  # A character that was cut in two goes to the next page.

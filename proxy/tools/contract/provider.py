@@ -29,14 +29,16 @@ class CallSignals:
     """Facts about one result that a tool reports beside the result itself.
 
     A tool that is not declared ``untrusted_output`` sets ``untrusted`` if this result contains text from an
-    untrusted source.
+    untrusted source.  ``sources`` has the sources of that text (:func:`proxy.records.join_sources`); empty
+    means the tool itself.
     """
 
-    __slots__ = ("cache", "untrusted")
+    __slots__ = ("cache", "sources", "untrusted")
 
     def __init__(self) -> None:
         self.cache = CacheControl()
         self.untrusted = False
+        self.sources = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ __all__ = [
     "MASK",
     "bounded",
     "brief",
+    "mask_arguments",
     "mask_values",
     "mask_written",
     "private_values",
@@ -39,6 +40,8 @@ _MAX_CHARACTERS = 8192
 _MAX_DEPTH = 16
 _BRIEF_NODES = 64
 _BRIEF_CHARACTERS = 1024
+_MOST_EXACT_BITS = 53
+"""The size of the largest integers that every JSON parser keeps exactly (RFC 8259, section 6)."""
 _MAX_MESSAGE = 65536
 """The characters of a failure's message that are searched; far more than is ever shown."""
 
@@ -64,6 +67,15 @@ def redact_arguments(arguments: dict[str, Any], redaction: Redaction) -> Any:
     """Return the arguments with every private field masked, bounded."""
     tree = _tree(tuple(redaction.private_arguments))
     return bounded(_mask(arguments, tree, 0) if tree else arguments)
+
+
+def mask_arguments(arguments: dict[str, Any], redaction: Redaction) -> Any:
+    """Return the arguments with every private field masked and nothing cut, for a person who approves them.
+
+    Integers that some JSON parsers would round become texts of their digits.
+    """
+    tree = _tree(tuple(redaction.private_arguments))
+    return _exact(_mask(arguments, tree, 0) if tree else arguments)
 
 
 def redact_written(arguments: str, spec: ToolSpec) -> str:
@@ -220,6 +232,16 @@ def _mask_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
         if name in node:
             child = _mask(child, node[name], depth + 1) if node[name] else MASK
     return child
+
+
+def _exact(value: Any) -> Any:
+    """Recursive part of :func:`mask_arguments`; the parser of arguments bounds the depth."""
+    kind = plain_kind(value)
+    if kind is int and value.bit_length() > _MOST_EXACT_BITS:
+        return str(value)
+    if kind is dict:
+        return {key: _exact(child) for key, child in value.items()}
+    return [_exact(child) for child in value] if kind is list else value
 
 
 def _private(value: Any, node: _Tree, found: list[str], depth: int) -> None:

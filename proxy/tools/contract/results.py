@@ -44,10 +44,11 @@ _LEAST_FOR_HANDLE = 512
 class Output:
     """A tool's output.
 
-    ``text`` is the text for the model, complete unless ``truncated``; ``size`` is its size in bytes before
-    any cut.  ``value`` is the input of redaction, ``redacted`` its result.  ``untrusted`` says that the
-    text comes from an untrusted source.  ``images`` go beside the text.  ``notes`` are lines that follow it
-    and are never cut.  ``note_bytes`` is the number of bytes that the notes about images need.
+    ``text`` is the text for the model, complete unless ``truncated``; ``size`` is its size in bytes
+    before any cut.  ``value`` is the input of redaction, ``redacted`` its result.  ``untrusted`` has the
+    sources of the text if they are untrusted (:func:`proxy.records.join_sources`).  ``images`` go beside the
+    text.  ``notes`` are lines that follow it and are never cut.  ``note_bytes`` is the number of bytes
+    that the notes about images need.
     """
 
     text: str
@@ -55,7 +56,7 @@ class Output:
     size: int
     truncated: bool = False
     redacted: Any = None
-    untrusted: bool = False
+    untrusted: str = ""
     images: tuple[ResultImage, ...] = ()
     notes: tuple[str, ...] = ()
     note_bytes: int = 0

@@ -47,12 +47,14 @@ class ToolOrigin:
     """The origin of a tool of an MCP server.
 
     ``server`` is the server's name in the configuration, ``name`` is that server's name for the tool, and
-    ``digest`` is the digest of the definition that an operator allowed.
+    ``digest`` is the digest of the definition that an operator allowed.  ``stays_there`` says that a call
+    reaches nothing but the server's own data, by that definition and the operator's configuration.
     """
 
     server: str
     name: str
     digest: str
+    stays_there: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,11 @@ class ToolSpec:
     def schema_with_defaults(self) -> Mapping[str, Any]:
         """The schema that contains the defaults of optional arguments."""
         return self.parameters if self.loose_parameters is None else self.loose_parameters
+
+    @property
+    def source(self) -> str:
+        """The source of the tool's results, as in :func:`proxy.records.join_sources`."""
+        return self.name if self.origin is None else f"{self.provider}__{self.origin.server}__*"
 
     def definition(self, name: str | None = None) -> ToolDefinition:
         """Return the tool as a model sees it, under the alias ``name`` if one is given."""

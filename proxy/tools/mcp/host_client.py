@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 
 from proxy.errors import ToolFailure
 from proxy.events import ToolProgress
 from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
+from proxy.net.keep_running import keep_running
 from proxy.tools.mcp.definitions import Definition, LeftOutTool
 from proxy.tools.mcp.results import failure_of_error
 
@@ -32,7 +33,8 @@ class ServerStatus:
     protocol revision; ``server_info`` is the server's own name and version.  ``digests`` maps the server's
     names of its tools to their digests; ``None`` before the first list.  ``reconnects`` is how often it was
     connected again.  ``last_error`` is the latest reason for a loss or a failed connection.  ``list_ms`` is
-    how many milliseconds the latest list of tools took.
+    how many milliseconds the latest list of tools took.  ``skipped`` is the first line, as plain text, that
+    the server wrote to its standard output and that is no message.
     """
 
     state: str = "starting"
@@ -44,6 +46,7 @@ class ServerStatus:
     reconnects: int = 0
     last_error: str = ""
     list_ms: float = 0.0
+    skipped: str = ""
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> "ServerStatus":
@@ -60,6 +63,7 @@ class ServerStatus:
             reconnects=told["reconnects"],
             last_error=told["last_error"],
             list_ms=told["list_ms"],
+            skipped=told["skipped"],
         )
 
 
@@ -114,7 +118,7 @@ class HostClient:
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _connected: asyncio.Event = field(default_factory=asyncio.Event)
     _watchers: list[Callable[[], None]] = field(default_factory=list)
-    _task: "asyncio.Task[None] | None" = None
+    _task: "asyncio.Task[NoReturn] | None" = None
     _asked: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -124,7 +128,7 @@ class HostClient:
     def start(self) -> None:
         """Connect, and stay connected until :meth:`aclose`."""
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(keep_running("mcp-host-client", self._run))
 
     async def aclose(self) -> None:
         """Disconnect from the host process."""

@@ -13,17 +13,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 import structlog
 
 from proxy.net.channel import Channel, ChannelBroken
+from proxy.net.keep_running import keep_running
 from proxy.net.socket_folder import SocketFolder
 
 __all__ = ["INHERITED", "HostProcess", "own_environment"]
 
-INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+INHERITED: Final = (
+    *("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"),
+    *("SSL_CERT_DIR", "SSL_CERT_FILE"),
+)
 """The environment variables that the host process and its servers inherit.  Keys of providers are not among
 them."""
 
@@ -57,7 +61,7 @@ class HostProcess:
         self._tells = tells
         self._folder = SocketFolder(_PREFIX, _SOCKET)
         self.path = self._folder.socket
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[NoReturn] | None = None
         self._pid = 0
         self._groups: set[int] = set()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.mcp")
@@ -65,7 +69,7 @@ class HostProcess:
     def start(self) -> None:
         """Start the process and keep it running."""
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(keep_running("mcp-host", self._run))
 
     async def aclose(self) -> None:
         """End the process and its servers."""
@@ -115,8 +119,10 @@ class HostProcess:
                         self._tell(message[0]["name"], orjson.loads(message[1]))
 
     def _tell(self, name: str, told: Mapping[str, Any]) -> None:
-        """Log that a server was connected, was lost, or could not be reached."""
+        """Log that a server was connected, was lost, could not be reached, or wrote what is no message."""
         match told["before"], told["state"]:
+            case before, state if before == state:
+                self._log.warning("mcp_output_skipped", server=name)
             case _, "ready":
                 facts = {"protocol": told["protocol"], "tools": told["tools"]}
                 self._log.info("mcp_connected", server=name, **facts)

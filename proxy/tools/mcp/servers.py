@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from proxy.globs import fits
 from proxy.records import ToolEffect
 from proxy.tools.contract.spec import Redaction
+from proxy.tools.mcp.masking import masked_args, masked_url
 
 __all__ = ["HostSettings", "Server"]
 
@@ -22,7 +23,8 @@ class Server:
     names the connection whose token each HTTP request has; empty for none.  ``tools`` are patterns of the
     server's own tool names; a tool that fits none can never be allowed.  ``effects`` maps such patterns to
     the effects that the operator declares.  ``timeout_s`` is the time limit of one call in seconds; ``None``
-    means the default of all tools.  ``env`` and ``headers`` may contain secrets and are not shown.
+    means the default of all tools.  With ``trusted_results`` the operator vouches for all text in the
+    results; without, it counts as untrusted.  ``env`` and ``headers`` may contain secrets and are not shown.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Server:
     effects: Mapping[str, ToolEffect] = field(default_factory=dict)
     redaction: Redaction = field(default_factory=Redaction)
     timeout_s: float | None = None
+    trusted_results: bool = False
 
     @property
     def identity(self) -> str:
@@ -53,8 +56,10 @@ class Server:
 
     @property
     def shown(self) -> str:
-        """The server's command line or URL, for a person."""
-        return " ".join([self.command, *self.args]) if self.command else self.url
+        """The server's command line or URL, for a person, without what may be a secret."""
+        if self.command:
+            return " ".join([self.command, *masked_args(self.args)])
+        return masked_url(self.url)
 
     def may_have(self, tool: str) -> bool:
         """Return whether a tool with this name (the server's own) can be allowed at all."""
@@ -91,7 +96,7 @@ class HostSettings:
         """Return the settings as JSON values, secrets included; only for the pipe to the host process."""
         written = asdict(self)
         for server in written["servers"]:
-            del server["redaction"], server["effects"]
+            del server["redaction"], server["effects"], server["trusted_results"]
         return written
 
     @classmethod

@@ -1,7 +1,7 @@
 """The grants by which each kind of connection gets its tokens from a token endpoint."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -10,7 +10,7 @@ from proxy.tools.oauth.discovery import Discovery, discover
 from proxy.tools.oauth.metadata import resource_of
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 from proxy.tools.oauth.stored_tokens import StoredTokens, updated_tokens
-from proxy.tools.oauth.tokens import ask_for_tokens
+from proxy.tools.oauth.tokens import TokenAnswer, ask_for_tokens
 
 __all__ = [
     "ClientCredentials",
@@ -208,6 +208,9 @@ class _LoginGrant:
         fields = {
             "grant_type": _REFRESH,
             "refresh_token": tokens.refresh_token,
+            # Without it Microsoft Entra gives a token of another scope; it may name what was granted: RFC
+            # 6749, section 6.
+            **({"scope": " ".join(login.scopes)} if login.scopes else {}),
             **({"resource": login.resource} if login.resource else {}),
         }
         client = login.client
@@ -216,7 +219,7 @@ class _LoginGrant:
             secret = self._connection.client_secret
             client = Client(client.id, "configured", secret, client.method if secret else "none")
         try:
-            answer = await ask_for_tokens(http, login.token_endpoint, client, fields)
+            answer = await _refreshed(http, login.token_endpoint, client, fields)
         except OAuthFault as fault:
             if fault.code != "invalid_grant":
                 raise
@@ -229,6 +232,20 @@ class _LoginGrant:
                 needs_login=True,
             ) from None
         return updated_tokens(answer, now(), tokens, tokens.refresh_token)
+
+
+async def _refreshed(
+    http: OAuthHttp, endpoint: str, client: Client, fields: Mapping[str, str]
+) -> TokenAnswer:
+    """Request tokens with a refresh token; without ``scope`` if the server refuses the scopes, as one does
+    that granted fewer than were requested and did not say so."""
+    try:
+        return await ask_for_tokens(http, endpoint, client, fields)
+    except OAuthFault as fault:
+        if fault.code != "invalid_scope" or "scope" not in fields:
+            raise
+    without = {name: value for name, value in fields.items() if name != "scope"}
+    return await ask_for_tokens(http, endpoint, client, without)
 
 
 def _digest(*parts: str) -> str:

@@ -9,7 +9,7 @@ from proxy.tools.oauth.authorization import LoginAttempt, begin
 from proxy.tools.oauth.clients import Client, choose_client, with_authentication
 from proxy.tools.oauth.discovery import Discovery, discover
 from proxy.tools.oauth.grants import LoggedIn
-from proxy.tools.oauth.parameters import join_scopes
+from proxy.tools.oauth.parameters import granted_scopes, join_scopes
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 from proxy.tools.oauth.stored_tokens import Login, StoredTokens
 from proxy.tools.oauth.tokens import ask_for_tokens
@@ -79,8 +79,7 @@ async def end_login(http: OAuthHttp, attempt: LoginAttempt, code: str, now: floa
         token_endpoint=server.token_endpoint,
         client=attempt.client,
         resource=attempt.resource,
-        # A server may omit the scopes if it granted those requested: RFC 6749, section 5.1.
-        scopes=answer.scopes or attempt.scopes,
+        scopes=granted_scopes(answer.scopes, attempt.scopes),
         revocation_endpoint=server.revocation_endpoint,
     )
     return StoredTokens(answer.access_token, answer.refresh_token, now, answer.lasts_s, login)

@@ -3,8 +3,9 @@
 import re
 from typing import Final
 
-__all__ = ["PROTOCOL_PARAMETERS", "join_scopes", "read_scopes"]
+__all__ = ["PROTOCOL_PARAMETERS", "granted_scopes", "join_scopes", "read_scopes"]
 
+_OFFLINE: Final = "offline_access"
 _MAX_SCOPES: Final = 100
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
 
@@ -41,3 +42,15 @@ def read_scopes(said: object) -> tuple[str, ...]:
 def join_scopes(*scopes: tuple[str, ...]) -> tuple[str, ...]:
     """Join tuples of scopes, without duplicates, in this order."""
     return tuple(dict.fromkeys(scope for some in scopes for scope in some))
+
+
+def granted_scopes(told: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the granted scopes: those of a token response, or the requested ones if it names none (RFC
+    6749, section 5.1).
+
+    A requested ``offline_access`` stays: it says that there are refresh tokens, and some servers do not
+    repeat it.
+    """
+    if not told:
+        return requested
+    return join_scopes(told, (_OFFLINE,)) if _OFFLINE in requested else told

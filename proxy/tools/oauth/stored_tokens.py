@@ -9,6 +9,7 @@ import orjson
 
 from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.metadata import covers, is_same_issuer
+from proxy.tools.oauth.parameters import granted_scopes
 from proxy.tools.oauth.tokens import TokenAnswer, is_token, read_seconds
 
 __all__ = ["Login", "StoredTokens", "read_stored_tokens", "updated_tokens"]
@@ -64,8 +65,8 @@ def updated_tokens(
     """Return what to store after a token response.  The old refresh token (RFC 6749, section 6) and the old
     scopes of a login stay unless the response replaces them."""
     login = before.login if before is not None else None
-    if login is not None and answer.scopes:
-        login = replace(login, scopes=answer.scopes)
+    if login is not None:
+        login = replace(login, scopes=granted_scopes(answer.scopes, login.scopes))
     return StoredTokens(
         answer.access_token, answer.refresh_token or refresh_token, now, answer.lasts_s, login
     )

@@ -196,7 +196,8 @@ def _output(spec: ToolSpec, returned: Any, context: CallContext) -> Output:
     """Convert what a tool returned to its output: validated, bounded and redacted."""
     if spec.validate_output is not None:
         returned = spec.validate_output(returned)
-    untrusted = spec.untrusted_output or context.signals.untrusted
+    signals = context.signals
+    untrusted = (signals.sources or spec.source) if spec.untrusted_output or signals.untrusted else ""
     bounds = ImageBounds(context.max_image_bytes, addresses=not untrusted)
     output = to_output(returned, context.max_result_bytes, bounds)
     redacted = redact_output(output.value, spec.redaction or Redaction())

@@ -12,7 +12,7 @@ import orjson
 from proxy.background_records import Lease
 from proxy.caches import text_bytes, value_bytes
 from proxy.events import ToolCall, ToolResult
-from proxy.records import Limiter
+from proxy.records import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
 from proxy.values import value_class
 
@@ -81,21 +81,25 @@ class RunLedger:
         self._answered: set[str] = set()
         self.caused: set[str] = set()
         self._numbers: dict[str, int] = {}
-        self._untrusted: tuple[int, str] | None = None
+        self._untrusted: dict[str, int] = {}
         self.claiming: asyncio.Lock | None = None
         """A call holds it while it claims an effect, if several runs share the effects."""
 
-    def mark_untrusted(self, tool: str, turn: int = 0) -> None:
-        """Note that ``tool`` brought untrusted text into the conversation in ``turn``; 0 means earlier."""
-        if self._untrusted is None or turn < self._untrusted[0]:
-            self._untrusted = (turn, tool)
+    def mark_untrusted(self, sources: str, turn: int = 0) -> None:
+        """Note that ``sources`` brought untrusted text into the conversation in ``turn``; 0 means earlier.
+
+        See :func:`proxy.records.join_sources`.
+        """
+        self._untrusted[sources] = min(turn, self._untrusted.get(sources, turn))
 
     def untrusted_before(self, turn: int) -> str:
-        """Return the tool whose untrusted result the model had read when it wrote this turn; ``""`` if none.
+        """Return the sources of the untrusted text that the model had read when it wrote this turn; ``""`` if
+        none.
 
         The model wrote the calls of one turn before it read the result of any of them.
         """
-        return self._untrusted[1] if self._untrusted is not None and self._untrusted[0] < turn else ""
+        read = [(since, sources) for sources, since in self._untrusted.items() if since < turn]
+        return join_sources(*(sources for _, sources in sorted(read)))
 
     def for_repeat(self, request: ServedRequest | None = None) -> "RunLedger":
         """Return the ledger for a run that repeats the request: with its own places and the same effects."""

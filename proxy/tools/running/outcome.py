@@ -28,10 +28,10 @@ def failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
     )
 
 
-def mark_untrusted(invocation: Invocation, tool: str) -> None:
-    """Note that the result of this call contains text from an untrusted source."""
+def mark_untrusted(invocation: Invocation, sources: str) -> None:
+    """Note that the result of this call contains text from untrusted sources."""
     invocation.untrusted = True
-    invocation.context.ledger.mark_untrusted(tool, invocation.context.turn)
+    invocation.context.ledger.mark_untrusted(sources, invocation.context.turn)
 
 
 class Outcomes:
@@ -93,17 +93,17 @@ class Outcomes:
         self._journal.close(invocation, "success", None, output.redacted, output.weight)
         return result
 
-    async def repeat(self, invocation: Invocation, earlier: Claim, tool: str) -> ToolResult:
+    async def repeat(self, invocation: Invocation, earlier: Claim, source: str) -> ToolResult:
         """Record an identical call with an effect, and return the first call's result (rule R5)."""
         if earlier.untrusted:
-            mark_untrusted(invocation, tool)
+            mark_untrusted(invocation, source)
         invocation.context.ledger.answer_for(earlier.invocation_id)
         return await self._repeated(invocation, earlier.result.result(), f"repeat of {earlier.invocation_id}")
 
-    async def repeat_of(self, invocation: Invocation, earlier: EarlierEffect, tool: str) -> ToolResult:
+    async def repeat_of(self, invocation: Invocation, earlier: EarlierEffect, source: str) -> ToolResult:
         """Do the same for a call that another process made, or this one before a restart."""
         if earlier.result is not None and earlier.result.untrusted:
-            mark_untrusted(invocation, tool)
+            mark_untrusted(invocation, source)
         how = "not made after" if earlier.another else "repeat of"
         result = repeated_result(invocation, earlier)
         return await self._repeated(invocation, result, f"{how} {earlier.invocation_id}")
@@ -122,7 +122,7 @@ class Outcomes:
         if self._shared is not None:
             self._shared.keep(invocation, result, untrusted=invocation.untrusted)
 
-    def _keep(self, invocation: Invocation, text: str, untrusted: bool) -> str | None:
+    def _keep(self, invocation: Invocation, text: str, untrusted: str) -> str | None:
         """Keep a too large result and return its handle; ``None`` if the caller may not read pages."""
         reader = invocation.catalog.get(READ_RESULT)
         if self._paged_results is None or reader is None or not invocation.policy.decide(reader).allowed:

@@ -21,7 +21,7 @@ from proxy.tools.contract.arguments import (
 from proxy.tools.contract.bounds import FetchBounds
 from proxy.tools.contract.capabilities import IdempotencyKey
 from proxy.tools.contract.provider import ArgumentsInvalid
-from proxy.tools.contract.redaction import private_values, redact_arguments
+from proxy.tools.contract.redaction import mask_arguments, private_values, redact_arguments
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import validate_canonically
 from proxy.tools.running.granted import GrantedCall
@@ -162,6 +162,11 @@ class PlannedCall:
     fetches: FetchBounds | None = None
 
     @property
+    def arguments_masked(self) -> Any:
+        """All arguments that would run, defaults included, with the tool's private fields masked."""
+        return mask_arguments(json.loads(self.arguments), self.spec.redaction or Redaction())
+
+    @property
     def connection(self) -> str:
         """The connection whose credentials the tool uses; empty for none."""
         return self.spec.connection
@@ -199,10 +204,16 @@ def admit(
 ) -> AdmittedCall | Refusal:
     """Check that the tool exists and that policy allows the call.
 
-    ``untrusted`` is the tool whose untrusted result the model had read when it made the call; empty if none.
+    ``untrusted`` are the sources whose untrusted results the model had read when it made the call.
     ``approved`` says whether a person approved the call, if policy requires that, or exactly what the person
     approved.  A grant counts only if it covers every reason for the approval.
     """
+    if spec is None and isinstance(approved, ApprovedCall | ContinuedCall):
+        words = (
+            "this tool has changed or was removed since the call was approved, so the call was not made; the "
+            "tool is off until its operator allows it again"
+        )
+        return Refusal(ToolFailure(words, code="policy_denied"), "refused: the tool is no longer served")
     if spec is None:
         return Refusal(ToolFailure("there is no tool of this name", code="unknown_tool"), "unknown tool")
     decided = policy.decide(spec, untrusted=untrusted)

@@ -371,7 +371,7 @@ class Runner:
         while (earlier := ledger.effect(equality)) is not None:
             await asyncio.shield(earlier.result)
             if earlier.begun:
-                return await self._outcomes.repeat(invocation, earlier, planned.spec.name)
+                return await self._outcomes.repeat(invocation, earlier, planned.spec.source)
         claim = Claim(invocation.id, "", asyncio.get_running_loop().create_future())
         ledger.take_effect(equality, claim)
         result: ToolResult | None = None
@@ -429,7 +429,7 @@ class Runner:
             # If the effect is still in progress, the next equal call reads the record again.
             invocation.begun = earlier.status != "started"
             invocation.caused_by = earlier.invocation_id
-        return await self._outcomes.repeat_of(invocation, earlier, planned.spec.name)
+        return await self._outcomes.repeat_of(invocation, earlier, planned.spec.source)
 
     async def _connect(self, invocation: Invocation, planned: PlannedCall) -> ToolFailure | None:
         """Load the credentials of the call's connection; return the failure if there are none, else ``None``.
@@ -474,7 +474,7 @@ class Runner:
             invocation.on_start(invocation.call, invocation.arguments_redacted)
         if planned.spec.untrusted_output:
             # Also if it fails: the message may quote the untrusted text.
-            mark_untrusted(invocation, planned.spec.name)
+            mark_untrusted(invocation, planned.spec.source)
         try:
             output = await self._executor.run(invocation, planned)
         except ToolFailure as failure:
@@ -483,7 +483,7 @@ class Runner:
             self._outcomes.fail(invocation, _client_gone())
             raise
         if output.untrusted:
-            mark_untrusted(invocation, planned.spec.name)
+            mark_untrusted(invocation, output.untrusted)
         return self._outcomes.succeed(invocation, output)
 
 

@@ -8,6 +8,7 @@ import random
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from runner_kit import StillClock
 from store_postgres import need_postgres, new_schema
 
-from proxy.approval_records import Approval, ApprovalStatus
+from proxy.approval_records import Approval, ApprovalFilter, ApprovalStatus
 from proxy.errors import RequestError, StoreError
 from proxy.events import ToolCall
 from proxy.relay.approvals.approvals import Approvals, Resuming
@@ -29,7 +30,7 @@ from proxy.store.options import StoreOptions
 from proxy.store.postgres.store import PostgresStore
 from proxy.store.sql.store import SqlStore
 from proxy.store.sqlite.store import SqliteStore
-from proxy.tools.access.catalog import Registry
+from proxy.tools.access.catalog import Catalog, Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.spec import Redaction
@@ -300,3 +301,56 @@ def test_equal_calls_of_a_turn_share_one_approval() -> None:
         assert sorted(waiting) == [0, 1, 2, 3, 4, 5, 6, 7, 9]
 
     asyncio.run(_within("sqlite", act))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_decision_is_repeated_after_the_tool_has_changed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call of a tool that has gone does not run, the model reads why, and approving again is no error."""
+    if kind == "postgres":
+        need_postgres()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    async def act(world: World, workers: list[Worker]) -> None:
+        approval = (await asked(workers[0], "milk"))[0]
+        await workers[0].decide(approval.id, Verdict(True))
+        gone = Resuming(identity("run_2"), POLICY, Catalog())
+        told = (await workers[0].approvals.settle([approval.id], gone)).results[approval.id]
+        assert "has changed or was removed since the call was approved" in told
+        again = await workers[1].approvals.decide(approval.id, Verdict(True), BOSS, "header")
+        assert again.status is ApprovalStatus.SUPERSEDED
+        assert await workers[1].decide(approval.id, Verdict(False)) is None
+        assert await workers[1].decide(approval.id, Verdict(True, arguments={"what": "tea"})) is None
+        assert "has changed or was removed" in str(await workers[1].go_on(approval.id))
+        assert world.ran == []
+
+    asyncio.run(_within(kind, act))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_became_of_a_call_that_was_approved(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An approval has the outcome of its call: none before it runs, and unknown if its row is lost."""
+    if kind == "postgres":
+        need_postgres()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    async def act(world: World, workers: list[Worker]) -> None:
+        approval = (await asked(workers[0], "milk"))[0]
+        decided = await workers[0].decide(approval.id, Verdict(True))
+        assert decided is not None
+        assert decided.outcome == ""
+        await workers[0].go_on(approval.id)
+        # A worker that stops writes what it has queued, the end of the call among it.
+        await workers[0].stop()
+        workers[0] = await world.worker()
+        for worker in workers:
+            (row,) = await worker.approvals.list(ApprovalFilter())
+            assert (row.status, row.outcome) == (ApprovalStatus.USED, "success")
+        lost = replace(approval, id="appr_" + "9" * 32, status=ApprovalStatus.USED, invocation_id="inv_lost")
+        await workers[0].store.put_approvals([lost])
+        assert (await workers[1].approvals.find(lost.id, BOSS)).outcome == "interrupted"
+
+    asyncio.run(_within(kind, act))

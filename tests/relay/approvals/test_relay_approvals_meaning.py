@@ -26,6 +26,19 @@ BOSS: dict[str, Any] = {"decided_by": "key boss", "decided_at": T0 + 1}
             {**BOSS, "edited": '{"what":"milk"}'},
             "Key boss approved this call with other arguments, and it has run.",
         ),
+        ("used", {**BOSS, "outcome": "success"}, "Key boss approved this call, and it has run."),
+        ("used", {**BOSS, "outcome": "error"}, "Key boss approved this call, and it has run and failed."),
+        (
+            "used",
+            {**BOSS, "outcome": "started"},
+            "Key boss approved this call, and it has begun to run; its end is not on record.",
+        ),
+        (
+            "used",
+            {**BOSS, "outcome": "interrupted"},
+            "Key boss approved this call, and it was interrupted while it ran: nobody knows whether it took "
+            "effect.",
+        ),
         ("denied", BOSS, "Key boss denied this call, so it does not run."),
         ("expired", {}, "Nobody decided about this call before TIME, so it does not run."),
         (

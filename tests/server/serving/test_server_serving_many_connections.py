@@ -7,7 +7,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proxy.commands.doctor.check import untrusted_lines, withheld_lines
+from proxy.commands.doctor.check import withheld_lines
+from proxy.commands.doctor.withholding import untrusted_lines
 from proxy.errors import ConfigError
 from proxy.events import ToolCall
 from proxy.server.app import create_app, create_services
@@ -130,7 +131,7 @@ async def test_what_a_stranger_s_text_withholds_is_said(tmp_path: Path) -> None:
         )
         config = load_config(tmp_path / "toolrelay.toml", {"OPENAI_API_KEY": "x"})
         app = await create_app(config)
-        assert untrusted_lines(config, app.services) == lines
+        assert untrusted_lines(config, app.services.catalog, app.services.policy) == lines
         await app.aclose()
 
 

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from ui_events import listening
 from ui_rig import ADMIN, CLIENT, Browser, ui_proxy
 
+from proxy.approval_records import MOST_IN_TEXT
 from proxy.server.ui import feed as feeding
 from proxy.server.ui.sessions import login_code, signing_key
 
@@ -217,6 +218,57 @@ async def test_the_key_that_asked_does_not_decide_where_another_must(tmp_path: P
         assert (await browser.proxy.ask({"approve": True}, bearer(PAYER), path=path)).status == 403
         assert (await browser.send("POST", f"approvals/{IDS[0]}", {"approve": True})).status == 200
         assert (await browser.proxy.ask({"approve": True}, bearer(ADMIN), path=path)).status == 200
+
+
+@pytest.mark.parametrize("by_link", [False, True], ids=["key", "link"])
+async def test_who_started_a_run_in_the_playground_does_not_decide(by_link: bool, tmp_path: Path) -> None:
+    """Where another must decide, who asked in the playground may not: by no session, and not by the key."""
+    tool = "core__get_current_time"
+    keys = {"boss": declared(ADMIN, admin=True), "anna": declared(PAYER, admin=True)}
+    async with ui_proxy(
+        keys=keys,
+        policy={"allow": ["core__*"], "approve": [tool]},
+        approvals={"by": "admin"},
+        store={"url": f"sqlite:///{tmp_path / 'r.db'}"},
+    ) as (browser, _):
+        other = Browser(browser.proxy)
+        for one in (browser, other):
+            if by_link:
+                _, hash_key = await browser.proxy.services.store.hash_key()
+                code = login_code(signing_key(hash_key), now=time.time())
+                await one.send("POST", "session", {"code": code})
+            else:
+                await one.sign_in(PAYER)
+        body = {"model": "m", "messages": [{"role": "user", "content": "What time is it?"}], "stream": True}
+        asked = await browser.send("POST", "play/v1/chat/completions", body)
+        assert b"waiting for approval" in asked.body
+        (row,) = (await browser.get("approvals")).json["data"]
+        path = f"approvals/{row['id']}"
+        for one in (browser, other):
+            own = await one.send("POST", path, {"approve": True})
+            assert (own.status, own.error["code"]) == (403, "approval_not_allowed")
+        if not by_link:
+            answer = await browser.proxy.ask({"approve": True}, bearer(PAYER), path=f"/admin/{path}")
+            assert answer.status == 403
+        header = {"x-toolrelay-approve": row["id"]}
+        assert (await browser.send("POST", "play/v1/chat/completions", body, header)).status == 403
+        boss = await Browser(browser.proxy).sign_in()
+        assert (await boss.send("POST", path, {"approve": True})).status == 200
+
+
+async def test_a_list_has_long_arguments_cut_and_an_approval_has_all(tmp_path: Path) -> None:
+    """A row of a list says that its arguments were cut; the approval itself and a decision have all."""
+    async with asked(tmp_path) as browser:
+        await browser.sign_in()
+        arguments = {"text": "x" * MOST_IN_TEXT, "amount": 9000}
+        await put(browser.proxy, 2, "mail__send", arguments)
+        row = (await browser.get("approvals")).json["data"][0]
+        assert (row["id"], row["arguments_cut"]) == (IDS[2], True)
+        assert len(json.dumps(row["arguments"])) < 2000
+        one = (await browser.get(f"approvals/{IDS[2]}")).json
+        assert (one["arguments"], one["arguments_cut"]) == (arguments, False)
+        answer = await browser.send("POST", f"approvals/{IDS[2]}", {"approve": True})
+        assert answer.json["arguments"] == arguments
 
 
 async def test_a_link_decides_as_the_operator(tmp_path: Path) -> None:

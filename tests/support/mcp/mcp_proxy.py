@@ -67,27 +67,39 @@ async def mcp_proxy(
     allow: Sequence[str] = ("mcp__toy__*",),
     *,
     source: PinSource | None = None,
+    others: Sequence[Server] = (),
     model: Any = obedient,
     **sections: Any,
 ) -> AsyncIterator[tuple[Proxy, Hosted, RawUpstream]]:
-    """Run a proxy with one MCP server, ``toy``; all of its tools are pinned unless ``pins`` are given.
+    """Run a proxy with one MCP server, ``toy``, and ``others``; all of their tools are pinned unless ``pins``
+    are given.
 
     ``source`` are pins that a test may change.
     """
-    table: dict[str, Any] = {"command": toy.command, "args": toy.args}
-    if toy.timeout_s is not None:
-        table["timeout_s"] = toy.timeout_s
-    if toy.effects:
-        table["effects"] = {pattern: str(effect) for pattern, effect in toy.effects.items()}
-    if toy.redaction.output:
-        table["redact"] = {"output": toy.redaction.output}
-    sections["mcp"] = {**sections.get("mcp", {}), "servers": {"toy": table}}
-    async with hosted(toy) as host, RawUpstream(model) as upstream:
+    servers = {server.name: _table(server) for server in (toy, *others)}
+    sections["mcp"] = {**sections.get("mcp", {}), "servers": servers}
+    async with hosted(toy, *others) as host, RawUpstream(model) as upstream:
+        if source is None and pins is None:
+            pins = [pin for server in (toy, *others) for pin in await host.pins(server)]
         if source is None:
-            source = GivenPins(await host.pins(toy) if pins is None else pins)
+            source = GivenPins(pins or ())
         else:
             await host.definitions(toy.name)  # A call waits only a short time for a server that still starts.
         overrides = Overrides(mcp_socket=host.process.path, pins=source)
         config = make_config(upstream.url, allow=allow, **sections)
         async with running(config, overrides) as proxy:
             yield proxy, host, upstream
+
+
+def _table(server: Server) -> dict[str, Any]:
+    """Return the section of a server in a configuration."""
+    table: dict[str, Any] = {"command": server.command, "args": server.args}
+    if server.timeout_s is not None:
+        table["timeout_s"] = server.timeout_s
+    if server.effects:
+        table["effects"] = {pattern: str(effect) for pattern, effect in server.effects.items()}
+    if server.redaction.output:
+        table["redact"] = {"output": server.redaction.output}
+    if server.trusted_results:
+        table["results"] = "trusted"
+    return table

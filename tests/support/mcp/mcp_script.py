@@ -4,8 +4,9 @@ The script is a JSON file.  ``tools`` are the definitions that the server lists.
 of a tool, what a call does: ``{"result": …}``, ``{"error": …}``, ``{"raw": TEXT}`` for an unchanged line
 (``ID`` in it becomes the id of the request), ``{"bytes": HEX}``, ``{"sleep": SECONDS}``, ``{"until": FILE}``
 to wait until that file exists, ``{"die": true}``, ``{"long": MEBIBYTES}`` without an end of line,
-``{"flood": NOTIFICATIONS}``, ``{"progress": [[DONE, TOTAL, WORDS], …]}`` if the client wants progress,
-``{"become": TOOLS}`` to change the tools, which the server announces.  ``{}`` gives no answer at all.
+``{"flood": NOTIFICATIONS}``, ``{"pings": REQUESTS}``, ``{"progress": [[DONE, TOTAL, WORDS], …]}`` if the
+client wants progress, ``{"become": TOOLS}`` to change the tools, which the server announces.  ``{}`` gives no
+answer at all.
 ``calls`` is a file to which the server adds a line for each call, and ``cancelled`` for each cancellation.
 The server speaks 2025-11-25.
 """
@@ -57,6 +58,8 @@ PROGRAM = textwrap.dedent(
         if "flood" in what:
             for _ in range(what["flood"]):
                 send({"method": "notifications/message", "params": {"level": "info", "data": "x"}})
+        for ping in range(what.get("pings", 0)):
+            send({"id": ping, "method": "ping"})
         if "result" in what:
             send({"id": number, "result": what["result"]})
         if "error" in what:
@@ -64,10 +67,15 @@ PROGRAM = textwrap.dedent(
 
     sys.stderr.write(script.get("stderr", ""))
     sys.stderr.flush()
+    says = script["says"]
+    if "start" in says:
+        print(says["start"], flush=True)
     called = 0
     for line in sys.stdin:
         asked = json.loads(line)
         number, method = asked.get("id"), asked.get("method")
+        if method in says:
+            print(says[method], flush=True)
         if method == "initialize":
             info = {"name": "scripted", "version": "1"}
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
@@ -109,11 +117,13 @@ def scripted(
     listed: Mapping[str, Any] | None = None,
     dies_on: int = 0,
     instructions: str = "",
+    says: Mapping[str, str] | None = None,
     **server: Any,
 ) -> Server:
     """Return a server with these tools and answers, not started; ``listed`` replaces its list of tools.
 
-    Each time that it has been started, it exits on the call with the number ``dies_on``.
+    Each time that it has been started, it exits on the call with the number ``dies_on``.  ``says`` has lines
+    that it writes to its standard output at its ``start`` or before its answer to a method.
     """
     program, script = folder / f"{name}.py", folder / f"{name}.json"
     program.write_text(PROGRAM)
@@ -125,6 +135,7 @@ def scripted(
         "list": listed,
         "dies_on": dies_on,
         "instructions": instructions,
+        "says": dict(says or {}),
     }
     script.write_text(json.dumps(said))
     return Server(name, command=sys.executable, args=(str(program), str(script)), **server)

@@ -395,30 +395,30 @@ async def test_policy_reads_safety(pattern: str, outcome: str) -> None:
 async def test_handles_are_bound_to_their_caller() -> None:
     """Rule R3: for another caller a handle is as unknown as an invented one."""
     paged_results = PagedResults()
-    handle = paged_results.keep("ada", "text", untrusted=True)
+    handle = paged_results.keep("ada", "text", untrusted="t__t")
     assert handle is not None
     assert await paged_results.read("bob", handle, 0, 100) is None
     assert await paged_results.read("ada", "res_" + "0" * 32, 0, 100) is None
     found = await paged_results.read("ada", handle, 2, 100)
     assert found is not None
-    assert (found.text, found.start, found.end, found.total, found.untrusted) == ("xt", 2, 4, 4, True)
-    assert paged_results.keep("ada", "text", untrusted=True) == handle
-    assert paged_results.keep("bob", "text", untrusted=True) != handle
+    assert (found.text, found.start, found.end, found.total, found.untrusted) == ("xt", 2, 4, 4, "t__t")
+    assert paged_results.keep("ada", "text", untrusted="t__t") == handle
+    assert paged_results.keep("bob", "text", untrusted="t__t") != handle
 
 
 async def test_paged_results_are_bounded() -> None:
     """Kept results are limited in time, number and bytes, and one caller cannot evict another's."""
     now = 0.0
     paged_results = PagedResults(max_bytes=16_000, max_per_caller=3, keep_s=10, clock=lambda: now)
-    other = paged_results.keep("bob", "b" * 100, untrusted=False)
+    other = paged_results.keep("bob", "b" * 100, untrusted="")
     assert other is not None
-    handles = [paged_results.keep("ada", f"{number}" * 100, untrusted=False) for number in range(5)]
+    handles = [paged_results.keep("ada", f"{number}" * 100, untrusted="") for number in range(5)]
     assert [bool(one and await paged_results.read("ada", one, 0, 9)) for one in handles] == [False] * 2 + [
         True
     ] * 3
-    assert paged_results.keep("ada", "x" * 1001, untrusted=False) is None
+    assert paged_results.keep("ada", "x" * 1001, untrusted="") is None
     for number in range(5):
-        paged_results.keep("ada", f"{number}" * 900, untrusted=False)
+        paged_results.keep("ada", f"{number}" * 900, untrusted="")
     assert await paged_results.read("bob", other, 0, 9) is not None
     now = 10.0
     assert await paged_results.read("bob", other, 0, 9) is None
@@ -429,7 +429,7 @@ async def test_paged_results_are_bounded() -> None:
 async def test_pages_lose_nothing(text: str, size: int) -> None:
     """The pages of any text have whole characters, keep to the size limit, and make up the text."""
     paged_results = PagedResults()
-    handle = paged_results.keep("ada", text, untrusted=False)
+    handle = paged_results.keep("ada", text, untrusted="")
     assert handle is not None
     offset, read = 0, ""
     while True:

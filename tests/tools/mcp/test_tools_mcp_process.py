@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from mcp_rig import hosted
 from mcp_script import calls_of, scripted, tool_definition
+from structlog.testing import capture_logs
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.errors import ConfigError, ToolFailure
@@ -102,6 +103,23 @@ async def test_a_result_that_is_too_large_fails_its_call(tmp_path: Path) -> None
         with pytest.raises(ToolFailure, match="larger than"):
             await host.client.call("toy", "large", found["large"].digest, {}, LATE_S)
         assert read_result(await host.client.call("toy", "a", found["a"].digest, {}, LATE_S)).text == "fine"
+
+
+async def test_what_a_server_logs_to_its_output_is_told_once(tmp_path: Path) -> None:
+    """The log says once that lines were skipped, without their words, which the status has for a person."""
+    answers = {"a": {"raw": "SECRET two\nSECRET three", **OK}}
+    server = scripted(tmp_path, [tool_definition("a")], answers, says={"initialize": "SECRET one"})
+    with capture_logs() as lines:
+        async with hosted(server) as host:
+            found = await host.definitions("toy")
+            for _ in range(2):
+                result = await host.client.call("toy", "a", found["a"].digest, {}, LATE_S)
+                assert read_result(result).text == "fine"
+            assert host.client.statuses["toy"].skipped == "SECRET one"
+            await until(lambda: any(line["event"] == "mcp_connected" for line in lines))
+    assert [line["event"] for line in lines[:2]] == ["mcp_output_skipped", "mcp_connected"]
+    assert [line["event"] for line in lines].count("mcp_output_skipped") == 1
+    assert "SECRET" not in repr(lines)
 
 
 async def test_without_the_process_a_call_fails_and_does_not_hang(tmp_path: Path) -> None:

@@ -31,7 +31,15 @@ from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.running.ledger import RunContext
-from proxy.tools.running.plan import AdmittedCall, PlannedCall, Refusal, admit, plan
+from proxy.tools.running.plan import (
+    AdmittedCall,
+    ApprovedCall,
+    ContinuedCall,
+    PlannedCall,
+    Refusal,
+    admit,
+    plan,
+)
 
 READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*",))}
 EFFECT: dict[str, Any] = {"effect": "state_change", "redaction": Redaction(output=("*",))}
@@ -177,6 +185,20 @@ def test_what_there_is_not_is_refused() -> None:
     assert isinstance(nothing, Refusal)
     assert isinstance(bare, Refusal)
     assert (nothing.failure.code, bare.failure.code) == ("unknown_tool", "redaction_missing")
+
+
+@pytest.mark.parametrize(
+    "approved",
+    [ApprovedCall("appr_1", "key boss", "0" * 64, "1" * 64), ContinuedCall("inv_1", "0" * 64)],
+    ids=["approved", "continued"],
+)
+def test_an_approved_call_of_a_tool_that_went_says_so(approved: ApprovedCall | ContinuedCall) -> None:
+    """The model reads that the tool has changed or gone and waits for its operator, not that it never was."""
+    refused = admit(ToolCall("c", "t__none", "{}", 0), None, ANY, untrusted="", approved=approved)
+    assert isinstance(refused, Refusal)
+    assert refused.failure.code == "policy_denied"
+    assert "has changed or was removed since the call was approved" in refused.failure.message
+    assert "off until its operator allows it again" in refused.failure.message
 
 
 def test_only_who_needs_a_key_has_one() -> None:

@@ -14,14 +14,17 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
+import orjson
 from mcp.shared.exceptions import MCPError
 
 from proxy.plain_text import plain_text
-from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition, read_listing
+from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
-from proxy.tools.mcp.host.http import SESSION_GONE, TOO_LONG, UNAUTHORIZED, HttpServer
+from proxy.tools.mcp.host.bounds import MAX_LINE, NO_MESSAGE, TOO_LONG, TOO_LONG_WORDS, PastBounds
+from proxy.tools.mcp.host.http import SESSION_GONE, UNAUTHORIZED, HttpServer, tells_of_lost_session
+from proxy.tools.mcp.host.mirroring import TooLongForHeaders, mirrored_headers, read_tools
 from proxy.tools.mcp.host.sdk import McpClientSession, OnProgress
-from proxy.tools.mcp.host.stdio import MAX_LINE, NO_MESSAGE, OnGroup, StdioServer, Streams
+from proxy.tools.mcp.host.stdio import OnGroup, StdioServer, Streams
 from proxy.tools.mcp.host.watching import Watched
 from proxy.tools.mcp.servers import HostSettings, Server
 
@@ -49,6 +52,10 @@ _MOST_SESSIONS: Final = 2
 _MAX_OPEN: Final = 32
 _MAX_PAGES: Final = 100
 _LIST_S: Final = 30.0
+_PROBE_S: Final = 5.0
+_MAX_WORDS: Final = 4096
+"""The most characters of an error that leave the process."""
+
 _STALE_S: Final = 60.0
 
 _ENDING_S: Final = 10.0
@@ -100,13 +107,15 @@ class ConnectionHistory:
 
     ``connects`` is how often the server was connected.  ``last_error`` is the latest reason for a loss or a
     failed connection; ``cause`` is the same without any text of the server.  ``list_ms`` is how many
-    milliseconds the latest list of tools took.
+    milliseconds the latest list of tools took.  ``skipped`` is the first line that the server wrote to its
+    standard output and that is no message.
     """
 
     connects: int = 0
     last_error: str = ""
     cause: str = ""
     list_ms: float = 0.0
+    skipped: str = ""
 
 
 class Connection:
@@ -133,6 +142,7 @@ class Connection:
         self._refusal: NotAuthorized | None = None
         self._session: McpClientSession | None = None
         self._gone = False
+        self._fault: PastBounds | None = None
         self._end: Callable[[], None] = lambda: None
         self._usable = asyncio.Event()
         self._listed_at = 0.0
@@ -150,6 +160,8 @@ class Connection:
             unauthorized = False
             try:
                 error = await _outcome(self._serve())
+                # What the end of the session raised follows from the bound.
+                error = self._fault or error
             finally:
                 self._session = None
                 self._usable.clear()
@@ -177,22 +189,26 @@ class Connection:
         """Connect once and serve until the connection ends."""
         self._refusal = None
         self._gone = False
+        self._fault = None
         transport = self._transport()
         try:
-            async with transport.open() as streams:
-                watched = Watched(streams, self._lost)
-                async with McpClientSession(watched.streams, self._list_again.set) as session:
-                    async with asyncio.timeout(self._settings.connect_timeout_s):
-                        await session.negotiate()
-                        await self._list(session)
-                    self._session, self._end = session, watched.end
-                    self._usable.set()
-                    await self._attend(session, watched)
+            async with (
+                transport.open() as streams,
+                Watched(streams, self._lost) as watched,
+                McpClientSession(watched.streams, self._list_again.set) as session,
+            ):
+                async with asyncio.timeout(self._settings.connect_timeout_s):
+                    await session.negotiate()
+                    await self._list(session)
+                self._session, self._end = session, watched.end
+                self._usable.set()
+                await self._attend(session, watched)
         finally:
             self.stderr = transport.stderr
 
-    def _lost(self) -> None:
+    def _lost(self, fault: PastBounds | None = None) -> None:
         """Mark the connection as lost at once, so that no further call uses this session."""
+        self._fault = self._fault or fault
         if self._session is not None:
             self._session = None
             self._usable.clear()
@@ -200,8 +216,14 @@ class Connection:
 
     def _transport(self) -> Transport:
         if self.server.command:
-            return StdioServer(self.server, self._on_group)
+            return StdioServer(self.server, self._on_group, self._skipped)
         return HttpServer(self.server, self._settings.networks, self._ask, self._refused, self._forgotten)
+
+    def _skipped(self, line: str) -> None:
+        """Note the first line that is no message."""
+        if not self.history.skipped:
+            self.history.skipped = line
+            self._changed()
 
     def _forgotten(self) -> None:
         """Note that the server no longer knows the session; the request that found this then fails."""
@@ -235,22 +257,10 @@ class Connection:
         """Read the server's list of tools and report the new status."""
         began = asyncio.get_running_loop().time()
         self._list_again.clear()
-        tools: list[Any] = []
-        cursor: str | None = None
-        for _ in range(_MAX_PAGES):
-            params = {} if cursor is None else {"cursor": cursor}
-            page = await session.request("tools/list", params, _LIST_S)
-            listed = page.get("tools")
-            if not isinstance(listed, list):
-                raise UnusableDefinition("the server's answer has no list of tools")
-            tools += listed
-            cursor = page.get("nextCursor")
-            # An empty cursor is a cursor; only a missing one means that this was the last page.
-            if not isinstance(cursor, str) or len(tools) > self._settings.max_tools:
-                break
+        tools = await self._all_tools(session)
         # Run in a thread, because the check of large untrusted schemas takes a while.
         listing = await asyncio.to_thread(
-            read_listing, self.server.name, tools[: self._settings.max_tools + 1], self._settings.max_tools
+            read_tools, self.server, session.version, tools, self._settings.max_tools
         )
         self._listed_at = asyncio.get_running_loop().time()
         self.history.list_ms = (self._listed_at - began) * 1000
@@ -259,6 +269,40 @@ class Connection:
         info = (plain_text(name, 100), plain_text(version, 100))
         lacking = self.status.reason if self.status.state == "ready" else ""
         self._tell(Status("ready", lacking, session.version, info, listing))
+
+    async def _all_tools(self, session: McpClientSession) -> list[Any]:
+        """Return the tools of all pages; raise UnusableDefinition for a list that is none or too large."""
+        pages: list[Any] = []
+        tools: list[Any] = []
+        cursors: set[str] = set()
+        cursor: str | None = None
+        size = 0
+        for _ in range(_MAX_PAGES):
+            params = {} if cursor is None else {"cursor": cursor}
+            try:
+                page = await session.request("tools/list", params, _LIST_S)
+            except MCPError:
+                if cursor == "":
+                    break
+                raise
+            listed = page.get("tools")
+            if not isinstance(listed, list):
+                raise UnusableDefinition("the server's answer has no list of tools")
+            if listed and listed in pages:
+                # The server does not follow the cursor.
+                break
+            size += _size(page)
+            if size > MAX_LINE:
+                raise UnusableDefinition(f"the server's list of tools is larger than {MAX_LINE} bytes")
+            pages.append(listed)
+            tools += listed
+            cursor = page.get("nextCursor")
+            # By the specification only a missing cursor means the last page, but some servers write an empty
+            # one.  So it is followed once, and an error or the same page ends the list.
+            if not isinstance(cursor, str) or cursor in cursors or len(tools) > self._settings.max_tools:
+                break
+            cursors.add(cursor)
+        return tools
 
     def definition(self, tool: str) -> Definition | None:
         """Return the server's definition of a tool; ``None`` if it is not listed."""
@@ -307,17 +351,27 @@ class Connection:
         params = {"name": tool, "arguments": dict(arguments)}
         timeout_s = max(0.001, until - asyncio.get_running_loop().time())
         try:
-            return await session.request("tools/call", params, timeout_s, on_progress)
+            headers = mirrored_headers(self.server, session.version, live, arguments)
+            return await session.request("tools/call", params, timeout_s, on_progress, headers)
+        except TooLongForHeaders as fault:
+            raise CallFailed("error", str(fault)) from None
         except MCPError as error:
             if self._gone and error.code == SESSION_GONE:
-                if self._session is session:
-                    self._end()
+                self._leave(session)
+                raise _SessionGone from None
+            if self.server.url and await _is_unknown(session, error):
+                self._leave(session)
                 raise _SessionGone from None
             raise self._failure(error, lost=self._session is not session, until=until) from None
         finally:
             self._open -= 1
             if asyncio.get_running_loop().time() - self._listed_at > _STALE_S:
                 self._list_again.set()
+
+    def _leave(self, session: McpClientSession) -> None:
+        """End a session that the server does not know, unless that has been done."""
+        if self._session is session:
+            self._end()
 
     async def _ready(self, within_s: float) -> McpClientSession:
         with contextlib.suppress(TimeoutError):
@@ -340,17 +394,18 @@ class Connection:
                 "unauthorized", f"the token for the server {why}; an operator has to look at its login"
             )
         if error.code == _CONNECTION_CLOSED and lost:
-            return CallFailed("lost", f"the connection to the server {self.server.name} was lost")
-        broke_off = error.code == _CONNECTION_CLOSED and error.message.startswith(_STREAM_ENDED)
-        if error.code == TOO_LONG or (broke_off and str(MAX_LINE) in error.message):
-            return CallFailed("lost", f"the server's answer is larger than {MAX_LINE} bytes")
-        if broke_off:
+            why = f": {self._fault}" if self._fault is not None else ""
+            return CallFailed("lost", f"the connection to the server {self.server.name} was lost{why}")
+        if error.code == TOO_LONG:
+            return CallFailed("lost", TOO_LONG_WORDS)
+        if error.code == _CONNECTION_CLOSED and error.message.startswith(_STREAM_ENDED):
             return CallFailed("lost", "the server's answer broke off")
         if error.code == NO_MESSAGE:
             return CallFailed(
                 "error", "the server sent an answer that cannot be read, so nobody knows whether the tool ran"
             )
-        return CallFailed("error", error.message, {"code": error.code, "message": error.message})
+        words = error.message[:_MAX_WORDS]
+        return CallFailed("error", words, {"code": error.code, "message": words})
 
     async def wait(self, within_s: float) -> None:
         """Wait until the server is connected or has failed once, at most ``within_s`` seconds."""
@@ -386,6 +441,29 @@ async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
     return error
 
 
+async def _is_unknown(session: McpClientSession, error: MCPError) -> bool:
+    """Return whether an error of a call means that the server does not know the session.
+
+    Some servers say so by an error that a tool could return as well.  A server that refuses a list of the
+    tools in the same way refuses whatever the session asks, so it did not run the call.
+    """
+    if not tells_of_lost_session(error.message):
+        return False
+    try:
+        await session.request("tools/list", {}, _PROBE_S)
+    except MCPError as again:
+        return again.code == error.code and tells_of_lost_session(again.message)
+    return False
+
+
+def _size(page: Mapping[str, Any]) -> int:
+    """Return the size of a page of tools in bytes; a page that is nested too deeply counts as a large one."""
+    try:
+        return len(orjson.dumps(page))
+    except orjson.JSONEncodeError:
+        return MAX_LINE // 4
+
+
 def _is_unauthorized(error: BaseException) -> bool:
     """Return whether the connection failed because a request was not authorized."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
@@ -401,7 +479,7 @@ def _cause(error: BaseException) -> str:
         return f"the server answered with the error {error.code}"
     if isinstance(error, TimeoutError):
         return "the server did not answer in time"
-    return type(error).__name__
+    return str(error) if isinstance(error, PastBounds) else type(error).__name__
 
 
 def _words(error: BaseException) -> str:
@@ -413,4 +491,8 @@ def _words(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return f"the command was not found: {plain_text(str(error.filename))}"
     said = plain_text(str(error)) or type(error).__name__
-    return said if isinstance(error, MCPError | UnusableDefinition) else f"{type(error).__name__}: {said}"
+    return (
+        said
+        if isinstance(error, MCPError | PastBounds | UnusableDefinition)
+        else f"{type(error).__name__}: {said}"
+    )

@@ -5,12 +5,18 @@ If the server has a connection, its requests get the header that a worker provid
 
 For every request, this module resolves the host, checks the IP address and connects to exactly that address,
 so that a name cannot change its address between check and use.  Redirects are followed only within the
-origin, proxies of the environment are not used, and an answer has a size limit.
+origin, and proxies of the environment are not used.  The authorities of certificates are those of the system,
+or of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``.  An answer has a size limit, which holds for what it is after
+decompression.
 """
 
 import asyncio
 import ipaddress
+import os
+import re
 import socket
+import ssl
+import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -21,13 +27,21 @@ from mcp.client.streamable_http import streamable_http_client
 
 from proxy.net.public_addresses import is_public_address
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
-from proxy.tools.mcp.host.stdio import MAX_LINE, NO_MESSAGE, Streams
+from proxy.tools.mcp.host.bounds import (
+    MAX_LINE,
+    NO_MESSAGE,
+    TOO_LONG,
+    TOO_LONG_WORDS,
+    Budget,
+    Room,
+    has_too_many_values,
+)
+from proxy.tools.mcp.host.stdio import Streams
 from proxy.tools.mcp.servers import Server
 from proxy.tools.oauth.challenges import read_challenge
 
 __all__ = [
     "SESSION_GONE",
-    "TOO_LONG",
     "UNAUTHORIZED",
     "AnswerTooLong",
     "AnswerTransport",
@@ -36,6 +50,7 @@ __all__ = [
     "HttpServer",
     "OnRefused",
     "SessionTransport",
+    "tells_of_lost_session",
 ]
 
 _READ_S: Final = 3600.0
@@ -47,10 +62,15 @@ UNAUTHORIZED: Final = -32401
 SESSION_GONE: Final = -32404
 """The code of the JSON-RPC error for a request whose session the server no longer knows."""
 
-TOO_LONG: Final = -32413
-"""The code of the JSON-RPC error for a request whose answer is too large."""
+_MAX_STREAMS: Final = 1000
+_STREAMS_S: Final = 10.0
+"""A server may have its clients open so many event streams in so many seconds; each may say ``retry: 0``."""
 
-_SLACK: Final = 1 << 20
+_ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
+_PIECE: Final = 1 << 16
+"""The most bytes that are decompressed at once."""
+
+_LOST_SESSION: Final = re.compile(r"session|not initialized", re.IGNORECASE)
 _NOT_FOUND: Final = b"-32601"
 _MOST_TRIES: Final = 2
 
@@ -65,7 +85,8 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         self, networks: Sequence[str] = (), *, inner: httpx2.AsyncBaseTransport | None = None
     ) -> None:
         self._networks = [ipaddress.ip_network(network) for network in networks]
-        self._inner = inner or httpx2.AsyncHTTPTransport(trust_env=False, retries=0)
+        self._inner = inner or httpx2.AsyncHTTPTransport(verify=_authorities(), trust_env=False, retries=0)
+        self._room = Room()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; raise httpx2.ConnectError for a host that must not be reached."""
@@ -82,10 +103,14 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         )
         response = await self._inner.handle_async_request(sent)
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            # The SDK itself ends a stream with an event above the limit, and reports it.
+            encoding = response.headers.pop("content-encoding", "identity").strip().lower()
+            if encoding not in (*_ENCODINGS, "", "identity"):
+                await response.aclose()
+                raise httpx2.DecodingError("the answer is compressed, and not by gzip")
             kind = response.headers.get("content-type", "").lower().partition(";")[0].rstrip()
-            events = kind.endswith("/event-stream")
-            response.stream = _Bounded(response.stream, MAX_LINE + (_SLACK if events else 0))
+            stream = _inflated(response.stream) if encoding in _ENCODINGS else aiter(response.stream)
+            bounded = _BoundedEvents if kind.endswith("/event-stream") else _Bounded
+            response.stream = bounded(response.stream, stream, self._room)
         return response
 
     async def _address(self, host: str, port: int) -> str:
@@ -106,8 +131,30 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+def _authorities() -> ssl.SSLContext | bool:
+    """Return the authorities that the environment names, as for upstreams; ``True`` for the system's."""
+    named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
+    return ssl.create_default_context() if named else True
+
+
 class AnswerTooLong(httpx2.ReadError):
     """An answer that is too large."""
+
+    def __init__(self) -> None:
+        super().__init__(TOO_LONG_WORDS)
+
+
+async def _inflated(stream: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
+    """Yield a gzip or deflate stream decompressed, in small pieces whatever its ratio is."""
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        async for piece in stream:
+            inflated = inflater.decompress(piece, _PIECE)
+            while inflated:
+                yield inflated
+                inflated = inflater.decompress(inflater.unconsumed_tail, _PIECE)
+    except zlib.error:
+        raise httpx2.DecodingError("the answer is not compressed as it says") from None
 
 
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -115,27 +162,60 @@ _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A response's body with a size limit; in an event stream the limit is for each event."""
+    """A response's body with a size limit; ``pieces`` are those of ``stream``, decompressed."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, most: int) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, pieces: AsyncIterator[bytes], room: Room) -> None:
         self._stream = stream
-        self._most = most
+        self._pieces = pieces
+        self._room = room
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = 0
-        before = b""
-        async for piece in self._stream:
-            # An empty line ends an event; it may be split over two pieces.
-            seen = before + piece
-            end = max(seen.rfind(mark) for mark in _EVENT_ENDS)
-            read = len(seen) - end if end >= 0 else read + len(piece)
-            before = seen[-3:]
-            if read > self._most:
-                raise AnswerTooLong(f"the answer is longer than {self._most} bytes")
-            yield piece
+        try:
+            async for piece in self._pieces:
+                read += len(piece)
+                if not self._room.take(len(piece)) or read > MAX_LINE:
+                    raise AnswerTooLong
+                yield piece
+        finally:
+            self._room.give_back(read)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _BoundedEvents(_Bounded):
+    """An event stream, passed on by whole events, with a size limit for each of them.
+
+    After an event past the limit the stream is an event with an error, which the SDK takes as the answer to
+    the request of this stream, and its end.
+    """
+
+    _END = b"data: " + orjson.dumps(
+        {"jsonrpc": "2.0", "id": 0, "error": {"code": TOO_LONG, "message": TOO_LONG_WORDS}}
+    )
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        held = bytearray()
+        try:
+            async for piece in self._pieces:
+                # An empty line ends an event; it may be split over two pieces.
+                start = max(0, len(held) - 3)
+                held += piece
+                has_room = self._room.take(len(piece))
+                ends = ((held.rfind(mark, start), len(mark)) for mark in _EVENT_ENDS)
+                end = max((found + size for found, size in ends if found >= 0), default=0)
+                complete = bytes(held[:end])
+                if not has_room or len(held) > MAX_LINE or has_too_many_values(complete):
+                    yield self._END + b"\n\n"
+                    return
+                if complete:
+                    del held[:end]
+                    self._room.give_back(end)
+                    yield complete
+            yield bytes(held)
+        finally:
+            self._room.give_back(len(held))
 
 
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
@@ -194,8 +274,9 @@ class SessionTransport(httpx2.AsyncBaseTransport):
     """An HTTP transport that reports when a server no longer knows a session, for example after a restart.
 
     The SDK alone would fail each further call of the session with an error that a tool could also return.
-    Source: the specification of MCP 2025-11-25, Transports, "Session Management": 404 to a request with
-    the session's id.
+    Sources: the specification of MCP 2025-11-25, Transports, "Session Management": 404 to a request with
+    the session's id; modelcontextprotocol/typescript-sdk#389 and python-sdk#1727: many servers say 400, with
+    an error that has no id, since they have not looked at the request.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, gone: Callable[[], None]) -> None:
@@ -205,10 +286,16 @@ class SessionTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await self._inner.handle_async_request(request)
-        if response.status_code != 404 or request.method != "POST" or "mcp-session-id" not in request.headers:
+        in_session = request.method == "POST" and "mcp-session-id" in request.headers
+        if not in_session or response.status_code not in (400, 404):
             return response
-        if _NOT_FOUND in await response.aread():
+        body = await response.aread()
+        if response.status_code == 404:
             # Some servers also use this status for an unknown method.
+            is_lost = _NOT_FOUND not in body
+        else:
+            is_lost = _id_of(body) is None and tells_of_lost_session(body[:4096].decode("utf-8", "replace"))
+        if not is_lost:
             return response
         await response.aclose()
         self._gone()
@@ -219,25 +306,38 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-class AnswerTransport(httpx2.AsyncBaseTransport):
-    """An HTTP transport that replaces a JSON answer without the id of its request by an error.
+def tells_of_lost_session(words: str) -> bool:
+    """Return whether the words of an error may say that the server does not know the session."""
+    return _LOST_SESSION.search(words[:4096]) is not None
 
-    With such an answer the SDK would let the call wait for its time-out.  Answers that are event streams
-    belong to the request that opened the stream, whatever their ids.
+
+class AnswerTransport(httpx2.AsyncBaseTransport):
+    """An HTTP transport that replaces a JSON answer without the id of its request, or with too many values,
+    by an error.
+
+    With an answer of another id the SDK would let the call wait for its time-out.  Answers that are event
+    streams belong to the request that opened the stream, whatever their ids.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
         self._inner = inner
+        self._streams = Budget(_MAX_STREAMS, _STREAMS_S)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET" and not self._streams.take():
+            raise httpx2.ConnectError("the server ends its event streams too often")
         response = await self._inner.handle_async_request(request)
         kind = response.headers.get("content-type", "").lower()
-        if request.method != "POST" or not response.is_success or not kind.startswith("application/json"):
+        if request.method != "POST" or not kind.startswith("application/json"):
             return response
         number = _id_of(request.content)
         error = {"code": NO_MESSAGE, "message": "the answer is none to this request"}
         try:
-            if number is None or _id_of(await response.aread()) == number:
+            body = await response.aread()
+            if has_too_many_values(body):
+                raise AnswerTooLong
+            # An answer with another status may have no id: see SessionTransport.
+            if not response.is_success or number is None or _id_of(body) == number:
                 return response
         except AnswerTooLong as fault:
             error = {"code": TOO_LONG, "message": str(fault)}
@@ -296,7 +396,7 @@ class HttpServer:
         authorized = AuthorizedTransport(checked, self._server, self._ask, self._refused)
         client = httpx2.AsyncClient(
             transport=AnswerTransport(SessionTransport(authorized, self._gone)),
-            headers={"user-agent": "toolrelay", **self._server.headers},
+            headers={"user-agent": "toolrelay", "accept-encoding": "gzip", **self._server.headers},
             timeout=httpx2.Timeout(30.0, read=_READ_S),
             follow_redirects=False,
             trust_env=False,

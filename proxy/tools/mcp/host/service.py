@@ -35,9 +35,10 @@ class Service:
     """The connections to all servers, and the workers that use them."""
 
     def __init__(self, settings: HostSettings, on_group: OnGroup, on_state: OnState) -> None:
-        """``on_state`` is called when a server was connected, was lost, or cannot be reached."""
+        """``on_state`` is called when a server was connected, was lost, cannot be reached, or has written a
+        line that is no message for the first time; then its state is the previous one."""
         self._on_state = on_state
-        self._states: dict[str, ConnectionState] = {}
+        self._states: dict[str, tuple[ConnectionState, bool]] = {}
         self._authorizations = Authorizations()
         self.connections = {
             server.name: Connection(
@@ -147,10 +148,10 @@ class Service:
     def _changed(self, name: str) -> None:
         """Report the changed status of a server."""
         one = self.connections[name]
-        before = self._states.get(name, "starting")
-        self._states[name] = state = one.status.state
-        if state != before:
-            self._on_state(name, before, one)
+        before = self._states.get(name, ("starting", False))
+        self._states[name] = now = one.status.state, bool(one.history.skipped)
+        if now != before:
+            self._on_state(name, before[0], one)
         # Send this status alone: others may have hundreds of tools, and this one may change all the time.
         told = orjson.dumps({name: self._status_of(one)})
         for channel in self._workers:
@@ -173,6 +174,7 @@ class Service:
             "digests": None if listing is None else {one.name: one.digest for one in listing.definitions},
             "reconnects": max(0, connection.history.connects - 1),
             "last_error": connection.history.last_error,
+            "skipped": connection.history.skipped,
             "list_ms": round(connection.history.list_ms, 1),
             "left_out": [] if listing is None else [[one.name, one.reason] for one in listing.left_out],
         }
@@ -196,7 +198,7 @@ def _progress(channel: Channel, number: int) -> OnProgress:
         if not _is_number(progress) or progress <= last or loop.time() - told < _PROGRESS_EVERY_S:
             return
         told, last = loop.time(), progress
-        words = visible_text(message)[:_MAX_WORDS] if isinstance(message, str) else ""
+        words = visible_text(message[: 4 * _MAX_WORDS])[:_MAX_WORDS] if isinstance(message, str) else ""
         whole = total if _is_number(total) else None
         channel.send("progress", orjson.dumps([progress, whole, words]), id=number)
 

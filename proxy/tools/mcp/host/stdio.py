@@ -1,8 +1,9 @@
 """Talk to a server that is a child process: one JSON-RPC message per line, over standard input and output.
 
 The official SDK's own transport has three faults.  One bad byte ends the session, a call waits for ever after
-a line that is not a message, and lines have no size limit.  This transport answers the call that such a line
-was meant for, and ends a server whose line is too long.
+an answer that is cut, and lines have no size limit.  This transport answers the call that a broken answer was
+meant for, skips other lines that are no messages, such as a server's log, and ends a server whose line is too
+long.
 
 Source: the specification's stdio transport, the same in revisions 2024-11-05 to 2026-07-28.
 """
@@ -26,22 +27,31 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from proxy.plain_text import plain_text
+from proxy.tools.mcp.host.bounds import (
+    MAX_LINE,
+    NO_MESSAGE,
+    TOO_LONG,
+    TOO_LONG_WORDS,
+    TOO_MUCH,
+    PastBounds,
+    has_too_many_values,
+    unasked_budget,
+)
 from proxy.tools.mcp.process import own_environment
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["MAX_LINE", "NO_MESSAGE", "OnGroup", "StdioServer", "Streams"]
-
-MAX_LINE: Final = 16 << 20
-"""The most bytes of one message; the proxy ends a server that writes a longer line."""
-
-NO_MESSAGE: Final = -32700
-"""The code of the JSON-RPC error for a request whose answer cannot be read: "Parse error" of JSON-RPC 2.0."""
+__all__ = ["OnGroup", "StdioServer", "Streams"]
 
 _MAX_STDERR = 8192
 _PATIENCE_S = 2.0
 _PR_SET_PDEATHSIG = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 """Loaded before the first fork, because a forked child of a process with threads must not load libraries."""
+
+_MAX_SHOWN = 200
+_BEGINS = re.compile(rb"\s*(\xef\xbb\xbf)?\s*[\[{]")
+"""The begin of a line that is JSON, perhaps after a byte order mark."""
 
 _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?[0-9]{1,18})')
 
@@ -53,13 +63,15 @@ OnGroup = Callable[[int, bool], None]
 class StdioServer:
     """The process of one server, from :meth:`open` to its end."""
 
-    def __init__(self, server: Server, on_group: "OnGroup") -> None:
-        """``on_group`` is called with the number of the process group, and whether it runs."""
+    def __init__(self, server: Server, on_group: "OnGroup", on_skipped: Callable[[str], None]) -> None:
+        """``on_group`` is called with the number of the process group, and whether it runs.  ``on_skipped``
+        is called with the first line, as plain text, that is no message."""
         self._server = server
         self._on_group = on_group
+        self._on_skipped = on_skipped
+        self._has_skipped = False
         self._stderr = b""
         self._open: set[types.RequestId] = set()
-        self._newest = -1
 
     @property
     def stderr(self) -> str:
@@ -108,54 +120,74 @@ class StdioServer:
     async def _read(
         self, process: asyncio.subprocess.Process, into: MemoryObjectSendStream[SessionMessage | Exception]
     ) -> None:
-        """Pass on each line as a message until the output ends or a line is too long."""
-        stdout = process.stdout
-        assert stdout is not None
+        """Pass on each line as a message until the output ends or is past the bounds."""
+        assert process.stdout is not None
         async with into:
-            with contextlib.suppress(
-                anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError, ValueError
-            ):
-                # readline raises ValueError for a line above the limit.
-                while line := await stdout.readline():
-                    message = self._message(line)
-                    if message is not None:
-                        await into.send(SessionMessage(message))
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
+                try:
+                    await self._pass_on(process.stdout, into)
+                except PastBounds as fault:
+                    await into.send(fault)
+
+    async def _pass_on(
+        self, stdout: asyncio.StreamReader, into: MemoryObjectSendStream[SessionMessage | Exception]
+    ) -> None:
+        budget = unasked_budget()
+        while line := await _next_line(stdout):
+            message = self._message(line)
+            if message is not None:
+                await into.send(SessionMessage(message))
+            elif budget.take():
+                # Reading a line that is there already does not let other tasks run.
+                await asyncio.sleep(0)
+            else:
+                raise PastBounds(TOO_MUCH)
 
     def _message(self, line: bytes) -> types.JSONRPCMessage | None:
-        """Parse a line as a message; if it is invalid, return an error for its call, if that is known."""
+        """Parse a line as a message; if it is a broken answer to an open call, return an error for this call.
+
+        Any other line is skipped: many servers log to their standard output.
+        """
         if not line.strip():
             return None
+        if has_too_many_values(line):
+            return self._error_for(_written_id(line), TOO_LONG, TOO_LONG_WORDS)
         try:
             message = types.jsonrpc_message_adapter.validate_python(orjson.loads(line), by_name=False)
         except (orjson.JSONDecodeError, ValidationError, RecursionError):
             return self._answer_for(line)
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-            if message.id not in self._open:
-                return None if self._was_sent(message.id) else self._answer_for(b"")
-            self._open.discard(message.id)
+            number = message.id
+            if number is None and len(self._open) == 1:
+                # The server could not read a request, so it does not know its id: JSON-RPC 2.0, section 5.
+                return self._error_for(next(iter(self._open)))
+            if number not in self._open:
+                return None
+            self._open.discard(number)
         return message
 
-    def _was_sent(self, number: types.RequestId | None) -> bool:
-        """Return whether a request had this id, though none waits for it now.  The SDK's ids count from 1."""
-        return isinstance(number, int) and 0 <= number <= self._newest
-
     def _answer_for(self, line: bytes) -> types.JSONRPCError | None:
-        """Return an error for the call that a broken line was meant for, or ``None`` if it is not known.
+        """Return an error for the open call that a broken line answers; ``None`` if it answers none."""
+        answer = self._error_for(_written_id(line))
+        if answer is None and not self._has_skipped:
+            self._has_skipped = True
+            self._on_skipped(
+                plain_text(line[: 4 * _MAX_SHOWN].decode("utf-8", "replace").strip(), _MAX_SHOWN)
+            )
+        return answer
 
-        The call is known if the line has its id or only one call is open.
-        """
-        meant: types.RequestId | None = None
-        for found in _ID.finditer(line[:4096]):
-            with contextlib.suppress(orjson.JSONDecodeError):
-                number = orjson.loads(found[1])
-                meant = number if number in self._open else meant
-        if meant is None and len(self._open) == 1:
-            (meant,) = self._open
-        if meant is None:
+    def _error_for(
+        self,
+        number: types.RequestId | None,
+        code: int = NO_MESSAGE,
+        words: str = "the server sent a line that is no message",
+    ) -> types.JSONRPCError | None:
+        """Return an error for a call, which is then no longer open; ``None`` if it is not open."""
+        if number is None or number not in self._open:
             return None
-        self._open.discard(meant)
-        fault = types.ErrorData(code=NO_MESSAGE, message="the server sent a line that is no message")
-        return types.JSONRPCError(jsonrpc="2.0", id=meant, error=fault)
+        self._open.discard(number)
+        fault = types.ErrorData(code=code, message=words)
+        return types.JSONRPCError(jsonrpc="2.0", id=number, error=fault)
 
     async def _write(
         self, process: asyncio.subprocess.Process, out_of: MemoryObjectReceiveStream[SessionMessage]
@@ -167,8 +199,6 @@ class StdioServer:
                 async for sent in out_of:
                     if isinstance(sent.message, types.JSONRPCRequest):
                         self._open.add(sent.message.id)
-                        if isinstance(sent.message.id, int):
-                            self._newest = max(self._newest, sent.message.id)
                     elif isinstance(sent.message, types.JSONRPCNotification):
                         self._forget(sent.message)
                     text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -202,6 +232,35 @@ class StdioServer:
         transport: Any = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()
+
+
+async def _next_line(stdout: asyncio.StreamReader) -> bytes:
+    """Return the next line; empty at the end.  Raises :class:`PastBounds` if it is too long."""
+    try:
+        return await stdout.readline()
+    except ValueError:
+        raise PastBounds(f"the server wrote a line of more than {MAX_LINE} bytes") from None
+
+
+def _written_id(line: bytes) -> types.RequestId | None:
+    """Return the id of the request that a line answers, though it is no valid message; ``None`` if none.
+
+    It has to begin as JSON and to be JSON-RPC without a method.  A log line may have an ``id`` of its own, or
+    tell of a message.
+    """
+    if _BEGINS.match(line) is None or b'"jsonrpc"' not in line:
+        return None
+    with contextlib.suppress(orjson.JSONDecodeError):
+        told = orjson.loads(line)
+        parts = told if isinstance(told, list) else [told]
+        answers = (part for part in parts if isinstance(part, dict) and "jsonrpc" in part)
+        ids = (part.get("id") for part in answers if "method" not in part)
+        return next((number for number in ids if isinstance(number, int | str)), None)
+    found = None if b'"method"' in line[:4096] else _ID.search(line[:4096])
+    with contextlib.suppress(orjson.JSONDecodeError):
+        number = None if found is None else orjson.loads(found[1])
+        return number if isinstance(number, int | str) else None
+    return None
 
 
 async def _has_ended(process: asyncio.subprocess.Process) -> bool:

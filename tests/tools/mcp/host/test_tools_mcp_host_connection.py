@@ -15,7 +15,7 @@ from mcp_script import calls_of, scripted, tool_definition
 from mcp_types import LoggingMessageNotification
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.tools.mcp.host import watching
+from proxy.tools.mcp.host import bounds, stdio, watching
 from proxy.tools.mcp.host.connection import CallFailed, Connection
 from proxy.tools.mcp.host.sdk import McpClientSession
 from proxy.tools.mcp.servers import HostSettings, Server
@@ -54,41 +54,19 @@ async def call(connection: Connection, tool: str, timeout_s: float = LATE_S) -> 
     "answer",
     [
         {"raw": '{"jsonrpc": "2.0", "id": ID, "result": {"content": ['},
-        {"raw": "no JSON at all"},
         {"raw": '{"jsonrpc": "1.0", "id": ID, "result": {}}'},
         {"raw": '{"jsonrpc": "2.0", "id": ID}'},
         {"raw": '{"jsonrpc": "2.0", "id": ID, "result": 3}'},
         {"raw": '{"jsonrpc": "2.0", "id": ID, "result": {"text": "\\ud800"}}'},
         {"raw": '[{"jsonrpc": "2.0", "id": ID, "result": {}}]'},
         {"raw": '{"jsonrpc": "2.0", "id": ID, "result": ' + '{"a":' * 3000 + "1" + "}" * 3001},
-        {"bytes": b"\xff\xfe\x00\n".hex()},
         {"raw": '\ufeff{"jsonrpc": "2.0", "id": ID, "result": {"content": []}}'},
-        {"raw": '{"jsonrpc": "2.0", "id": 99999, "result": {"content": []}}'},
-        {"raw": '{"jsonrpc": "2.0", "id": "other", "result": {"content": []}}'},
-        {"raw": '{"jsonrpc": "2.0", "id": null, "result": {"content": []}}'},
         {"raw": '{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "Parse error"}}'},
     ],
-    ids=[
-        "cut",
-        "text",
-        "old",
-        "empty",
-        "number",
-        "surrogate",
-        "batch",
-        "deep",
-        "bytes",
-        "bom",
-        "unknown id",
-        "foreign id",
-        "no id",
-        "error without id",
-    ],
+    ids=["cut", "old", "empty", "number", "surrogate", "batch", "deep", "bom", "error without id"],
 )
-async def test_a_line_that_is_no_message_ends_its_call_at_once(
-    tmp_path: Path, answer: dict[str, Any]
-) -> None:
-    """A malformed line fails its call at once, and the next call in the session has its result."""
+async def test_a_broken_answer_ends_its_call_at_once(tmp_path: Path, answer: dict[str, Any]) -> None:
+    """A malformed answer fails its call at once, and the next call in the session has its result."""
     server = scripted(
         tmp_path, [tool_definition("bad"), tool_definition("good")], {"bad": answer, "good": OK}
     )
@@ -99,6 +77,44 @@ async def test_a_line_that_is_no_message_ends_its_call_at_once(
             assert raised.value.kind == "error"
             assert await call(connection, "good") == OK["result"]
         assert connection.status.state == "ready"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"raw": "Shops response: [object Object]"},
+        {"raw": '{"level": "info", "message": "called"}'},
+        {"raw": '{"level": "info", "id": ID, "message": "called"}'},
+        {"raw": 'Received {"jsonrpc": "2.0", "id": ID, "method": "tools/call"}'},
+        {"raw": 'Sending {"jsonrpc": "2.0", "id": ID, "result": {}}'},
+        {"raw": '{"level": "debug", "sent": {"jsonrpc": "2.0", "id": ID, "result": {}}}'},
+        {"raw": "{'jsonrpc': '2.0', 'id': ID}"},
+        {"raw": "42"},
+        {"raw": "\n\n"},
+        {"bytes": b"\xff\xfe\x00\n".hex()},
+        {"raw": '{"jsonrpc": "2.0", "id": 99999, "result": {"content": []}}'},
+        {"raw": '{"jsonrpc": "2.0", "id": "other", "result": {"content": []}}'},
+        {"raw": '{"jsonrpc": "2.0", "id": null, "result": {"content": []}}'},
+    ],
+)
+async def test_a_line_that_is_no_answer_is_skipped(tmp_path: Path, line: dict[str, Any]) -> None:
+    """A line in a call that does not bear the id of an open call is skipped, and the call has its result."""
+    server = scripted(tmp_path, [tool_definition("a")], {"a": {**line, **OK}})
+    async with connected(server) as (connection, _):
+        assert await call(connection, "a") == OK["result"]
+        assert connection.history.connects == 1
+
+
+@pytest.mark.parametrize("moment", ["start", "initialize", "tools/list"])
+async def test_a_log_line_does_not_keep_a_server_from_being_ready(tmp_path: Path, moment: str) -> None:
+    """A line of log before any answer of the server is skipped, and its first words are kept for a person."""
+    line = "[db] connected \x1b[31m" + "x" * 1000
+    server = scripted(tmp_path, [tool_definition("a")], {"a": OK}, says={moment: line})
+    async with connected(server) as (connection, _):
+        assert connection.status.state == "ready", connection.status.reason
+        assert await call(connection, "a") == OK["result"]
+        assert connection.history.skipped.startswith("[db] connected \\x1b[31mxxx")
+        assert len(connection.history.skipped) < 300
 
 
 async def test_a_late_answer_is_no_answer_to_another_call(tmp_path: Path) -> None:
@@ -164,9 +180,10 @@ async def test_a_line_without_an_end_ends_the_server_and_nothing_else(tmp_path: 
     tools = [tool_definition("long"), tool_definition("good")]
     server = scripted(tmp_path, tools, {"long": {"long": 17}, "good": OK})
     async with connected(server) as (connection, _):
-        with pytest.raises(CallFailed) as raised:
+        with pytest.raises(CallFailed, match="a line of more than") as raised:
             await call(connection, "long")
         assert raised.value.kind == "lost"
+        await until(lambda: "a line of more than" in connection.history.cause)
         await until(lambda: connection.status.state == "ready")
         assert await call(connection, "good") == OK["result"]
 
@@ -238,12 +255,12 @@ async def test_a_flood_of_notifications_does_not_keep_a_result_back(
         seen.append(message)
         await handle(session, message)
 
-    class OneSecond(watching._Budget):
-        def __init__(self, most: int) -> None:
-            super().__init__(most)
+    class OneSecond(bounds.Budget):
+        def __init__(self, most: int, every_s: float = 1.0) -> None:
+            super().__init__(most, every_s)
             self._clock = lambda: self._since
 
-    monkeypatch.setattr(watching, "_Budget", OneSecond)
+    monkeypatch.setattr(watching, "Budget", OneSecond)
     monkeypatch.setattr(McpClientSession, "_on_message", noting)
     tools = [tool_definition("flood"), tool_definition("switch")]
     answers = {"flood": {"flood": 20_000, **OK}, "switch": {"become": [tool_definition("other")], **OK}}
@@ -252,6 +269,74 @@ async def test_a_flood_of_notifications_does_not_keep_a_result_back(
         assert await call(connection, "switch") == OK["result"]
         await until(lambda: connection.definition("other") is not None)
     assert sum(isinstance(message, LoggingMessageNotification) for message in seen) == 100
+
+
+async def test_requests_without_a_pause_are_read_no_faster_than_they_are_answered(tmp_path: Path) -> None:
+    """A server that sends requests and reads no answer is not read any further, and loses its session."""
+    server = scripted(tmp_path, [tool_definition("a")], {"a": {"pings": 1_000_000}})
+    async with connected(server) as (connection, _):
+        with pytest.raises(CallFailed, match="lost: the server sends requests and does not take") as raised:
+            await call(connection, "a")
+        assert raised.value.kind == "lost"
+        await until(lambda: "does not take the answers" in connection.history.cause)
+
+
+@pytest.fixture
+def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a session have 500 messages in a time longer than any test."""
+
+    def budget() -> bounds.Budget:
+        return bounds.Budget(500, LATE_S)
+
+    monkeypatch.setattr(watching, "unasked_budget", budget)
+    monkeypatch.setattr(stdio, "unasked_budget", budget)
+
+
+@pytest.mark.usefixtures("small_budget")
+@pytest.mark.parametrize(
+    "flood",
+    [
+        {"flood": 600},
+        {"raw": "\n".join(["log"] * 600)},
+        {"raw": "\n" * 600},
+        {"raw": "\n".join(['{"jsonrpc": "2.0", "id": 9999, "result": {}}'] * 600)},
+        {"raw": "\n".join(['{"jsonrpc": "2.0", "id": "' + "x" * 300 + '", "method": "ping"}'] * 600)},
+    ],
+    ids=["notifications", "log", "empty lines", "unknown ids", "requests with long ids"],
+)
+async def test_a_flood_ends_the_session_of_its_server(tmp_path: Path, flood: dict[str, Any]) -> None:
+    """A server that sends more than the budget of a session loses it, and the reason says so."""
+    server = scripted(tmp_path, [tool_definition("a"), tool_definition("b")], {"a": flood, "b": OK})
+    async with connected(server) as (connection, _):
+        with pytest.raises(CallFailed, match="more than 30,000 messages") as raised:
+            await call(connection, "a")
+        assert raised.value.kind == "lost"
+        await until(lambda: connection.status.state == "ready")
+        assert await call(connection, "b") == OK["result"]
+
+
+@pytest.mark.parametrize("values", ["[],", "1,"], ids=["lists", "numbers"])
+async def test_a_line_with_too_many_values_fails_its_call(tmp_path: Path, values: str) -> None:
+    """An answer of many tiny values, which would take a hundred times its size, is not decoded."""
+    raw = f'{{"jsonrpc": "2.0", "id": ID, "result": {{"structuredContent": {{"a": [{values * 150_000}1]}}}}}}'
+    text = {"result": {"content": [{"type": "text", "text": "[1,2]" * 100_000}]}}
+    tools = [tool_definition("many"), tool_definition("text")]
+    async with connected(scripted(tmp_path, tools, {"many": {"raw": raw}, "text": text})) as (connection, _):
+        with pytest.raises(CallFailed, match="100000 values") as raised:
+            await call(connection, "many")
+        assert raised.value.kind == "lost"
+        assert await call(connection, "text") == text["result"]
+        assert connection.history.connects == 1
+
+
+async def test_the_words_of_an_error_are_cut(tmp_path: Path) -> None:
+    """Of an error's message at most 4,096 characters leave the process."""
+    error = {"code": 1, "message": "x" * (9 << 20)}
+    async with connected(scripted(tmp_path, [tool_definition("a")], {"a": {"error": error}})) as (link, _):
+        with pytest.raises(CallFailed) as raised:
+            await call(link, "a")
+        assert raised.value.error is not None
+        assert len(raised.value.words) == len(raised.value.error["message"]) == 4096
 
 
 @pytest.mark.parametrize("listed", [{"tools": 3}, {}, {"tools": "x"}], ids=["number", "nothing", "text"])

@@ -1,42 +1,29 @@
 """MCP servers over streamable HTTP: the addresses they may have, and their malformed answers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from mcp_answers import LOOPBACK, Answering, body_of, call, connected, scripted
 from mcp_http import real_server
 from mcp_rig import no_token
 from mcp_script import tool_definition
+from own_authority import make_certificate
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.tools.mcp.host.connection import CallFailed, Connection
 from proxy.tools.mcp.host.http import CheckedTransport
 from proxy.tools.mcp.servers import HostSettings, Server
 
-LOOPBACK = ("127.0.0.0/8", "::1/128")
-
 
 def _blue(url: str) -> Server:
     return Server("real", url=url, headers={"x-team": "blue"})
-
-
-@asynccontextmanager
-async def connected(server: Server, networks: tuple[str, ...] = LOOPBACK) -> AsyncIterator[Connection]:
-    """Run a connection in this process."""
-    settings = HostSettings(servers=(server,), networks=networks, list_every_s=0)
-    connection = Connection(server, settings, lambda: None, lambda group, runs: None, no_token)
-    task = asyncio.create_task(connection.run())
-    try:
-        await connection.wait(PATIENCE_S)
-        yield connection
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -53,6 +40,29 @@ async def test_a_tool_is_called_over_http() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("region", "header"),
+    [("eu-1", "eu-1"), ("a\r\nx-evil: 1", "=?base64?YQ0KeC1ldmlsOiAx?="), ("köln", "=?base64?a8O2bG4=?=")],
+)
+async def test_arguments_are_mirrored_into_headers(region: str, header: str) -> None:
+    """An argument with ``x-mcp-header`` is sent as a safe header too; the SDK's server refuses calls without.
+
+    Source: MCP 2026-07-28, Transports, "Custom Headers".
+    """
+    async with real_server() as (url, seen), connected(_blue(url)) as connection:
+        live = connection.definition("route")
+        assert live is not None
+        arguments = {"region": region, "urgent": True, "note": "x"}
+        result = await connection.call("route", arguments, digest=live.digest, timeout_s=LATE_S)
+        assert result["content"][0]["text"] == f"{region} True x"
+        with pytest.raises(CallFailed, match="longer than 8192 bytes"):
+            await connection.call("route", {"region": "x" * 9000}, digest=live.digest, timeout_s=LATE_S)
+    (call,) = [headers for headers in seen if headers.get("mcp-method") == "tools/call"]
+    assert (call["mcp-param-region"], call["mcp-param-urgent"]) == (header, "true")
+    assert not [name for name in call if name in ("x-evil", "mcp-param-note")]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_an_address_that_is_not_public_is_refused() -> None:
     """The proxy sends nothing to a server at a private address unless mcp.networks allows it."""
     async with real_server() as (url, seen):
@@ -63,22 +73,35 @@ async def test_an_address_that_is_not_public_is_refused() -> None:
         assert seen == []
 
 
-class Answering(httpx2.AsyncBaseTransport):
-    """A transport that answers every request with one body and records the requests."""
+@pytest.mark.parametrize("name", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+async def test_an_authority_named_in_the_environment_is_trusted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate of an authority that the environment names is accepted, and otherwise it is not."""
+    certificate = make_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
 
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.sent: list[httpx2.Request] = []
+    async def serve(request: web.Request) -> web.Response:
+        return web.Response(text="fine")
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Record the request and return the body in pieces."""
-        self.sent.append(request)
-
-        async def pieces() -> AsyncIterator[bytes]:
-            for start in range(0, len(self.body), 1 << 20):
-                yield self.body[start : start + (1 << 20)]
-
-        return httpx2.Response(200, content=pieces())
+    app = web.Application()
+    app.router.add_get("/", serve)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        url = f"https://localhost:{runner.addresses[0][1]}/"
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+        async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK)) as client:
+            with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.get(url)
+        monkeypatch.setenv(name, str(certificate if name == "SSL_CERT_FILE" else tmp_path))
+        async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK)) as client:
+            assert (await client.get(url)).text == "fine"
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_connection_is_made_to_the_address_that_was_checked() -> None:
@@ -90,109 +113,6 @@ async def test_a_connection_is_made_to_the_address_that_was_checked() -> None:
     assert request.url.host in ("127.0.0.1", "::1")
     assert request.headers["host"] == "localhost:1234"
     assert request.extensions["sni_hostname"] == "localhost"
-
-
-async def test_an_answer_without_an_end_is_cut() -> None:
-    """The transport stops reading an answer after 16 MiB."""
-    inner = Answering(b"x" * (17 << 20))
-    async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK, inner=inner)) as client:
-        with pytest.raises(httpx2.ReadError, match="longer than"):
-            await client.get("http://127.0.0.1:1/mcp")
-
-
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
-async def test_an_event_stream_may_be_long_and_its_events_may_not(end: bytes) -> None:
-    """The limit of 16 MiB holds for one event, not for the stream, with any kind of line ends."""
-    event = b"data: " + b"x" * (700_001) + end
-    inner = Answering(event * 30)
-    async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK, inner=inner)) as client:
-        answer = await client.get("http://127.0.0.1:1/mcp")
-        assert len(answer.content) == len(inner.body) > 16 << 20
-        inner.body = event + b"data: " + b"x" * (17 << 20) + end
-        with pytest.raises(httpx2.ReadError, match="longer than"):
-            await client.get("http://127.0.0.1:1/mcp")
-
-
-Handler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | web.StreamResponse]]
-
-
-@asynccontextmanager
-async def scripted(
-    answer: Handler, sessions: set[str] | None = None
-) -> AsyncIterator[tuple[Server, list[str]]]:
-    """Run a server of revision 2025-11-25 that answers by ``answer``; also yield the requested paths.
-
-    With ``sessions`` the server has sessions, and accepts those that are in the set.
-    """
-    paths: list[str] = []
-
-    async def serve(request: web.Request) -> web.StreamResponse:
-        paths.append(request.path)
-        asked = await request.json()
-        begins = asked["method"] == "initialize"
-        if sessions is not None and not begins and request.headers.get("mcp-session-id") not in sessions:
-            return web.Response(status=404, text="no such session")
-        if "id" not in asked:
-            return web.Response(status=202)
-        told: Mapping[str, Any] | web.StreamResponse
-        if asked["method"] == "initialize":
-            info = {"name": "scripted", "version": "1"}
-            made = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
-            told = {"result": made}
-            if sessions is not None:
-                sessions.add(session := f"s{len(paths)}")
-                whole = {"jsonrpc": "2.0", "id": asked["id"], **told}
-                return web.json_response(whole, headers={"mcp-session-id": session})
-        elif asked["method"].startswith("tools/"):
-            told = await answer(asked)
-        else:
-            told = {"error": {"code": -32601, "message": "not known"}}
-        if isinstance(told, web.StreamResponse):
-            return told
-        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], **told})
-
-    app = web.Application()
-    app.router.add_post("/{path}", serve)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield Server("toy", url=f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"), paths
-    finally:
-        await runner.cleanup()
-
-
-async def call(connection: Connection, tool: str) -> Mapping[str, Any]:
-    """Call a tool with the digest of its current definition."""
-    live = connection.definition(tool)
-    assert live is not None
-    return await connection.call(tool, {}, digest=live.digest, timeout_s=LATE_S)
-
-
-async def test_an_empty_cursor_is_one() -> None:
-    """An empty cursor leads to another page; the list ends only without a cursor."""
-
-    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "cursor" not in asked.get("params", {}):
-            return {"result": {"tools": [tool_definition("a")], "nextCursor": ""}}
-        return {"result": {"tools": [tool_definition("b")]}}
-
-    async with scripted(answer) as (server, _), connected(server) as connection:
-        assert connection.definition("a") is not None
-        assert connection.definition("b") is not None
-
-
-async def test_pages_without_an_end_end() -> None:
-    """The proxy reads at most 100 pages of tools and uses the tools that it has got."""
-    pages: list[Any] = []
-
-    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        pages.append(asked)
-        return {"result": {"tools": [tool_definition("a")] if len(pages) == 1 else [], "nextCursor": "x"}}
-
-    async with scripted(answer) as (server, _), connected(server) as connection:
-        assert connection.definition("a") is not None
-        assert len(pages) == 100
 
 
 async def test_a_server_has_so_many_calls_open() -> None:
@@ -231,34 +151,6 @@ async def test_a_redirect_to_another_origin_is_not_followed() -> None:
         async with scripted(answer) as (server, _), connected(server) as connection:
             assert connection.status.state != "ready"
     assert reached == []
-
-
-async def test_a_call_whose_session_the_server_forgot_is_made_in_a_new_one() -> None:
-    """A call refused for an unknown session is repeated once in a new session, because it did not run."""
-    sessions: set[str] = set()
-    runs: list[Any] = []
-    forgetful = False
-
-    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        if asked["method"] == "tools/list":
-            if forgetful:
-                sessions.clear()
-            return {"result": {"tools": [tool_definition("a")]}}
-        runs.append(asked)
-        return {"result": {"content": []}}
-
-    async with scripted(answer, sessions) as (server, _), connected(server) as connection:
-        assert connection.status.state == "ready", connection.status.reason
-        await call(connection, "a")
-        sessions.clear()
-        assert await call(connection, "a") == {"content": []}
-        assert (len(runs), connection.history.connects) == (2, 2)
-        sessions.clear()
-        forgetful = True
-        with pytest.raises(CallFailed) as caught:
-            await call(connection, "a")
-        assert caught.value.kind == "away"
-        assert len(runs) == 2
 
 
 class Cut(web.Response):
@@ -314,25 +206,22 @@ async def test_a_method_that_a_server_does_not_know_ends_no_session(compressed: 
         assert connection.history.connects == 1
 
 
-def _body(text: str | bytes, kind: str = "application/json", status: int = 200) -> web.Response:
-    body = text.encode() if isinstance(text, str) else text
-    return web.Response(body=body, content_type=kind, status=status)
-
-
 MALFORMED: Mapping[str, Callable[[int], web.Response]] = {
-    "cut": lambda number: _body(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{'),
-    "other id": lambda number: _body('{"jsonrpc": "2.0", "id": 9999, "result": {"content": []}}'),
-    "no id": lambda number: _body('{"jsonrpc": "2.0", "id": null, "error": {"code": 1, "message": "x"}}'),
-    "batch": lambda number: _body(f'[{{"jsonrpc": "2.0", "id": {number}, "result": {{}}}}]'),
-    "nothing": lambda number: _body(""),
-    "deep": lambda number: _body('{"a":' * 3000 + "1" + "}" * 3000),
-    "bytes": lambda number: _body(b'{"jsonrpc": "2.0", "id": 1, "result": {"x": "\xff"}}'),
-    "surrogate": lambda number: _body(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{"x": "\\ud800"}}}}'),
-    "page": lambda number: _body("<html>", "text/html"),
-    "accepted": lambda number: _body("", status=202),
-    "failed": lambda number: _body("oops", "text/plain", 500),
-    "event": lambda number: _body('data: {"jsonrpc"\n\n', "text/event-stream"),
-    "no event": lambda number: _body("", "text/event-stream"),
+    "cut": lambda number: body_of(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{'),
+    "other id": lambda number: body_of('{"jsonrpc": "2.0", "id": 9999, "result": {"content": []}}'),
+    "no id": lambda number: body_of('{"jsonrpc": "2.0", "id": null, "error": {"code": 1, "message": "x"}}'),
+    "batch": lambda number: body_of(f'[{{"jsonrpc": "2.0", "id": {number}, "result": {{}}}}]'),
+    "nothing": lambda number: body_of(""),
+    "deep": lambda number: body_of('{"a":' * 3000 + "1" + "}" * 3000),
+    "bytes": lambda number: body_of(b'{"jsonrpc": "2.0", "id": 1, "result": {"x": "\xff"}}'),
+    "surrogate": lambda number: body_of(
+        f'{{"jsonrpc": "2.0", "id": {number}, "result": {{"x": "\\ud800"}}}}'
+    ),
+    "page": lambda number: body_of("<html>", "text/html"),
+    "accepted": lambda number: body_of("", status=202),
+    "failed": lambda number: body_of("oops", "text/plain", 500),
+    "event": lambda number: body_of('data: {"jsonrpc"\n\n', "text/event-stream"),
+    "no event": lambda number: body_of("", "text/event-stream"),
 }
 
 
@@ -356,25 +245,6 @@ async def test_an_answer_that_is_none_fails_its_call_at_once(malformed: str) -> 
         assert "pydantic" not in caught.value.words
         assert await call(connection, "good") == {"content": []}
         assert connection.history.connects == 1
-
-
-async def test_a_flood_of_events_does_not_keep_a_result_back() -> None:
-    """A call gets its result after 5,000 events, and a change of the tool list among them is noticed."""
-    note = '{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}'
-    changed = '{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}'
-    lists: list[Any] = []
-
-    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any] | web.StreamResponse:
-        if asked["method"] == "tools/list":
-            lists.append(asked)
-            return {"result": {"tools": [tool_definition("a")]}}
-        result = f'{{"jsonrpc": "2.0", "id": {asked["id"]}, "result": {{"content": []}}}}'
-        events = "".join(f"event: message\ndata: {data}\n\n" for data in [*[note] * 5000, changed, result])
-        return _body(events, "text/event-stream")
-
-    async with scripted(answer) as (server, _), connected(server) as connection:
-        assert await call(connection, "a") == {"content": []}
-        await until(lambda: len(lists) == 2)
 
 
 async def test_a_connection_that_fails_can_be_ended_at_any_moment() -> None:

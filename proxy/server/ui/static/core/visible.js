@@ -3,7 +3,7 @@
 /* Controls (without tab and line feed), soft hyphen, joiners and fillers, zero-width, direction marks,
    line separators, odd spaces that look like none, variation selectors, tags, lone surrogates. */
 const HIDDEN =
-  /\u001B\[[0-9;:?]*[ -/]*[@-~]|\u001B\][^\u0007\u001B]{0,200}(?:\u0007|\u001B\\)|[\u0000-\u0008\u000B-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u17B4\u17B5\u180B-\u180F\u200B-\u200F\u2028-\u202F\u2060-\u206F\u3164\uFE00-\uFE0F\uFEFF\uFFA0\uFFF0-\uFFFB]|[\u{1BCA0}-\u{1BCA3}\u{1D173}-\u{1D17A}\u{E0000}-\u{E0FFF}]|\p{Cs}/gu;
+  /\u001B\[[0-9;:?]*[ -/]*[@-~]|\u001B\][^\u0007\u001B]{0,200}(?:\u0007|\u001B\\)|[\u0000-\u0008\u000B-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u17B4\u17B5\u180B-\u180F\u200B-\u200F\u2028-\u202F\u2060-\u206F\u3164\uFE00-\uFE0F\uFEFF\uFFA0\uFFF0-\uFFFB\u2800]|[\u{1BCA0}-\u{1BCA3}\u{1D173}-\u{1D17A}\u{E0000}-\u{E0FFF}]|\p{Cs}|\p{Co}/gu;
 const ANY = new RegExp(HIDDEN.source, "u");
 const NAMES = { 0: "NUL", 7: "BEL", 8: "BS", 11: "VT", 12: "FF", 13: "CR", 27: "ESC", 127: "DEL" };
 const PICTURE = /\p{Extended_Pictographic}|\p{Emoji_Modifier}|[\u0023\u002A\u0030-\u0039]/u;
@@ -26,6 +26,12 @@ function drawn(text, at, found) {
   const after = String.fromCodePoint(text.codePointAt(at + 1) ?? 32);
   return (PICTURE.test([...before].at(-1) ?? "") || before.endsWith("\uFE0F")) && /\p{Extended_Pictographic}/u.test(after);
 }
+
+/* Spaces that look like an ordinary one, or like none. */
+const SPACES = /[\u00A0\u1680\u2000-\u200A\u205F\u3000]/g;
+
+/** The text with its odd spaces as names, for texts that a person decides about. */
+export const spaced = (text) => text.replace(SPACES, (found) => `⟨${word(found.codePointAt(0))}⟩`);
 
 /** The text as nodes: text, and a chip for each invisible character. */
 export function chips(text) {

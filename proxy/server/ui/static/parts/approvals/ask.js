@@ -16,10 +16,20 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
   let busy = false;
   let current = row;
   // Later answers have the arguments without private fields again; the exact ones stay.
-  const take = (news) => (current = { ...current, ...news, ...(current.exact && { arguments: current.arguments }) });
+  const take = (news) => (current = { ...current, ...news, ...(current.exact && { arguments: current.arguments, arguments_cut: false }) });
 
   /** The approval as it is on record, for example after another user decided it. */
   const asItIs = () => api(`approvals/${id}`).catch(() => null);
+
+  /** All arguments; the rows of lists have very long ones cut. */
+  async function all() {
+    try {
+      take(await api(`approvals/${id}`));
+      draw();
+    } catch (error) {
+      draw(error.message);
+    }
+  }
 
   /** The arguments with the tool's private fields, which the log says who read. */
   async function exact(event) {
@@ -74,7 +84,8 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
       h("div.row.wrap", h("code.isolate", h("strong", tool)), state ? h("span.badge", { class: state[1] }, icon(state[2]), state[3]) : h("span.badge.warn", icon("clock"), "Waits for you"),
         h("span.grow"), h("span.muted.small", [current.caller_name ?? current.caller, current.created_at && ago(current.created_at), !state && current.expires_at && `until ${time(current.expires_at)}`].filter(Boolean).join(" · "))),
       current.why && h("p.soft", "Why it needs approval: ", h("span.isolate", current.why)),
-      h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { open: 4 })),
+      h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { whole: true })),
+      current.arguments_cut && note("warn", "These are not all arguments. ", h("button.btn.small", { type: "button", onclick: all }, "Show all arguments")),
       !state && current.meaning && h("p.soft", current.meaning),
       was && h("p.soft", was),
       trouble && note("warn", trouble),
@@ -108,8 +119,8 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
       }
     };
     return add(row, [
-      h("button.btn.yes", { type: "button", "data-act": "approve", onclick: () => decide({ approve: true }) }, icon("check"), digest ? `Approve ${digest}…` : "Approve"),
-      rules && (rules.edit || rules.max_grant_s > 0) && h("button.btn", { type: "button", "data-act": "conditions", onclick: conditions }, rules.edit ? "Edit and approve…" : "Approve with a grant…"),
+      h("button.btn.yes", { type: "button", "data-act": "approve", disabled: current.arguments_cut, title: current.arguments_cut && "Show all arguments first", onclick: () => decide({ approve: true }) }, icon("check"), digest ? `Approve ${digest}…` : "Approve"),
+      rules && !current.arguments_cut && (rules.edit || rules.max_grant_s > 0) && h("button.btn", { type: "button", "data-act": "conditions", onclick: conditions }, rules.edit ? "Edit and approve…" : "Approve with a grant…"),
       h("button.btn.no", { type: "button", "data-act": "deny", onclick: ask }, icon("block"), "Deny…"),
     ]);
   }
