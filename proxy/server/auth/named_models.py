@@ -21,7 +21,7 @@ _UNCHECKABLE: Final = ("plugins", "preset", "route")
 """Fields by which a provider chooses models that the body does not name."""
 
 _CHOOSING_TOOLS: Final = ("image_generation", "advisor_")
-"""The beginnings of the types of tools that have a model of their own; without a name the provider chooses."""
+"""The beginnings of the types of tools with a model of their own; without a name the provider chooses it."""
 
 _ROUTER_TOOLS: Final = "openrouter:"
 _MODELLESS_ROUTER_TOOLS: Final = frozenset(
