@@ -56,8 +56,9 @@ async def test_server(config: Config, name: str) -> bool:
     say(f"{name}: {plain_text(look.server.shown, MAX_LINE)}")
     if look.is_ready:
         server, version = status.server_info
-        says = f", calls itself {server or '?'} {version}".rstrip()
-        say(f"connected, protocol {status.version}{says}, {counted(len(look.listing.definitions), 'tool')}")
+        says = f"protocol {status.version}, calls itself {server or '?'} {version}".rstrip()
+        tools = counted(len(look.listing.definitions), "tool")
+        say(f"connected, {plain_text(says, MAX_LINE)}, {tools}")
         for tool in look.tools:
             say(f"  {tool.id}: {_what_of(config, look, tool)}")
         for one in status.left_out:
