@@ -124,6 +124,7 @@ ABSTRACT = (
         "proxy.tools.providers.modules",
         "proxy.tools.contract.provider",
         "proxy.tools.contract.schema",
+        "proxy.tools.mcp.masking",
         "proxy.tools.contract.schema_library",
         "proxy.tools.mcp.names",
         "proxy.tools.mcp.overview",

@@ -25,12 +25,20 @@ from proxy.server.open_record import open_record
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
 from proxy.tools.mcp.differences import difference, shown_lines, shown_text
-from proxy.tools.mcp.names import PROVIDER, mcp_tool_id
+from proxy.tools.mcp.names import PROVIDER, mcp_tool_id, pattern_of_server
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
 from proxy.tools.mcp.provider import spec_of, stays_there
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["allow_tools", "deny_tool", "describe_tool"]
+__all__ = [
+    "allow_tools",
+    "deny_tool",
+    "describe_tool",
+    "keep_pins",
+    "needed_secrets",
+    "who",
+    "within_bound",
+]
 
 _MAX_DIFF = 40
 _MOST_NAMED = 8
@@ -48,7 +56,7 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
             f"names the file {config.mcp.pins}, so the proxy ignores pins in the store",
             f"Add --file {config.mcp.pins}",
         )
-    servers = need_servers(config)
+    servers = _may_have(need_servers(config), pattern)
     before = _pins_of(file) if file is not None else await current_pins(config)
     looks = await inspect_servers(config, servers, before)
     well = _say_faults(looks)
@@ -69,11 +77,11 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
         say_error(f"no tool was allowed{hint}")
         return False
     pins = [
-        Pin(tool.live, server.identity, time.time(), _who())
+        Pin(tool.live, server.identity, time.time(), who())
         for server, tool in wanted
         if tool.live is not None
     ]
-    pins, beyond = _within_bound(before, pins)
+    pins, beyond = within_bound(before, pins)
     if beyond:
         well = False
         named = ", ".join(pin.id for pin in beyond[:_MOST_NAMED])
@@ -84,7 +92,7 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
         )
     if not pins:
         return False
-    await _keep(config, file, before, pins)
+    await keep_pins(config, file, before, pins)
     for line in _done(config, pins, file):
         say(line)
     return well
@@ -112,7 +120,29 @@ async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
     return removed
 
 
-def _within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
+def needed_secrets(pattern: str) -> str:
+    """Return the beginning of the settings whose secrets are needed to allow the tools of a pattern."""
+    provider, _, rest = pattern.partition("*")[0].partition("__")
+    server, found, _ = rest.partition("__")
+    return f"mcp.servers.{server}." if provider == PROVIDER and found else "mcp.servers."
+
+
+def _may_have(servers: Mapping[str, Server], pattern: str) -> Mapping[str, Server]:
+    """Return the servers whose tools may fit a pattern; others are not asked.  Raises ConfigError if there is
+    none."""
+    head = pattern.partition("*")[0]
+    ids = {name: pattern_of_server(name).rstrip("*") for name in servers}
+    found = {name: servers[name] for name, id_ in ids.items() if id_.startswith(head) or head.startswith(id_)}
+    if not found:
+        raise ConfigError(
+            "PATTERN",
+            f'no configured MCP server can have the tool "{pattern[:80]}"',
+            f"Name a tool or a pattern of one of: {', '.join(map(pattern_of_server, servers))}",
+        )
+    return found
+
+
+def within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
     """Split the pins into those with room and those without; replacing a pin needs no room."""
     known = {pin.id for pin in before}
     room = MOST_PINNED - len(known)
@@ -128,7 +158,7 @@ def _pins_of(file: Path) -> Sequence[Pin]:
     return read_pin_file(file) if file.exists() else ()
 
 
-async def _keep(config: Config, file: Path | None, before: Sequence[Pin], pins: Sequence[Pin]) -> None:
+async def keep_pins(config: Config, file: Path | None, before: Sequence[Pin], pins: Sequence[Pin]) -> None:
     if file is not None:
         merged = {pin.id: pin for pin in (*before, *pins)}
         write_pin_file(file, merged.values())
@@ -275,7 +305,7 @@ def _done(config: Config, pins: Sequence[Pin], file: Path | None) -> Iterator[st
         yield f"  to offer them, write: [policy] allow = {json.dumps([*config.policy.allow, *held_back])}"
 
 
-def _who() -> str:
+def who() -> str:
     """Return the name of the local user, for the pin."""
     try:
         return getpass.getuser()[:64]

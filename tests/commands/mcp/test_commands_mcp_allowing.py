@@ -189,6 +189,21 @@ def test_pins_can_be_kept_in_a_file(here: Here, tmp_path: Path) -> None:
     assert read_pin_file(tmp_path / "pins.json") == []
 
 
+def test_other_servers_and_keys_are_not_needed(here: Here, tmp_path: Path) -> None:
+    """``tools allow`` asks only the servers of its pattern; neither it nor ``mcp test`` needs another key."""
+    configure(tmp_path, tool_definition("read"))
+    path = tmp_path / "toolrelay.toml"
+    other = '\n[mcp.servers.away]\ncommand = "/nothing/there"\nenv = {T = "env:MISSING"}\n'
+    path.write_text(path.read_text().replace('base_url = "replay:"', 'api_key = "env:MISSING"') + other)
+    done = here("tools", "allow", "mcp__files__*", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert here("mcp", "test", "files").returncode == 0
+    assert "mcp.servers.away.env.T: the environment variable MISSING" in here("mcp", "test", "away").stderr
+    none = here("tools", "allow", "mcp__fiels__*", "--yes")
+    assert none.returncode == 1
+    assert "no configured MCP server can have the tool" in none.stderr
+
+
 @pytest.mark.parametrize("field", [{"pattern": "a\\Z"}, {"$id": "::::%zz"}, {"$schema": "file:///x"}])
 def test_what_cannot_be_used_cannot_be_allowed(here: Here, tmp_path: Path, field: dict[str, str]) -> None:
     """``tools allow`` says why a tool cannot be used, stores no pin for it, and allows its neighbours."""
