@@ -432,12 +432,13 @@ _ALL: Final = (
     ),
     ErrorCode(
         "too_many_sign_ins", (429,), _LIMIT,
-        "Five sign-ins from one address failed within a minute.",
-        "Wait as long as `retry-after` says.",
+        "The sign-in failed, and so did five others from this address within a minute.",
+        "Use a key or a link that is right; it signs in at once.",
     ),
     ErrorCode(
         "too_many_listeners", (429,), _LIMIT,
-        "Four pages of this session, or twenty of the process, already listen for live events.",
+        "Four pages of this session, eight of its user, twelve of all approvers or twenty of the process "
+        "already listen for live events.",
         "Close a page.",
     ),
     ErrorCode(

@@ -6,6 +6,7 @@ Bidirectional overrides could turn a line around, and ``[link=…]`` is a comman
 """
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:  # Imported only where something is printed: the server prints plain lines only.
     from rich.text import Text
 
-__all__ = ["INVISIBLE", "VARIATIONS", "ascii_json", "counted", "plain_text", "safe_cell", "safe_text"]
+__all__ = [
+    "HIDDEN",
+    "INVISIBLE",
+    "VARIATIONS",
+    "ascii_json",
+    "counted",
+    "plain_text",
+    "printable",
+    "safe_cell",
+    "safe_text",
+    "written_out",
+]
 
 DEFAULT_LIMIT: Final = 200
 
@@ -37,6 +49,20 @@ pattern of Braille."""
 VARIATIONS: Final = frozenset(map(chr, range(0xFE00, 0xFE10)))
 """Each selects the look of the character before it; many in a row could encode a text."""
 
+HIDDEN: Final = (
+    "\x00-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0001\U000e0020-\U000e007f\U000e0100-\U000e01ef"
+)
+"""All characters that act or hide, as a class of a regular expression without its brackets.
+
+Those are the assigned characters of the categories Cc, Cf, Cs, Zl and Zp, and :data:`INVISIBLE`.
+"""
+
+_ACTING: Final = re.compile(f"[{HIDDEN}]")
+_LAYOUT: Final = "\n\t"
+
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _MOST_COMBINING: Final = 4
 
@@ -54,17 +80,33 @@ def plain_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
         # Some languages put a few marks on a letter; a pile of them would cover other lines.
         combining = combining + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
         if combining > _MOST_COMBINING or character in INVISIBLE or _is_idle(character, before):
-            shown.append(_written_out(character))
+            shown.append(written_out(character))
         elif character in _SHORT:
             shown.append(_SHORT[character])
         elif unicodedata.category(character) in _HIDDEN_CATEGORIES:
-            shown.append(_written_out(character))
+            shown.append(written_out(character))
         else:
             shown.append(character)
         before = character
     if len(text) > limit:
         shown.append("…")
     return "".join(shown)
+
+
+def printable(text: str) -> str:
+    """Return lines with each character that acts or hides as an escape; only line feeds and tabs stay.
+
+    It is for output that is escaped already where somebody else wrote it: nothing reaches a terminal past it.
+    """
+    return _ACTING.sub(lambda found: found[0] if found[0] in _LAYOUT else written_out(found[0]), text)
+
+
+def written_out(character: str) -> str:
+    """Return a character as an escape: ``\\x1b``, ``\\u202e``, ``\\U000e0041``."""
+    code = ord(character)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def ascii_json(value: Any, *, default: Callable[[Any], Any] | None = None, compact: bool = False) -> str:
@@ -102,10 +144,3 @@ def counted(number: int, thing: str) -> str:
 def _is_idle(character: str, before: str) -> bool:
     """Return whether a character selects the look of the one before it, but there is none."""
     return character in VARIATIONS and (before in VARIATIONS or not before.strip())
-
-
-def _written_out(character: str) -> str:
-    code = ord(character)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

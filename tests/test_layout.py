@@ -125,6 +125,8 @@ ABSTRACT = (
         "proxy.tools.providers.modules",
         "proxy.tools.contract.provider",
         "proxy.tools.contract.schema",
+        "proxy.tools.mcp.masking",
+        "proxy.tools.contract.schema_library",
         "proxy.tools.mcp.names",
         "proxy.tools.mcp.overview",
         "proxy.tools.mcp.servers",
@@ -634,6 +636,18 @@ def test_exceptions_are_still_needed() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
         ]
         assert max(lengths, default=0) > 60, name
+
+
+def test_only_one_module_uses_the_library_of_schemas() -> None:
+    """No other module imports jsonschema_rs, which by itself loads the addresses that a schema names."""
+    users = [
+        module
+        for module in MODULES
+        for node in nodes_of(module)
+        if (isinstance(node, ast.Import) and any(one.name.startswith("jsonschema_rs") for one in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jsonschema_rs"))
+    ]
+    assert set(users) == {"proxy.tools.contract.schema_library"}
 
 
 def test_a_plain_server_holds_no_library_that_it_does_not_use() -> None:

@@ -352,7 +352,8 @@ def tools_allow(
     """Show the current definitions of tools of MCP servers, and allow them."""
     from proxy.commands.mcp import allowing
 
-    if not common.run_async(allowing.allow_tools(common.load_quietly(config), pattern, yes=yes, file=file)):
+    loaded = common.load_quietly(config, need_secrets=allowing.needed_secrets(pattern))
+    if not common.run_async(allowing.allow_tools(loaded, pattern, yes=yes, file=file)):
         raise typer.Exit(1)
 
 

@@ -67,7 +67,7 @@ def config_path(given: Path | None) -> Path | None:
     return default if default.exists() else None
 
 
-def load(given: Path | None, options: Options | None = None, *, need_secrets: bool = True) -> Config:
+def load(given: Path | None, options: Options | None = None, *, need_secrets: bool | str = True) -> Config:
     """Load the configuration for a command; raises :class:`~proxy.errors.ConfigError`."""
     return load_config(config_path(given), os.environ, options, need_secrets=need_secrets)
 
@@ -85,12 +85,12 @@ def start_logging(config: Config, *, worker: int = 0, serves: bool = False) -> N
     )
 
 
-def load_quietly(given: Path | None) -> Config:
+def load_quietly(given: Path | None, *, need_secrets: bool | str = True) -> Config:
     """Load the configuration for a command that prints its findings; only errors go to standard error.
 
     Raises :class:`~proxy.errors.ConfigError`.
     """
-    loaded = load(given)
+    loaded = load(given, need_secrets=need_secrets)
     configure_logging(level="error", secrets=loaded.secrets())
     return loaded
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable
 
-from proxy.plain_text import plain_text
+from proxy.plain_text import plain_text, printable
 
 __all__ = ["MAX_LINE", "say", "say_error", "say_faults"]
 
@@ -12,8 +12,11 @@ MAX_LINE = 2000
 
 
 def say(line: str) -> None:
-    """Print one line to standard output at once, because a reader at a pipe may wait for it."""
-    print(line, flush=True)
+    """Print one line to standard output at once, because a reader at a pipe may wait for it.
+
+    Whatever it quotes, no character moves the cursor or hides others.
+    """
+    print(printable(line), flush=True)
 
 
 def say_error(message: str) -> None:

@@ -1,1 +1,1 @@
-"""Connections: name resolution, the addresses that tools may reach, TCP keepalive."""
+"""Connections: name resolution, addresses that tools may reach, TCP keepalive, tasks that must not end."""

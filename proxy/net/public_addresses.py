@@ -2,14 +2,18 @@
 
 import ipaddress
 from collections.abc import Sequence
+from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["is_literal", "is_public_address", "may_carry_secrets"]
+__all__ = ["INNER_NAMES", "is_literal", "is_public_address", "is_public_url", "may_carry_secrets"]
 
 _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052; its local-use sibling is refused as a whole.
+INNER_NAMES: Final = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
+"""The ends of host names that no public server has."""
+
 # ``is_global`` accepts these, in some versions of Python or in all: Azure's metadata server, IETF protocol
 # assignments (Oracle's metadata server is one), 6to4 relays, local-use NAT64 and site-local addresses.
 _REFUSED = tuple(
@@ -71,6 +75,27 @@ def is_literal(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_public_url(url: str) -> bool:
+    """Return whether a URL is http or https and its host is a public name or a public literal address.
+
+    A URL that two parsers could read differently is refused, since it is for somebody else's.  Names are not
+    resolved.
+    """
+    if url[:4].lower() != "http" or any(mark < " " or mark in "\\\x7f" for mark in url):
+        return False
+    try:
+        parts = urlsplit(url)
+        host, _ = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or set("@% ") & set(parts.netloc) or not host.isascii():
+        return False
+    if is_literal(host):
+        return is_public_address(host)
+    # A host whose last label starts with a digit is an IP address in a spelling that resolvers accept.
+    return "." in host and not (host.endswith(INNER_NAMES) or host.rpartition(".")[2][:1].isdigit())
 
 
 def may_carry_secrets(url: str) -> bool:

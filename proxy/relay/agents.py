@@ -22,7 +22,7 @@ import structlog
 
 from proxy.caches import Derived
 from proxy.errors import RequestError, ToolErrorCode, ToolFailure, ToolRelayError
-from proxy.events import InnerCall, ToolCall, ToolProgress, ToolResult
+from proxy.events import FinishReason, InnerCall, ToolCall, ToolProgress, ToolResult
 from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
 from proxy.relay.ask import Access, Ask, RequestHead, RequestOptions, UpstreamPermissions
@@ -385,7 +385,7 @@ def _report(agent: Agent, end: RunEnd, *, stopped: str) -> Any:
     why = stopped or end.spent.rpartition(".")[2]
     if end.status == "failed":
         raise ToolFailure(f"the agent's run failed ({end.error_code or 'unknown'}); it gave no report")
-    if end.finish_reason == "content_filter":
+    if end.finish_reason is FinishReason.CONTENT_FILTER:
         raise ToolFailure("the agent's model was stopped by a content filter; it gave no report")
     if not text:
         code: ToolErrorCode = "timeout" if stopped else "execution_failed"
@@ -395,7 +395,7 @@ def _report(agent: Agent, end: RunEnd, *, stopped: str) -> Any:
             return read_report(agent.output_schema, text)
         except ValueError as fault:
             raise ToolFailure(f"the agent's report {fault}{_because(why)}") from None
-    if end.finish_reason == "length":
+    if end.finish_reason is FinishReason.LENGTH:
         return f"[{agent.name}: the report was cut off by its model's limit]\n{text}"
     return f"[{agent.name} was stopped{_because(why)}; its report may be incomplete]\n{text}" if why else text
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.approval_records import Approval
-from proxy.events import ToolCall, ToolResult
+from proxy.events import FinishReason, ToolCall, ToolResult
 from proxy.records import RunStatus
 from proxy.relay.base import RunSettings
 from proxy.tools.running.ledger import RunLedger
@@ -132,7 +132,7 @@ class RunEnd:
     status: RunStatus
     error_code: str | None
     text: str
-    finish_reason: str | None
+    finish_reason: FinishReason | None
     spent: str
     untrusted: str
     last: bool

@@ -6,7 +6,7 @@ response without output, and continues from its id.
 
 from proxy.conversation import Message
 from proxy.errors import RequestError
-from proxy.events import Frame, TurnFinished, TurnStarted, Usage, UsageReported
+from proxy.events import FinishReason, Frame, TurnFinished, TurnStarted, Usage, UsageReported
 from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
 from proxy.relay.memory.history import History, LastTurn
@@ -34,9 +34,9 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
     restored.check_found(request)
     encoder = wire.encoder(request)
     writer = wire.writer(request, ClientView(request.model, lambda name: False))
-    nothing = (TurnStarted("", request.model), UsageReported(Usage(0, 0, 0)), TurnFinished("stop"))
+    nothing = (TurnStarted("", request.model), UsageReported(Usage(0, 0, 0)), TurnFinished(FinishReason.STOP))
     frames = [*encoder.encode(Frame(b"", events=nothing)), *encoder.close()]
-    said = b"".join(map(writer.write, frames)) + writer.turn_ended("final") + writer.finish("stop")
+    said = b"".join(map(writer.write, frames)) + writer.turn_ended("final") + writer.finish(FinishReason.STOP)
     turn = LastTurn(
         run_id=ask.identity.run_id,
         caller=caller,

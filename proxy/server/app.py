@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from proxy.server.api.own_paths import OwnPaths
 from proxy.server.api.pipeline import Pipeline
 from proxy.server.api.tokens import Tokens
@@ -155,7 +157,8 @@ async def _checked_services(
         faults = [*services.missing_connections(), *services.misplaced_bounds()]
         if faults:
             raise faults[0]
-        services.registry.set_check(services.check_catalog)
+        for line in services.idle_bounds():
+            structlog.get_logger("proxy.tools").warning("bound_without_effect", reason=line)
         authentication = await open_authentication(config, services.store)
         if config.keys:
             # The next start may no longer have these names in its configuration; that must not open the

@@ -8,13 +8,14 @@ it, once.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 
 from proxy.approval_records import Approval, ApprovalLog, ApprovalStatus
 from proxy.caches import CacheSize, declare
 from proxy.errors import StoreError
+from proxy.net.keep_running import keep_running
 
 __all__ = ["MOST_FOLLOWED", "ApprovalFigures"]
 
@@ -48,7 +49,7 @@ class ApprovalFigures:
         self._now = now
         self._followed: dict[str, Approval] = {}
         self._pending = 0
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[NoReturn] | None = None
         declare("followed_approvals", self._cache_size)
 
     def on_event(self, kind: str, facts: Mapping[str, Any]) -> None:
@@ -67,7 +68,9 @@ class ApprovalFigures:
 
     def start(self) -> None:
         """Start the task that reads the record at intervals."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="approval-figures")
+        self._task = asyncio.get_running_loop().create_task(
+            keep_running("approval-figures", self._run), name="approval-figures"
+        )
 
     async def aclose(self) -> None:
         """Stop the task."""
@@ -87,12 +90,11 @@ class ApprovalFigures:
                 self._changed(self._followed[id_], found.get(id_))
 
     async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._every_s)
-            try:
-                await self.update()
-            except StoreError as error:
-                structlog.get_logger("proxy.approvals").warning("approvals_uncounted", reason=str(error))
+        await asyncio.sleep(self._every_s)
+        try:
+            await self.update()
+        except StoreError as error:
+            structlog.get_logger("proxy.approvals").warning("approvals_uncounted", reason=str(error))
 
     def _changed(self, before: Approval, after: Approval | None) -> None:
         """Count the new status of an approval; ``after`` is ``None`` if it is no longer on record."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -309,7 +310,7 @@ class StreamWriter(Protocol):
         continue; ``None`` before the end, and on a wire without such objects."""
         ...
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         """End the run: write the finish reason, usage if asked for, and one end mark.
 
         With ``reason=None`` the upstream's reason stays.

@@ -6,6 +6,7 @@ from typing import Any
 
 from proxy.errors import UpstreamError, WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     ToolCall,
     ToolCallFinished,
@@ -13,6 +14,7 @@ from proxy.events import (
     TurnEvent,
     TurnFailed,
     TurnFinished,
+    aborted,
 )
 from proxy.wires.client_port import TurnEncoder
 from proxy.wires.upstream_port import Mask, TurnReader
@@ -85,18 +87,22 @@ class CrossedReader:
         self._closed = True
         frames = self._encoded(ends)
         ended = self._is_whole or any(frame.is_end_mark for frame in ends)
-        return [*frames, *self._encoder.close()] if ended and self._reader.fault is None else frames
+        is_sound = ended and not self._failed and self._reader.fault is None
+        return [*frames, *self._encoder.close()] if is_sound else frames
 
     def _encoded(self, frames: Sequence[Frame]) -> list[Frame]:
         encoded = []
         for frame in frames:
             if self._failed:
                 break  # Some upstreams repeat the error in the events after it.
-            for event in frame.events:
+            for place, event in enumerate(frame.events):
                 if type(event) is TurnFinished:
                     self._is_whole = True
-                elif type(event) is TurnFailed:
+                if (failure := _failure(event)) is not None:
+                    # Nothing may come behind an error, not even from the same frame.
                     self._failed = True
+                    frame = replace(frame, events=(*frame.events[:place], failure))
+                    break
             encoded += self._encoder.encode(self._named(frame) if self._renamed else frame)
         return encoded
 
@@ -116,8 +122,8 @@ class CrossedReader:
     def take_reply(self, frame: Frame) -> Frame:
         """Return a reply that was read, in the client's dialect; raises as :meth:`read_reply` does."""
         for event in frame.events:
-            if isinstance(event, TurnFailed):
-                raise _failed(event)
+            if (failure := _failure(event)) is not None:
+                raise _upstream_error(failure)
         return self._encoder.encode_reply(self._named(frame))
 
     def message(self) -> bytes:
@@ -138,7 +144,17 @@ def _called(event: TurnEvent, names: Mapping[str, str]) -> TurnEvent:
     return event
 
 
-def _failed(event: TurnFailed) -> UpstreamError:
+def _failure(event: TurnEvent) -> TurnFailed | None:
+    """Return the failure that an event reports: an error, or a finish reason that is none of the model's.
+
+    Other dialects have no words for such a reason.
+    """
+    if type(event) is TurnFinished and event.reason is FinishReason.ERROR:
+        return TurnFailed(aborted(event.word))
+    return event if type(event) is TurnFailed else None
+
+
+def _upstream_error(event: TurnFailed) -> UpstreamError:
     said: Any = event.error.get("message")
     code: Any = event.error.get("code")
     return UpstreamError(

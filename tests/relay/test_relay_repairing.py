@@ -71,6 +71,9 @@ SOUND = {
     + TOOLS_END,
     "empty lists beside text": chunk_of({"content": "a", "tool_calls": []}) + finish() + DONE,
     "the words in a text": content('"tool_calls": [{"index": 7}]') + finish() + DONE,
+    "an error within a call": delta(piece(function={"arguments": '{"i'}))
+    + sse({"error": {"message": "overloaded", "code": 529}})
+    + DONE,
     "cut at its bound": delta(piece(function={"arguments": '{"i'})) + finish("length") + DONE,
 }
 

@@ -13,8 +13,11 @@ from raw_upstream import RawRequest, Step
 from structlog.testing import capture_logs
 from waiting import until
 
+from proxy.tools.mcp.definitions import Definition
+from proxy.tools.mcp.pins import Pin
 from proxy.tools.mcp.servers import Server
 
+CLOSED = {"type": "object", "properties": {}, "additionalProperties": False}
 ASK = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
 
 
@@ -87,6 +90,54 @@ async def test_a_tool_that_drifts_is_offered_no_more(tmp_path: Path) -> None:
         both, only = ["mcp__toy__a", "mcp__toy__b"], ["mcp__toy__b"]
         assert [offered(upstream, number) for number in (0, 2, 4, 6)] == [both, only, only, both]
     assert calls_of(tmp_path) == ["a", "b", "b", "a"]
+
+
+async def test_a_denial_takes_effect_whatever_else_is_wrong(tmp_path: Path) -> None:
+    """A tool whose pin is removed is offered and runs no more, also if another new pin cannot be used."""
+    server = scripted(tmp_path, [tool_definition("a"), tool_definition("b")], {"a": FINE, "b": FINE})
+    async with hosted(server) as before:
+        both = list(await before.pins(server))
+    source = Pins(both)
+    bad = Definition("toy", "c", input_schema={"type": "object", "properties": {"x": {"pattern": "[^]"}}})
+    odd = Definition("toy", "d", input_schema=CLOSED)
+    bounds = {"arguments": {"mcp__toy__d": {"amount": {"max": 3}}}}
+    async with serving(server, source=source, policy=bounds) as (proxy, _, upstream):
+        assert said(await proxy.ask(ASK)) == "fine"
+        source.listed = [both[1], *(Pin(one, both[0].transport, 1.0, "test") for one in (bad, odd))]
+        await proxy.services.refresh_tools()
+        assert said(await proxy.ask(ASK)) == "fine"
+        assert [offered(upstream, number) for number in (0, 2)] == [
+            ["mcp__toy__a", "mcp__toy__b"],
+            ["mcp__toy__b"],
+        ]
+    assert calls_of(tmp_path) == ["a", "b"]
+
+
+async def test_a_bound_of_a_tool_that_is_not_allowed_stops_no_start(tmp_path: Path) -> None:
+    """A limit on arguments of an MCP tool that nobody has allowed is a warning at the start, not a fault."""
+    server = scripted(tmp_path, [tool_definition("read")], {"read": FINE})
+    bounds = {"arguments": {"mcp__toy__pay": {"amount": {"max": 3}}, "mcp__*": {"amount": {"max": 3}}}}
+    with capture_logs() as lines:
+        async with serving(server, pins=[], policy=bounds) as (proxy, _, _):
+            assert said(await proxy.ask(ASK)) == "no tools"
+    told = [line["reason"] for line in lines if line["event"] == "bound_without_effect"]
+    assert len(told) == 2
+    assert 'policy.arguments."mcp__toy__pay" matches no tool that is allowed now' in told[0].replace(":", "")
+
+
+async def test_a_tool_without_the_bounded_argument_is_not_offered(tmp_path: Path) -> None:
+    """An allowed MCP tool that lacks an argument which the operator bounds is left out with the reason."""
+    tools = [tool_definition("pay", inputSchema=CLOSED), tool_definition("read")]
+    server = scripted(tmp_path, tools, {"read": FINE})
+    bounds = {"arguments": {"mcp__toy__pay": {"amount": {"max": 3}}}}
+    with capture_logs() as lines:
+        async with serving(server, policy=bounds) as (proxy, _, upstream):
+            assert said(await proxy.ask(ASK)) == "fine"
+            assert offered(upstream, 0) == ["mcp__toy__read"]
+            (line,) = proxy.services.idle_bounds()
+    assert line.startswith("mcp__toy__pay: not offered: ")
+    assert "mcp__toy__pay has no such argument" in line
+    assert [line["tool"] for line in lines if line["event"] == "tool_left_out"] == ["mcp__toy__pay"]
 
 
 async def test_a_server_that_is_away_changes_no_offer(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ async def decide(
             try:
                 if approve:
                     found = await decisions.find(approval_id, user())
-                    say(f"{found.id}: {found.tool} with {arguments_text(found)}")
+                    say(f"{found.id}: {plain_text(found.tool)} with {arguments_text(found)}")
                 approval = await decisions.decide(
                     approval_id, Verdict(approve, reason, grant=terms), user(), "command"
                 )
@@ -120,10 +120,11 @@ async def decide(
                 say_error(error.message)
                 done = False
             else:
-                say(f"{approval.id} ({approval.tool}): {plain_text(meaning_of(approval))}")
+                tool, caller = plain_text(approval.tool), plain_text(approval.caller)
+                say(f"{approval.id} ({tool}): {plain_text(meaning_of(approval))}")
                 if terms is not None:
                     where = " in this conversation" if terms.in_conversation else ""
-                    say(f"Later calls of {approval.tool} by {approval.caller}{where} run without asking.")
+                    say(f"Later calls of {tool} by {caller}{where} run without asking.")
     return done
 
 
@@ -141,8 +142,8 @@ async def watch(config: Config) -> None:
 
 def _line(approval: Approval) -> str:
     until = moment(approval.expires_at)
-    caller = plain_text(approval.caller)
-    return f"{approval.id} {approval.tool} {_in_list(approval)} (for {caller}, until {until})"
+    tool, caller = plain_text(approval.tool), plain_text(approval.caller)
+    return f"{approval.id} {tool} {_in_list(approval)} (for {caller}, until {until})"
 
 
 def _in_list(approval: Approval) -> str:

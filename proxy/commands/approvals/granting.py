@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from proxy.commands.approvals.deciding import moment, open_decisions, user
-from proxy.commands.common import console, say, say_error, table, text
+from proxy.commands.common import MAX_LINE, console, say, say_error, table, text
 from proxy.errors import RequestError
 from proxy.grant_records import Grant, GrantFilter
+from proxy.plain_text import plain_text
 from proxy.server.admin_approvals import grant_to_json
 from proxy.server.api.json_output import to_line
 from proxy.server.config.load import Config
@@ -52,7 +53,8 @@ async def revoke(config: Config, ids: Sequence[str]) -> bool:
                 say_error(error.message)
                 done = False
             else:
-                say(f"{grant.id} is revoked: later calls of {grant.tool} by {grant.caller} ask again.")
+                said = plain_text(f"later calls of {grant.tool} by {grant.caller} ask again.", MAX_LINE)
+                say(f"{grant.id} is revoked: {said}")
     return done
 
 

@@ -21,7 +21,7 @@ from proxy.commands.keys.keys import (
 )
 from proxy.commands.mcp.listing import mcp_faults
 from proxy.commands.mcp.looking import pins_of_record
-from proxy.commands.mcp.warnings import many_lines, unallowed_lines
+from proxy.commands.mcp.warnings import many_lines, plain_secret_lines, unallowed_lines
 from proxy.errors import ConfigError, Faults, StoreError
 from proxy.globs import fits
 from proxy.relay.routing.router import Route, Router
@@ -68,6 +68,7 @@ class CheckedServices(Protocol):
     def policy(self) -> Policy: ...
     @property
     def upstreams(self) -> Mapping[str, Upstream]: ...
+    def idle_bounds(self) -> list[str]: ...
 
 
 async def check_composed(config: Config, *, probing: bool, known: Sequence[ConfigError] = ()) -> int:
@@ -216,6 +217,8 @@ async def check(
         *untrusted_lines(config, services.catalog, services.policy),
         *withheld_lines(config, services),
         *unallowed_lines(config, services.catalog),
+        *plain_secret_lines(config),
+        *services.idle_bounds(),
         *many_lines(services.catalog, services.policy),
         *_served_lines(config),
     ):

@@ -19,6 +19,7 @@ from proxy.commands.doctor.questions import MOST_TOKENS, questions
 from proxy.commands.doctor.written import written_into
 from proxy.errors import ConfigError, UpstreamError
 from proxy.plain_text import plain_text
+from proxy.server.api.json_output import to_line
 from proxy.server.app import built_in_wires, create_services
 from proxy.server.config.load import Config
 from proxy.server.config.text import toml_value
@@ -74,7 +75,7 @@ async def doctor(
         await services.aclose()
     hide = hiding(config)
     if as_json:
-        say(hide(orjson.dumps(_as_json(name, diagnosis)).decode()))
+        say(to_line(orjson.loads(hide(orjson.dumps(_as_json(name, diagnosis)).decode()))))
     else:
         _show(diagnosis, hide)
     if keep:

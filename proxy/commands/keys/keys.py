@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
-import orjson
 from pydantic import ValidationError
 
 from proxy.commands.common import console, say, say_error, table, text
@@ -16,6 +15,7 @@ from proxy.errors import ConfigError, NoRecord
 from proxy.globs import fits
 from proxy.plain_text import counted
 from proxy.records import ClientKey, KeySet
+from proxy.server.api.json_output import to_line
 from proxy.server.app import open_authentication
 from proxy.server.auth.authenticate import Authentication
 from proxy.server.auth.key_ring import DECLARED, new_key, new_secret
@@ -121,7 +121,7 @@ async def list_keys(config: Config, *, as_json: bool) -> None:
             say_error(f"note: the list shows only the keys of the configuration: {fault.problem}")
     if as_json:
         for row in rows:
-            say(orjson.dumps(row.as_json()).decode())
+            say(to_line(row.as_json()))
         return
     made = table("key", "name", "status", "made", "expires", "models", "tools", "more")
     for row in rows:
@@ -353,7 +353,8 @@ def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[li
         for where, arguments in own_bounds(key.caller.rights).items():
             faults = misplaced_bounds(catalog, where, arguments)
             warnings += [
-                f"warning: {fault.setting}: {fault.problem}, so this limit has no effect" for fault in faults
+                f"warning: {fault.error.setting}: {fault.error.problem}, so this limit has no effect"
+                for fault in faults
             ]
     return said, warnings
 

@@ -5,10 +5,11 @@ import getpass
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
-from proxy.commands.common import MAX_LINE, confirmed, say, say_error
+from proxy.commands.common import confirmed, say, say_error
 from proxy.commands.mcp.looking import (
     InspectedServer,
     InspectedTool,
@@ -22,14 +23,22 @@ from proxy.plain_text import counted, plain_text
 from proxy.server.config.load import Config
 from proxy.server.open_record import open_record
 from proxy.tools.access.policy import Policy
-from proxy.tools.mcp.definitions import Definition
-from proxy.tools.mcp.differences import difference
-from proxy.tools.mcp.names import PROVIDER
+from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
+from proxy.tools.mcp.differences import difference, shown_lines, shown_text
+from proxy.tools.mcp.names import PROVIDER, mcp_tool_id, pattern_of_server
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
 from proxy.tools.mcp.provider import spec_of, stays_there
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["allow_tools", "deny_tool"]
+__all__ = [
+    "allow_tools",
+    "deny_tool",
+    "describe_tool",
+    "keep_pins",
+    "needed_secrets",
+    "who",
+    "within_bound",
+]
 
 _MAX_DIFF = 40
 _MOST_NAMED = 8
@@ -47,16 +56,18 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
             f"names the file {config.mcp.pins}, so the proxy ignores pins in the store",
             f"Add --file {config.mcp.pins}",
         )
-    servers = need_servers(config)
+    servers = _may_have(need_servers(config), pattern)
     before = _pins_of(file) if file is not None else await current_pins(config)
     looks = await inspect_servers(config, servers, before)
     well = _say_faults(looks)
     chosen = [(look.server, tool) for look in looks for tool in look.tools if fits(tool.id, pattern)]
     wanted = [(server, tool) for server, tool in chosen if tool.state in ("new", "changed", "moved")]
     for server, tool in wanted:
-        for line in _describe(server, tool):
+        for line in describe_tool(server, tool):
             say(line)
         say("")
+    if not wanted and _unusable(looks, pattern):
+        return False  # The reasons were printed.
     if not wanted:
         same = sum(tool.state == "pinned" for _, tool in chosen)
         say(f"{counted(same, 'tool')} already allowed; nothing is new" if same else _nothing(pattern, looks))
@@ -66,11 +77,11 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
         say_error(f"no tool was allowed{hint}")
         return False
     pins = [
-        Pin(tool.live, server.identity, time.time(), _who())
+        Pin(tool.live, server.identity, time.time(), who())
         for server, tool in wanted
         if tool.live is not None
     ]
-    pins, beyond = _within_bound(before, pins)
+    pins, beyond = within_bound(before, pins)
     if beyond:
         well = False
         named = ", ".join(pin.id for pin in beyond[:_MOST_NAMED])
@@ -81,7 +92,7 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
         )
     if not pins:
         return False
-    await _keep(config, file, before, pins)
+    await keep_pins(config, file, before, pins)
     for line in _done(config, pins, file):
         say(line)
     return well
@@ -109,7 +120,29 @@ async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
     return removed
 
 
-def _within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
+def needed_secrets(pattern: str) -> str:
+    """Return the beginning of the settings whose secrets are needed to allow the tools of a pattern."""
+    provider, _, rest = pattern.partition("*")[0].partition("__")
+    server, found, _ = rest.partition("__")
+    return f"mcp.servers.{server}." if provider == PROVIDER and found else "mcp.servers."
+
+
+def _may_have(servers: Mapping[str, Server], pattern: str) -> Mapping[str, Server]:
+    """Return the servers whose tools may fit a pattern; others are not asked.  Raises ConfigError if there is
+    none."""
+    head = pattern.partition("*")[0]
+    ids = {name: pattern_of_server(name).rstrip("*") for name in servers}
+    found = {name: servers[name] for name, id_ in ids.items() if id_.startswith(head) or head.startswith(id_)}
+    if not found:
+        raise ConfigError(
+            "PATTERN",
+            f'no configured MCP server can have the tool "{pattern[:80]}"',
+            f"Name a tool or a pattern of one of: {', '.join(map(pattern_of_server, servers))}",
+        )
+    return found
+
+
+def within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
     """Split the pins into those with room and those without; replacing a pin needs no room."""
     known = {pin.id for pin in before}
     room = MOST_PINNED - len(known)
@@ -125,7 +158,7 @@ def _pins_of(file: Path) -> Sequence[Pin]:
     return read_pin_file(file) if file.exists() else ()
 
 
-async def _keep(config: Config, file: Path | None, before: Sequence[Pin], pins: Sequence[Pin]) -> None:
+async def keep_pins(config: Config, file: Path | None, before: Sequence[Pin], pins: Sequence[Pin]) -> None:
     if file is not None:
         merged = {pin.id: pin for pin in (*before, *pins)}
         write_pin_file(file, merged.values())
@@ -150,7 +183,18 @@ def _say_faults(looks: Sequence[InspectedServer]) -> bool:
     return well
 
 
-def _describe(server: Server, tool: InspectedTool) -> Iterator[str]:
+def _unusable(looks: Sequence[InspectedServer], pattern: str) -> bool:
+    """Return whether the pattern names tools, and none of them can be used."""
+    if any(fits(tool.id, pattern) for look in looks for tool in look.tools):
+        return False
+    return any(
+        fits(mcp_tool_id(look.server.name, one.name), pattern)
+        for look in looks
+        for one in look.listing.status.left_out
+    )
+
+
+def describe_tool(server: Server, tool: InspectedTool) -> Iterator[str]:
     """Yield lines with what a person must know before allowing a tool."""
     live = tool.live
     if live is None:
@@ -161,18 +205,25 @@ def _describe(server: Server, tool: InspectedTool) -> Iterator[str]:
         "moved": "of a server whose command or url has changed",
     }
     yield f"{tool.id}  ({word[tool.state]})"
-    yield f"  the server's name: {plain_text(live.name)}"
+    yield f"  the server's name: {shown_text(live.name)}"
     said = _effect_of_hints(live)
     yield f"  effect:            {server.effect_of(live.name)} ({_whose(server, live)}{said})"
     yield f"  results:           {_trust_of(server)}"
     yield f"  after untrusted:   {_after_text(server, live)}"
     if not server.may_have(live.name):
         yield f"  note:              mcp.servers.{server.name}.tools does not name it, so it is not offered"
-    yield f"  description:       {plain_text(live.description or live.title, MAX_LINE)}"
+    if live.title and live.description:
+        yield f"  title:             {shown_text(live.title)}"
+    yield f"  description:       {shown_text(live.description or live.title)}"
+    if len(live.description) > MAX_SHOWN:
+        yield f"  note:              models read the first {MAX_SHOWN} characters of it"
     if live.has_hidden_text:
-        yield "  WARNING:           it contains invisible characters; the line above shows them as escapes"
+        yield "  WARNING:           it contains invisible characters; they are shown as escapes"
     for name, about in _arguments(live):
-        yield f"  argument {plain_text(name)}: {about}"
+        yield f"  argument {shown_text(name)}: {about}"
+    if _has_more(live.input_schema):
+        yield "  the whole schema, all of which models read:"
+        yield from (f"    {line}" for line in shown_lines(live.input_schema))
     if tool.state == "changed" and tool.pin is not None:
         yield "  changes:"
         yield from (f"    {line}" for line in difference(tool.pin.definition, live, _MAX_DIFF))
@@ -209,8 +260,23 @@ def _arguments(live: Definition) -> Iterator[tuple[str, str]]:
         kind = schema.get("type", "any") if isinstance(schema, dict) else "any"
         need = ", required" if isinstance(required, list) and name in required else ""
         about = schema.get("description") if isinstance(schema, dict) else None
-        words = f": {plain_text(about, 300)}" if isinstance(about, str) else ""
-        yield name, f"{plain_text(str(kind))}{need}{words}"
+        words = f": {shown_text(about)}" if isinstance(about, str) else ""
+        yield name, f"{shown_text(str(kind))}{need}{words}"
+
+
+_SHOWN: Final = frozenset({"$schema", "additionalProperties", "properties", "required", "type"})
+"""Keywords of a schema without a text of its own, or whose texts the lines about arguments show."""
+
+
+def _has_more(schema: Mapping[str, Any]) -> bool:
+    """Return whether a model reads more in a schema than the lines about its arguments show."""
+    arguments = schema.get("properties", {}).values()
+    return (
+        not schema.keys() <= _SHOWN
+        or not isinstance(schema.get("additionalProperties", True), bool)
+        or any(not isinstance(one, Mapping) or not one.keys() <= {"type", "description"} for one in arguments)
+        or not set(schema.get("required", ())) <= set(schema.get("properties", {}))
+    )
 
 
 def _nothing(pattern: str, looks: Sequence[InspectedServer]) -> str:
@@ -239,7 +305,7 @@ def _done(config: Config, pins: Sequence[Pin], file: Path | None) -> Iterator[st
         yield f"  to offer them, write: [policy] allow = {json.dumps([*config.policy.allow, *held_back])}"
 
 
-def _who() -> str:
+def who() -> str:
     """Return the name of the local user, for the pin."""
     try:
         return getpass.getuser()[:64]

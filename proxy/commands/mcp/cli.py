@@ -7,6 +7,7 @@ import typer
 
 from proxy.commands import common
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
+from proxy.server.config.load import Config
 
 __all__ = ["mcp_app"]
 
@@ -20,12 +21,17 @@ def mcp() -> None:
     """Without a command, list."""
 
 
+def _loaded(config: Path | None, below: str = "") -> Config:
+    """Load the configuration; of its secrets only those of MCP servers are needed, not a provider's key."""
+    return common.load_quietly(config, need_secrets=f"mcp.servers.{below}")
+
+
 @mcp_app.command("list")
 def mcp_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Connect to every server; list its tools and which of them are offered."""
     from proxy.commands.mcp import listing
 
-    if not common.run_async(listing.list_servers(common.load_quietly(config), as_json=as_json)):
+    if not common.run_async(listing.list_servers(_loaded(config), as_json=as_json)):
         raise typer.Exit(1)
 
 
@@ -37,7 +43,38 @@ def mcp_test(
     """Connect to one server; print the result, and what the server wrote to standard error."""
     from proxy.commands.mcp import listing
 
-    if not common.run_async(listing.test_server(common.load_quietly(config), name)):
+    if not common.run_async(listing.test_server(_loaded(config, f"{name}."), name)):
+        raise typer.Exit(1)
+
+
+@mcp_app.command("add")
+def mcp_add(
+    name: Annotated[str, typer.Argument(help="The server's name: lower-case letters, digits and -.")],
+    target: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND… | URL", help="What starts the server, with its arguments, or its address."
+        ),
+    ],
+    config: ConfigOption = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Pass this environment variable to the command; repeatable."),
+    ] = None,
+    read_only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Tools that only read, by the server's own names; repeatable."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Add the server and allow its tools without asking.")
+    ] = False,
+) -> None:
+    """Add a server to the configuration, show its tools, and allow them after one question."""
+    from proxy.commands.mcp import adding
+
+    if not common.run_async(
+        adding.add_server(config, name, target, env=env or (), yes=yes, read_only=read_only or ())
+    ):
         raise typer.Exit(1)
 
 

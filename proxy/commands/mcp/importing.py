@@ -17,6 +17,7 @@ from proxy.server.config.mcp_files import (
     variable_name,
 )
 from proxy.server.config.text import toml_value
+from proxy.tools.mcp.masking import masked_args, masked_url
 
 __all__ = ["import_servers"]
 
@@ -67,8 +68,15 @@ def _lines(server: ForeignServer | UnusableServer) -> list[str]:
 
 def _section(server: ForeignServer) -> Iterator[str]:
     yield f"[mcp.servers.{server.name}]"
+    shown = {"args": masked_args(server.args), "url": masked_url(server.url) if server.url else ""}
     plain = {"command": server.command, "args": server.args, "cwd": server.cwd, "url": server.url}
-    for key, value in plain.items():
+    for key, written in plain.items():
+        value = shown.get(key, written)
+        if value != written:
+            yield (
+                f"# {key} of the file may contain a secret. It is not printed, and others could see it: "
+                f"pass it in {'env' if server.command else 'headers'} if the server can read it there."
+            )
         if not value:
             continue
         for text in value if isinstance(value, tuple) else (value,):

@@ -17,6 +17,7 @@ from proxy.plain_text import counted, plain_text
 from proxy.server.api.json_output import to_line
 from proxy.server.config.load import Config
 from proxy.tools.access.policy import Policy
+from proxy.tools.mcp.definitions import UnusableDefinition
 from proxy.tools.mcp.provider import spec_of
 
 __all__ = ["list_servers", "mcp_faults", "test_server"]
@@ -55,8 +56,9 @@ async def test_server(config: Config, name: str) -> bool:
     say(f"{name}: {plain_text(look.server.shown, MAX_LINE)}")
     if look.is_ready:
         server, version = status.server_info
-        says = f", calls itself {server or '?'} {version}".rstrip()
-        say(f"connected, protocol {status.version}{says}, {counted(len(look.listing.definitions), 'tool')}")
+        says = f"protocol {status.version}, calls itself {server or '?'} {version}".rstrip()
+        tools = counted(len(look.listing.definitions), "tool")
+        say(f"connected, {plain_text(says, MAX_LINE)}, {tools}")
         for tool in look.tools:
             say(f"  {tool.id}: {_what_of(config, look, tool)}")
         for one in status.left_out:
@@ -85,8 +87,7 @@ def _details(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
     lines = []
     for look in looks:
         lines += [
-            f"{look.server.name}: cannot use {plain_text(one.name, MAX_LINE)}: {one.reason}"
-            for one in look.listing.status.left_out
+            f"{look.server.name}: cannot use {one.name}: {one.reason}" for one in look.listing.status.left_out
         ]
         for tool in look.tools:
             if tool.state not in ("pinned", "new"):
@@ -176,7 +177,11 @@ def _what_of(config: Config, look: InspectedServer, tool: InspectedTool) -> str:
         return f"{_STATES[tool.state]}; to allow it: toolrelay tools allow {tool.id}"
     if not look.server.may_have(tool.name):
         return f"off: mcp.servers.{look.server.name}.tools does not name it"
-    decision = Policy(allow=config.policy.allow).decide(spec_of(tool.pin, look.server))
+    try:
+        spec = spec_of(tool.pin, look.server)
+    except UnusableDefinition as fault:
+        return f"off: it was allowed, but {plain_text(str(fault), MAX_LINE)}"
+    decision = Policy(allow=config.policy.allow).decide(spec)
     return _OFFERED if decision.allowed else f"allowed, but not offered: {decision.rule}"
 
 

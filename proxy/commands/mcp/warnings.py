@@ -12,12 +12,14 @@ from proxy.commands.mcp.looking import InspectedServer, InspectedTool
 from proxy.plain_text import plain_text
 from proxy.records import ToolEffect
 from proxy.server.config.load import Config
+from proxy.server.config.secret import Secret
 from proxy.tools.access.catalog import MOST_OFFERED, Catalog, too_many_offered
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
+from proxy.tools.mcp.masking import is_secret_name, is_secret_value, masked_args, masked_url
 from proxy.tools.mcp.names import pattern_of_server
 
-__all__ = ["many_lines", "unallowed_lines", "warnings_of"]
+__all__ = ["many_lines", "plain_secret_lines", "unallowed_lines", "warnings_of"]
 
 _MOST_NAMED: Final = 8
 _ORDERS: Final = re.compile(
@@ -40,6 +42,33 @@ def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
         for name in config.mcp.servers
         if not any(one.startswith(pattern_of_server(name).rstrip("*")) for one in ids)
     ]
+
+
+def plain_secret_lines(config: Config) -> list[str]:
+    """Return a line for each place of an MCP server where a secret stands as plain text; it has no value."""
+    lines = []
+    for name, server in config.mcp.servers.items():
+        for variable, value in server.env.items():
+            # A secret with another reference stands in an imported file.
+            is_plain = isinstance(value, Secret) and not value.reference.startswith(("env:", "file:"))
+            if is_plain and isinstance(value, Secret) and _may_be_secret(variable, value.reveal()):
+                lines.append(
+                    f"mcp.servers.{name}.env.{variable} is plain text in the imported file; better write "
+                    f'[mcp.servers.{name}] here, with env.{variable} = "env:{variable}"'
+                )
+        if masked_args(server.args) != tuple(server.args):
+            lines.append(
+                f"mcp.servers.{name}.args may contain a secret, which others can see; better pass it in env"
+            )
+        if server.url and masked_url(server.url) != server.url:
+            lines.append(
+                f"mcp.servers.{name}.url may contain a secret, which logs can show; better pass it in headers"
+            )
+    return lines
+
+
+def _may_be_secret(name: str, value: str) -> bool:
+    return is_secret_name(name) or is_secret_value(value)
 
 
 def warnings_of(looks: Sequence[InspectedServer], offered: Mapping[str, int]) -> list[str]:

@@ -167,7 +167,7 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ),
         ("status", _status(run.status) + Text(": ") + safe_cell(meaning_of_run(detail), "dim", _JSON_LIMIT)),
         ("end", _end(run)),
-        ("budget", Text(f"{run.spent} is used up" if run.spent else "-")),
+        ("budget", safe_cell(f"{run.spent} is used up" if run.spent else "-")),
         ("started", Text(f"{moment(run.started_at)} UTC")),
         ("time", Text(_length(run.started_at, run.ended_at))),
         ("tokens", Text(_tokens(run))),
@@ -301,7 +301,7 @@ def _agent_span(run: RunRecord) -> _Span:
     if run.spent:
         used.append(f"{run.spent} is used up")
     return _Span(
-        run.started_at, run.ended_at, label, _status(run.status), Text(", ".join(used), style="dim"), "cyan"
+        run.started_at, run.ended_at, label, _status(run.status), safe_cell(", ".join(used), "dim"), "cyan"
     )
 
 
@@ -339,7 +339,7 @@ def _print_kept_back(console: Console, detail: RunDetail) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for what, why in withheld(detail):
-        table.add_row(Text(what), Text(why, style="dim"))
+        table.add_row(safe_cell(what), safe_cell(why, "dim", _JSON_LIMIT))
     console.print()
     console.print(Text("Kept from the client", style="bold"))
     if table.row_count:
@@ -361,10 +361,10 @@ def _print_memory(console: Console, detail: RunDetail) -> None:
     for one in memory["outcomes"]:
         style = "green" if one["put_back"] else "yellow"
         label = Text(f"{one['outcome'].replace('_', ' ')} ({one['count']})", style=style)
-        table.add_row(label, Text(one["meaning"], style="dim"))
+        table.add_row(label, safe_cell(one["meaning"], "dim", _JSON_LIMIT))
     if memory["given_bytes"]:
         words = f"{memory['given_bytes']} bytes: the turn that waits for its results, encrypted"
-        table.add_row(Text("given to the client"), Text(words, style="dim"))
+        table.add_row(Text("given to the client"), safe_cell(words, "dim", _JSON_LIMIT))
     if memory["continues"]:
         table.add_row(Text("goes on from"), safe_cell(memory["continues"]))
     for one in memory["continued_by"]:

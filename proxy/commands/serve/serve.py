@@ -9,7 +9,7 @@ from proxy.commands.doctor.connectivity import warn_of_upstreams
 from proxy.commands.doctor.sealing import seal_lines
 from proxy.commands.keys.keys import authentication_lines, bounds_of_keys
 from proxy.commands.mcp.host import mcp_host
-from proxy.commands.mcp.warnings import many_lines, unallowed_lines
+from proxy.commands.mcp.warnings import many_lines, plain_secret_lines, unallowed_lines
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
 from proxy.commands.ui import ui_lines
@@ -69,6 +69,7 @@ def banner(
         lines.append(f"tools allowed: {', '.join(allowed) or 'none'}")
     lines.extend(withheld_lines(config, services))
     lines.extend(unallowed_lines(config, services.catalog))
+    lines.extend(plain_secret_lines(config))
     lines.extend(many_lines(services.catalog, services.policy))
     lines.extend(token_lines(config))
     lines.append(f"record: {config.store.shown_url}")

@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from proxy.commands.printing import say, say_faults
 from proxy.commands.serve.plan import Handover, read_handover
@@ -13,6 +14,7 @@ from proxy.commands.serve.spawning import SIGNALS_HELD
 from proxy.commands.serve.supervisor import Supervisor
 from proxy.commands.serve.watching import stamps, watch, watched_files
 from proxy.errors import ToolRelayError
+from proxy.net.keep_running import keep_running
 from proxy.own_process import hide_memory
 from proxy.server.telemetry.logging import configure_logging
 from proxy.server.telemetry.output_queue import queue_output
@@ -38,7 +40,7 @@ def main(fd: int) -> int:
 
 async def _supervise(handover: Handover) -> None:
     supervisor = Supervisor(handover)
-    beside: list[asyncio.Task[None]] = []
+    beside: list[asyncio.Task[NoReturn]] = []
 
     def watched() -> set[Path]:
         return watched_files(supervisor.plan.files, supervisor.plan.folders)
@@ -55,7 +57,8 @@ async def _supervise(handover: Handover) -> None:
         with contextlib.suppress(OSError):
             say("\n".join([*lines, *([f"workers: {workers}"] if workers > 1 else [])]))
         if handover.reload:
-            beside.append(asyncio.create_task(watch(watched, before, changed)))
+            watching = keep_running("reload-watch", lambda: watch(watched, before, changed))
+            beside.append(asyncio.create_task(watching))
 
     def listening() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS_HELD)

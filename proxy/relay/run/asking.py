@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from proxy.approval_records import Approval
 from proxy.events import (
+    FinishReason,
     Frame,
     ToolCall,
     ToolCallDelta,
@@ -135,7 +136,7 @@ async def _show_calls(job: Job, state: State, waiting: Sequence[Approval]) -> No
         events.append(ToolCallStarted(place, call.call_id, call.name))
         events.append(ToolCallDelta(place, arguments))
         events.append(ToolCallFinished(place, call))
-    events.append(TurnFinished("tool_calls"))
+    events.append(TurnFinished(FinishReason.TOOL_CALLS))
     state.tools.asks_by_call = True
     encoder = wire.encoder(job.client.request)
     whole = Frame(b"", None, tuple(events))

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
+from proxy.events import FinishReason
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.history import LastTurn
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.memory.threads import threads_of
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
-from proxy.relay.run.run import INCOMPLETE_REASONS
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.wires.client_port import CarryingWriter
@@ -26,7 +26,7 @@ class RunEnding:
         self._commits = memory.commits
         self._settings = settings
 
-    async def finish(self, job: Job, state: State, reason: str | None) -> None:
+    async def finish(self, job: Job, state: State, reason: FinishReason | None) -> None:
         """End the response of a client that has no calls to answer.
 
         The client gets the finish reason ``reason``; with ``None`` it gets the upstream's own.
@@ -48,7 +48,7 @@ class RunEnding:
         output = state.output
         await output.send(output.writer.turn_ended("suspended"))
         is_carried = await self._give(job, state)
-        data = self._last_bytes(job, state, "tool_calls")
+        data = self._last_bytes(job, state, FinishReason.TOOL_CALLS)
         output.client.flush()
         held = self._commits.wait_before_suspend(lambda: self._hold(job, state, needed=not is_carried))
         await with_keepalive(held, self._settings.keepalive_s, output.keep_alive)
@@ -81,7 +81,9 @@ class RunEnding:
         Raises :class:`~proxy.errors.NotOnRecord` if the turn could be stored nowhere.
         """
         output = state.output
-        data = self._last_bytes(job, state, "tool_calls" if state.turn.asks_by_call else "stop")
+        data = self._last_bytes(
+            job, state, FinishReason.TOOL_CALLS if state.turn.asks_by_call else FinishReason.STOP
+        )
         output.client.flush()
         held = self._commits.wait_before_suspend(lambda: self._hold_asked(job, state))
         await with_keepalive(held, self._settings.keepalive_s, output.keep_alive)
@@ -90,7 +92,7 @@ class RunEnding:
     async def ask_again(self, job: Job, state: State, text: str) -> None:
         """Answer in the model's place that calls of an earlier turn still wait for approvals."""
         await stand_in(job, state, text)
-        await self.finish(job, state, "stop")
+        await self.finish(job, state, FinishReason.STOP)
 
     async def _hold_asked(self, job: Job, state: State) -> bool:
         """Hold a turn that waits for approvals until the client sends back the text about them.
@@ -109,10 +111,10 @@ class RunEnding:
             )
         return state.outcome.has_data_for_next_request
 
-    def _last_bytes(self, job: Job, state: State, reason: str | None) -> bytes:
+    def _last_bytes(self, job: Job, state: State, reason: FinishReason | None) -> bytes:
         """Return the bytes that release what was held back and end the stream; store the answer as needed."""
         writer = state.output.writer
-        state.outcome.finish_reason = reason or state.run.turn.reason
+        state.outcome.finish_reason = (reason.value if reason else state.run.turn.word) or None
         data = writer.turn_ended("final") + writer.finish(reason)
         self._keep_response(job, state)
         self._remember_answer(job, state)
@@ -200,7 +202,8 @@ class RunEnding:
 
 def _has_unreturnable_content(job: Job, state: State) -> bool:
     """Return whether the turn has calls for the client and content that the client cannot send back."""
-    calls = bool(state.run.client_calls) and state.outcome.finish_reason not in INCOMPLETE_REASONS
+    reason = state.run.turn.reason
+    calls = bool(state.run.client_calls) and (reason is None or reason.is_complete)
     editor = job.upstream.editor
     return (
         calls

@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from proxy.events import (
+    FinishReason,
     ResultImage,
     ToolCall,
     ToolCallFinished,
@@ -29,6 +30,7 @@ from proxy.events import (
     TurnStarted,
     Usage,
     UsageReported,
+    aborted,
 )
 from proxy.relay.base import RunSettings
 from proxy.relay.nested import Purse
@@ -37,7 +39,6 @@ from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
 from proxy.values import value_class
 
 __all__ = [
-    "INCOMPLETE_REASONS",
     "AgentUse",
     "AskApproval",
     "CallModel",
@@ -49,8 +50,6 @@ __all__ = [
     "failed_result",
 ]
 
-INCOMPLETE_REASONS = frozenset({"length", "content_filter"})
-"""Finish reasons of turns whose calls do not run, because they may be incomplete."""
 _BUDGET_NOTE = "[The tool budget of this request is spent; further tool calls were not run.]"
 
 
@@ -99,13 +98,14 @@ class Finish:
     """The run is over.
 
     ``reason`` is the finish reason for the client, ``None`` for the upstream's own.  ``error`` is the error
-    that ends the stream, and ``shown`` says that the client has it already.  ``answered`` says that the
-    client has its whole response.  ``note`` is a short text from the proxy to the user.
+    that ends the stream.  ``in_stream`` says that the upstream's own stream shows it, so that a client whose
+    stream is not composed has it already.  ``answered`` says that the client has its whole response.
+    ``note`` is a short text from the proxy to the user.
     """
 
-    reason: str | None = None
+    reason: FinishReason | None = None
     error: Mapping[str, Any] | None = None
-    shown: bool = False
+    in_stream: bool = False
     answered: bool = False
     note: str = ""
 
@@ -127,7 +127,8 @@ class _Turn:
     last: bool
     upstream_id: str = ""
     upstream_model: str = ""
-    reason: str | None = None
+    reason: FinishReason | None = None
+    word: str = ""
     ended: bool = False
     usage: Usage | None = None
     cost: int | None = None
@@ -263,8 +264,10 @@ class Run:
                 case ToolCallFinished(call=call):
                     turn.calls.append(call)
                     turn.parted = None
-                case TurnFinished(reason=reason):
-                    turn.reason = reason
+                case TurnFinished(reason=reason, word=word):
+                    turn.reason, turn.word = reason, word or reason.value
+                    if reason is FinishReason.ERROR:
+                        turn.error = turn.error or aborted(word)
                 case UsageReported(usage=usage):
                     turn.usage = usage
                 case TurnFailed(error=error):
@@ -280,13 +283,13 @@ class Run:
         turn = self.turn
         self.count_usage()
         hidden, theirs = turn.parted or self._part()
-        paused = self._continues_pauses and turn.reason == "pause"
+        paused = self._continues_pauses and turn.reason is FinishReason.PAUSE
         composed = bool(hidden) or self.turns_hidden > 0 or paused
         if turn.error is not None:
-            return Finish(error=turn.error, shown=not composed)
+            return Finish(error=turn.error, in_stream=True)
         if turn.reason is None and not turn.ended:
             return self._truncated()
-        if turn.reason in INCOMPLETE_REASONS:
+        if turn.reason is not None and not turn.reason.is_complete:
             # The model did not mean a call that was cut off or that a filter stopped (rule W7).
             return Finish(turn.reason)
         if hidden and (theirs or not turn.last):
@@ -295,23 +298,21 @@ class Run:
             return self._run_tools(hidden)
         if theirs and composed:
             return Suspend(theirs)
-        if composed and turn.reason == "pause" and not turn.last:
+        if composed and turn.reason is FinishReason.PAUSE and not turn.last:
             # The proxy continues the paused turn, because the client does not know the turns before.
             return RunTools(())
         if paused:
             # A budget is spent, and other dialects have no finish reason for a pause.
-            return Finish("length")
+            return Finish(FinishReason.LENGTH)
         if hidden:
-            return Finish("stop", note=_BUDGET_NOTE)
-        if composed and turn.reason in ("tool_calls", "function_call"):
-            return Finish("stop")
+            return Finish(FinishReason.STOP, note=_BUDGET_NOTE)
+        if composed and turn.reason is FinishReason.TOOL_CALLS:
+            return Finish(FinishReason.STOP)
         return Finish()
 
     def _truncated(self) -> Finish:
         message = "The upstream's response ended before it was finished."
-        return Finish(
-            error={"message": message, "type": "upstream_error", "code": "upstream_broken"}, shown=False
-        )
+        return Finish(error={"message": message, "type": "upstream_error", "code": "upstream_broken"})
 
     def _run_tools(self, calls: tuple[ToolCall, ...]) -> RunTools | AskApproval:
         """Decide which calls run, and which are refused because a budget is spent."""

@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 from proxy.conversation import Message, Text
 from proxy.errors import WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -21,7 +22,7 @@ from proxy.wires.wire import CrossableWire
 
 __all__ = ["stand_in"]
 
-_ENDED_BY = "stop"
+_ENDED_BY = FinishReason.STOP
 
 
 @runtime_checkable

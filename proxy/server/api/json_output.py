@@ -148,8 +148,9 @@ def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
 def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
     """Return an MCP server with its tools; ``withheld`` says why models are not offered one, or is ``null``.
 
-    It leaves out the arguments of a command and the query of an address: either may hold a secret. A changed
-    tool has ``pinned``, ``current`` and ``difference`` (lines that begin with ``-`` or ``+``) if its server's
+    It leaves out the arguments of a command and the query of an address: either may hold a secret. An
+    allowed tool has ``pinned``, the definition that models are offered, unless all together are too large. A
+    changed tool has ``current`` and ``difference`` (lines that begin with ``-`` or ``+``) if its server's
     present definition is known. All of this text comes from the MCP server and is not trusted.
     """
     status = one.status
@@ -180,14 +181,13 @@ def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dic
 
 
 def _changes(tool: ToolOverview) -> dict[str, Any]:
-    """Return the pinned and the present definition of a changed tool."""
-    if tool.pinned is None or tool.current is None:
+    """Return the pinned definition of a tool, and the present one if it has changed."""
+    if tool.pinned is None:
         return {}
-    return {
-        "pinned": tool.pinned.written(),
-        "current": tool.current.written(),
-        "difference": list(tool.difference),
-    }
+    allowed = {"pinned": tool.pinned.written()}
+    if tool.current is None:
+        return allowed
+    return {**allowed, "current": tool.current.written(), "difference": list(tool.difference)}
 
 
 def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Policy) -> str | None:

@@ -9,6 +9,7 @@ import structlog
 
 from proxy import __version__
 from proxy.errors import ConfigError, Guard
+from proxy.globs import fits
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.routing.router import Router
 from proxy.server.approval_figures import ApprovalFigures
@@ -27,7 +28,7 @@ from proxy.server.compose.tools import (
 )
 from proxy.server.compose.upstreams import open_upstreams, served
 from proxy.server.config.load import Config
-from proxy.server.config.tool_faults import misplaced_bounds, missing_connections
+from proxy.server.config.tool_faults import BoundFault, misplaced_bounds, missing_connections
 from proxy.server.limits.limiter import RateLimiter
 from proxy.server.limits.rules import KeyLimits, parse_cost_limits, parse_limits
 from proxy.server.limits.storage import open_counters
@@ -108,27 +109,43 @@ class Services:
     def misplaced_bounds(self, *, whole: bool = True) -> list[ConfigError]:
         """Return one fault for each bound that limits no argument; ``whole`` says that all tools are
         loaded."""
-        return self._misplaced_bounds(self.catalog, whole=whole)
+        faults = self._misplaced_bounds(self.catalog, whole=whole)
+        return [fault.error for fault in faults if not fault.passing]
 
-    def check_catalog(self, catalog: Catalog) -> None:
-        """Raise :class:`~proxy.errors.ConfigError` for tools that cannot replace the present ones.
-
-        A bound may match no tool for now: its tool may come back.
-        """
-        faults = [
-            *missing_connections(catalog, self.policy),
-            *self._misplaced_bounds(catalog, whole=False),
+    def idle_bounds(self) -> list[str]:
+        """Return a line for each bound that limits no argument now, because of the tools of MCP servers that
+        are allowed, and for each tool that is left out because of a bound."""
+        left_out = self.registry.left_out
+        return [
+            *(
+                str(one.error)
+                for one in self._misplaced_bounds(self.catalog, whole=False)
+                if one.passing and not any(fits(tool, one.pattern) for tool in left_out)
+            ),
+            *(f"{tool}: not offered: {reason}" for tool, reason in left_out.items()),
         ]
-        if faults:
-            raise faults[0]
 
-    def _misplaced_bounds(self, catalog: Catalog, *, whole: bool) -> list[ConfigError]:
+    def check_catalog(self, catalog: Catalog) -> Mapping[str, str]:
+        """Return the new tools that do not fit the configuration, each with the reason.
+
+        They lack an argument that the operator bounds, so that nobody knows what to bound.  Tools that are
+        served already stay: the one that had the argument may have gone.  Policy withholds tools without
+        their credentials.
+        """
+        served = self.registry.current
+        new = {spec.name for spec in catalog.tools() if served.get(spec.name) is not spec}
+        faults = self._misplaced_bounds(catalog, whole=False)
+        return {tool: str(one.error) for one in faults for tool in one.tools if tool in new}
+
+    def _misplaced_bounds(self, catalog: Catalog, *, whole: bool) -> list[BoundFault]:
         keys = {f"keys.{name}.arguments": key.arguments for name, key in self.config.keys.items()}
         written = {self.policy.arguments_setting: self.policy.arguments, **keys}
         return [
             fault
             for where in written
-            for fault in misplaced_bounds(catalog, where, written[where], whole=whole)
+            for fault in misplaced_bounds(
+                catalog, where, written[where], whole=whole, servers=self.config.mcp.servers
+            )
         ]
 
     @property
@@ -255,6 +272,7 @@ def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
 async def _start(services: Services) -> Services:
     """Open the record, and serve the tools of MCP servers that are pinned there."""
     registry, mcp = services.registry, services.mcp
+    registry.set_check(services.check_catalog)
     if mcp:
         services.instruments.add_source(
             mcp_metrics(lambda: [one for each in mcp for one in each.latest_overview])

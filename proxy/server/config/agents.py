@@ -13,6 +13,7 @@ from proxy.globs import fits
 from proxy.server.config.types import Patterns, Seconds, Section, setting_fault
 from proxy.tools.agents.agent import AGENT_PREFIX, agent_takes
 from proxy.tools.contract.schema import check_schema
+from proxy.tools.contract.schema_library import compile_schema
 
 __all__ = ["AgentConfig", "check_agent_names", "find_agent_conflicts", "read_agent_files"]
 
@@ -156,6 +157,7 @@ def _schema(where: str, value: str | dict[str, Any], folder: Path) -> str | dict
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ConfigError(where, "is not the schema of an object", 'Set its "type" to "object"')
     check_schema(schema, where)
+    compile_schema(schema, where)
     return schema
 
 

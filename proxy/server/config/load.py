@@ -76,12 +76,13 @@ def load_config(
     env: Mapping[str, str],
     options: Options | None = None,
     *,
-    need_secrets: bool = True,
+    need_secrets: bool | str = True,
 ) -> Config:
     """Return the whole configuration, checked, with absolute paths and resolved secrets.
 
     ``path`` of ``None`` means no file; relative paths then start at the current folder. With
-    ``need_secrets=False`` a missing secret of an upstream becomes no key, for commands that ask no model.
+    ``need_secrets=False`` a missing secret of an upstream becomes no key, for commands that ask no model. A
+    text needs only the secrets of settings that begin with it.
     Raises :class:`~proxy.errors.ConfigError` for the first fault; its ``others`` are the further ones.
     """
     config, faults = find_faults(path, env, options, need_secrets=need_secrets, go_on=True)
@@ -97,7 +98,7 @@ def find_faults(
     env: Mapping[str, str],
     options: Options | None = None,
     *,
-    need_secrets: bool = True,
+    need_secrets: bool | str = True,
     go_on: bool = False,
 ) -> tuple[Config | None, list[ConfigError]]:
     """Load the configuration like :func:`load_config`, but return all faults instead of raising the first.

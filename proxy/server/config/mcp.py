@@ -22,6 +22,7 @@ from proxy.server.config.types import (
     setting_fault,
 )
 from proxy.tools.contract.spec import Redaction
+from proxy.tools.mcp.masking import masked_url
 from proxy.tools.mcp.names import SERVER_NAME
 from proxy.tools.mcp.servers import HostSettings, Server
 
@@ -56,6 +57,11 @@ def _check_env(env: Mapping[str, "str | Secret"]) -> Mapping[str, "str | Secret"
 
 
 def _check_url(url: str) -> str:
+    if url.startswith(("ws://", "wss://")):
+        raise setting_fault(
+            "is the address of a WebSocket, which MCP servers are not reached by; write the server's address "
+            "for streamable HTTP, like https://mcp.example.com/mcp"
+        )
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -279,6 +285,6 @@ def find_mcp_conflicts(config: McpConfig) -> Iterator[ConfigError]:
         if server.url.startswith("http://") and not config.networks:
             yield ConfigError(
                 f"mcp.servers.{name}.url",
-                f"{server.url} is not encrypted; that is allowed only within mcp.networks",
+                f"{masked_url(server.url)} is not encrypted; that is allowed only within mcp.networks",
                 'Use https, or add the network: mcp.networks = ["127.0.0.0/8"]',
             )

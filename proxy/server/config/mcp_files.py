@@ -204,6 +204,8 @@ def _server(key: str, written: Any) -> ForeignServer:
     command, url = written.get("command"), _address(written)
     if not command and not url:
         raise _Unfit("it has neither command nor url")
+    if not command and isinstance(url, str) and url.startswith(("ws://", "wss://")):
+        raise _Unfit("it uses a WebSocket, which is not supported; write its streamable HTTP address")
     reached: dict[str, Any] = {
         "command": _text("command", command or ""),
         "args": tuple(_texts("args", written.get("args"))),

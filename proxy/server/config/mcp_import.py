@@ -4,7 +4,6 @@ The files are read whenever the configuration is read: at the start and at each 
 ``toolrelay.toml``, and every fault names the setting and the file.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from proxy.server.config.mcp_files import (
     variable_name,
 )
 from proxy.server.config.secret import Secret
+from proxy.tools.mcp.masking import is_secret_name, is_secret_value
 
 __all__ = ["imported_files", "merge_imports"]
 
@@ -30,14 +30,6 @@ _SETTING: Final = "mcp.import"
 _MAX_FILES: Final = 16
 _OF_ONE_SERVER: Final = ("command", "args", "env", "cwd", "url", "headers")
 """The keys that define how a server is reached; a section may set all other keys of an imported server."""
-
-_SECRET_NAME = re.compile(
-    r"(?i)(^|[^a-z])(auth|authorization|bearer|cookie|credentials?|pat|passwd|password|secret|token)([^a-z]|$)"
-    r"|(api|access|private|secret|auth)[_-]?key"
-)
-_SECRET_VALUE = re.compile(
-    r"(?i)bearer |basic |sk-|gh[opsu]_|github_pat_|glpat-|xox[abeprs]-|akia|aiza|eyj|-----begin"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +154,7 @@ def _plain(file: _File, found: ForeignServer, key: str, text: str) -> str:
         if isinstance(piece, str):
             filled.append(piece)
             continue
-        if piece.input_id or _SECRET_NAME.search(piece.name):
+        if piece.input_id or is_secret_name(piece.name):
             raise file.fault_of(
                 f"{found.key}.{key}",
                 f"others can see command lines and addresses, and {piece.name} may be a secret",
@@ -187,7 +179,11 @@ def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) 
     if not variables:
         if text.startswith("env:"):
             return text
-        if text and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(text)):
+        is_secret = bool(text) and (is_secret_name(name) or is_secret_value(text))
+        if is_secret and table == "env":
+            # Claude Desktop fills in no variables, so its users cannot write anything else.
+            return Secret(f"{file.name}:{found.key}.{where}", text)
+        if is_secret:
             own = variable_name(found.name, name)
             raise file.fault_of(
                 f"{found.key}.{where}",

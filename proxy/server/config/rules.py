@@ -190,16 +190,19 @@ def _is_path(module: str) -> bool:
 
 
 def resolve_secrets(
-    config: Config, env: Mapping[str, str], folder: Path, *, need: bool
+    config: Config, env: Mapping[str, str], folder: Path, *, need: bool | str
 ) -> tuple[Config | None, list[ConfigError]]:
-    """Return the configuration with every secret's value, or the faults of the secrets without a value."""
+    """Return the configuration with every secret's value, or the faults of the needed secrets without one.
+
+    ``need`` as a text means that only secrets of settings that begin with it are needed.
+    """
     faults: list[ConfigError] = []
 
     def resolve(setting: str, secret: Secret) -> Secret | None:
         try:
             return secret.resolve(setting, env, folder)
         except ConfigError as error:
-            if need:
+            if need is True or (isinstance(need, str) and setting.startswith(need)):
                 faults.append(_with_ways_out(error, secret))
             return None
 

@@ -2,13 +2,15 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from proxy.plain_text import HIDDEN
 from proxy.server.config.faults import fields_of, tables_of
 from proxy.server.config.secret import Secret
 from proxy.server.config.settings import Config
@@ -20,6 +22,9 @@ _HEAD = """\
 # Paths are relative to this file.  Secrets are written "env:NAME" or "file:/path".
 # The environment wins: TOOLRELAY_SERVER__PORT=9000 sets port in [server].
 """
+
+
+_HIDDEN: Final = re.compile(f"[{HIDDEN}]")
 
 
 def initial_config() -> str:
@@ -109,8 +114,9 @@ def toml_value(value: Any) -> str:
         case float():
             return str(int(value)) if math.isfinite(value) and value == int(value) else repr(value)
         case str():
-            # TOML has the escapes of JSON, but also forbids a plain DEL.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            # TOML has the escapes of JSON, and forbids a plain DEL. Other characters that hide are escaped,
+            # too: somebody else may have written the text, and people read and copy the line.
+            return _HIDDEN.sub(_escaped, json.dumps(value, ensure_ascii=False))
         case tuple() | list():
             return "[" + ", ".join(toml_value(item) for item in value) + "]"
         case BaseModel():
@@ -120,3 +126,9 @@ def toml_value(value: Any) -> str:
             return f"{{{inner}}}"
         case _:
             raise TypeError(f"a setting has a value that TOML cannot write: {type(value).__name__}")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """Return a character as TOML's escape."""
+    code = ord(found[0])
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -10,13 +10,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NoReturn
 
 import orjson
 import structlog
 
 from proxy.background_records import BackgroundRecord, BackgroundState
 from proxy.errors import RequestError, StoreError
+from proxy.net.keep_running import keep_running
 from proxy.relay.ask import Ask
 from proxy.server.detached.background import BackgroundRuns
 from proxy.server.detached.background_stream import ENDED
@@ -73,12 +74,13 @@ class TakeOver:
         self._on_outcome = on_outcome
         self._is_leaving = is_leaving
         self._looking = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[NoReturn] | None = None
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
 
     def start(self) -> None:
         """Start to look for such responses every few seconds."""
-        self._task = asyncio.get_running_loop().create_task(self._keep_looking())
+        looking = keep_running("background-take-over", self.settle_orphans, every_s=_LOOK_EVERY_S)
+        self._task = asyncio.get_running_loop().create_task(looking)
 
     async def stop(self, timeout_s: float) -> None:
         """Stop looking; responses that run in this process continue."""
@@ -86,11 +88,6 @@ class TakeOver:
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
-
-    async def _keep_looking(self) -> None:
-        while True:
-            await self.settle_orphans()
-            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def settle_orphans(self) -> None:
         """End or take over each response that no process runs, if that is possible now."""

@@ -302,7 +302,8 @@ class RedisCounters:
         while True:
             await asyncio.sleep(wait)
             wait = min(2 * wait, longest)
-            with contextlib.suppress(RedisError, OSError, TimeoutError):
+            # Whatever the client raises: if this task died, nothing would ever be counted again.
+            with contextlib.suppress(Exception):
                 async with asyncio.timeout(longest):
                     # A write, because a server that is read-only or full answers a ping but cannot count.
                     await self._client.set(f"{self._prefix}:probe", "1", px=1000)

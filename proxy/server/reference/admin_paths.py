@@ -116,7 +116,8 @@ ADMIN_PATHS: Final = (
         "listServers",
         "Each MCP server: its state, protocol, last error and reconnects. For each of its tools: how its "
         "definition compares with the allowed one (`pinned`, `new`, `changed`, `moved`, `gone`), and in "
-        "`withheld` why models are not offered it.",
+        "`withheld` why models are not offered it. An allowed tool has its definition in `pinned` (2 MiB of "
+        "all together).",
         "ServerList",
         statuses=(400, 405, 503),
     ),

@@ -12,6 +12,7 @@ import orjson
 from structlog.typing import EventDict, WrappedLogger
 
 from proxy.caches import CacheSize, declare
+from proxy.plain_text import HIDDEN, written_out
 
 __all__ = ["ID", "MAX_DEPTH", "NOW", "NUMBER", "STAMP", "TENTHS", "JsonLines", "LineCleaner", "Open"]
 
@@ -45,8 +46,7 @@ _CLIENT_KEY = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{16,}|trt_[A-Za-z0-9_:-]{1,80}(?
 # Base64 follows "basic", and contains no hyphen, so an option of a command does not match.
 _BEARER = re.compile(r"(?i)\b(bearer(?=\s)|basic(?=\s+[^\s-]))\s+[A-Za-z0-9._~+/=-]{4,}")
 
-# C0 and C1 controls, line separators, and the marks that make a terminal show text in another order.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_CONTROL = re.compile(f"[{HIDDEN}]")
 _CONTROL_BUT_LAYOUT = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 # Every match of a pattern above contains one of these, so this one search suffices for most strings.
@@ -112,7 +112,7 @@ class LineCleaner:
         if len(text) > MAX_TEXT:
             text = f"{text[:MAX_TEXT]}… ({len(text)} characters)"
         pattern = _CONTROL_BUT_LAYOUT if layout else _CONTROL
-        return pattern.sub(_escape, text)
+        return pattern.sub(lambda found: written_out(found[0]), text)
 
     def _value(self, name: str, value: Any, depth: int) -> Any:
         if name.lower().replace("-", "_") in _SECRET_NAMES:
@@ -239,8 +239,3 @@ class JsonLines:
                 self._fine.clear()
             self._fine.add(text)
         return True
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -18,6 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from proxy.caches import CacheSize, cache_sizes, declare
 from proxy.errors import ToolErrorCode
+from proxy.events import FinishReason
 from proxy.records import ToolInvocationRecord
 from proxy.server.telemetry.hooks import Observer, Operation, RequestFacts
 from proxy.server.telemetry.metric_families import FAMILIES, Family, Labels
@@ -37,7 +38,7 @@ _UPSTREAM_ERRORS = frozenset(
     {"cancelled", "upstream_broken", "upstream_error", "upstream_malformed"}
     | {"upstream_timeout", "upstream_unreachable"}
 )
-_FINISH_REASONS = frozenset({"", "stop", "length", "tool_calls", "content_filter", "function_call", "error"})
+_FINISH_REASONS = frozenset({"", *(reason.value for reason in FinishReason)})
 _LIMITS = frozenset({"requests", "tool_calls", "tokens", "cost", "concurrent_streams", "streams"})
 _OUTCOMES = frozenset(get_args(ToolErrorCode))
 _RUN_STATUSES = frozenset({"completed", "suspended", "failed", "cancelled"})

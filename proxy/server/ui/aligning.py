@@ -5,17 +5,27 @@ The module compares only the captured bytes, after the run, so the relay need no
 
 import base64
 import re
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
 
 __all__ = ["aligned"]
 
-_MOST_COMPARED: Final = 3000
-"""The most pieces of a side that are compared fully; for longer sides only both ends are compared."""
+_MOST_COMPARED: Final = 48
+"""The most pieces of a side that are compared fully between two pieces that both sides have once."""
+_MOST_CELLS: Final = 400_000
+"""The most pairs of pieces that are compared fully in all."""
+_MOST_SPANS: Final = 5000
+"""The most spans of a pair of legs; the last one stands for all that follow."""
 _EVENT: Final = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 _LINE: Final = re.compile(rb"[^\n]*\n|[^\n]+\Z")
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[^"]+', re.DOTALL)
+
+
+_Edit = tuple[str, int, int, int, int]
+"""A kind of :mod:`difflib`, and the first and last piece of each list."""
 
 
 class _Piece(NamedTuple):
@@ -33,18 +43,18 @@ def aligned(legs: Sequence[Mapping[str, Any]], chunks: Sequence[Mapping[str, Any
     A span is ``untouched``, ``rewritten``, ``withheld`` (only the first leg has it), or ``inserted`` or
     ``composed`` (only the second has it).  ``a`` and ``b`` are its offsets in the two legs.
     """
-    bodies: dict[str, bytes] = {}
+    parts: dict[str, list[bytes]] = {}
     for chunk in chunks:
-        name = str(chunk["leg"])
-        bodies[name] = bodies.get(name, b"") + base64.b64decode(chunk["data"])
+        parts.setdefault(str(chunk["leg"]), []).append(base64.b64decode(chunk["data"]))
+    bodies = {name: b"".join(some) for name, some in parts.items()}
     kinds = {str(leg["id"]): str(leg["content_type"]) for leg in legs}
     pairs = []
     for name in kinds:
         if name.startswith("upstream.") and name.endswith(".request"):
             a = _pieces("client.request", bodies.get("client.request", b""), _TOKEN)
             b = _pieces(name, bodies.get(name, b""), _TOKEN)
-            spans = _merged([span for _, span in _spans(a, b, added="inserted")])
-            pairs.append({"between": ["client.request", name], "spans": spans})
+            spans = [span for _, span in _spans(a, b, added="inserted")]
+            pairs.append({"between": ["client.request", name], **_merged(spans)})
     answers = [name for name in kinds if name.startswith("upstream.") and name.endswith(".response")]
     came = [piece for name in answers for piece in _cut(name, bodies, kinds)]
     went = _cut("client.response", bodies, kinds)
@@ -52,7 +62,7 @@ def aligned(legs: Sequence[Mapping[str, Any]], chunks: Sequence[Mapping[str, Any
     for leg, span in _spans(came, went, added="composed"):
         if leg in of_leg:
             of_leg[leg].append(span)
-    pairs += [{"between": [name, "client.response"], "spans": _merged(of_leg[name])} for name in answers]
+    pairs += [{"between": [name, "client.response"], **_merged(of_leg[name])} for name in answers]
     return pairs
 
 
@@ -83,29 +93,76 @@ def _spans(a: Sequence[_Piece], b: Sequence[_Piece], *, added: str) -> list[tupl
     return found
 
 
-def _opcodes(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[str, int, int, int, int]]:
-    """Return the edits that turn one list into the other; in long lists, find only equal ends."""
+def _opcodes(a: Sequence[bytes], b: Sequence[bytes]) -> list[_Edit]:
+    """Return the edits that turn one list into the other, in time near to linear in their lengths.
+
+    Pieces that occur once on each side are the anchors, as in a patience diff.  What is between two anchors
+    is compared fully if it is short, since that takes cubic time; the rest counts as replaced.
+    """
+    found: list[_Edit] = []
+    cells, last_a, last_b = _MOST_CELLS, 0, 0
+    for at_a, at_b in [*_anchors(a, b), (len(a), len(b))]:
+        head, tail = _ends(a, b, (last_a, at_a), (last_b, at_b))
+        a1, a2, b1, b2 = last_a + head, at_a - tail, last_b + head, at_b - tail
+        found.append(("equal", last_a, a1, last_b, b1))
+        size = (a2 - a1) * (b2 - b1)
+        if max(a2 - a1, b2 - b1) <= _MOST_COMPARED and size <= cells:
+            cells -= size
+            found += [
+                (kind, x1 + a1, x2 + a1, y1 + b1, y2 + b1)
+                for kind, x1, x2, y1, y2 in SequenceMatcher(
+                    None, a[a1:a2], b[b1:b2], autojunk=False
+                ).get_opcodes()
+            ]
+        else:
+            found.append(("replace", a1, a2, b1, b2))
+        found.append(("equal", a2, at_a + 1, b2, at_b + 1))
+        last_a, last_b = at_a + 1, at_b + 1
+    # The end of both lists stands for an anchor, but is no piece.
+    _, a1, _, b1, _ = found.pop()
+    found.append(("equal", a1, len(a), b1, len(b)))
+    return [edit for edit in found if edit[2] > edit[1] or edit[4] > edit[3]]
+
+
+def _ends(
+    a: Sequence[bytes], b: Sequence[bytes], in_a: tuple[int, int], in_b: tuple[int, int]
+) -> tuple[int, int]:
+    """Return how many pieces are equal at the beginning and at the end of a part of each list."""
+    (a1, a2), (b1, b2) = in_a, in_b
     head = 0
-    while head < min(len(a), len(b)) and a[head] == b[head]:
+    while head < min(a2 - a1, b2 - b1) and a[a1 + head] == b[b1 + head]:
         head += 1
     tail = 0
-    while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
+    while tail < min(a2 - a1, b2 - b1) - head and a[a2 - 1 - tail] == b[b2 - 1 - tail]:
         tail += 1
-    inner_a, inner_b = a[head : len(a) - tail], b[head : len(b) - tail]
-    codes: list[tuple[str, int, int, int, int]] = []
-    if head:
-        codes.append(("equal", 0, head, 0, head))
-    if len(inner_a) > _MOST_COMPARED or len(inner_b) > _MOST_COMPARED:
-        codes.append(("replace", head, len(a) - tail, head, len(b) - tail))
-    elif inner_a or inner_b:
-        matcher = SequenceMatcher(None, inner_a, inner_b, autojunk=False)
-        codes += [
-            (kind, a1 + head, a2 + head, b1 + head, b2 + head)
-            for kind, a1, a2, b1, b2 in matcher.get_opcodes()
-        ]
-    if tail:
-        codes.append(("equal", len(a) - tail, len(a), len(b) - tail, len(b)))
-    return codes
+    return head, tail
+
+
+def _anchors(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Return the places of pieces that occur once in each list, as many as have the same order in both."""
+    once_a, once_b = _once(a), _once(b)
+    pairs = [(at, once_b[piece]) for piece, at in once_a.items() if piece in once_b]
+    # The longest increasing subsequence: the smallest end of each length, and what stands before each pair.
+    ends: list[int] = []
+    at_end: list[int] = []
+    before: list[int] = []
+    for number, (_, at_b) in enumerate(pairs):
+        length = bisect_left(ends, at_b)
+        before.append(at_end[length - 1] if length else -1)
+        ends[length : length + 1] = [at_b]
+        at_end[length : length + 1] = [number]
+    chain: list[tuple[int, int]] = []
+    number = at_end[-1] if at_end else -1
+    while number >= 0:
+        chain.append(pairs[number])
+        number = before[number]
+    return chain[::-1]
+
+
+def _once(pieces: Sequence[bytes]) -> dict[bytes, int]:
+    """Return the places of the pieces that occur once, in order."""
+    count = Counter(pieces)
+    return {piece: at for at, piece in enumerate(pieces) if count[piece] == 1}
 
 
 def _span(kind: str, a: Sequence[_Piece], i: int, b: Sequence[_Piece], j: int) -> tuple[str, dict[str, Any]]:
@@ -125,8 +182,11 @@ def _one_sided(
     return leg, {"kind": kind, "a": [at, at], "b": [b[j].start, b[j].end]}
 
 
-def _merged(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join neighbouring spans of the same kind; rewritten spans stay in pairs."""
+def _merged(spans: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Join neighbouring spans of the same kind; rewritten spans stay in pairs.
+
+    Return the ``spans``, and in ``joined`` how many are in the last one because there are too many.
+    """
     found: list[dict[str, Any]] = []
     for span in spans:
         last = found[-1] if found else None
@@ -140,4 +200,8 @@ def _merged(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             last["a"][1], last["b"][1] = span["a"][1], span["b"][1]
         else:
             found.append({"kind": span["kind"], "a": list(span["a"]), "b": list(span["b"])})
-    return found
+    rest = found[_MOST_SPANS - 1 :]
+    if len(rest) < 2:
+        return {"spans": found, "joined": 0}
+    whole = {side: [min(one[side][0] for one in rest), max(one[side][1] for one in rest)] for side in "ab"}
+    return {"spans": [*found[: _MOST_SPANS - 1], {"kind": "rewritten", **whole}], "joined": len(rest)}

@@ -22,6 +22,10 @@ __all__ = ["Live"]
 
 _MOST_LISTENERS: Final = 20
 _MOST_OF_A_SESSION: Final = 4
+_MOST_OF_A_USER: Final = 8
+"""Of all sessions of a user, so that nobody takes every place by signing in again."""
+_MOST_OF_APPROVERS: Final = 12
+"""Of all approvers together; the other places are for administrators."""
 _COMMENT_S: Final = 15.0
 _LAST_ID: Final = istr("Last-Event-ID")
 
@@ -51,12 +55,12 @@ class Live:
         request.allow("GET")
         if request.rest or request.target.query:
             raise request.unknown()
-        nonce = request.session.nonce
-        if self._open.total() >= _MOST_LISTENERS or self._open[nonce] >= _MOST_OF_A_SESSION:
+        places = _places(request.session)
+        if any(self._open[place] >= most for place, most in places.items()):
             raise RequestError(
                 429,
-                f"Too many pages are open: at most {_MOST_OF_A_SESSION} per session and {_MOST_LISTENERS} in "
-                "total get events. Close one of them.",
+                f"Too many pages are open: at most {_MOST_OF_A_SESSION} of a session, {_MOST_OF_A_USER} of a "
+                f"user and {_MOST_LISTENERS} in total get events. Close one of them.",
                 type="rate_limit_error",
                 code="too_many_listeners",
                 headers={"Retry-After": "5"},
@@ -71,15 +75,14 @@ class Live:
         )
         after = request.edge_request.headers.get(_LAST_ID)
         request.facts.client = client
-        self._open[nonce] += 1
+        self._open.update(places.keys())
         try:
             client.start(200, headers)
             await self._tell(request.session, client, after)
             client.finish()
         finally:
-            self._open[nonce] -= 1
-            if not self._open[nonce]:
-                del self._open[nonce]
+            self._open.subtract(places.keys())
+            self._open = +self._open  # Without what has no page any more.
         return client.response
 
     async def _tell(self, session: UiSession, client: HttpClientStream, after: str | None) -> None:
@@ -126,6 +129,16 @@ class Live:
             waiting = sum(_approves(session, tool) for tool in self._feed.waiting)
             return f'{{"approvals_pending":{waiting}}}'
         return None
+
+
+def _places(session: UiSession) -> dict[str, int]:
+    """Return what a page of a session counts for, each with the most pages that may listen."""
+    places = {
+        f"session {session.nonce}": _MOST_OF_A_SESSION,
+        f"user {session.caller}": _MOST_OF_A_USER,
+        "all": _MOST_LISTENERS,
+    }
+    return places if session.role == "admin" else {**places, "approvers": _MOST_OF_APPROVERS}
 
 
 def _approves(session: UiSession, tool: str) -> bool:

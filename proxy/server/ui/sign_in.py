@@ -30,29 +30,33 @@ _MOST_OF_ALL: Final = 100
 
 
 class _Failures:
-    """Counts the failed sign-ins of the current minute, by address."""
+    """Counts the failed sign-ins of the current minute, by address.
+
+    It bounds log lines and answers, and never refuses a key or a link that is right: behind a proxy or a NAT,
+    one address is everybody. A key is not guessed in any number of tries, since it has 256 random bits or the
+    length that the configuration demands.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._began = now()
         self._count: dict[str, int] = {}
 
-    def check(self, address: str) -> None:
-        """Raise :class:`~proxy.errors.RequestError` (429) for an address that has failed too often."""
+    def add(self, address: str) -> None:
+        """Count a failure; raise :class:`~proxy.errors.RequestError` (429) if there were too many."""
         left = self._began + _WINDOW_S - self._now()
         if left <= 0:
             self._began, self._count, left = self._now(), {}, _WINDOW_S
-        if self._count.get(address, 0) >= _MOST_FAILURES or sum(self._count.values()) >= _MOST_OF_ALL:
+        failed = self._count.get(address, 0)
+        if failed >= _MOST_FAILURES or sum(self._count.values()) >= _MOST_OF_ALL:
             raise RequestError(
                 429,
-                "Too many failed sign-ins. Try again in a minute.",
+                "The sign-in failed, and too many before it did. A key or link that is right still works.",
                 type="rate_limit_error",
                 code="too_many_sign_ins",
                 headers={"Retry-After": str(int(left) + 1)},
             )
-
-    def add(self, address: str) -> None:
-        self._count[address] = self._count.get(address, 0) + 1
+        self._count[address] = failed + 1
 
 
 class SignIn:
@@ -125,7 +129,6 @@ class SignIn:
         check_origin(request)
         secure = is_secure(request)
         address = counted_address(request)
-        self._failures.check(address)
         said = await read_object(request, {"key": str, "code": str})
         if len(said) != 1:
             raise RequestError(400, "Send either code (from `toolrelay ui`) or key (a client key).")

@@ -4,6 +4,7 @@ Source: OpenAI's guide "WebSocket mode" and the SDK's ``responses_server_event``
 stream over HTTP, without an end mark; an error has ``status`` beside it, and ``stream_id`` names the lane.
 """
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -12,9 +13,11 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from proxy.errors import UpstreamBroken
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.http.secrets import Secrets
+from proxy.in_thread import LARGE_EVENT_BYTES
 from proxy.server.serving.own_address import own_origin
 from proxy.server.serving.request import EdgeRequest, WebSocketMessage
 from proxy.server.serving.response import sent_response
@@ -33,6 +36,9 @@ WaitForOwners = Callable[[], Awaitable[None]]
 _MAX_UNREAD_BYTES: Final = 64 * 1024
 _MAX_BODY_BYTES: Final = 1024 * 1024
 """The most bytes to keep of a body that is not an event stream: an error, which becomes one message."""
+
+_EVENTS_A_TURN: Final = 128
+"""The most events to send in one turn of the event loop."""
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _TYPE: Final = re.compile(rb'\A\s*\{\s*"type"\s*:\s*"([a-z_.]{1,80})"')
@@ -125,15 +131,25 @@ class WebSocketStream:
             self._body += data[: _MAX_BODY_BYTES - len(self._body)]
             return None
         self._events.take(data)
-        while (event := self._events.next()) is not None:
-            if (wait := self._take(event)) is not None:
-                return self._push_rest(wait)
-        return self._drained()
+        wait = self._send_events(self._events)
+        return None if wait is None else self._send_rest(wait, self._events)
 
-    async def _push_rest(self, wait: Awaitable[None]) -> None:
-        await wait
-        if (more := self.push(b"")) is not None:
-            await more
+    def _send_events(self, events: SSEParser) -> Awaitable[None] | None:
+        """Send a few events; return what must be awaited before the next ones, ``None`` if none is left.
+
+        An upstream's read may hold thousands of events or comments; the others have their turn in between.
+        """
+        for _ in range(_EVENTS_A_TURN):
+            if (event := events.next()) is None:
+                return self._drained()
+            if (wait := self._take(event)) is not None:
+                return wait
+        return self._drained() or asyncio.sleep(0)
+
+    async def _send_rest(self, wait: Awaitable[None] | None, events: SSEParser) -> None:
+        while wait is not None:
+            await wait
+            wait = self._send_events(events)
 
     async def write(self, data: bytes) -> None:
         if (wait := self.push(data)) is not None:
@@ -163,6 +179,8 @@ class WebSocketStream:
         if event.is_end_mark or self._ended:
             return None
         name = _name_of(event)
+        if name is None:
+            raise self._broken()
         if name == "error":
             # ``response.failed`` follows with the same error.  If it does not, this is sent at the end.
             self._error = event.data
@@ -185,7 +203,10 @@ class WebSocketStream:
 
     def _read_id(self, data: bytes) -> None:
         """Read the response's id from its first event, and store its owner."""
-        response = orjson.loads(data).get("response")
+        try:
+            response = orjson.loads(data).get("response")
+        except orjson.JSONDecodeError:
+            raise self._broken() from None
         found = response.get("id") if isinstance(response, dict) else None
         store_owner, self._store_owner = self._store_owner, None
         if store_owner is not None and isinstance(found, str) and found:
@@ -194,6 +215,12 @@ class WebSocketStream:
 
     def _owner_stored(self, committed: bool) -> None:
         self._pending = False
+
+    def _broken(self) -> UpstreamBroken:
+        """Return the error for an event that is no message, and drop what came behind it: no later event may
+        make this response look complete."""
+        self._events = SSEParser()
+        return UpstreamBroken("the upstream sent an event that is not a JSON object")
 
     def _fail(self, body: bytes) -> None:
         """Send an error in place of the response or of its rest."""
@@ -205,8 +232,9 @@ class WebSocketStream:
         if not self.first_byte_at:
             self.first_byte_at = time.monotonic()
         if self._message.lane:
-            lane = orjson.dumps(self._message.lane)
-            data = data.rstrip()[:-1] + b',"stream_id":' + lane + b"}"
+            rest = data.rstrip()[:-1].rstrip()
+            comma = b"" if rest.endswith(b"{") else b","
+            data = rest + comma + b'"stream_id":' + orjson.dumps(self._message.lane) + b"}"
         self.sent += len(data)
         self._unsent = self._socket.send(data)
 
@@ -217,14 +245,34 @@ class WebSocketStream:
         return self._request.writer.drain()
 
 
-def _name_of(event: SSEEvent) -> str:
-    """Return the type of an event; some servers write it only into the data."""
-    if event.event:
-        return event.event.decode("ascii", "replace")
-    if (found := _TYPE.match(event.data)) is not None:
-        return found[1].decode()
-    said = orjson.loads(event.data)
-    return str(said.get("type", "")) if isinstance(said, dict) else ""
+def _name_of(event: SSEEvent) -> str | None:
+    """Return the type of an event, which some servers write only into the data; ``None`` if it is no message.
+
+    Over HTTP such an event passes as it came.  Here, a client that cannot read one message gives up the
+    connection, with all responses to come.
+    """
+    data, name = event.data, event.event.decode("ascii", "replace")
+    if not name and (found := _TYPE.match(data)) is not None:
+        name = found[1].decode()
+    if name and len(data) > LARGE_EVENT_BYTES:
+        # Parsing it would take too long.
+        return name if _is_framed(data) else None
+    try:
+        said = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return (name or str(said.get("type", ""))) if isinstance(said, dict) else None
+
+
+def _is_framed(data: bytes) -> bool:
+    """Return whether a large event may be a JSON object: text in UTF-8, between braces."""
+    data = data.strip()
+    if not (data.startswith(b"{") and data.endswith(b"}")):
+        return False
+    try:
+        return data.isascii() or bool(data.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def error_message(status: int, body: bytes, headers: Headers = ()) -> bytes:

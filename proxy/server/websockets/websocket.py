@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from proxy.errors import RequestError
+from proxy.server.websockets.frames import FrameCutter
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidState
 from websockets.frames import CloseCode, Frame, Opcode
@@ -28,6 +29,19 @@ __all__ = ["CloseCode", "WebSocket"]
 _DATA_OPCODES: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 """The frames that make up a message."""
 
+_FRAMES_A_TURN: Final = 16
+"""The most frames to process in one turn of the event loop: each takes some 30 µs, and an error in answer to
+a message some 100 µs more."""
+
+_SMALL_BYTES: Final = 1024
+"""A fragment of fewer bytes is small, as are all control frames and the end of each message."""
+
+_MOST_SMALL: Final = 1000
+_SMALL_A_SECOND: Final = 100
+"""How many small frames a client may send at once, and how many more in each second; one that exceeds this
+is disconnected.  This bounds pings, messages that make no sense, and the fragments of a message."""
+
+_PING_EVERY_S: Final = 1.0
 _MOST_UNREAD_BYTES: Final = 1 << 20
 """The most unread bytes of answers to control frames; a client that exceeds this is disconnected."""
 
@@ -57,12 +71,20 @@ class WebSocket:
     ) -> None:
         """Open the connection; ``headers`` are sent with the answer to the handshake."""
         self._request = request
+        self._loop = asyncio.get_running_loop()
         self._max_bytes = max_message_bytes
         self._most_waiting = most_waiting
         self._protocol = Protocol(
             Side.SERVER, state=State.OPEN, max_size=max_message_bytes, logger=_null_logger()
         )
-        self._parts: list[bytes] = []
+        self._frames = FrameCutter()
+        self._turn: asyncio.Handle | None = None
+        """The next turn of the loop, if bytes wait for it; the client's further bytes are not read until
+        then."""
+        self._small_left = float(_MOST_SMALL)
+        self._counted_at = self._loop.time()
+        self._next_ping_at = 0.0
+        self._message = bytearray()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._arrived = asyncio.Event()
@@ -107,25 +129,64 @@ class WebSocket:
         return self._ended or transport is None or transport.is_closing()
 
     def feed(self, data: bytes) -> None:
-        """Process bytes from the client."""
+        """Process bytes from the client: a few frames now, the rest in later turns of the loop."""
+        self._frames.take(data)
+        if self._turn is None:
+            self._read_frames()
+
+    def _read_frames(self) -> None:
+        """Process a few frames; if more may wait, pause reading and go on in the next turn of the loop."""
+        self._turn = None
         if self._ended:
             return
-        self._protocol.receive_data(data)
-        for frame in self._protocol.events_received():
-            if isinstance(frame, Frame) and frame.opcode in _DATA_OPCODES:
-                self._take(bytes(frame.data), whole=frame.fin)
+        part = self._frames.next(_FRAMES_A_TURN)
+        self._protocol.receive_data(part)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame) and not self._exceeds(event) and event.opcode in _DATA_OPCODES:
+                self._take(event)
         self._flush()
         transport = self._request.transport
-        if transport is not None and transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
             # The client keeps sending, and reads none of the protocol's answers.
             transport.abort()
+        elif part and self._frames:
+            transport.pause_reading()
+            self._turn = self._loop.call_soon(self._read_frames)
+        elif not transport.is_reading():
+            transport.resume_reading()
 
-    def _take(self, data: bytes, *, whole: bool) -> None:
-        if data or whole:
-            self._parts.append(data)
-        if not whole:
-            return
-        message, self._parts = b"".join(self._parts), []
+    def _exceeds(self, frame: Frame) -> bool:
+        """Count a frame, and end the connection if it has sent too many small ones.
+
+        A small frame costs the proxy as much as a large one, and a message of them would have no end.
+        """
+        if not frame.fin and len(frame.data) >= _SMALL_BYTES:
+            return False
+        self._small_left -= 1
+        if self._small_left >= 0:
+            return False
+        now = self._loop.time()
+        earned = (now - self._counted_at) * _SMALL_A_SECOND
+        self._counted_at = now
+        self._small_left = min(self._small_left + earned, _MOST_SMALL)
+        if self._small_left >= 0:
+            return False
+        self._protocol.fail(
+            CloseCode.POLICY_VIOLATION, f"More than {_SMALL_A_SECOND} small frames or messages a second."
+        )
+        return True
+
+    def _take(self, frame: Frame) -> None:
+        """Add a data frame to its message."""
+        if frame.fin and not self._message:
+            message = bytes(frame.data)
+        else:
+            self._message += frame.data
+            if not frame.fin:
+                return
+            message, self._message = bytes(self._message), bytearray()
         full = len(self._waiting) >= self._most_waiting
         if full or (self._waiting and self._waiting_bytes + len(message) > self._max_bytes):
             self.dropped += 1
@@ -167,8 +228,14 @@ class WebSocket:
         return transport.get_write_buffer_size()
 
     def ping(self) -> None:
-        """Send a ping, so that the client and proxies between see that the connection is in use."""
-        if not self.closed:
+        """Send a ping, so that the client and proxies between see that the connection is in use.
+
+        Do nothing if one was sent in the last second: an upstream decides how often, and the client answers
+        each one.
+        """
+        now = self._loop.time()
+        if not self.closed and now >= self._next_ping_at:
+            self._next_ping_at = now + _PING_EVERY_S
             self._protocol.send_ping(b"")
             self._flush()
 

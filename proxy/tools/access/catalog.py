@@ -5,7 +5,7 @@ with until it ends; the :class:`Registry` has the newest one.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +14,7 @@ import structlog
 
 from proxy.caches import Snapshot
 from proxy.errors import ConfigError, Guard
+from proxy.in_thread import in_thread
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import IdempotencyKey
 from proxy.tools.contract.identifiers import check_tool_id
@@ -56,8 +57,10 @@ class Catalog(Snapshot):
         tools: Iterable[tuple[ToolSpec, ToolProvider]] = (),
         version: int = 1,
         guard: Guard = nullcontext,
+        *,
+        checked: "Catalog | None" = None,
     ) -> None:
-        """Check each tool inside ``guard()``.
+        """Check each tool inside ``guard()``, except the very objects that ``checked`` has.
 
         Raises :class:`~proxy.errors.ConfigError` for an invalid id, for two tools with the same id (rule T5),
         for a tool without a redaction rule (rule T4) and for a schema that a wire cannot carry (rule T8).
@@ -66,11 +69,17 @@ class Catalog(Snapshot):
         found: dict[str, tuple[ToolSpec, ToolProvider]] = {}
         for spec, provider in tools:
             with guard():
-                _check(spec, provider)
+                if checked is None or checked.get(spec.name) is not spec:
+                    _check(spec, provider)
                 if spec.name in found:
                     raise ConfigError(f"tool {spec.name}", "two tools have this id", "rename or remove one")
                 found[spec.name] = (spec, provider)
         self._tools = dict(sorted(found.items()))
+
+    def without(self, names: Container[str]) -> "Catalog":
+        """Return a catalog of the same version that lacks these tools."""
+        kept = (one for name, one in self._tools.items() if name not in names)
+        return Catalog(kept, self.version, checked=self)
 
     def get(self, name: str) -> ToolSpec | None:
         """Return the tool with exactly this id, or ``None``."""
@@ -111,8 +120,8 @@ def too_many_offered(catalog: Catalog, policy: Policy) -> int:
     return offered if offered > MOST_OFFERED else 0
 
 
-CatalogCheck = Callable[[Catalog], None]
-"""Raise :class:`~proxy.errors.ConfigError` for tools that do not fit the configuration."""
+CatalogCheck = Callable[[Catalog], Mapping[str, str]]
+"""Return the tools that do not fit the configuration, each with the reason."""
 
 
 class Registry:
@@ -127,7 +136,8 @@ class Registry:
         self.current = current
         self._providers = tuple(providers)
         self._served = frozenset(spec.name for spec in current.tools())
-        self._check: CatalogCheck = lambda catalog: None
+        self.left_out: Mapping[str, str] = {}
+        self._check: CatalogCheck = lambda catalog: {}
         self._refreshing = asyncio.Lock()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
 
@@ -142,7 +152,10 @@ class Registry:
         return name in self._served
 
     def set_check(self, check: CatalogCheck) -> None:
-        """Require that every later catalog passes ``check``, in place of the check set before."""
+        """Leave out of every later catalog what ``check`` finds, in place of the check set before.
+
+        ``left_out`` has the tools that the newest catalog lacks therefore, with the reasons.
+        """
         self._check = check
 
     async def refresh(self, *, quiet: bool = False) -> Catalog:
@@ -152,17 +165,28 @@ class Registry:
         provider or :meth:`replace` raises; the catalog then stays the old one.
         """
         async with self._refreshing:
-            return self.replace(await _listed(self._providers), quiet=quiet)
+            tools = await _listed(self._providers)
+            # Run in a thread: the check of many schemas takes seconds.
+            new = await in_thread(Catalog, tools, self.current.version + 1, checked=self.current)
+            return self._serve(new, quiet=quiet)
 
     def replace(self, tools: Iterable[tuple[ToolSpec, ToolProvider]], *, quiet: bool = False) -> Catalog:
         """Serve these tools, each with its provider, in place of all current ones.
 
-        Raises :class:`~proxy.errors.ConfigError` for tools with which the proxy would not start (see
-        :class:`Catalog` and :meth:`set_check`); the catalog then stays the old one.
+        Raises :class:`~proxy.errors.ConfigError` as :class:`Catalog` does; the catalog then stays the old
+        one.
         """
-        old = self.current
-        new = Catalog(tools, old.version + 1)
-        self._check(new)
+        return self._serve(Catalog(tools, self.current.version + 1, checked=self.current), quiet=quiet)
+
+    def _serve(self, new: Catalog, *, quiet: bool) -> Catalog:
+        """Serve a new catalog, less the tools that do not fit the configuration."""
+        old, before_out = self.current, self.left_out
+        self.left_out = dict(self._check(new))
+        if self.left_out:
+            new = new.without(self.left_out)
+        for name, reason in self.left_out.items():
+            if before_out.get(name) != reason:
+                self._log.warning("tool_left_out", tool=name, reason=reason)
         names = frozenset(spec.name for spec in new.tools())
         if len(known := self._served | names) <= _MOST_NAMES:
             self._served = known

@@ -8,9 +8,10 @@ refuses every value that it cannot judge.  Patterns must match the whole value. 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 from proxy.tools.contract.argument_paths import ABSENT, IN_THE_WAY, Schema, defaults_at, values_at
+from proxy.tools.contract.schema_library import LinearPattern, linear_pattern
 from proxy.tools.contract.url_argument import canonical_url
 
 __all__ = [
@@ -31,12 +32,6 @@ _MAX_COMPILED = 1 << 20
 _MAX_WORDS = 200
 
 
-class _Matcher(Protocol):
-    """A compiled pattern."""
-
-    def is_valid(self, instance: Any) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ArgumentBound:
     """The allowed values of one argument; a value must meet every part that is set.
@@ -55,7 +50,7 @@ class ArgumentBound:
     pattern: str | None = None
     required: bool = False
     forbidden: bool = False
-    _matcher: _Matcher | None = field(default=None, init=False, repr=False, compare=False)
+    _matcher: LinearPattern | None = field(default=None, init=False, repr=False, compare=False)
     # In Python 1 == True; without this field such bounds would be equal and share one set of permissions.
     _booleans: tuple[bool, ...] = field(default=(), init=False, repr=False)
 
@@ -192,21 +187,13 @@ def must_be_given(bound: ArgumentBound, path: str, schema: Schema) -> bool:
     return any(bound.violation(default) for default in defaults_at(path, schema) if default is not None)
 
 
-def _compile(pattern: str) -> _Matcher:
+def _compile(pattern: str) -> LinearPattern:
     """Compile a pattern; raise ``ValueError`` if the engine does not accept it or it grows too large."""
     if not pattern or len(pattern) > MAX_PATTERN:
         raise ValueError(f"a pattern has 1 to {MAX_PATTERN} characters")
-    # Imported here because most processes have no such bound; see metaschema.py.
-    import jsonschema_rs
-
-    options = jsonschema_rs.RegexOptions(size_limit=_MAX_COMPILED, dfa_size_limit=_MAX_COMPILED)
-    try:
-        # Compile it alone first: "a)|(b" is a regex only inside the brackets that anchor it.
-        for text in (pattern, f"^(?:{pattern})$"):
-            matcher = jsonschema_rs.validator_for({"pattern": text}, pattern_options=options)
-    except (ValueError, jsonschema_rs.ValidationError):
-        raise ValueError("the pattern is too large, not a regular expression, or has look-around") from None
-    return matcher
+    # Compile it alone first: "a)|(b" is a regex only inside the brackets that anchor it.
+    linear_pattern(pattern, _MAX_COMPILED)
+    return linear_pattern(f"^(?:{pattern})$", _MAX_COMPILED)
 
 
 def _same(value: Any, one: Scalar) -> bool:

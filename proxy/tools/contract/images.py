@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from proxy.errors import ToolFailure
 from proxy.events import ResultImage, left_out
+from proxy.net.public_addresses import INNER_NAMES
 
 __all__ = ["CheckedImages", "Image", "ImageBounds", "check_images", "note_bytes"]
 
@@ -17,7 +18,6 @@ _MOST = 16
 _MAX_URL = 2048
 _MAX_TITLE = 100
 _MAX_TYPE = 64
-_INNER_NAMES = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _is_public_address(url: str) -> bool:
     if parts.scheme != "https" or "@" in parts.netloc or port not in (None, 443) or "." not in host:
         return False
     # A host whose last label starts with a digit is an IP address in a spelling that resolvers accept.
-    return not (":" in host or host.endswith(_INNER_NAMES) or host.rpartition(".")[2][:1].isdigit())
+    return not (":" in host or host.endswith(INNER_NAMES) or host.rpartition(".")[2][:1].isdigit())
 
 
 def _plain_type(media_type: str) -> str:

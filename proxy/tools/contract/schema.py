@@ -19,6 +19,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from proxy.errors import ConfigError
 from proxy.records import ToolEffect
 from proxy.tools.contract.metaschema import find_invalid
+from proxy.tools.contract.schema_library import DEFAULT_DIALECT, is_known_dialect
 
 __all__ = [
     "MAX_SCHEMA_DEPTH",
@@ -32,6 +33,7 @@ __all__ = [
     "resolve",
     "secret_paths",
     "spec_digest",
+    "union_width",
 ]
 
 MAX_SCHEMA_BYTES = 65536
@@ -99,6 +101,12 @@ def check_schema(schema: Any, where: str) -> None:
     for path, node in _walk(schema, "parameters"):
         if "$ref" in node:
             resolve(schema, node["$ref"], f"{path}.$ref", where)
+        if isinstance(dialect := node.get("$schema"), str) and not is_known_dialect(dialect):
+            raise ConfigError(
+                where,
+                f"{path}.$schema: is not a known dialect",
+                f'Leave it out, or write "{DEFAULT_DIALECT}"',
+            )
     _check_size(schema, where)
     invalid = find_invalid(schema)
     if invalid is not None:
@@ -120,6 +128,18 @@ def may_have(schema: Mapping[str, Any], path: str) -> bool:
     if schema.get("additionalProperties", True) is True:
         return True  # An open object may have any field.
     return _leads_somewhere(schema, path.split("."), schema, 0)
+
+
+def union_width(schema: Mapping[str, Any]) -> int:
+    """Return how many subschemas the widest union of a schema has, if a part of the schema refers to what it
+    is in; else 0."""
+    widths = [
+        len(node[key])
+        for _, node in _walk(schema, "")
+        for key in ("allOf", "anyOf", "oneOf")
+        if isinstance(node.get(key), list)
+    ]
+    return max(widths, default=0) if _is_recursive(schema) else 0
 
 
 def declares(schema: Mapping[str, Any], value: Any) -> bool:
@@ -279,6 +299,31 @@ def _check_json(value: Any, path: str, where: str, depth: int) -> None:
             _check_json(child, f"{path}[{at}]", where, depth + 1)
     elif value is not None and not isinstance(value, str | int | float | bool):
         raise ConfigError(where, f"{path}: {type(value).__name__} is not a JSON type")
+
+
+def _is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Return whether a reference leads to a part that contains it; a dynamic reference counts as such."""
+    around: set[int] = set()
+    done: set[int] = set()
+
+    def leads_back(node: Any) -> bool:
+        if not isinstance(node, _HOLDERS) or id(node) in done:
+            return False
+        if id(node) in around:
+            return True
+        around.add(id(node))
+        below = list(node.values() if isinstance(node, dict) else node)
+        if isinstance(node, dict):
+            if not node.keys().isdisjoint(("$dynamicRef", "$recursiveRef")):
+                return True
+            if isinstance(node.get("$ref"), str):
+                below.append(resolve(schema, node["$ref"], "$ref", ""))
+        found = any(map(leads_back, below))
+        around.discard(id(node))
+        done.add(id(node))
+        return found
+
+    return leads_back(schema)
 
 
 def _check_size(schema: Mapping[str, Any], where: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from proxy.errors import ConfigError
 from proxy.tools.contract.schema import MAX_SCHEMA_DEPTH, resolve
+from proxy.tools.contract.schema_library import linear_pattern
 
 __all__ = ["to_strict"]
 
@@ -183,13 +184,9 @@ class _Converter:
             )
         if "pattern" not in node:
             return
-        # Imported here because most processes load no tool that needs it; see metaschema.py.
-        import jsonschema_rs
-
-        options = jsonschema_rs.RegexOptions()
         try:
-            jsonschema_rs.validator_for({"pattern": node["pattern"]}, pattern_options=options)
-        except (ValueError, jsonschema_rs.ValidationError):
+            linear_pattern(node["pattern"])
+        except ValueError:
             raise self._fault(
                 f"{path}.pattern", "strict mode takes no look-around or back-reference"
             ) from None

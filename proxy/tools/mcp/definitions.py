@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.errors import ConfigError
-from proxy.plain_text import INVISIBLE, VARIATIONS
+from proxy.plain_text import INVISIBLE, VARIATIONS, plain_text
 from proxy.tools.contract.schema import check_schema
+from proxy.tools.contract.schema_library import compile_schema
 from proxy.tools.mcp.names import MAX_NAME, mcp_tool_id
 
 __all__ = [
@@ -42,6 +43,7 @@ MAX_SHOWN: Final = 1024
 _MAX_KEPT = 4096
 _MAX_SCHEMA = 65536
 _MAX_PATH = 100
+_MAX_REASON = 400
 _ABOUT: Final = ("title", "description", "$comment")
 """Keywords of a schema that only describe it."""
 
@@ -143,7 +145,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutTool:
-    """A tool that cannot be used, and the reason."""
+    """A tool that cannot be used, and the reason; both can be printed."""
 
     name: str
     reason: str
@@ -167,18 +169,19 @@ def read_listing(server: str, tools: Iterable[Any], most: int = MAX_TOOLS) -> Li
     left_out: list[LeftOutTool] = []
     for place, tool in enumerate(tools):
         name = tool.get("name") if isinstance(tool, dict) else None
-        shown = visible_text(name)[:MAX_NAME] if isinstance(name, str) else f"tool {place + 1}"
+        shown = plain_text(name, MAX_NAME) if isinstance(name, str) and name else f"tool {place + 1}"
         if place >= most:
             left_out.append(LeftOutTool(shown, f"the server has more than {most} tools (mcp.max_tools)"))
             continue
         try:
             found.append(_read_tool(server, tool))
         except UnusableDefinition as fault:
-            left_out.append(LeftOutTool(shown, str(fault)))
+            left_out.append(LeftOutTool(shown, plain_text(str(fault), _MAX_REASON)))
     names = Counter(one.name for one in found)
     ids = Counter(one.id for one in found)
     doubled = [one for one in found if names[one.name] > 1 or ids[one.id] > 1]
-    left_out += [LeftOutTool(one.name, "the server has two tools of this name") for one in doubled]
+    twice = "the server has two tools of this name"
+    left_out += [LeftOutTool(plain_text(one.name, MAX_NAME), twice) for one in doubled]
     return Listing(tuple(one for one in found if one not in doubled), tuple(dict.fromkeys(left_out)))
 
 
@@ -204,13 +207,15 @@ def _is_visible(character: str) -> bool:
 
 
 def check_input(schema: Any) -> dict[str, Any]:
-    """Return the schema of a tool's arguments if providers accept it and a person can see all of it.
+    """Return the schema of a tool's arguments if providers accept it, the proxy can check arguments with it,
+    and a person can see all of it.
 
     Texts that only describe may have invisible characters, since models do not get these.  Raises
     :class:`UnusableDefinition`.
     """
     try:
         check_schema(schema, "")
+        compile_schema(schema)
     except ConfigError as fault:
         raise UnusableDefinition(f"its inputSchema cannot be used: {fault.problem}") from None
     except RecursionError:

@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 
 from proxy.errors import ToolFailure
 from proxy.events import ToolProgress
 from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
+from proxy.net.keep_running import keep_running
 from proxy.tools.mcp.definitions import Definition, LeftOutTool
 from proxy.tools.mcp.results import failure_of_error
 
@@ -117,7 +118,7 @@ class HostClient:
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _connected: asyncio.Event = field(default_factory=asyncio.Event)
     _watchers: list[Callable[[], None]] = field(default_factory=list)
-    _task: "asyncio.Task[None] | None" = None
+    _task: "asyncio.Task[NoReturn] | None" = None
     _asked: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -127,7 +128,7 @@ class HostClient:
     def start(self) -> None:
         """Connect, and stay connected until :meth:`aclose`."""
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(keep_running("mcp-host-client", self._run))
 
     async def aclose(self) -> None:
         """Disconnect from the host process."""

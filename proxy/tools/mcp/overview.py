@@ -1,7 +1,7 @@
 """The status of the configured servers and the pin states of their tools, for people."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.host_client import ServerStatus
@@ -9,15 +9,15 @@ from proxy.tools.mcp.names import mcp_tool_id
 from proxy.tools.mcp.pins import Pin, PinState, compare
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["ServerOverview", "ToolOverview", "build_overview"]
+__all__ = ["ServerOverview", "ToolOverview", "build_overview", "with_pinned"]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOverview:
     """One tool: its id, the server's own name for it, and its pin state.
 
-    For a changed tool, if requested, ``pinned`` is the allowed definition and ``current`` the server's
-    current one.  ``difference`` has the changed lines, with invisible characters made visible.
+    If requested, ``pinned`` is the allowed definition.  For a changed tool ``current`` is the server's
+    current one, and ``difference`` has the changed lines, with invisible characters made visible.
     """
 
     id: str
@@ -64,6 +64,11 @@ def build_overview(
         )
         for name, server in servers.items()
     ]
+
+
+def with_pinned(one: ServerOverview, pinned: Mapping[str, Definition]) -> ServerOverview:
+    """Return the overview with the allowed definitions, by the ids of their tools."""
+    return replace(one, tools=[replace(tool, pinned=pinned.get(tool.id)) for tool in one.tools])
 
 
 def _tools(server: Server, pins: Sequence[Pin], status: ServerStatus) -> Sequence[ToolOverview]:

@@ -13,12 +13,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 import structlog
 
 from proxy.net.channel import Channel, ChannelBroken
+from proxy.net.keep_running import keep_running
 from proxy.net.socket_folder import SocketFolder
 
 __all__ = ["INHERITED", "HostProcess", "own_environment"]
@@ -60,7 +61,7 @@ class HostProcess:
         self._tells = tells
         self._folder = SocketFolder(_PREFIX, _SOCKET)
         self.path = self._folder.socket
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[NoReturn] | None = None
         self._pid = 0
         self._groups: set[int] = set()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.mcp")
@@ -68,7 +69,7 @@ class HostProcess:
     def start(self) -> None:
         """Start the process and keep it running."""
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(keep_running("mcp-host", self._run))
 
     async def aclose(self) -> None:
         """End the process and its servers."""

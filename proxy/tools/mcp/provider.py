@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 
 from proxy.errors import ConfigError, ToolFailure, ToolRelayError
+from proxy.in_thread import in_thread
+from proxy.net.keep_running import keep_running
 from proxy.records import ToolEffect
 from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
 from proxy.tools.contract.results import RichResult
@@ -19,7 +22,7 @@ from proxy.tools.mcp.definitions import Definition, UnusableDefinition, check_in
 from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.names import PROVIDER, pattern_of_server
-from proxy.tools.mcp.overview import ServerOverview, ToolOverview, build_overview
+from proxy.tools.mcp.overview import ServerOverview, ToolOverview, build_overview, with_pinned
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, PinSource
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
@@ -34,10 +37,17 @@ _MOST_NAMED: Final = 10
 _MOST_CHANGED: Final = 20
 """The most changed tools of a server whose definitions are shown."""
 
+_MOST_SHOWN: Final = 2 << 20
+"""The most bytes of allowed definitions, as JSON, that an overview has."""
+
 _MOST_LINES: Final = 200
 _LOOK_S: Final = 2.0
 
 _SHOWN_HINTS = ("destructiveHint", "openWorldHint", "readOnlyHint", "idempotentHint")
+
+
+_Specs = Mapping[str, tuple[str, ToolSpec | None]]
+"""The contract of each pinned tool, with the digest of its pin, by id."""
 
 
 class McpProvider:
@@ -67,12 +77,13 @@ class McpProvider:
         self._timeout_s = timeout_s
         self._pins: Mapping[str, Pin] = {}
         self._known: Sequence[Pin] = ()
+        self._specs: _Specs = {}
         self._new: dict[str, frozenset[str]] = {}
         self._drifted: frozenset[str] = frozenset()
         self._begun = False
         self._beyond = 0
         self._look = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[NoReturn] | None = None
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
         if host is not None:
             host.watch(self._look.set)
@@ -87,19 +98,20 @@ class McpProvider:
         or removed, or a server's definition has changed."""
         if self._host is not None:
             self._host.start()
-            self._following = asyncio.create_task(self._follow(refresh))
+            following = keep_running("mcp-pins", lambda: self._follow(refresh))
+            self._following = asyncio.create_task(following, name="mcp-pins")
 
     async def _follow(self, refresh: Callable[[], Awaitable[object]]) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY_S):
-                    await self._look.wait()
-            self._look.clear()
-            try:
-                if await self._has_changed():
-                    await refresh()
-            except ToolRelayError as error:
-                self._log.error("mcp_tools_not_refreshed", reason=str(error))
+        """Wait for a change or a few seconds, and list the tools again if they have changed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_EVERY_S):
+                await self._look.wait()
+        self._look.clear()
+        try:
+            if await self._has_changed():
+                await refresh()
+        except ToolRelayError as error:
+            self._log.error("mcp_tools_not_refreshed", reason=str(error))
 
     async def _has_changed(self) -> bool:
         """Return whether the tools to list differ from those that were listed last."""
@@ -132,11 +144,13 @@ class McpProvider:
             self._new[name] = new
 
     async def overview(self) -> Sequence[ServerOverview]:
-        """Return the status of each server and the pin states of its tools; for changed tools also the pinned
-        and the current definition.  Raises :class:`~proxy.errors.StoreError`."""
+        """Return the status of each server and the pin states of its tools, with the pinned definitions; for
+        changed tools also the current ones.  Raises :class:`~proxy.errors.StoreError`."""
         pins = await self._source.pins()
         pinned = {pin.id: pin.definition for pin in pins}
-        return await asyncio.gather(*(self._with_changes(one, pinned) for one in self._overview(pins)))
+        shown = await asyncio.to_thread(_within, pinned, _MOST_SHOWN)
+        servers = [with_pinned(one, shown) for one in self._overview(pins)]
+        return await asyncio.gather(*(self._with_changes(one, pinned) for one in servers))
 
     async def _with_changes(self, one: ServerOverview, pinned: Mapping[str, Definition]) -> ServerOverview:
         """Return the overview with the definitions of the first changed tools.
@@ -176,17 +190,29 @@ class McpProvider:
         self._pins = self._usable(self._known)
         self._drifted = frozenset(self._drift(self._pins))
         offered = [pin for pin in self._pins.values() if pin.id not in self._drifted]
-        specs = (self._spec(pin) for pin in offered)
-        return [spec for spec in specs if spec is not None]
+        # Run in a thread: the schemas are untrusted, and to compile them may take a second.
+        self._specs = await in_thread(self._specs_of, offered, self._specs)
+        return [spec for _, spec in self._specs.values() if spec is not None]
+
+    def _specs_of(self, pins: Sequence[Pin], before: _Specs) -> _Specs:
+        """Return the contract of each pin with the pin's digest, by id; those that are in ``before`` are
+        taken from there.  It is ``None``, and the log says why, if the pin cannot be used."""
+        found: dict[str, tuple[str, ToolSpec | None]] = {}
+        for pin in pins:
+            digest = pin.digest
+            known = before.get(pin.id)
+            found[pin.id] = known if known and known[0] == digest else (digest, self._spec(pin))
+        return found
 
     def _spec(self, pin: Pin) -> ToolSpec | None:
-        """Return the contract of a pinned tool; ``None``, and a log line, if the pin cannot be used."""
         try:
-            check_input(pin.definition.input_schema)
+            return spec_of(pin, self._servers[pin.definition.server])
         except UnusableDefinition as fault:
             self._log.warning("mcp_pin_unusable", tool=pin.id, reason=str(fault))
-            return None
-        return spec_of(pin, self._servers[pin.definition.server])
+        # A definition may break what nobody thought of; it must not take other tools along.
+        except Exception:  # noqa: BLE001
+            self._log.exception("mcp_pin_unusable", tool=pin.id)
+        return None
 
     def _usable(self, pins: Sequence[Pin]) -> Mapping[str, Pin]:
         """Return the pins that can be offered, by id; if there are too many, the first ones by id."""
@@ -245,7 +271,7 @@ class McpProvider:
 
 
 def spec_of(pin: Pin, server: Server) -> ToolSpec:
-    """Return the contract of a pinned tool.
+    """Return the contract of a pinned tool; raise :class:`UnusableDefinition` if the pin cannot be used.
 
     The operator's configuration decides its effect, and whether its output is trusted.  It may reach
     anything.  So after an untrusted result, ``policy.after_untrusted`` applies to it; but see
@@ -253,6 +279,7 @@ def spec_of(pin: Pin, server: Server) -> ToolSpec:
     """
     definition = pin.definition
     effect = server.effect_of(definition.name)
+    check_input(definition.input_schema)
     schema = definition.model_schema
     reads = effect is ToolEffect.READ_ONLY
     return ToolSpec(
@@ -288,6 +315,17 @@ def stays_there(definition: Definition, server: Server) -> bool:
 
 def _hints(annotations: Mapping[str, bool]) -> Sequence[str]:
     return [hint for hint in _SHOWN_HINTS if hint in annotations]
+
+
+def _within(definitions: Mapping[str, Definition], most: int) -> Mapping[str, Definition]:
+    """Return the first definitions by id that together have at most ``most`` bytes as JSON."""
+    found: dict[str, Definition] = {}
+    for name in sorted(definitions):
+        most -= len(json.dumps(definitions[name].written()))
+        if most < 0:
+            break
+        found[name] = definitions[name]
+    return found
 
 
 def _compared(

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from proxy.globs import fits
 from proxy.records import ToolEffect
 from proxy.tools.contract.spec import Redaction
+from proxy.tools.mcp.masking import masked_args, masked_url
 
 __all__ = ["HostSettings", "Server"]
 
@@ -55,8 +56,10 @@ class Server:
 
     @property
     def shown(self) -> str:
-        """The server's command line or URL, for a person."""
-        return " ".join([self.command, *self.args]) if self.command else self.url
+        """The server's command line or URL, for a person, without what may be a secret."""
+        if self.command:
+            return " ".join([self.command, *masked_args(self.args)])
+        return masked_url(self.url)
 
     def may_have(self, tool: str) -> bool:
         """Return whether a tool with this name (the server's own) can be allowed at all."""

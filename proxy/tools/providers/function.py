@@ -308,7 +308,7 @@ def _contract(
             raise ConfigError(where, "with parameters= it must take exactly one dict for its arguments")
         (name,) = arguments
         schema = copy.deepcopy(dict(declaration.parameters))
-        return schema, SchemaValidator(schema), lambda value: {name: value}, {}
+        return schema, SchemaValidator(schema, where), lambda value: {name: value}, {}
     private = declaration.redaction.private_arguments if declaration.redaction else ()
     validator = partial(ModelValidator, private=private)
     single = next(iter(arguments.items())) if len(arguments) == 1 else None

@@ -5,10 +5,11 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.events import ToolCall
+from proxy.events import FinishReason, FinishWords, ToolCall
 from proxy.wires.json.splice import elements, join_array, join_object, members
 
 __all__ = [
+    "FINISH_WORDS",
     "OUR_SIGNATURE",
     "Block",
     "blocks_of",
@@ -16,8 +17,6 @@ __all__ = [
     "called_blocks",
     "has_ours",
     "is_ours",
-    "neutral_reason",
-    "stop_reason",
     "tool_use",
     "without_ours",
     "without_thoughts",
@@ -33,34 +32,17 @@ this word when a client sends it back, and removes it.
 """
 
 _THOUGHTS: Final = ("thinking", "redacted_thinking")
-_WORDS: Final = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "content_filter",
-    "pause_turn": "pause",
-}
-_REASONS: Final = {
-    "stop": "end_turn",
-    "tool_calls": "tool_use",
-    "length": "max_tokens",
-    "content_filter": "refusal",
-    "pause": "pause_turn",
-}
-
-
-def neutral_reason(reason: str) -> str:
-    """Return the neutral word for a stop reason; an unknown reason stays unchanged."""
-    return _WORDS.get(reason, reason)
-
-
-def stop_reason(word: str | None, said: str | None) -> str:
-    """Return the stop reason for a neutral word: the upstream's own, ``said``, if that means the same."""
-    if said is not None and (word is None or neutral_reason(said) == word):
-        return said
-    return _REASONS.get(word or "stop", word or "end_turn")
+FINISH_WORDS: Final = FinishWords(
+    {
+        FinishReason.STOP: "end_turn",
+        FinishReason.TOOL_CALLS: "tool_use",
+        FinishReason.LENGTH: "max_tokens",
+        FinishReason.CONTENT_FILTER: "refusal",
+        FinishReason.PAUSE: "pause_turn",
+    },
+    others=frozenset({"stop_sequence", "model_context_window_exceeded"}),
+)
+"""Source: Anthropic's API reference, ``stop_reason`` of a message."""
 
 
 def blocks_of(content: Any) -> Sequence[Block]:

@@ -19,6 +19,7 @@ from proxy.chance import replayable
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
     CitationAdded,
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -33,11 +34,11 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.wires.anthropic.blocks import stop_reason
+from proxy.wires.anthropic.blocks import FINISH_WORDS
 from proxy.wires.anthropic.citations import cited_blocks, web_citation
 from proxy.wires.dialects.anthropic import ANTHROPIC, PING
 from proxy.wires.stream.sse import encode_event
-from proxy.wires.turn.arguments import CUT, arguments_object
+from proxy.wires.turn.arguments import arguments_object
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.turn.citations import LEFT_OUT
 
@@ -119,7 +120,7 @@ class AnthropicTurnEncoder:
         self._early: list[CitationAdded] = []
         self._is_cited = False
         self.left_out: set[str] = set()
-        self._reason = "stop"
+        self._reason = FinishReason.STOP
         self._usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0}
 
     def encode(self, frame: Frame) -> list[Frame]:
@@ -227,9 +228,8 @@ class AnthropicTurnEncoder:
         return Frame(orjson.dumps(message), message, tuple(told))
 
     def _stop_reason(self) -> str:
-        called = bool(self._calls) and self._reason in ("stop", "function_call")
-        reason = "tool_calls" if called else self._reason
-        return stop_reason(reason, None)
+        is_call = bool(self._calls) and self._reason is FinishReason.STOP
+        return FINISH_WORDS.write(FinishReason.TOOL_CALLS if is_call else self._reason)
 
     # The encoding of one event.
 
@@ -364,7 +364,7 @@ class AnthropicTurnEncoder:
                 self._waiting.remove(seq)
                 yield from self._opened_call(seq)
         call.is_done = True
-        cut = self._reason in CUT
+        cut = not self._reason.is_complete
         if rest := call.rest(cut=cut):
             yield self._delta({"type": "input_json_delta", "partial_json": rest})
         yield self._stopped(call.block(cut=cut))

@@ -23,7 +23,6 @@ from proxy.conversation import (
     Part,
     Reasoning,
     ReasoningSettings,
-    Remote,
     Sampling,
     Service,
     Source,
@@ -37,6 +36,7 @@ from proxy.conversation import (
 from proxy.errors import ModelMissing
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
+from proxy.wires.crossing.media import remote_of
 
 __all__ = ["read_conversation"]
 
@@ -181,7 +181,7 @@ def _source(block: Fields) -> Source:
                 media_type = source.text("media_type") or "text/plain"
                 return Inline(media_type, source.text("data") or "", is_text=True)
             case "url":
-                return Remote(source.text("url") or "")
+                return remote_of(source, "url", source.text("url") or "")
             case "file":
                 return Stored(source.text("file_id") or "", KEEPER)
     raise block.fault("source.type", "must be base64, text, url or file")

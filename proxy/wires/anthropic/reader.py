@@ -18,11 +18,11 @@ from proxy.events import (
     ToolCall,
     TurnEvent,
     TurnFailed,
-    TurnFinished,
     TurnStarted,
     UsageReported,
+    finished,
 )
-from proxy.wires.anthropic.blocks import Block, neutral_reason
+from proxy.wires.anthropic.blocks import Block
 from proxy.wires.anthropic.citations import Citations
 from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
 from proxy.wires.dialects.anthropic import UNFINISHED, event_type
@@ -184,7 +184,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         if not isinstance(reason, str) or not reason:
             return []
         self._last_word = True
-        return [TurnFinished(neutral_reason(reason))]
+        return [finished(reason)]
 
     def _open(self, index: int, block: Block) -> list[TurnEvent]:
         """Begin a block."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ToolCall
-from proxy.wires.anthropic.blocks import Block, blocks_text, stop_reason
+from proxy.events import FinishReason, ToolCall
+from proxy.wires.anthropic.blocks import FINISH_WORDS, Block, blocks_text
 from proxy.wires.anthropic.shown import mint, new_message, text_block, thought_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.anthropic import error_body
@@ -57,12 +57,12 @@ class AnthropicReplyWriter(ReplyWriter):
     def _say(self, text: str) -> None:
         self._blocks.append(text_block(text))
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         if not self._composing:
             return self._last.raw
         last = self._last.payload or {}
         said = last.get("stop_reason")
-        final = stop_reason(reason, said if isinstance(said, str) else None)
+        final = FINISH_WORDS.write(reason, said if isinstance(said, str) else None)
         message = {
             **new_message(self._model),
             **last,

@@ -8,8 +8,8 @@ without gaps over all turns.  It has no server calls, and the usage of all turns
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.events import Frame, TextDelta, ToolCallStarted
-from proxy.wires.anthropic.blocks import Block, stop_reason
+from proxy.events import FinishReason, Frame, TextDelta, ToolCallStarted
+from proxy.wires.anthropic.blocks import FINISH_WORDS, Block
 from proxy.wires.anthropic.shown import block_events, encode, mint, new_message, text_block, thought_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.anthropic import PING, STOP, error_event, ping_event
@@ -172,14 +172,14 @@ class AnthropicStreamWriter(ComposingWriter):
     def keep_alive(self) -> bytes:
         return PING
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         if self._phase is not COMPOSING:
             out = b"" if self._over else STOP
             self._over = True
             return out
         delta = self._last.get("delta")
         said = delta if isinstance(delta, dict) else {}
-        final = stop_reason(reason, said.get("stop_reason"))
+        final = FINISH_WORDS.write(reason, said.get("stop_reason"))
         told = said if final == said.get("stop_reason") else {}
         self._over = True
         ended = {

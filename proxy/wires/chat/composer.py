@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.chance import epoch_s
-from proxy.events import Frame, ToolCallDelta, ToolCallStarted, UsageReported
+from proxy.events import FinishReason, Frame, ToolCallDelta, ToolCallStarted, UsageReported
 from proxy.wires.chat.chunks import choices_of, labels_of, says_role, shown_indices, unknown_members
 from proxy.wires.chat.message import part_text
 from proxy.wires.client_port import ClientView
@@ -190,12 +190,12 @@ class ChatComposer:
         self._join = True
         return out
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         """Write the chunk with the finish reason, ``None`` for the upstream's own, and the usage chunk."""
         chunk = self._finish_chunk or {}
         choice = next(iter(choices_of(chunk)), {})
         said = choice.get("finish_reason")
-        final = reason or said or "stop"
+        final = reason.value if reason is not None else said or "stop"
         if final == "stop" and self.repairs and self._next_call and not self._forces_call:
             final = "tool_calls"
         if final == "tool_calls" and self._legacy:

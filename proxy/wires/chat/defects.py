@@ -30,6 +30,7 @@ class CallDefects:
         self._ids: list[str] = []
         self._names: list[str] = []
         self._finished = False
+        self._failed = False
 
     @property
     def has_calls(self) -> bool:
@@ -37,7 +38,13 @@ class CallDefects:
         return bool(self._ids)
 
     def shown_by(self, frame: Frame) -> bool:
-        """Return whether a frame shows a defect of a call, or of the end of a stream that has calls."""
+        """Return whether a frame shows a defect of a call, or of the end of a stream that has calls.
+
+        Nothing is repaired behind an error: a finish reason would make calls that broke off look complete.
+        """
+        self._failed = self._failed or bool(frame.payload and frame.payload.get("error"))
+        if self._failed:
+            return False
         if frame.payload is None:
             return frame.is_end_mark and self.has_calls and not self._finished
         return self._in_chunk(frame.payload)

@@ -14,6 +14,7 @@ from proxy.chance import epoch_s
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
     CitationAdded,
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -29,7 +30,7 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.wires.chat.message import call_object
+from proxy.wires.chat.message import FINISH_WORDS, call_object
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.stream.template import split_text
@@ -62,7 +63,7 @@ class ChatTurnEncoder:
         self._custom: set[int] = set()
         self._silent: set[int] = set()
         self._usage: Usage | None = None
-        self._reason: str | None = None
+        self._reason: FinishReason | None = None
         self._said = 0
         self._sources: list[CitationAdded] = []
         self.left_out: set[str] = set()
@@ -122,7 +123,7 @@ class ChatTurnEncoder:
             frames.insert(0, self._frame(used, told))
         if self._reason is not None:
             # Not earlier: the arguments of some calls are known only when the turn is over.
-            frames.insert(0, self._chunk({}, _finish_reason(self._reason, called=self._called), (), 0))
+            frames.insert(0, self._chunk({}, _word(self._reason, called=self._called), (), 0))
         if self._sources:
             # All at once, as OpenAI sends them: openai-node keeps only those of the last chunk, and
             # openai-python's helper does not join lists whose elements have no index.
@@ -218,7 +219,7 @@ class ChatTurnEncoder:
     def encode_reply(self, frame: Frame) -> Frame:
         """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
         message = _whole_message(frame.events)
-        reason = "stop"
+        reason = FinishReason.STOP
         payload = {**self._head, "object": "chat.completion"}
         events: list[TurnEvent] = []
         for event in frame.events:
@@ -237,14 +238,15 @@ class ChatTurnEncoder:
             events.append(event)
         if any(isinstance(event, CitationAdded) and not event.url for event in events):
             self.left_out.add(LEFT_OUT)
-        finish_reason = _finish_reason(reason, called="tool_calls" in message)
+        finish_reason = _word(reason, called="tool_calls" in message)
         payload["choices"] = [{"index": 0, "message": message, "finish_reason": finish_reason}]
         return Frame(orjson.dumps(payload), payload, tuple(events))
 
 
-def _finish_reason(reason: str, *, called: bool) -> str:
-    """Return Chat's word for a neutral finish reason; some upstreams do not mention calls in it."""
-    return "tool_calls" if called and reason == "stop" else reason
+def _word(reason: FinishReason, *, called: bool) -> str:
+    """Return Chat's word for a finish reason; some upstreams do not mention calls in it."""
+    is_call = called and reason is FinishReason.STOP
+    return FINISH_WORDS.write(FinishReason.TOOL_CALLS if is_call else reason)
 
 
 def _kind(extra: Mapping[str, Any]) -> dict[str, Any]:

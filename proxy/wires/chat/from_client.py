@@ -25,7 +25,6 @@ from proxy.conversation import (
     Reasoning,
     ReasoningSettings,
     Refusal,
-    Remote,
     Role,
     Sampling,
     Service,
@@ -40,7 +39,7 @@ from proxy.conversation import (
 from proxy.errors import ModelMissing
 from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
-from proxy.wires.crossing.media import inline_of
+from proxy.wires.crossing.media import inline_of, remote_of
 
 __all__ = ["read_conversation"]
 
@@ -174,14 +173,16 @@ def _content(part: Fields) -> Content | None:
 def _image(part: Fields) -> Image:
     """Read an image; some clients write its address where others have an object."""
     url, detail = part.take("image_url"), ""
+    within, name = part, "image_url"
     if isinstance(url, dict):
         part.leave("image_url")
         image = part.inner("image_url")
         assert image is not None
         url, detail = image.text("url"), image.text("detail") or ""
+        within, name = image, "url"
     if not isinstance(url, str) or not url:
         raise part.fault("image_url", "must have a url")
-    source = inline_of(url) or Remote(url)
+    source = inline_of(url) or remote_of(within, name, url)
     return Image(source, "" if detail == "auto" else detail, native=part.rest(), at=part.path)
 
 

@@ -5,14 +5,15 @@ Every field of every delta is merged, known or not: providers refuse a follow-up
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from proxy.errors import WireError
-from proxy.events import ToolCall
+from proxy.events import FinishReason, FinishWords, ToolCall
 
 __all__ = [
+    "FINISH_WORDS",
     "MessageBuilder",
     "call_object",
     "native_call",
@@ -20,6 +21,17 @@ __all__ = [
     "reply_message",
 ]
 
+FINISH_WORDS: Final = FinishWords(
+    {
+        FinishReason.STOP: "stop",
+        FinishReason.TOOL_CALLS: "tool_calls",
+        FinishReason.LENGTH: "length",
+        FinishReason.CONTENT_FILTER: "content_filter",
+        FinishReason.PAUSE: "stop",
+    },
+    others=frozenset({"function_call"}),
+)
+"""Source: OpenAI's API reference, ``finish_reason`` of a chunk."""
 # Fields with names rather than text: if they are repeated, they are not joined.
 _LABELS = frozenset({"type", "id", "index", "format", "role", "name", "object", "signature"})
 _CALLS = frozenset({"role", "tool_calls", "function_call"})

@@ -19,9 +19,9 @@ from proxy.events import (
     ToolCall,
     TurnEvent,
     TurnFailed,
-    TurnFinished,
     TurnStarted,
     UsageReported,
+    finished,
 )
 from proxy.wires.chat.later_choices import LaterChoices
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, reply_message
@@ -158,7 +158,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             self._delta(delta, events, whole)
         reason = choice.get("finish_reason")
         if reason and type(reason) is str:
-            events.append(TurnFinished(reason))
+            events.append(finished(reason))
 
     def _delta(self, delta: dict[str, Any], events: list[TurnEvent], whole: bool) -> None:
         if not delta:

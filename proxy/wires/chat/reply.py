@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import Frame, ToolCall, ToolCallFinished, ToolCallStarted
+from proxy.events import FinishReason, Frame, ToolCall, ToolCallFinished, ToolCallStarted
 from proxy.wires.chat.message import call_object, part_text
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.openai import error_body
@@ -65,7 +65,7 @@ class ChatReplyWriter(ReplyWriter):
     def _say(self, text: str) -> None:
         self._texts.append(text)
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         if not self._composing:
             return self._last.raw
         payload = dict(self._last.payload or {})
@@ -75,7 +75,7 @@ class ChatReplyWriter(ReplyWriter):
         )
         said = choice.get("finish_reason")
         message = self._composed_message()
-        final = reason or said or "stop"
+        final = reason.value if reason is not None else said or "stop"
         if final == "tool_calls" and "function_call" in message:
             final = "function_call"
         choice.pop("delta", None)  # Some gateways write one beside the message; it may have our calls.

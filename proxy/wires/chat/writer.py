@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -247,7 +248,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         if self._phase is not COMPOSING:
             return b"" if self._done_seen else END_MARK
         if self._composer.repairs and reason is None:

@@ -18,9 +18,11 @@ from proxy.conversation import (
     ToolResultPart,
 )
 from proxy.events import ResultImage, left_out
+from proxy.net.public_addresses import is_public_url
+from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.ledger import Ledger
 
-__all__ = ["data_url", "file_words", "image_words", "inline_of", "marked_result", "result_words"]
+__all__ = ["data_url", "file_words", "image_words", "inline_of", "marked_result", "remote_of", "result_words"]
 
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _FAILURE = re.compile(r"\W{0,4}(error|fail|exception|\"?ok\"?: ?false|traceback)", re.IGNORECASE)
@@ -35,6 +37,22 @@ def inline_of(url: str) -> Inline | None:
         return None
     parameters = match[2][: -len(";base64")]
     return Inline(match[1] + parameters, url[match.end() :])
+
+
+def remote_of(fields: Fields, name: str, url: str) -> Remote:
+    """Return an address for an upstream of another dialect.
+
+    Upstreams differ in what they fetch: one reads ``file:`` or addresses of its own network, which another
+    refuses.  So a client's address crosses only if it means the same everywhere.  Raise ``RequestError``
+    (400), which names the field ``name`` of ``fields``, for any other.
+    """
+    if not (url[:5].lower() == "data:" or is_public_url(url)):
+        raise fields.fault(
+            name,
+            "must be a data: URL, or an http or https address of a public host without a user name, because "
+            "the upstream speaks another dialect. Send the content itself as a data: URL",
+        )
+    return Remote(url)
 
 
 def data_url(inline: Inline) -> str:

@@ -12,6 +12,7 @@ import orjson
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
     CitationAdded,
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -28,8 +29,8 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.wires.dialects.ollama import error_line, escape_line_breaks, line
-from proxy.wires.ollama.lines import LineMaker, last_line, stop_reason
-from proxy.wires.turn.arguments import CUT, arguments_object
+from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, last_line
+from proxy.wires.turn.arguments import arguments_object
 from proxy.wires.turn.citations import LEFT_OUT
 
 __all__ = ["OllamaTurnEncoder", "call_object", "turn_message"]
@@ -50,7 +51,7 @@ class OllamaTurnEncoder:
     def __init__(self, model: str, lines: type[LineMaker] = LineMaker) -> None:
         """``lines`` is the class that makes the lines."""
         self._lines = lines(model)
-        self._reason = "stop"
+        self._reason = FinishReason.STOP
         self._failed = False
         self._calls = 0
         self._usage: Mapping[str, Any] = {}
@@ -105,7 +106,7 @@ class OllamaTurnEncoder:
 
     def _last_line(self, **said: Any) -> dict[str, Any]:
         """Return the end of the turn, with the total time of an Ollama server if one answered."""
-        ending = last_line(self._lines, stop_reason(self._reason), self._usage, **said)
+        ending = last_line(self._lines, FINISH_WORDS.write(self._reason), self._usage, **said)
         if "total_duration" in self._usage:
             ending["total_duration"] = self._usage["total_duration"]
         return ending
@@ -159,7 +160,7 @@ class OllamaTurnEncoder:
                 return {"content": text} if text else {}
             case ReasoningDelta(text=text):
                 return {"thinking": text} if text else {}
-            case ToolCallFinished(call=call) if self._reason not in CUT:
+            case ToolCallFinished(call=call) if self._reason.is_complete:
                 # This dialect cannot express an incomplete call.
                 return {"tool_calls": [self._called(call)]}
             case _:

@@ -6,19 +6,29 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from proxy.chance import replayable
-from proxy.events import Frame, ToolCallDelta, ToolCallStarted
+from proxy.events import FinishReason, FinishWords, Frame, ToolCallDelta, ToolCallStarted
 from proxy.wires.dialects.ollama import line
 from proxy.wires.ollama.calls import Call
 from proxy.wires.stream.template import split_text
 
-__all__ = ["LineMaker", "called_in", "created_at", "indexed", "last_line", "stop_reason", "without_calls"]
+__all__ = ["FINISH_WORDS", "LineMaker", "called_in", "created_at", "indexed", "last_line", "without_calls"]
 
 _COUNTS: Final = ("prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration")
 
 
-def stop_reason(word: str | None) -> str:
-    """Return the stop reason of a run; this dialect has only two, and none for calls."""
-    return "length" if word == "length" else "stop"
+FINISH_WORDS: Final = FinishWords(
+    {
+        FinishReason.STOP: "stop",
+        FinishReason.TOOL_CALLS: "stop",
+        FinishReason.LENGTH: "length",
+        FinishReason.CONTENT_FILTER: "length",
+        FinishReason.PAUSE: "stop",
+    }
+)
+"""The dialect has no word for calls, and of its two words only ``length`` says that an answer is not whole.
+
+Source: Ollama's ``llm/server.go``, ``DoneReason``.
+"""
 
 
 class LineMaker:

@@ -12,6 +12,7 @@ import orjson
 
 from proxy.errors import Unreadable, WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     TextDelta,
@@ -21,6 +22,7 @@ from proxy.events import (
     TurnFinished,
     TurnStarted,
     UsageReported,
+    finished,
 )
 from proxy.wires.dialects.ollama import UNFINISHED
 from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
@@ -33,8 +35,6 @@ from proxy.wires.upstream_port import Mask
 
 __all__ = ["OllamaTurnReader"]
 
-_REASONS: Final = {"length": "length"}
-"""Every other reason means that the model had finished."""
 _TEXTUAL: Final = frozenset({"model", "created_at", "message", "done", "remote_model", "remote_host"})
 """The members that a line of text may have; other members may not vary."""
 _BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNFINISHED}
@@ -154,7 +154,9 @@ class OllamaTurnReader(StreamReader[Line]):
         return [*events, *self._calls.add(Fragment(number, arguments="" if text == "null" else text))]
 
     def _end(self, payload: Mapping[str, Any]) -> list[TurnEvent]:
-        reason = str(payload.get("done_reason") or "")
-        word = _REASONS.get(reason, "tool_calls" if self._count else "stop")
+        # Old servers give no reason.
+        end = finished(str(payload.get("done_reason") or "stop"))
+        if self._count and end.reason is FinishReason.STOP:
+            end = TurnFinished(FinishReason.TOOL_CALLS)
         usage = usage_of(payload)
-        return [TurnFinished(word), *([UsageReported(usage)] if usage is not None else [])]
+        return [end, *([UsageReported(usage)] if usage is not None else [])]

@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ToolCall
+from proxy.events import FinishReason, ToolCall
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.ollama import error_body
 from proxy.wires.ollama.calls import Call, keys_of
-from proxy.wires.ollama.lines import LineMaker, indexed, last_line, stop_reason, without_calls
+from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, indexed, last_line, without_calls
 from proxy.wires.turn.reply import ReplyWriter
 
 __all__ = ["OllamaReplyWriter"]
@@ -63,7 +63,7 @@ class OllamaReplyWriter(ReplyWriter):
     def _say(self, text: str) -> None:
         self._texts.append(text)
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         if not self._composing:
             return self._last.raw
         said: dict[str, Any] = {"content": "".join(self._texts)}
@@ -71,8 +71,8 @@ class OllamaReplyWriter(ReplyWriter):
             said["thinking"] = "".join(self._thoughts)
         if self._shown_calls:
             said["tool_calls"] = self._shown_calls
-        word = reason if reason is not None else str((self._last.payload or {}).get("done_reason"))
-        whole = last_line(self._lines, stop_reason(word), self._usage or {}, **said)
+        word = FINISH_WORDS.write(reason, str((self._last.payload or {}).get("done_reason") or "stop"))
+        whole = last_line(self._lines, word, self._usage or {}, **said)
         if self._traces:
             whole["x_toolrelay"] = self._traces
         return orjson.dumps(whole)

@@ -9,18 +9,11 @@ clients fail on anything else.
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.events import Frame, ToolCallStarted, pauses
+from proxy.events import FinishReason, Frame, ToolCallStarted, pauses
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.ollama import error_line, line
 from proxy.wires.ollama.calls import Call, keys_of
-from proxy.wires.ollama.lines import (
-    LineMaker,
-    called_in,
-    indexed,
-    last_line,
-    stop_reason,
-    without_calls,
-)
+from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, called_in, indexed, last_line, without_calls
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import HIDDEN, Sign
 from proxy.wires.turn.assembler import mint_call_id
@@ -121,9 +114,8 @@ class OllamaStreamWriter(ComposingWriter):
         """Write a line with an empty content: the only line without meaning that every client accepts."""
         return line(self._lines.payload())
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         if self._over:
             return b""
         self._over = True
-        word = reason if reason is not None else self._reason
-        return line(last_line(self._lines, stop_reason(word), self._usage))
+        return line(last_line(self._lines, FINISH_WORDS.write(reason, self._reason), self._usage))

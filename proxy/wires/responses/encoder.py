@@ -14,6 +14,7 @@ import orjson
 from proxy.chance import epoch_s
 from proxy.events import (
     CitationAdded,
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -30,7 +31,7 @@ from proxy.events import (
 )
 from proxy.wires.responses.client_tools import with_all_fields
 from proxy.wires.responses.items import message_item, mint_item_id, reasoning_item, text_part
-from proxy.wires.responses.resource import complete_resource
+from proxy.wires.responses.resource import complete_resource, ended_as
 from proxy.wires.stream.sse import KEEP_ALIVE, encode_event
 from proxy.wires.stream.template import split_text
 from proxy.wires.turn.citations import LEFT_OUT, url_citation
@@ -44,7 +45,6 @@ _PARTS: dict[type[TurnEvent], str] = {
 }
 _DELTAS = {"output_text": "output_text", "refusal": "refusal", "summary_text": "reasoning_summary_text"}
 """Kinds of parts, and the names of their delta events."""
-_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 EventObject = dict[str, Any]
 
@@ -100,7 +100,7 @@ class ResponsesTurnEncoder:
         self._early: list[CitationAdded] = []
         self._said = self._before = 0
         self._usage: dict[str, Any] | None = None
-        self._reason = "stop"
+        self._reason = FinishReason.STOP
         self._failed = False
         self.left_out: set[str] = set()
 
@@ -207,9 +207,8 @@ class ResponsesTurnEncoder:
         """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
         if self._failed:
             return []
-        status, details = "completed", None
-        if self._reason in _INCOMPLETE:
-            status, details = "incomplete", {"reason": _INCOMPLETE[self._reason]}
+        end = ended_as({}, self._reason)
+        status = str(end["status"])
         # What is still open was cut off when the model was stopped.
         events = [*self._opened(), *self._closed_text(status)]
         for seq in list(self._calls):
@@ -217,7 +216,7 @@ class ResponsesTurnEncoder:
         events += self._closed_text(status)
         if self._early:
             self.left_out.add(LEFT_OUT)
-        response = self._resource(status=status, incomplete_details=details)
+        response = self._resource(**end)
         frames = [self._frame(one) for one in (*events, {"type": f"response.{status}", "response": response})]
         last = frames[-1]
         frames[-1] = Frame(last.raw, last.payload, is_end_mark=True)

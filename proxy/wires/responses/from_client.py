@@ -38,7 +38,7 @@ from proxy.conversation import (
 )
 from proxy.errors import ModelMissing
 from proxy.wires.crossing.fields import Fields
-from proxy.wires.crossing.media import inline_of
+from proxy.wires.crossing.media import inline_of, remote_of
 from proxy.wires.responses.fields import KEEPER, OFFLINE_SEARCH, RESPONSES_FIELDS
 
 __all__ = ["LOGPROBS", "read_conversation"]
@@ -189,7 +189,7 @@ def _image(part: Fields) -> Image:
     url, file_id, detail = part.text("image_url"), part.text("file_id"), part.text("detail") or ""
     if not url and not file_id:
         raise part.fault("image_url", "is missing; send it or file_id")
-    source = (inline_of(url) or Remote(url)) if url else Stored(file_id or "", KEEPER)
+    source = (inline_of(url) or remote_of(part, "image_url", url)) if url else Stored(file_id or "", KEEPER)
     return Image(source, "" if detail == "auto" else detail, native=part.rest(), at=part.path)
 
 
@@ -199,7 +199,7 @@ def _file(part: Fields) -> File:
     if data:
         source: Inline | Remote | Stored = inline_of(data) or Inline("", data)
     elif url:
-        source = Remote(url)
+        source = remote_of(part, "file_url", url)
     elif file_id:
         source = Stored(file_id, KEEPER)
     else:

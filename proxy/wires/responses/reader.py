@@ -13,6 +13,7 @@ import orjson
 
 from proxy.errors import Unreadable, WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -23,6 +24,8 @@ from proxy.events import (
     TurnFinished,
     TurnStarted,
     UsageReported,
+    finished,
+    read_finish,
 )
 from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply
 from proxy.wires.responses.items import item_text
@@ -46,7 +49,6 @@ CLOSING = frozenset(
     }
 )
 _KEPT = OPENING | CLOSING | {"response.output_item.added", "response.output_item.done"}
-_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _UNSAID = ("sequence_number", "obfuscation")
 """Members of a text event that say nothing about the text."""
 _CALL_TYPES = ("function_call", "custom_tool_call")
@@ -413,9 +415,14 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         elif status == "incomplete" or kind == "response.incomplete":
             details = response.get("incomplete_details")
             reason = details.get("reason") if isinstance(details, dict) else None
-            events.append(TurnFinished(_REASONS.get(str(reason), "length")))
+            meant = read_finish(str(reason))
+            # Whatever the detail is, the status says that the answer is not whole.
+            is_filter = meant is FinishReason.CONTENT_FILTER
+            events.append(TurnFinished(FinishReason.CONTENT_FILTER if is_filter else FinishReason.LENGTH))
+        elif status not in (None, "completed") and kind != "response.completed":
+            events.append(finished(str(status)))
         else:
-            events.append(TurnFinished("tool_calls" if self._call_keys else "stop"))
+            events.append(TurnFinished(FinishReason.TOOL_CALLS if self._call_keys else FinishReason.STOP))
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ToolCall, ToolResult
+from proxy.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
@@ -25,7 +25,7 @@ from proxy.wires.responses.own_items.shown import (
 )
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
-from proxy.wires.responses.resource import complete_resource
+from proxy.wires.responses.resource import complete_resource, ended_as
 from proxy.wires.turn.reply import ReplyWriter
 
 __all__ = ["ResponsesReplyWriter"]
@@ -122,7 +122,7 @@ class ResponsesReplyWriter(ReplyWriter):
         self._show(sealed_turn_events(sealed))
         return b""
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         payload = self._last.payload or {}
         if not self._composing:
             echo = dict(self._echo)
@@ -131,14 +131,8 @@ class ResponsesReplyWriter(ReplyWriter):
                 self._result["tools"] = self._tools.listed(payload)
                 echo["tools"] = self._tools.raw(payload, value_at(self._last.raw, "tools") or b"[]")
             return replace_values(self._last.raw, echo)
-        status = str(payload.get("status") or "completed")
-        if reason in ("stop", "tool_calls") or status == "in_progress":
-            status = "completed"
-        if reason == "length" and status == "completed":
-            status = "incomplete"
-            payload = {**payload, "incomplete_details": {"reason": "max_output_tokens"}}
         self._result = complete_resource(
-            {**payload, "status": status},
+            ended_as(payload, reason),
             self._asked,
             public_id=self._public_id or mint_item_id("response"),
             created_at=self._created_at,

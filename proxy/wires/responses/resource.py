@@ -5,11 +5,18 @@ null where it allows null.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from proxy.chance import epoch_s
+from proxy.events import FinishReason
 
-__all__ = ["complete_resource", "whole_usage"]
+__all__ = ["complete_resource", "ended_as", "whole_usage"]
+
+_INCOMPLETE: Final[Mapping[FinishReason | None, str]] = {
+    FinishReason.LENGTH: "max_output_tokens",
+    FinishReason.CONTENT_FILTER: "content_filter",
+}
+"""The words of ``incomplete_details.reason``; after all other reasons a response is completed."""
 
 _ECHOED = (
     "instructions",
@@ -52,6 +59,7 @@ _DEFAULTS: dict[str, Any] = {
     "usage": None,
     "user": None,
 }
+_UNFINISHED: Final = ("incomplete", "failed", "cancelled")
 _REQUEST_FIELDS = (
     "metadata",
     "parallel_tool_calls",
@@ -65,6 +73,15 @@ _REQUEST_FIELDS = (
     "truncation",
     "user",
 )
+
+
+def ended_as(response: Mapping[str, Any], reason: FinishReason | None) -> dict[str, Any]:
+    """Return a response with the status and the details for a finish reason; ``None`` keeps its own."""
+    said, word = response.get("status"), _INCOMPLETE.get(reason)
+    if said in _UNFINISHED and (reason is None or word is not None):
+        return dict(response)
+    status, details = ("completed", None) if word is None else ("incomplete", {"reason": word})
+    return {**response, "status": status, "incomplete_details": details}
 
 
 def complete_resource(

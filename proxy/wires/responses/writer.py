@@ -13,6 +13,7 @@ import orjson
 
 from proxy.chance import epoch_s
 from proxy.events import (
+    FinishReason,
     Frame,
     ToolCall,
     ToolCallStarted,
@@ -40,7 +41,7 @@ from proxy.wires.responses.own_items.shown import (
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
-from proxy.wires.responses.resource import complete_resource
+from proxy.wires.responses.resource import complete_resource, ended_as
 from proxy.wires.responses.stored_stream import item_events
 from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.held import HeldFrames, identity
@@ -455,7 +456,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         if self._phase is not COMPOSING:
             return b"" if self._done_seen else END_MARK
         if self._repairs and reason is None and not self._terminal:
@@ -464,17 +465,11 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             return self.fail(CUT_OFF, type="upstream_error", code="upstream_broken")
         response = self._terminal.get("response")
         response = response if isinstance(response, dict) else {}
-        status = str(response.get("status") or "completed")
-        if reason in ("stop", "tool_calls") or status not in ("incomplete", "failed", "cancelled"):
-            status = "completed"
-        if reason == "length" and status == "completed":
-            status = "incomplete"
-            response = {**response, "incomplete_details": {"reason": "max_output_tokens"}}
-        whole = self._whole(response, status=status)
+        whole = self._whole(ended_as(response, reason))
         self._result = whole
         # llama-server puts its timings beside the response.
         beside = self._terminal if self._repairs else {}
-        return self._emit({**beside, "type": f"response.{status}", "response": whole}) + END_MARK
+        return self._emit({**beside, "type": f"response.{whole['status']}", "response": whole}) + END_MARK
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
         """Return an error event, ``response.failed`` with the output so far, and the end mark."""

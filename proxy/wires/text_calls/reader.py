@@ -23,6 +23,7 @@ from proxy.conversation import (
 )
 from proxy.errors import WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -42,7 +43,6 @@ from proxy.wires.wire import CrossableWire
 
 __all__ = ["CallReading", "TextCallReader", "TextTools"]
 
-_CUT: Final = ("length", "content_filter")
 _CALLS: Final = (ToolCallStarted, ToolCallDelta, ToolCallFinished)
 _LARGEST_CALL: Final = 1024 * 1024
 """The largest call, in characters. A client's tools may get whole files; the runner bounds server tools."""
@@ -225,7 +225,7 @@ class TextCallReader:
     def _read(self, frame: Frame, going: list[Frame]) -> None:
         """Take a frame of an undecided turn, and add the frames that may go on to ``going``."""
         end = frame.is_end_mark
-        reason = "stop" if end else ""
+        reason = FinishReason.STOP if end else None
         text = ""
         for event in frame.events:
             if type(event) is TextDelta:
@@ -244,12 +244,12 @@ class TextCallReader:
         if text:
             self._fed += len(text)
             self._scanner.feed(text)
-            if not self._waiting and not reason and self._scanner.settled == self._fed:
+            if not self._waiting and reason is None and self._scanner.settled == self._fed:
                 going.append(frame)
                 return
             self._text.append(text)
         self._waiting.append((frame, self._fed))
-        if reason:
+        if reason is not None:
             self._decide(reason, going)
         else:
             self._release(going)
@@ -274,10 +274,10 @@ class TextCallReader:
         self._waiting.clear()
         self._text.clear()
 
-    def _decide(self, reason: str, going: list[Frame]) -> None:
+    def _decide(self, reason: FinishReason, going: list[Frame]) -> None:
         """End the turn: waiting frames go on unchanged, or become events with the calls."""
         scanner = self._scanner
-        scanner.close(cut=reason in _CUT)
+        scanner.close(cut=not reason.is_complete)
         self._tell_notes()
         if not scanner.found:
             self._leave(going)
@@ -317,8 +317,8 @@ class TextCallReader:
                 told = ()
             elif isinstance(event, _CALLS):
                 continue  # Its calls in the text were taken, so it has no others.
-            elif type(event) is TurnFinished and self._calls and event.reason not in _CUT:
-                events.append(TurnFinished("tool_calls"))
+            elif type(event) is TurnFinished and self._calls and event.reason.is_complete:
+                events.append(TurnFinished(FinishReason.TOOL_CALLS))
             else:
                 events.append(event)
         raw = frame.raw if frame.payload is None and not frame.is_end_mark else b""

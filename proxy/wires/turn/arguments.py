@@ -4,16 +4,13 @@ from typing import Any, Final
 
 from proxy.wires.turn.assembler import object_of
 
-__all__ = ["CUT", "NOT_JSON", "arguments_object"]
+__all__ = ["NOT_JSON", "arguments_object"]
 
 NOT_JSON: Final = "INVALID_JSON"
 """The only member of the object that carries arguments which are not a JSON object.
 
 Source: Anthropic's documentation, "Fine-grained tool streaming", "Handling invalid JSON in tool responses".
 """
-
-CUT: Final = frozenset({"length", "content_filter"})
-"""Finish reasons after which no call of the turn runs: the last may be incomplete (rule W7)."""
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:

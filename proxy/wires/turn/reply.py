@@ -4,7 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult, UsageReported
+from proxy.events import (
+    FinishReason,
+    Frame,
+    ToolCall,
+    ToolCallFinished,
+    ToolProgress,
+    ToolResult,
+    UsageReported,
+)
 from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.turn.assembler import mint_call_id
@@ -129,7 +137,7 @@ class ReplyWriter(ABC):
         return b""
 
     @abstractmethod
-    def finish(self, reason: str | None) -> bytes: ...
+    def finish(self, reason: FinishReason | None) -> bytes: ...
 
     @abstractmethod
     def fail(self, message: str, *, type: str, code: str | None) -> bytes: ...

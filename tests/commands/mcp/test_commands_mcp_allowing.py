@@ -7,8 +7,13 @@ import pytest
 from command_line import Here
 from mcp_script import scripted, tool_definition
 
+from proxy.commands.mcp.allowing import describe_tool
+from proxy.commands.mcp.looking import InspectedTool
+from proxy.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition
+from proxy.tools.mcp.differences import shown_lines
 from proxy.tools.mcp.pins import Pin, read_pin_file, write_pin_file
+from proxy.tools.mcp.servers import Server
 
 OK = {"result": {"content": [{"type": "text", "text": "fine"}]}}
 SCHEMA = {
@@ -51,6 +56,62 @@ def test_what_is_allowed_is_shown_first(here: Here, tmp_path: Path) -> None:
     assert "WARNING" in done.stdout
     assert "argument path: string, required: Which file." in done.stdout
     assert 'to offer them, write: [policy] allow = ["mcp__files__read"]' in done.stdout
+
+
+LONG = "word " * 500 + "the very end"
+
+PLACES: dict[str, dict[str, object]] = {
+    "the description of a field within a field": {
+        "properties": {"a": {"type": "object", "properties": {"b": {"description": "SEEN"}}}}
+    },
+    "a definition": {"$defs": {"d": {"description": "SEEN"}}, "properties": {"a": {"$ref": "#/$defs/d"}}},
+    "an allowed value": {"properties": {"a": {"enum": ["SEEN"]}}},
+    "a default": {"properties": {"a": {"default": {"x": ["SEEN"]}}}},
+    "a title": {"properties": {"a": {"title": "SEEN"}}},
+    "an example": {"properties": {"a": {"examples": ["SEEN"]}}},
+    "a constant": {"properties": {"a": {"const": "SEEN"}}},
+    "the name of a field within a field": {"properties": {"a": {"properties": {"SEEN": {}}}}},
+    "a comment": {"properties": {"a": {"$comment": "SEEN"}}},
+    "a pattern of names": {"patternProperties": {"^SEEN": {}}},
+    "the description of patterned names": {"patternProperties": {"^x": {"description": "SEEN"}}},
+    "the schema of names": {"propertyNames": {"description": "SEEN"}},
+    "an element": {"properties": {"a": {"type": "array", "items": {"description": "SEEN"}}}},
+    "a branch": {"properties": {"a": {"anyOf": [{"description": "SEEN"}]}}},
+    "other fields": {"additionalProperties": {"description": "SEEN"}},
+    "an unknown keyword": {"properties": {"a": {"x-note": "SEEN"}}},
+    "the schema's own description": {"description": "SEEN"},
+    "a required field": {"required": ["SEEN"]},
+    "the end of a long description": {"properties": {"a": {"description": f"{LONG} SEEN"}}},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_all_that_a_model_reads_is_shown(place: str) -> None:
+    """``tools allow`` shows each text of a schema, wherever it stands, whole."""
+    live = Definition("files", "read", LONG, input_schema={"type": "object", **PLACES[place]})
+    tool = InspectedTool(live.id, "read", "new", None, live)
+    shown = "\n".join(describe_tool(Server("files", command="x"), tool))
+    assert "SEEN" in shown
+    assert shown.count("the very end") == 1 + ("long" in place)
+    assert "models read the first 1024 characters" in shown
+
+
+def test_invisible_characters_are_shown_at_any_depth() -> None:
+    """Bidirectional marks, zero-width characters, tags and controls of nested texts are shown as escapes."""
+    hidden = "a\u202eb\u200bc\U000e0041d\x1b[31me\x85f"
+    field = {"type": "object", "properties": {"y": {"description": hidden}}}
+    schema = {"type": "object", "properties": {"x": field}}
+    live = Definition("files", "read", "Reads.", title=hidden, input_schema=schema)
+    tool = InspectedTool(live.id, "read", "new", None, live)
+    shown = "\n".join(describe_tool(Server("files", command="x"), tool))
+    assert shown.count(r"a\u202eb\u200bc\U000e0041d\x1b[31me\x85f") == 2
+    assert plain_text(shown.replace("\n", ""), len(shown)).replace("\\\\", "\\") == shown.replace("\n", "")
+
+
+def test_no_text_looks_like_another_part() -> None:
+    """A text with quotes and line breaks stays one text on one line."""
+    lines = shown_lines({"a": 'x",\n "b": "y'})
+    assert lines == ["{", r' "a": "x\",\n \"b\": \"y"', "}"]
 
 
 def test_what_a_tool_may_do_after_its_servers_text_is_shown(here: Here, tmp_path: Path) -> None:
@@ -126,6 +187,36 @@ def test_pins_can_be_kept_in_a_file(here: Here, tmp_path: Path) -> None:
     assert "--file" in refused.stderr
     assert here("tools", "deny", "mcp__files__read", "--file", "pins.json").returncode == 0
     assert read_pin_file(tmp_path / "pins.json") == []
+
+
+def test_other_servers_and_keys_are_not_needed(here: Here, tmp_path: Path) -> None:
+    """``tools allow`` asks only the servers of its pattern; neither it nor ``mcp test`` needs another key."""
+    configure(tmp_path, tool_definition("read"))
+    path = tmp_path / "toolrelay.toml"
+    other = '\n[mcp.servers.away]\ncommand = "/nothing/there"\nenv = {T = "env:MISSING"}\n'
+    path.write_text(path.read_text().replace('base_url = "replay:"', 'api_key = "env:MISSING"') + other)
+    done = here("tools", "allow", "mcp__files__*", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert here("mcp", "test", "files").returncode == 0
+    assert "mcp.servers.away.env.T: the environment variable MISSING" in here("mcp", "test", "away").stderr
+    none = here("tools", "allow", "mcp__fiels__*", "--yes")
+    assert none.returncode == 1
+    assert "no configured MCP server can have the tool" in none.stderr
+
+
+@pytest.mark.parametrize("field", [{"pattern": "a\\Z"}, {"$id": "::::%zz"}, {"$schema": "file:///x"}])
+def test_what_cannot_be_used_cannot_be_allowed(here: Here, tmp_path: Path, field: dict[str, str]) -> None:
+    """``tools allow`` says why a tool cannot be used, stores no pin for it, and allows its neighbours."""
+    bad = {"type": "object", "properties": {"x": field}}
+    configure(tmp_path, tool_definition("bad", inputSchema=bad), tool_definition("good"))
+    done = here("tools", "allow", "mcp__files__bad", "--yes")
+    assert done.returncode == 1
+    assert "cannot use the tool bad: its inputSchema cannot be used: parameters" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert here("tools", "allow", "mcp__files__*", "--yes").returncode == 0
+    listed = here("mcp", "list").stdout
+    assert "mcp__files__good: allowed, but not offered" in listed
+    assert "mcp__files__bad" not in listed
 
 
 def test_a_pattern_that_fits_nothing_is_told(here: Here, tmp_path: Path) -> None:

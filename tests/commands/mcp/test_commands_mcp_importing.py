@@ -47,6 +47,24 @@ def test_claude_code_and_cursor(here: Here, tmp_path: Path) -> None:
     assert 'headers = {"X-Team" = "env:TOKEN"}' in text
 
 
+def test_secrets_of_arguments_and_addresses_are_not_printed(here: Here, tmp_path: Path) -> None:
+    """A secret in arguments or a URL is left out, and a comment says where it was and where to pass it."""
+    servers = {
+        "a": {
+            "command": "npx",
+            "args": ["gh", "--token", SECRET, f"--header=Authorization: Bearer {SECRET}"],
+        },
+        "b": {"url": f"https://x.example/mcp?key={SECRET}"},
+    }
+    text = imported(here, tmp_path, {"mcpServers": servers})
+    assert (
+        "# args of the file may contain a secret. It is not printed, and others could see it: pass it in env"
+        in (text)
+    )
+    assert "# url of the file may contain a secret. It is not printed" in text
+    assert 'args = ["gh", "--token", "<hidden>"' in text
+
+
 def test_vs_code(here: Here, tmp_path: Path) -> None:
     """A value that VS Code would ask for becomes an environment variable."""
     said = {
@@ -105,6 +123,7 @@ def test_comments_and_odd_characters(here: Here, tmp_path: Path) -> None:
         ('{"mcpServers": {"a": {}}}', "a: it has neither command nor url"),
         ('{"mcpServers": {"a": {"type": "sse", "url": "https://x.example"}}}', "older HTTP+SSE transport"),
         ('{"mcpServers": {"!": {"command": "x"}}}', "no letters or digits"),
+        ('{"mcpServers": {"a": {"url": "wss://x.example/mcp"}}}', "a: it uses a WebSocket"),
     ],
 )
 def test_what_cannot_be_imported_is_told(here: Here, tmp_path: Path, said: str, words: str) -> None:

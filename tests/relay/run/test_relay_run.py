@@ -12,6 +12,7 @@ import pytest
 
 from proxy.errors import ToolErrorCode
 from proxy.events import (
+    FinishReason,
     ReasoningDelta,
     TextDelta,
     ToolCall,
@@ -25,6 +26,8 @@ from proxy.events import (
     TurnStarted,
     Usage,
     UsageReported,
+    aborted,
+    finished,
 )
 from proxy.relay.base import RunSettings
 from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
@@ -58,14 +61,18 @@ def a(call_id: str, name: str = "core__x", arguments: str = "{}", index: int = 0
 
 
 def said(
-    *calls: ToolCall, reason: str | None = None, text: str = "", used: int = 0, ended: bool = True
+    *calls: ToolCall,
+    reason: FinishReason | str | None = None,
+    text: str = "",
+    used: int = 0,
+    ended: bool = True,
 ) -> Turn:
     """Return a complete turn; its reason is ``tool_calls`` or ``stop`` unless given."""
     events: list[TurnEvent] = [TurnStarted("chatcmpl-1", "m")]
     events += [TextDelta(text)] if text else []
     events += [ToolCallFinished(c.index, c) for c in calls]
     events += [UsageReported(Usage(used - 1, 1, used))] if used else []
-    return Turn([*events, TurnFinished(reason or ("tool_calls" if calls else "stop"))], ended)
+    return Turn([*events, finished(reason or ("tool_calls" if calls else "stop"))], ended)
 
 
 def trace(*steps: object, settings: RunSettings | None = None) -> Run:
@@ -157,7 +164,9 @@ def test_undecided_calls_wait_and_refused_ones_do_not_run() -> None:
         RunSettings(), is_hidden=lambda name: True, needs_approval=lambda call, turn: True, clock=FakeClock()
     )
     run.start()
-    run.observe([*(ToolCallFinished(call.index, call) for call in asking), TurnFinished("tool_calls")])
+    run.observe(
+        [*(ToolCallFinished(call.index, call) for call in asking), TurnFinished(FinishReason.TOOL_CALLS)]
+    )
     assert run.turn_ended() == AskApproval(tuple(asking))
     no = failed_result("3", "rate_limited", "No.")
     command = run.decided(frozenset({0}), frozenset({1}), [no])
@@ -194,7 +203,7 @@ def test_pieces_decide_nothing() -> None:
                 ReasoningDelta("hm"),
                 ToolCallStarted(0, "m", "theirs"),
                 ToolCallDelta(0, "{}"),
-                TurnFinished("stop"),
+                TurnFinished(FinishReason.STOP),
             ]
         ),
         Finish(),
@@ -209,10 +218,16 @@ def test_client_calls_alone_are_the_upstreams_own_stream() -> None:
     assert run.hidden_calls == ()
 
 
-@pytest.mark.parametrize("reason", ["length", "content_filter"])
-def test_a_cut_off_turn_runs_nothing(reason: str) -> None:
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
+def test_a_cut_off_turn_runs_nothing(reason: FinishReason) -> None:
     """Rule W7: the run does not run calls of a turn that was cut off or stopped by a filter."""
     trace(CallModel(1), said(ONE, reason=reason), Finish(reason))
+
+
+@pytest.mark.parametrize("word", ["abort", "error", "cancelled", "malformed_function_call", "a new one"])
+def test_an_aborted_turn_runs_nothing(word: str) -> None:
+    """Rule W7: calls run only after reasons that say so; any other word makes the run fail."""
+    trace(CallModel(1), said(ONE, reason=word), Finish(error=aborted(word), in_stream=True))
 
 
 def test_a_stream_that_merely_ends_is_a_failure() -> None:
@@ -243,20 +258,21 @@ def test_a_later_turn_without_an_end_is_a_failure() -> None:
     )
 
 
-def test_an_error_of_the_upstreams_own_is_shown_already() -> None:
-    """An error inside a stream that passes through has already reached the client."""
+def test_an_error_of_the_upstreams_own_is_in_its_stream() -> None:
+    """An error inside the stream reaches a client whose stream passes through."""
     error = {"message": "overloaded", "code": "x"}
-    trace(CallModel(1), Turn([TurnFailed(error)]), Finish(error=error, shown=True))
+    trace(CallModel(1), Turn([TurnFailed(error)]), Finish(error=error, in_stream=True))
 
 
 def test_an_error_inside_a_call_runs_nothing() -> None:
     """If the upstream reports an error after a server call, the call does not run and the client is told."""
     error = {"message": "overloaded"}
-    trace(CallModel(1), Turn([ToolCallFinished(0, ONE), TurnFailed(error)]), Finish(error=error))
+    failed = Turn([ToolCallFinished(0, ONE), TurnFailed(error)])
+    trace(CallModel(1), failed, Finish(error=error, in_stream=True))
 
 
-def test_an_error_in_a_later_turn_is_not_shown_yet() -> None:
-    """The client has not seen an upstream's error in a later turn yet, so that the proxy must send it."""
+def test_an_error_in_a_later_turn_ends_the_run() -> None:
+    """An upstream's error in a later turn ends the run with this error."""
     error = {"message": "overloaded"}
     trace(
         CallModel(1),
@@ -265,7 +281,7 @@ def test_an_error_in_a_later_turn_is_not_shown_yet() -> None:
         RAN,
         CallModel(2),
         Turn([TurnFailed(error)]),
-        Finish(error=error),
+        Finish(error=error, in_stream=True),
     )
 
 
@@ -310,15 +326,15 @@ def test_a_mixed_turn_runs_the_servers_and_suspends() -> None:
 def test_reason_tool_calls_without_calls_becomes_stop() -> None:
     """After a hidden turn, ``tool_calls`` without calls becomes ``stop``; in a first turn nothing changes."""
     start = (CallModel(1), said(ONE), RunTools((ONE,)), RAN, CallModel(2))
-    trace(*start, said(reason="tool_calls"), Finish("stop"))
-    trace(*start, said(reason="function_call"), Finish("stop"))
+    trace(*start, said(reason="tool_calls"), Finish(FinishReason.STOP))
+    trace(*start, said(reason="function_call"), Finish(FinishReason.STOP))
     trace(CallModel(1), said(reason="tool_calls"), Finish())
 
 
 def test_a_later_answer_keeps_the_upstreams_reason() -> None:
     """After a hidden turn, the run ends with the finish reason ``length`` if the upstream reports it."""
     start = (CallModel(1), said(ONE), RunTools((ONE,)), RAN, CallModel(2))
-    trace(*start, said(reason="length"), Finish("length"))
+    trace(*start, said(reason="length"), Finish(FinishReason.LENGTH))
     trace(*start, said(), Finish())
 
 
@@ -354,7 +370,7 @@ def test_calls_on_the_last_turn_are_dropped_with_a_note() -> None:
         RAN,
         CallModel(2, last=True),
         said(TWO),
-        Finish("stop", note=note),
+        Finish(FinishReason.STOP, note=note),
         settings=RunSettings(max_turns=1),
     )
 
@@ -479,7 +495,7 @@ def test_the_last_usage_report_of_a_turn_counts() -> None:
     """Only the last usage report of a turn counts, because providers repeat cumulative numbers."""
     run = trace(
         CallModel(1),
-        Turn([UsageReported(Usage(5, 1, 6)), UsageReported(Usage(5, 4, 9)), TurnFinished("stop")]),
+        Turn([UsageReported(Usage(5, 1, 6)), UsageReported(Usage(5, 4, 9)), TurnFinished(FinishReason.STOP)]),
         Finish(),
     )
     assert (run.input_tokens, run.output_tokens, run.total_tokens) == (5, 4, 9)
@@ -490,7 +506,7 @@ def test_usage_counts_when_a_turn_fails() -> None:
     run = trace(
         CallModel(1),
         Turn([UsageReported(Usage(5, 1, 6)), TurnFailed({"message": "x"})]),
-        Finish(error={"message": "x"}, shown=True),
+        Finish(error={"message": "x"}, in_stream=True),
     )
     assert run.total_tokens == 6
 

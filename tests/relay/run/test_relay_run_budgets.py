@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.events import (
+    FinishReason,
     ToolCall,
     ToolCallFinished,
     ToolResult,
@@ -50,7 +51,7 @@ def turn(run: Run, *calls: ToolCall, usage: Usage | None = None) -> Any:
     events: list[TurnEvent] = [TurnStarted("chatcmpl-1", "m-1")]
     events += [ToolCallFinished(call.index, call) for call in calls]
     events += [UsageReported(usage)] if usage else []
-    run.observe([*events, TurnFinished("tool_calls" if calls else "stop")])
+    run.observe([*events, TurnFinished(FinishReason.TOOL_CALLS if calls else FinishReason.STOP)])
     return run.turn_ended()
 
 
@@ -270,8 +271,8 @@ def test_turns_whose_answer_was_cut_off_keep_their_reason() -> None:
     """Rule W7: a turn that the upstream cut off ends with ``length``, and no budget counts as spent."""
     run = a_run()
     run.start()
-    run.observe([ToolCallFinished(0, ONE), TurnFinished("length")])
-    assert run.turn_ended() == Finish("length")
+    run.observe([ToolCallFinished(0, ONE), TurnFinished(FinishReason.LENGTH)])
+    assert run.turn_ended() == Finish(FinishReason.LENGTH)
     assert run.spent == ""
 
 

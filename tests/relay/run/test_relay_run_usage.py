@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from proxy.events import TurnEvent, TurnFinished, Usage, UsageReported
+from proxy.events import FinishReason, TurnEvent, TurnFinished, Usage, UsageReported
 from proxy.relay.base import RunSettings
 from proxy.relay.routing.prices import Price
 from proxy.relay.run.run import Run
@@ -41,7 +41,7 @@ def test_each_use_is_told_once() -> None:
     """The meter gets the same usage only once, and later only what was added."""
     meter = Counter(counts_usage=False)
     usage = RunUsage(meter)
-    run = a_run(UsageReported(Usage(5, 2, 7)), TurnFinished("stop"))
+    run = a_run(UsageReported(Usage(5, 2, 7)), TurnFinished(FinishReason.STOP))
     for _ in range(2):
         usage.report(run, lambda: BODY, 3, answered=True)
     assert meter.spent == [(7, 7)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.commands.mcp.warnings import plain_secret_lines
 from proxy.errors import ConfigError
 from proxy.server.config.load import Config, find_faults, load_config
 
@@ -97,6 +98,19 @@ def test_vs_code_cursor_gemini_and_codex(tmp_path: Path) -> None:
     assert (found["x"].timeout_s, found["x"].headers) == (90, {"x-team": "red", "authorization": "Bearer t"})
 
 
+def test_a_secret_in_plain_text_is_taken_and_told(tmp_path: Path) -> None:
+    """Claude Desktop has only plain values, so a secret among them is used, never shown, and warned about."""
+    config = loaded(tmp_path, server(env={"GH_TOKEN": SECRET, "LEVEL": "9"}, args=["--token", SECRET]))
+    (found,) = config.mcp.known().values()
+    assert found.env == {"GH_TOKEN": SECRET, "LEVEL": "9"}
+    assert SECRET in config.secrets()
+    assert SECRET not in found.shown
+    of_env, of_args = plain_secret_lines(config)
+    assert "mcp.servers.a.env.GH_TOKEN is plain text in the imported file" in of_env
+    assert "mcp.servers.a.args may contain a secret" in of_args
+    assert SECRET not in of_env + of_args
+
+
 def test_a_section_says_what_no_file_can(tmp_path: Path) -> None:
     """A section of toolrelay.toml adds effects and a timeout to an imported server."""
     more = '[mcp.servers.a]\neffects = {"*" = "read_only"}\ntimeout_s = 7\n'
@@ -141,10 +155,15 @@ def test_the_environment_may_name_the_files(tmp_path: Path) -> None:
         (server(url="https://x.example", type="sse"), "a: it uses the older HTTP+SSE transport"),
         (server(envFile=".env"), "a: envFile is not supported"),
         (
-            server(env={"GH_TOKEN": SECRET}),
-            "a.env.GH_TOKEN: it may be a secret, and secrets may not be written here",
+            server(url="https://x.example", headers={"X": SECRET}),
+            "a.headers.X: it may be a secret, and secrets may not be written here",
         ),
-        (server(env={"X": SECRET}), 'Write "${A_X}" there, and set A_X'),
+        (server(url="https://x.example", headers={"X": SECRET}), 'Write "${A_X}" there, and set A_X'),
+        (server(url="wss://x.example"), "a: it uses a WebSocket, which is not supported"),
+        (
+            server(url=f"http://x.example/?token={SECRET}"),
+            "http://x.example/?token=<hidden> is not encrypted",
+        ),
         (server(env={"X": "${workspaceFolder}"}), "the variable ${workspaceFolder} is not known here"),
         (server(args=["${DIR}"]), "a.args[0]: the environment variable DIR is not set. Set DIR"),
         (server(args=["--key=${API_KEY:-x}"]), "API_KEY may be a secret. Pass it in env or headers"),

@@ -67,6 +67,8 @@ async def test_administrators_see_each_server_and_its_tools(tmp_path: Path) -> N
                 "z": ("new", "nobody has allowed it"),
             }
             assert [left["name"] for left in one["left_out"]] == ["broken"]
+            allowed = {tool["name"]: tool.get("pinned", {}).get("description") for tool in one["tools"]}
+            assert allowed == {"a": "Does something.", "b": "Does something.", "c": None, "z": None}
             assert str(tmp_path) not in json.dumps(one)
             assert (await proxy.ask(method="GET", path="/admin/mcp")).status == 401
             wrong = await proxy.ask(headers=ADMIN, method="GET", path="/admin/mcp?x=1")
@@ -141,6 +143,7 @@ async def test_a_server_that_cannot_be_started_is_named(tmp_path: Path) -> None:
             async with running(config, overrides) as proxy:
                 assert (await proxy.ask(method="GET", path="/readyz")).status == 200
                 assert value(await scrape(proxy, ADMIN), "toolrelay_mcp_up", server="toy") == 0
+                await until(lambda: bool(proxy.services.mcp[0].latest_overview[0].status.last_error))
                 one = await looked_at(proxy)
                 assert "was not found" in one["last_error"]
     (told,) = [line for line in lines if line["event"] == "mcp_unreachable"]

@@ -2,14 +2,15 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from client_keys import bearer, made
+from client_keys import bearer, declared, made
 from listed_runs import run
 from ui_events import listening
-from ui_rig import CLIENT, QUESTION, Browser, ui_proxy
+from ui_rig import ADMIN, CLIENT, QUESTION, Browser, ui_proxy
 from waiting import PATIENCE_S, until
 
 from proxy.records import ToolEffect, ToolInvocationRecord
@@ -111,6 +112,25 @@ async def test_too_many_pages_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
                     return (await again.head()).status == 200
 
             await until(room)
+
+
+async def test_approvers_leave_places_for_administrators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An approver gets no more places by signing in again, and administrators always have some."""
+    keys = {f"a{number}": declared(f"{number}-{CLIENT}", approves=["*"]) for number in (1, 2)}
+    keys["boss"] = declared(ADMIN, admin=True)
+    monkeypatch.setattr(live, "_MOST_OF_A_USER", 3)
+    monkeypatch.setattr(live, "_MOST_OF_APPROVERS", 4)
+    monkeypatch.setattr(live, "_MOST_LISTENERS", 5)
+    async with ui_proxy(keys=keys) as (browser, _), AsyncExitStack() as stack:
+        for secret, room in ((f"1-{CLIENT}", 3), (f"2-{CLIENT}", 1)):
+            for _ in range(room):
+                one = await Browser(browser.proxy).sign_in(secret)
+                await (await stack.enter_async_context(listening(one))).next("hello")
+            more = await Browser(browser.proxy).sign_in(secret)
+            assert (await more.get("events")).status == 429
+        boss = await browser.sign_in()
+        async with listening(boss) as events:
+            await events.next("hello")
 
 
 async def test_the_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:

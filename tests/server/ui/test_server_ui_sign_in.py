@@ -1,11 +1,13 @@
 """Sign-in to the web UI: by key or link, for its own origin only, and only while the key is valid."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 from client_keys import declared, made
 from running_proxy import Proxy, make_config, running
+from structlog.testing import capture_logs
 from ui_rig import ADMIN, CLIENT, Browser, ui_proxy
 
 from proxy.server.ui.sessions import Sessions, login_code, signing_key
@@ -16,8 +18,6 @@ GETS = ("runs", "runs/run_1", "compare", "tools", "mcp", "keys", "usage", "upstr
 async def code_of(proxy: Proxy, **how: float) -> str:
     """Return a code for a link, as ``toolrelay ui`` makes it from the store."""
     _, hash_key = await proxy.services.store.hash_key()
-    import time
-
     return login_code(signing_key(hash_key), now=time.time() + how.get("later_s", 0.0))
 
 
@@ -108,13 +108,29 @@ async def test_keys_that_open_nothing_here_are_refused_alike() -> None:
 
 
 async def test_failed_sign_ins_are_few() -> None:
-    """After five failed sign-ins from an address in a minute, the right key gets a 429, too."""
+    """After five failed sign-ins from an address in a minute, a wrong key gets a 429 without a log line."""
     async with ui_proxy() as (browser, _):
         for _ in range(5):
             assert (await browser.send("POST", "session", {"key": "tr_wrong"})).status == 401
-        answer = await browser.send("POST", "session", {"key": ADMIN})
+        with capture_logs() as lines:
+            answer = await browser.send("POST", "session", {"key": "tr_wrong"})
         assert (answer.status, answer.error["code"]) == (429, "too_many_sign_ins")
         assert 1 <= int(answer.header("retry-after") or "") <= 61
+        assert not [line for line in lines if line["event"] == "ui_sign_in_failed"]
+
+
+@pytest.mark.parametrize("by_link", [False, True], ids=["key", "link"])
+async def test_nobody_locks_an_address_out(by_link: bool) -> None:
+    """After any number of failed sign-ins from an address, a key or link that is right still signs in."""
+    async with ui_proxy() as (browser, _):
+        for _ in range(9):
+            await browser.send("POST", "session", {"key": "tr_wrong"})
+            await browser.send("POST", "session", {"code": "x" * 44})
+        said = {"key": ADMIN}
+        if by_link:
+            _, hash_key = await browser.proxy.services.store.hash_key()
+            said = {"code": login_code(signing_key(hash_key), now=time.time())}
+        assert (await browser.send("POST", "session", said)).status == 200
 
 
 @pytest.mark.parametrize("path", GETS)

@@ -4,10 +4,11 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
+from pydantic import Field
 from waiting import until
 
 __all__ = ["real_server"]
@@ -23,6 +24,15 @@ async def real_server() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
     def add(a: int, b: int) -> int:
         """Add two numbers."""
         return a + b
+
+    @server.tool()
+    def route(
+        region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})],
+        urgent: Annotated[bool, Field(json_schema_extra={"x-mcp-header": "Urgent"})] = False,
+        note: str = "",
+    ) -> str:
+        """Say where it went."""
+        return f"{region} {urgent} {note}"
 
     app = server.streamable_http_app()
 

@@ -14,6 +14,7 @@ import orjson
 from proxy.conversation import Conversation, FunctionTool, Image, Message, Text, ToolCallPart, ToolResultPart
 from proxy.errors import RequestError
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -45,8 +46,8 @@ from proxy.wires.upstream_port import Mask
 __all__ = ["TOY", "TOY_ENDPOINTS", "ToyWire", "event"]
 
 _BYE = b"data: bye\n\n"
-_REASONS = {"done": "stop", "called": "tool_calls", "full": "length"}
-_WHY = {reason: why for why, reason in _REASONS.items()}
+_REASONS = {"done": FinishReason.STOP, "called": FinishReason.TOOL_CALLS, "full": FinishReason.LENGTH}
+_WHY: dict[FinishReason | None, str] = {reason: why for why, reason in _REASONS.items()}
 _ROLES = {"user": "user", "model": "assistant", "tool": "tool"}
 
 
@@ -162,8 +163,8 @@ class ToyWriter(ReplyWriter):
     def _drop_texts(self) -> None:
         """No answer of this dialect must be JSON."""
 
-    def finish(self, reason: str | None) -> bytes:
-        end = self._tell({"why": _WHY.get(reason or "", self._why), "spent": self._spent})
+    def finish(self, reason: FinishReason | None) -> bytes:
+        end = self._tell({"why": _WHY.get(reason, self._why), "spent": self._spent})
         return end + _BYE if self._stream else orjson.dumps({"events": self._events})
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:

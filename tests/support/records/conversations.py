@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from hypothesis import strategies as st
 
@@ -43,7 +44,7 @@ objects: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     max_size=3,
 )
 _data = st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode())
-_urls = words.map(lambda path: Remote(f"https://example.com/{path}"))
+_urls = words.map(lambda path: Remote(f"https://example.com/{quote(path)}"))
 _part_kinds: dict[str, st.SearchStrategy[Content]] = {
     "text": st.builds(Text, words),
     "image": st.builds(

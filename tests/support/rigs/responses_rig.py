@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from proxy.events import ToolCall, ToolCallFinished, ToolResult, TurnEvent
+from proxy.events import FinishReason, ToolCall, ToolCallFinished, ToolResult, TurnEvent
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.upstream_port import TurnReader
@@ -115,4 +115,4 @@ def compose(
                 if call.call_id in by_id:
                     out += writer.tool_started(call, by_id[call.call_id].arguments_redacted)
                     out += writer.tool_finished(call, by_id[call.call_id])
-    return out + writer.turn_ended("final") + writer.finish(reason)
+    return out + writer.turn_ended("final") + writer.finish(FinishReason(reason) if reason else None)

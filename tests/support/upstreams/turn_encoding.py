@@ -7,6 +7,7 @@ from typing import Any
 from fixture_loader import all_exchanges
 
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -39,7 +40,7 @@ EVENTS = (
     ToolCallDelta(0, '{"at": '),
     ToolCallDelta(0, '"it"}'),
     ToolCallFinished(0, ToolCall("call_1", "look", '{"at": "it"}', 0)),
-    TurnFinished("stop"),
+    TurnFinished(FinishReason.STOP),
     UsageReported(Usage(7, 5, 12, {"odd": 1}, 3)),
 )
 """A turn that has every kind of event."""

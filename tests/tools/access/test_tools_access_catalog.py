@@ -90,19 +90,22 @@ async def test_a_provider_that_cannot_say_its_tools_changes_nothing() -> None:
 
 
 async def test_the_configuration_has_a_word_on_each_catalog() -> None:
-    """The check set by ``set_check`` can refuse a new catalog before it replaces the old one."""
+    """The check set by ``set_check`` leaves tools out of each new catalog; the log names each once."""
     registry = await Registry.load([provider := ChangingProvider("t", A)])
 
-    def no_b(catalog: Catalog) -> None:
-        if catalog.get("t__b"):
-            raise ConfigError("policy.allow", "no b")
+    def no_b(catalog: Catalog) -> dict[str, str]:
+        return {"t__b": "no b"} if catalog.get("t__b") else {}
 
     registry.set_check(no_b)
-    with pytest.raises(ConfigError, match="no b"):
-        registry.replace([(B, provider)])
-    assert names(registry.current) == ["t__a"]
+    with capture_logs() as lines:
+        for _ in range(2):
+            assert names(registry.replace([(B, provider), (C, provider)])) == ["t__c"]
+    assert registry.left_out == {"t__b": "no b"}
     assert "t__b" not in registry
+    left_out = [(line["tool"], line["reason"]) for line in lines if line["event"] == "tool_left_out"]
+    assert left_out == [("t__b", "no b")]
     assert names(registry.replace([(C, provider)])) == ["t__c"]
+    assert registry.left_out == {}
 
 
 async def test_the_last_change_is_the_one_that_is_served() -> None:

@@ -11,6 +11,7 @@ from messages_script import read_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, told
 
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -117,7 +118,7 @@ def test_calls_that_overlap_come_one_after_the_other() -> None:
         ToolCallDelta(1, "2}"),
         ToolCallFinished(0, ToolCall("call_1", "look", '{"a": 1}', 0)),
         ToolCallFinished(1, ToolCall("call_2", "look", '{"b": 2}', 1)),
-        TurnFinished("tool_calls"),
+        TurnFinished(FinishReason.TOOL_CALLS),
     )
     frames = encoded(AnthropicTurnEncoder("m"), [Frame(b"x", {}, (part,)) for part in parts])
     read = read_stream(b"".join(frame.raw for frame in frames))

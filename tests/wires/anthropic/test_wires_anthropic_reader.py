@@ -24,6 +24,7 @@ from messages_script import (
 
 from proxy.errors import Unreadable, WireError
 from proxy.events import (
+    FinishReason,
     ReasoningDelta,
     TextDelta,
     ToolCall,
@@ -58,7 +59,7 @@ def test_a_turn_says_what_it_says() -> None:
     assert played.of(TurnStarted) == [TurnStarted("msg_1", "m")]
     assert joined(played.events, TextDelta) == played.reader.text == "It is noon."
     assert joined(played.events, ReasoningDelta) == "Let me see."
-    assert played.of(TurnFinished) == [TurnFinished("stop")]
+    assert played.of(TurnFinished) == [TurnFinished(FinishReason.STOP)]
     last = played.of(UsageReported)[-1].usage
     assert (last.input_tokens, last.cached_tokens, last.output_tokens, last.total_tokens) == (100, 90, 7, 107)
     assert last.native["cache_read_input_tokens"] == 90
@@ -75,12 +76,11 @@ def test_a_turn_says_what_it_says() -> None:
         ("model_context_window_exceeded", "length"),
         ("refusal", "content_filter"),
         ("pause_turn", "pause"),
-        ("invented", "invented"),
     ],
 )
 def test_a_stop_reason_has_a_neutral_word(reason: str, word: str) -> None:
-    """Known stop reasons become neutral ones, and an unknown one stays."""
-    assert play(turn(text("x"), reason=reason)).of(TurnFinished) == [TurnFinished(word)]
+    """A stop reason becomes the neutral one."""
+    assert play(turn(text("x"), reason=reason)).of(TurnFinished) == [TurnFinished(FinishReason(word))]
 
 
 def test_what_came_goes_back() -> None:
@@ -316,7 +316,7 @@ def test_a_reply_is_read() -> None:
     reader = reader_of()
     frame = reader.read_reply(body)
     found: dict[type[Any], Any] = {type(one): one for one in frame.events}
-    assert found[TurnFinished] == TurnFinished("tool_calls")
+    assert found[TurnFinished] == TurnFinished(FinishReason.TOOL_CALLS)
     assert found[UsageReported].usage.input_tokens == 7
     assert b'{"type":"tool_use","id":"a","name":"core__now","input":{"n": 1.50}}' in reader.message()
     assert reader.text == "So"

@@ -7,7 +7,7 @@ import pytest
 from messages_rig import ASK, OURS, WIRE, hides, reader_of
 from messages_script import Block, text, thinking, tool, tool_use
 
-from proxy.events import ToolResult
+from proxy.events import FinishReason, ToolResult
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 
 RESULT = ToolResult("toolu_s", True, "noon", redacted="noon", arguments_redacted={"z": 1}, milliseconds=3)
@@ -102,7 +102,7 @@ def test_a_mixed_turn_shows_the_clients_calls_alone() -> None:
     calls = [tool_use("toolu_s", OURS), tool_use("toolu_c", "mine", {"a": 1})]
     take(writer, body(*calls, reason="tool_use"))
     writer.turn_ended("suspended")
-    message = json.loads(writer.finish("tool_calls"))
+    message = json.loads(writer.finish(FinishReason.TOOL_CALLS))
     (shown,) = message["content"]
     assert (shown["name"], shown["input"], message["stop_reason"]) == ("mine", {"a": 1}, "tool_use")
     assert shown["id"] != "toolu_c"
@@ -115,7 +115,7 @@ def test_a_spent_budget_is_an_end() -> None:
     take(writer, HIDDEN)
     writer.turn_ended("final")
     writer.note("Spent.")
-    message = json.loads(writer.finish("stop"))
+    message = json.loads(writer.finish(FinishReason.STOP))
     assert (message["stop_reason"], message["content"][-1]) == ("end_turn", text("Spent."))
     assert writer.visible == "Wait. Spent."
 

@@ -24,7 +24,7 @@ from messages_script import (
     user,
 )
 
-from proxy.events import Frame, ToolCall, ToolResult, TurnFailed
+from proxy.events import FinishReason, Frame, ToolCall, ToolResult, TurnFailed
 from proxy.wires.client_port import ClientView
 from proxy.wires.stream.fast_path import FastWriter
 
@@ -75,7 +75,9 @@ def mixed_writer(data: bytes, ask: dict[str, Any] | None = None) -> tuple[Any, A
     """Return the client's stream of a turn with calls of both sides, and its writer."""
     writer = writer_of({**MINE, **(ask or {})})
     out = play(data, writer, "mine").out + writer.turn_ended("suspended")
-    out += writer.turn_ended("suspended") + writer.turn_ended("final") + writer.finish("tool_calls")
+    out += (
+        writer.turn_ended("suspended") + writer.turn_ended("final") + writer.finish(FinishReason.TOOL_CALLS)
+    )
     return read_stream(out), writer
 
 
@@ -152,7 +154,7 @@ def test_a_note_is_a_block_of_text() -> None:
     """A note of the proxy is a block of text, even if no turn had any text."""
     writer = writer_of()
     out = play(turn(tool_use("toolu_s", OURS)), writer).out + writer.turn_ended("final")
-    read = read_stream(out + writer.note("Spent.") + writer.finish("stop"))
+    read = read_stream(out + writer.note("Spent.") + writer.finish(FinishReason.STOP))
     assert (read.text, read.message["stop_reason"]) == ("Spent.", "end_turn")
     assert writer.visible == "Spent."
 
@@ -230,7 +232,7 @@ def test_a_run_whose_turns_say_nothing_is_a_message() -> None:
     """A run without any text still gives a complete message."""
     writer = writer_of()
     out = writer.tool_started(ToolCall("a", OURS, "{}", 0), {}) + writer.turn_ended("hidden")
-    read = read_stream(out + writer.finish("stop"))
+    read = read_stream(out + writer.finish(FinishReason.STOP))
     assert read.message["id"].startswith("msg_")
     assert read.message["usage"] == {"input_tokens": 0, "output_tokens": 0}
 

@@ -325,6 +325,6 @@ def test_a_value_in_an_unknown_form_stays_with_chat() -> None:
 def test_an_image_may_be_a_bare_address() -> None:
     """An image may have a bare URL instead of an object, as some clients send it."""
     read = read_conversation(
-        asking({"role": "user", "content": [{"type": "image_url", "image_url": "https://a/b.png"}]})
+        asking({"role": "user", "content": [{"type": "image_url", "image_url": "https://a.example/b.png"}]})
     )
-    assert read.messages[0].parts == (Image(Remote("https://a/b.png")),)
+    assert read.messages[0].parts == (Image(Remote("https://a.example/b.png")),)

@@ -14,6 +14,7 @@ from odd_json import odd_chunk
 
 from proxy.errors import FrameTooLarge, Unreadable, WireError
 from proxy.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -319,7 +320,7 @@ def test_other_choices_are_not_read() -> None:
             {"delta": {"content": "mine"}, "finish_reason": "stop"},
         ]
     }
-    assert read(payload) == [TextDelta("mine"), TurnFinished("stop")]
+    assert read(payload) == [TextDelta("mine"), TurnFinished(FinishReason.STOP)]
 
 
 def test_messages_instead_of_deltas() -> None:
@@ -357,7 +358,9 @@ def test_a_head_without_model() -> None:
 def test_a_choice_without_delta() -> None:
     """The reader accepts a choice without a delta, which Azure sends in later chunks."""
     payload = {"choices": [{"index": 0, "finish_reason": None, "content_filter_offsets": {"a": 1}}]}
-    assert read(payload, {"choices": [{"delta": None, "finish_reason": "stop"}]}) == [TurnFinished("stop")]
+    assert read(payload, {"choices": [{"delta": None, "finish_reason": "stop"}]}) == [
+        TurnFinished(FinishReason.STOP)
+    ]
 
 
 @pytest.mark.parametrize("choices", [None, 5, "x", {}, {"a": 1}, [None, 5, "x", []], True])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.events import Frame, ToolCall, ToolResult
+from proxy.events import FinishReason, Frame, ToolCall, ToolResult
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.client_port import ClientView, Trace
@@ -67,7 +67,7 @@ def relay(
     if note:
         assert writer.note(note) == b""
     assert writer.turn_ended("final") == b""
-    raw = writer.finish(reason)
+    raw = writer.finish(FinishReason(reason) if reason else None)
     found = json.loads(raw)
     assert isinstance(found, dict)
     return found, writer, raw

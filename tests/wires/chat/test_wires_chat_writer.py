@@ -14,7 +14,7 @@ from odd_json import odd_chunk
 from sse_check import Reading, check_chat_stream
 
 from proxy.errors import FrameTooLarge
-from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
+from proxy.events import FinishReason, Frame, ToolCall, ToolCallFinished, ToolResult
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.writer import ChatStreamWriter
 from proxy.wires.client_port import ClientView, Trace
@@ -134,7 +134,7 @@ def relay(
     elif theirs and writer.composing:
         reason = reason or "tool_calls"
     ids.update(writer.client_ids())
-    pieces.append(writer.turn_ended("final") + writer.finish(reason))
+    pieces.append(writer.turn_ended("final") + writer.finish(FinishReason(reason) if reason else None))
     return Relayed(pieces, writer, calls, ids)
 
 

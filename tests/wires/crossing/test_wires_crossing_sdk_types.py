@@ -32,6 +32,21 @@ from proxy.wires.responses.fields import RESPONSES_FIELDS
 from proxy.wires.wire import CrossableWire
 
 
+def with_addresses(request: Any) -> Any:
+    """Return a request with real addresses, for which the types allow any text."""
+    if isinstance(request, list | tuple):
+        return [with_addresses(one) for one in request]
+    if not isinstance(request, Mapping):
+        return request
+    return {
+        name: "https://a.example/x" if name in _ADDRESSES and isinstance(one, str) else with_addresses(one)
+        for name, one in request.items()
+    }
+
+
+_ADDRESSES = ("url", "image_url", "file_url")
+
+
 @dataclass(frozen=True, eq=False)
 class Types:
     """A dialect, its table, and the types that its official SDK has for its requests.
@@ -49,7 +64,7 @@ class Types:
     incomplete: Mapping[str, str] = field(default_factory=dict)
     headers: frozenset[str] = frozenset()
     added: frozenset[str] = frozenset()
-    sent: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    sent: Callable[[Mapping[str, Any]], Mapping[str, Any]] = with_addresses
     least: int = 300
 
 

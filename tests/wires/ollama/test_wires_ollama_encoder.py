@@ -11,6 +11,7 @@ from ollama_script import read_reply, read_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, told
 
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -101,7 +102,7 @@ def test_a_call_that_was_cut_short_is_not_told() -> None:
     """The client gets no call that was cut short, but the run gets its event."""
     call = ToolCallFinished(0, ToolCall("c", "look", '{"at": ', 0))
     frames = encoded(
-        OllamaTurnEncoder("m"), [Frame(b"x", {}, (one,)) for one in (TurnFinished("length"), call)]
+        OllamaTurnEncoder("m"), [Frame(b"x", {}, (one,)) for one in (TurnFinished(FinishReason.LENGTH), call)]
     )
     assert any(call in frame.events for frame in frames)
     read = read_stream(b"".join(frame.raw for frame in frames))

@@ -86,10 +86,10 @@ def test_a_call_without_a_name_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("last", "reason"),
-    [(done("stop"), "stop"), (done("length"), "length"), (done("odd"), "stop"), (done(""), "stop")],
+    [(done("stop"), "stop"), (done("length"), "length"), (done("odd"), "error"), (done(""), "stop")],
 )
 def test_why_it_stopped(last: bytes, reason: str) -> None:
-    """An unknown or empty stop reason counts as an ordinary end."""
+    """An empty stop reason counts as an ordinary end, and an unknown one as an error."""
     assert [event.reason for event in play(said("a") + last).of(TurnFinished)] == [reason]
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ollama_rig import OURS, compose, play, writer_of
 from ollama_script import call, done, error, read_reply, read_stream, said, tool, turn
 
-from proxy.events import ToolCall, ToolResult
+from proxy.events import FinishReason, ToolCall, ToolResult
 
 MINE = {"tools": [tool("mine")]}
 FIRST = turn("One. ", call(OURS, {"a": 1}, "call_1"), thinking="Hm.")
@@ -104,8 +104,8 @@ def test_keep_alive_and_traces_are_lines() -> None:
 
 
 def test_the_reasons_of_a_run() -> None:
-    """Ollama has only two stop reasons, so all others become ``stop``."""
-    for reason, told in (("length", "length"), ("tool_calls", "stop"), ("content_filter", "stop")):
+    """Ollama has only two stop reasons, and ``length`` is the one for an answer that is not whole."""
+    for reason, told in (("length", "length"), ("tool_calls", "stop"), ("content_filter", "length")):
         writer = writer_of()
         writer.turn_ended("hidden")
-        assert json.loads(writer.finish(reason))["done_reason"] == told
+        assert json.loads(writer.finish(FinishReason(reason)))["done_reason"] == told

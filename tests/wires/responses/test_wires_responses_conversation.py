@@ -341,10 +341,12 @@ def test_a_tool_without_parameters_takes_an_empty_object() -> None:
 def test_a_file_may_be_an_address() -> None:
     """A file may have a URL; Chat has no field for that and refuses it."""
     read = read_conversation(
-        asking({"role": "user", "content": [{"type": "input_file", "file_url": "https://a/b.pdf"}]})
+        asking({"role": "user", "content": [{"type": "input_file", "file_url": "https://a.example/b.pdf"}]})
     )
-    assert read.messages[0].parts == (File(Remote("https://a/b.pdf")),)
-    assert body_of(read)["input"][0]["content"] == [{"type": "input_file", "file_url": "https://a/b.pdf"}]
+    assert read.messages[0].parts == (File(Remote("https://a.example/b.pdf")),)
+    assert body_of(read)["input"][0]["content"] == [
+        {"type": "input_file", "file_url": "https://a.example/b.pdf"}
+    ]
     with pytest.raises(RequestError) as refusal:
         ChatCodec().write(read)
     assert refusal.value.param == "input[0].content[0]"

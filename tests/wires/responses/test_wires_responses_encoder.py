@@ -11,6 +11,7 @@ from responses_check import check_response_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, streamed_arguments, told
 
 from proxy.events import (
+    FinishReason,
     Frame,
     TextDelta,
     ToolCall,
@@ -91,7 +92,7 @@ def test_calls_that_overlap_come_one_after_the_other() -> None:
         ToolCallDelta(1, "2}"),
         ToolCallFinished(0, ToolCall("call_1", "look", '{"a": 1}', 0)),
         ToolCallFinished(1, ToolCall("call_2", "look", '{"b": 2}', 1)),
-        TurnFinished("tool_calls"),
+        TurnFinished(FinishReason.TOOL_CALLS),
     )
     raw = b"".join(frame.raw for frame in encoded(encoder(), frames))
     read = check_response_stream(raw + DONE)
@@ -109,7 +110,7 @@ def test_calls_that_overlap_come_one_after_the_other() -> None:
 )
 def test_why_a_turn_ended(reason: str, status: str, details: Any) -> None:
     """Chat's finish reason becomes the response's status and details."""
-    frames = encoded(encoder(), call_events(TextDelta("a"), TurnFinished(reason)))
+    frames = encoded(encoder(), call_events(TextDelta("a"), TurnFinished(FinishReason(reason))))
     response = (frames[-1].payload or {})["response"]
     assert (response["status"], response["incomplete_details"]) == (status, details)
 

@@ -15,7 +15,7 @@ from responses_check import check_response_stream
 from responses_rig import HIDDEN, OURS, WIRE, hides, play
 from responses_script import function_call, turn
 
-from proxy.events import TurnFailed, TurnFinished
+from proxy.events import FinishReason, TurnFailed, TurnFinished
 from proxy.wires.client_port import ClientView, StreamWriter
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
@@ -114,7 +114,7 @@ def test_a_streams_calls_are_hidden(file: Path) -> None:
     played = play(data, writer)
     out = played.out + writer.turn_ended("hidden")
     out += play(turn(function_call("call_x", "nobody")), writer).out
-    out += writer.turn_ended("final") + writer.finish("stop")
+    out += writer.turn_ended("final") + writer.finish(FinishReason.STOP)
     assert final_calls(out) == []
     assert not [one for one in _events(out) if "function_call_arguments" in one["type"]]
     for call in played.calls:

@@ -8,7 +8,7 @@ from responses_check import RESOURCE_FIELDS, check_response_stream
 from responses_rig import ASK, OURS, WIRE, hides, reader_of
 from responses_script import custom, function, function_call, message, reasoning, refusal, resource
 
-from proxy.events import ToolCall, ToolResult
+from proxy.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.responses.items import own_item_id
@@ -45,7 +45,7 @@ def run(
     take(writer, *last, id="resp_2", usage=usage(3, 4), **more)
     writer.turn_ended("final")
     assert writer.composing
-    whole = json.loads(writer.finish(reason))
+    whole = json.loads(writer.finish(FinishReason(reason) if reason else None))
     assert writer.result() == whole
     return dict(whole)
 
@@ -114,7 +114,7 @@ def test_calls_of_both() -> None:
     writer = writer_of()
     take(writer, CALL, function_call("c1", "mine"))
     writer.turn_ended("suspended")
-    whole = json.loads(writer.finish("tool_calls"))
+    whole = json.loads(writer.finish(FinishReason.TOOL_CALLS))
     assert [item["name"] for item in whole["output"]] == ["mine"]
     assert writer.client_ids() == {"c1": "c1"}
 
@@ -138,11 +138,11 @@ def test_a_note_is_a_message() -> None:
     writer = writer_of()
     take(writer, CALL)
     writer.note("[Spent.]")
-    assert json.loads(writer.finish("stop"))["output"][0]["content"][0]["text"] == "[Spent.]"
+    assert json.loads(writer.finish(FinishReason.STOP))["output"][0]["content"][0]["text"] == "[Spent.]"
     writer = writer_of(text={"format": {"type": "json_object"}})
     take(writer, CALL)
     writer.note("[Spent.]")
-    assert json.loads(writer.finish("stop"))["output"] == []
+    assert json.loads(writer.finish(FinishReason.STOP))["output"] == []
 
 
 def test_a_reply_that_fails() -> None:
@@ -157,7 +157,7 @@ def test_a_reply_without_an_id_gets_one() -> None:
     assert run(writer_of(), message("a"))["id"] == "resp_1"
     writer = writer_of()
     take(writer, CALL, id=None)
-    assert json.loads(writer.finish("stop"))["id"].startswith("resp_")
+    assert json.loads(writer.finish(FinishReason.STOP))["id"].startswith("resp_")
 
 
 # Stored responses that are streamed again.

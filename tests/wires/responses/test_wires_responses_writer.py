@@ -25,7 +25,7 @@ from responses_script import (
 )
 
 from proxy.errors import FrameTooLarge
-from proxy.events import ToolResult
+from proxy.events import FinishReason, ToolResult
 from proxy.wires.client_port import ClientView, Trace
 
 DONE = b"data: [DONE]\n\n"
@@ -251,7 +251,12 @@ def _mixed(data: bytes) -> bytes:
     """Return the client's stream of one turn with calls of both sides."""
     writer = writer_of(MINE)
     out = play(data, writer, "mine").out
-    return out + writer.turn_ended("suspended") + writer.turn_ended("final") + writer.finish("tool_calls")
+    return (
+        out
+        + writer.turn_ended("suspended")
+        + writer.turn_ended("final")
+        + writer.finish(FinishReason.TOOL_CALLS)
+    )
 
 
 def test_interleaved_items_keep_apart() -> None:
@@ -400,7 +405,7 @@ def test_a_repeated_call_id_is_repaired_once_and_for_all() -> None:
     ]
     writer = writer_of(MINE)
     played = play(turn(*items), writer, "mine")
-    out = played.out + writer.turn_ended("suspended") + writer.finish("tool_calls")
+    out = played.out + writer.turn_ended("suspended") + writer.finish(FinishReason.TOOL_CALLS)
     shown = [call_id for call_id, _, _ in check_response_stream(out, hidden=HIDDEN).calls]
     assert shown[0] == "call_1"
     assert len(set(shown)) == 2
@@ -504,7 +509,7 @@ def test_a_word_of_our_own_is_a_message() -> None:
     """A note of the proxy is a message item."""
     writer = writer_of()
     out = play(turn(CALL), writer).out + writer.turn_ended("hidden") + writer.note("[Spent.]")
-    read = check_response_stream(out + writer.finish("stop"), hidden=HIDDEN)
+    read = check_response_stream(out + writer.finish(FinishReason.STOP), hidden=HIDDEN)
     assert read.text == "[Spent.]"
     assert read.response["output"][0]["content"][0]["annotations"] == []
 

@@ -13,6 +13,7 @@ from turn_encoding import cut, encoded
 from proxy.conversation import Message, ToolCallPart
 from proxy.errors import ToolRelayError
 from proxy.events import (
+    FinishReason,
     Frame,
     ToolCall,
     ToolCallDelta,
@@ -51,7 +52,7 @@ def frames_of(arguments: str, reason: str, pieces: list[str] | None = None) -> l
     events: list[TurnEvent] = [
         ToolCallStarted(0, "call_1", "look"),
         *(ToolCallDelta(0, piece) for piece in pieces or [arguments]),
-        TurnFinished(reason),
+        TurnFinished(FinishReason(reason)),
         ToolCallFinished(0, ToolCall("call_1", "look", arguments, 0)),
     ]
     return [Frame(b"x", {}, (event,)) for event in events]

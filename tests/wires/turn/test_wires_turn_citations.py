@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from turn_encoding import cut, encoded, read_again
 
-from proxy.events import CitationAdded, Frame, TextDelta, TurnEvent, TurnFinished, TurnStarted
+from proxy.events import CitationAdded, FinishReason, Frame, TextDelta, TurnEvent, TurnFinished, TurnStarted
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
 from proxy.wires.ollama import OllamaWire
@@ -39,7 +39,7 @@ def turn_of(pieces: Sequence[tuple[str, bool]]) -> tuple[list[TurnEvent], list[C
             citations.append(CitationAdded(start, start + len(text), url, f"Page {number}"))
             events.append(citations[-1])
         start += len(text)
-    return [*events, TurnFinished("stop")], citations
+    return [*events, TurnFinished(FinishReason.STOP)], citations
 
 
 def encoder(name: str) -> Any:
@@ -88,7 +88,7 @@ def test_a_reply_has_them(name: str, pieces: Sequence[tuple[str, bool]]) -> None
 @pytest.mark.parametrize("whole", [True, False])
 def test_one_without_an_address_is_left_out(name: str, whole: bool) -> None:
     """The encoder leaves out and reports a citation without a URL, such as one of a provider's file."""
-    events = (TurnStarted("1", "m"), TextDelta("a"), CitationAdded(0, 1, ""), TurnFinished("stop"))
+    events = (TurnStarted("1", "m"), TextDelta("a"), CitationAdded(0, 1, ""), TurnFinished(FinishReason.STOP))
     one = encoder(name)
     if whole:
         made = one.encode_reply(Frame(b"x", {}, events)).raw
@@ -105,7 +105,7 @@ def test_one_before_its_text_waits(name: str) -> None:
         TurnStarted("1", "m"),
         CitationAdded(0, 0, "https://example.com/a"),
         TextDelta("a"),
-        TurnFinished("stop"),
+        TurnFinished(FinishReason.STOP),
     )
     one = encoder(name)
     raw = b"".join(frame.raw for frame in encoded(one, [Frame(b"x", {}, events)]))
@@ -116,7 +116,11 @@ def test_one_before_its_text_waits(name: str) -> None:
 @pytest.mark.parametrize("name", ["responses", "anthropic"])
 def test_one_without_any_text_is_left_out(name: str) -> None:
     """In a turn without text there is no place for a citation: the encoder leaves it out and reports it."""
-    events = (TurnStarted("1", "m"), CitationAdded(0, 0, "https://example.com/a"), TurnFinished("stop"))
+    events = (
+        TurnStarted("1", "m"),
+        CitationAdded(0, 0, "https://example.com/a"),
+        TurnFinished(FinishReason.STOP),
+    )
     one = encoder(name)
     encoded(one, [Frame(b"x", {}, events)])
     assert one.left_out == {"answer.citations"}

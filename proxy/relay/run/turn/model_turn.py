@@ -15,7 +15,12 @@ from proxy.relay.routing.fallback import BufferedResponse
 from proxy.relay.run.job import Job
 from proxy.relay.run.run import CallModel, Command, Finish
 from proxy.relay.run.state import State, TurnProgress
-from proxy.relay.run.turn.rejection import TurnRejected, read_first_turn_error
+from proxy.relay.run.turn.rejection import (
+    TurnRejected,
+    read_first_turn_error,
+    read_in_place_of_stream,
+    unexpected,
+)
 from proxy.relay.run.turn.request import TurnRequests
 from proxy.relay.run.turn.stream import MOST_EVENTS, read_stream
 from proxy.relay.sniffing import SniffedResponse
@@ -93,8 +98,10 @@ class ModelTurns:
         if streams and streamed:
             await read_stream(state, reader, response, framing, job.upstream.route.served.secrets)
             return True
-        if streamed or (streams and not may_relay):
-            raise TurnRejected(502, _unexpected(response), "upstream_malformed")
+        if streams and not may_relay:
+            raise await read_in_place_of_stream(response, job.upstream.port.dialect.errors)
+        if streamed:
+            raise TurnRejected(502, unexpected(response), "upstream_malformed")
         return await self._read_reply(job, state, response, reader, may_relay=may_relay)
 
     async def _read_reply(
@@ -118,7 +125,7 @@ class ModelTurns:
         if job.client.request.stream:
             # The client asked for a stream and gets one object, unless that calls a server tool.
             if state.run.hidden_calls:
-                raise TurnRejected(502, _unexpected(response), "upstream_malformed")
+                raise TurnRejected(502, unexpected(response), "upstream_malformed")
             return await self._relay(job, state, BufferedResponse(response, body))
         state.run.saw_end_mark()
         state.output.writer.write(frame)
@@ -175,8 +182,3 @@ def _labelled(headers: Headers, content_type: str) -> list[tuple[str, str]]:
     """Return a response's head with another content type."""
     kept = [pair for pair in headers if pair[0].lower() != "content-type"]
     return [*kept, ("Content-Type", content_type)]
-
-
-def _unexpected(response: UpstreamResponse) -> str:
-    kind = response.content_type or "no content type"
-    return f"The upstream answered with {kind[:100]}, which does not fit the request."

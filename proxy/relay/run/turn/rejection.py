@@ -7,7 +7,15 @@ from proxy.http.headers import Headers
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.dialect import Errors
 
-__all__ = ["MAX_ERROR_BYTES", "TurnRejected", "read_first_turn_error", "read_later_turn_error", "retry_wait"]
+__all__ = [
+    "MAX_ERROR_BYTES",
+    "TurnRejected",
+    "read_first_turn_error",
+    "read_in_place_of_stream",
+    "read_later_turn_error",
+    "retry_wait",
+    "unexpected",
+]
 
 MAX_ERROR_BYTES = 1024 * 1024
 """At most so many bytes of an error's body are read."""
@@ -77,3 +85,20 @@ async def read_first_turn_error(
     elif response.status < 500 and response.status not in _BUSY:
         refusal.type = "invalid_request_error"
     return refusal
+
+
+async def read_in_place_of_stream(response: UpstreamResponse, errors: Errors) -> TurnRejected:
+    """Read a response with a status of success that is no stream although the request asked for one.
+
+    Some upstreams answer with an error object under 200; the client gets its words.
+    """
+    message, code = errors.read(await response.read(MAX_ERROR_BYTES))
+    if message:
+        return TurnRejected(502, message, code, message)
+    return TurnRejected(502, unexpected(response), "upstream_malformed")
+
+
+def unexpected(response: UpstreamResponse) -> str:
+    """Return the message for a response whose content type does not fit the request."""
+    kind = response.content_type or "no content type"
+    return f"The upstream answered with {kind[:100]}, which does not fit the request."

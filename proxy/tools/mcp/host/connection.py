@@ -18,10 +18,11 @@ import orjson
 from mcp.shared.exceptions import MCPError
 
 from proxy.plain_text import plain_text
-from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition, read_listing
+from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
 from proxy.tools.mcp.host.bounds import MAX_LINE, NO_MESSAGE, TOO_LONG, TOO_LONG_WORDS, PastBounds
 from proxy.tools.mcp.host.http import SESSION_GONE, UNAUTHORIZED, HttpServer, tells_of_lost_session
+from proxy.tools.mcp.host.mirroring import TooLongForHeaders, mirrored_headers, read_tools
 from proxy.tools.mcp.host.sdk import McpClientSession, OnProgress
 from proxy.tools.mcp.host.stdio import OnGroup, StdioServer, Streams
 from proxy.tools.mcp.host.watching import Watched
@@ -259,7 +260,7 @@ class Connection:
         tools = await self._all_tools(session)
         # Run in a thread, because the check of large untrusted schemas takes a while.
         listing = await asyncio.to_thread(
-            read_listing, self.server.name, tools[: self._settings.max_tools + 1], self._settings.max_tools
+            read_tools, self.server, session.version, tools, self._settings.max_tools
         )
         self._listed_at = asyncio.get_running_loop().time()
         self.history.list_ms = (self._listed_at - began) * 1000
@@ -350,7 +351,10 @@ class Connection:
         params = {"name": tool, "arguments": dict(arguments)}
         timeout_s = max(0.001, until - asyncio.get_running_loop().time())
         try:
-            return await session.request("tools/call", params, timeout_s, on_progress)
+            headers = mirrored_headers(self.server, session.version, live, arguments)
+            return await session.request("tools/call", params, timeout_s, on_progress, headers)
+        except TooLongForHeaders as fault:
+            raise CallFailed("error", str(fault)) from None
         except MCPError as error:
             if self._gone and error.code == SESSION_GONE:
                 self._leave(session)

@@ -70,10 +70,16 @@ class McpClientSession:
         params: Mapping[str, Any],
         timeout_s: float,
         on_progress: OnProgress | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Return a request's unvalidated result; raise MCPError for an error, time-out or lost connection."""
+        """Return a request's unvalidated result; raise MCPError for an error, time-out or lost connection.
+
+        ``headers`` are HTTP headers of this request, beside the protocol's own.
+        """
         data: dict[str, Any] = {"method": method, "params": dict(params)}
         options: CallOptions = {"timeout": timeout_s}
+        if headers:
+            options["headers"] = dict(headers)
         if on_progress is not None:
             options["on_progress"] = on_progress
         self._session._stamp(data, options)

@@ -9,6 +9,7 @@ import orjson
 
 from proxy.chance import epoch_s
 from proxy.errors import WireError
+from proxy.events import FinishReason
 from proxy.wires.client_port import ClientView
 from proxy.wires.responses.items import item_text, mint_item_id
 from proxy.wires.responses.own_items.summaries import SealedSummaries
@@ -34,7 +35,7 @@ class CompactionReplyWriter(ResponsesReplyWriter):
         self._request = asked
         self._summaries = summaries
 
-    def finish(self, reason: str | None) -> bytes:
+    def finish(self, reason: FinishReason | None) -> bytes:
         """Return the compaction as JSON. Raise :class:`~proxy.errors.WireError` if there is no summary."""
         super().finish(reason)
         answer = self.answer

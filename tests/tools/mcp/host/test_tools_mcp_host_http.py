@@ -40,6 +40,29 @@ async def test_a_tool_is_called_over_http() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("region", "header"),
+    [("eu-1", "eu-1"), ("a\r\nx-evil: 1", "=?base64?YQ0KeC1ldmlsOiAx?="), ("köln", "=?base64?a8O2bG4=?=")],
+)
+async def test_arguments_are_mirrored_into_headers(region: str, header: str) -> None:
+    """An argument with ``x-mcp-header`` is sent as a safe header too; the SDK's server refuses calls without.
+
+    Source: MCP 2026-07-28, Transports, "Custom Headers".
+    """
+    async with real_server() as (url, seen), connected(_blue(url)) as connection:
+        live = connection.definition("route")
+        assert live is not None
+        arguments = {"region": region, "urgent": True, "note": "x"}
+        result = await connection.call("route", arguments, digest=live.digest, timeout_s=LATE_S)
+        assert result["content"][0]["text"] == f"{region} True x"
+        with pytest.raises(CallFailed, match="longer than 8192 bytes"):
+            await connection.call("route", {"region": "x" * 9000}, digest=live.digest, timeout_s=LATE_S)
+    (call,) = [headers for headers in seen if headers.get("mcp-method") == "tools/call"]
+    assert (call["mcp-param-region"], call["mcp-param-urgent"]) == (header, "true")
+    assert not [name for name in call if name in ("x-evil", "mcp-param-note")]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_an_address_that_is_not_public_is_refused() -> None:
     """The proxy sends nothing to a server at a private address unless mcp.networks allows it."""
     async with real_server() as (url, seen):

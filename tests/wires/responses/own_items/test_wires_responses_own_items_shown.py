@@ -12,6 +12,7 @@ from responses_check import Reading, check_response_stream
 from responses_rig import HIDDEN, OURS, WIRE, play, writer_of
 from responses_script import function, function_call, message, reasoning, turn
 
+from proxy.events import FinishReason
 from proxy.wires.client_port import (
     CarriedTurn,
     CarryingRequest,
@@ -36,7 +37,7 @@ def carried(writer: StreamWriter, out: bytes) -> bytes:
     """Return the complete stream of a turn that the client carries; ``out`` is its beginning."""
     assert isinstance(writer, CarryingWriter)
     out += writer.turn_ended("suspended") + writer.carry(SEALED)
-    return out + writer.turn_ended("final") + writer.finish("tool_calls")
+    return out + writer.turn_ended("final") + writer.finish(FinishReason.TOOL_CALLS)
 
 
 def read(out: bytes) -> Reading:

@@ -3,7 +3,7 @@
 /* Controls (without tab and line feed), soft hyphen, joiners and fillers, zero-width, direction marks,
    line separators, odd spaces that look like none, variation selectors, tags, lone surrogates. */
 const HIDDEN =
-  /\u001B\[[0-9;:?]*[ -/]*[@-~]|\u001B\][^\u0007\u001B]{0,200}(?:\u0007|\u001B\\)|[\u0000-\u0008\u000B-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u17B4\u17B5\u180B-\u180F\u200B-\u200F\u2028-\u202F\u2060-\u206F\u3164\uFE00-\uFE0F\uFEFF\uFFA0\uFFF0-\uFFFB]|[\u{1BCA0}-\u{1BCA3}\u{1D173}-\u{1D17A}\u{E0000}-\u{E0FFF}]|\p{Cs}/gu;
+  /\u001B\[[0-9;:?]*[ -/]*[@-~]|\u001B\][^\u0007\u001B]{0,200}(?:\u0007|\u001B\\)|[\u0000-\u0008\u000B-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u17B4\u17B5\u180B-\u180F\u200B-\u200F\u2028-\u202F\u2060-\u206F\u3164\uFE00-\uFE0F\uFEFF\uFFA0\uFFF0-\uFFFB\u2800]|[\u{1BCA0}-\u{1BCA3}\u{1D173}-\u{1D17A}\u{E0000}-\u{E0FFF}]|\p{Cs}|\p{Co}/gu;
 const ANY = new RegExp(HIDDEN.source, "u");
 const NAMES = { 0: "NUL", 7: "BEL", 8: "BS", 11: "VT", 12: "FF", 13: "CR", 27: "ESC", 127: "DEL" };
 const PICTURE = /\p{Extended_Pictographic}|\p{Emoji_Modifier}|[\u0023\u002A\u0030-\u0039]/u;

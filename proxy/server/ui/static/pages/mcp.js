@@ -37,6 +37,7 @@ function server(one) {
 function tool(one) {
   return h("li.col", { style: { gap: ".2rem" } }, h("div.row", h("code.grow.cut", { title: one.name }, one.name), h("span.badge", { class: PIN[one.state] ?? "" }, one.state)), one.withheld && h("p.small.muted", `Withheld: ${one.withheld}`),
     one.difference && h("details", { open: true }, h("summary.small", "What changed"), h("div.code", one.difference.map(line))),
+    one.pinned && !one.current && h("details", h("summary.small", "What was allowed"), h("div.code", json(one.pinned))),
     one.pinned && one.current && h("details", h("summary.small", "Both definitions"), h("div.diff", h("div.col", h("span.small.muted", "Allowed"), h("div.code", json(one.pinned))), h("div.col", h("span.small.muted", "Now"), h("div.code", json(one.current))))));
 }
 

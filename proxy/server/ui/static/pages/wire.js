@@ -104,6 +104,7 @@ export async function show({ params, session, signal }) {
           last = Math.max(last ?? 0, row.at);
           return [gap, drawRow(row)];
         }) : h("p.body.muted", "No bytes of this kind."),
+        pair.joined ? h("p.body.muted", `There are too many changes to show: the last row stands for ${count(pair.joined, "row")}.`) : null,
       );
     });
   }

@@ -15,12 +15,15 @@ export function legsOf(wire) {
     }
     leg.data = bytes;
     leg.at = (offset) => {
-      let found = leg.parts[0]?.at_ms ?? 0;
-      for (const part of leg.parts) {
-        if (part.start > offset) break;
-        found = part.at_ms;
+      // The last part that begins at or before the offset.
+      let from = 0;
+      let to = leg.parts.length;
+      while (from < to) {
+        const half = (from + to) >> 1;
+        if (leg.parts[half].start > offset) to = half;
+        else from = half + 1;
       }
-      return found;
+      return leg.parts[Math.max(0, from - 1)]?.at_ms ?? 0;
     };
   }
   return legs;

@@ -1,0 +1,152 @@
+"""No command prints characters that act on a terminal or hide others, whoever wrote the text."""
+
+import asyncio
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Here
+from mcp_script import scripted, tool_definition
+from recorded_runs import fill, run
+from store_records import approval
+
+from proxy.approval_records import ApprovalStatus
+from proxy.plain_text import HIDDEN
+from proxy.store.options import StoreOptions
+from proxy.store.sqlite.store import SqliteStore
+
+EVIL = "owned\x1b]0;title\x07\x1b[2J\x9b31m\u202e\u2066\u200b\ufeff\x7f\u2028\U000e0041[bold]\nFAKE line"
+ONE = "appr_" + "0" * 32
+ACTS = re.compile(f"(?![\n\t])[{HIDDEN}]|^\\s*FAKE", re.MULTILINE)
+
+
+def checked(printed: str) -> str:
+    """The text of a command, which has nothing of the evil text but its visible characters."""
+    assert ACTS.search(printed) is None, repr(printed)
+    return printed
+
+
+def put_evil(path: Path) -> None:
+    """Fill a record with text that clients, models and people wrote."""
+    names = ("model", "caller", "upstream", "shape", "finish_reason", "error_code", "request_id", "spent")
+    said: dict[str, Any] = dict.fromkeys(names, EVIL)
+    said |= {"offered": (EVIL,), "withheld": {EVIL: EVIL}, "left_out": (EVIL,), "status": "failed"}
+    fill(path, [run("run_1", **said)], tools=[EVIL])
+
+    async def more() -> None:
+        store = SqliteStore(path, StoreOptions(keep_days=0))
+        await store.start()
+        words: dict[str, Any] = {"caller": EVIL, "tool": f"shop__{EVIL}", "rule": EVIL, "key": EVIL}
+        sent: dict[str, Any] = {"arguments": json.dumps({EVIL: EVIL}), "arguments_shown": {EVIL: EVIL}}
+        late = {"created_at": 4e9, "expires_at": 5e9}
+        done: dict[str, Any] = {"status": ApprovalStatus.DENIED, "reason": EVIL, "decided_by": EVIL}
+        await store.put_approvals([approval(ONE, **words, **sent, **late)])
+        await store.put_approvals([approval("appr_" + "1" * 32, **words, **sent, **late, **done)])
+        await store.aclose()
+
+    asyncio.run(more())
+
+
+RECORD: Any = [
+    ("runs",),
+    ("runs", "--json"),
+    ("runs", "show", "run_1"),
+    ("runs", "show", "run_1", "--content"),
+    ("runs", "show", "run_1", "--json", "--content"),
+    ("runs", "export"),
+    ("usage", "--by", "model,key"),
+    ("usage", "--by", "tool"),
+    ("usage", "--by", "model,key,caller", "--json"),
+    ("approvals", "list"),
+    ("approvals", "list", "--all"),
+    ("approvals", "list", "--all", "--json"),
+    ("approvals", "show", ONE),
+    ("approvals", "approve", ONE),
+    ("approvals", "deny", ONE, "--reason", EVIL),
+    ("approvals", "grants", "--all"),
+]
+
+
+@pytest.mark.parametrize("command", RECORD, ids=" ".join)
+def test_what_is_on_record(command: tuple[str, ...], tmp_path: Path, here: Here) -> None:
+    """Commands that print from the record, as text or as JSON."""
+    put_evil(tmp_path / "toolrelay.db")
+    done = here(*command)
+    assert (done.returncode, "owned" in done.stdout or command[1] in ("grants", "deny")) == (0, True), (
+        done.stderr
+    )
+    checked(done.stdout)
+    checked(done.stderr)
+    if "--json" in command or ("show" in command[1:2] and command[0] == "approvals"):
+        for line in done.stdout.splitlines():
+            json.loads(line)
+
+
+def test_the_server_that_a_file_names(tmp_path: Path, here: Here) -> None:
+    """What ``mcp import`` prints is TOML without such characters, and has the same values."""
+    values = {"command": "x", "args": [EVIL], "cwd": EVIL, EVIL: 1}
+    servers = {f"a{EVIL}": values, "b": {"command": "x", "env": {EVIL: "1", "A": f"${{{EVIL}}}"}}, EVIL: 3}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    done = here("mcp", "import", "mcp.json")
+    checked(done.stderr)
+    (found,) = tomllib.loads(checked(done.stdout))["mcp"]["servers"].values()
+    assert (found["args"], found["cwd"]) == ([EVIL], EVIL)
+
+
+MCP: Any = [
+    ("mcp", "list"),
+    ("mcp", "list", "--json"),
+    ("mcp", "test", "files"),
+    ("tools", "allow", "mcp__files__*", "--yes"),
+    ("tools", "list"),
+    ("tools", "list", "--json"),
+    ("tools", "call", "mcp__files__read", "{}"),
+    ("check",),
+    ("check", "--probe"),
+]
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["answers", "fails"])
+def test_what_mcp_servers_say(broken: bool, tmp_path: Path, here: Here) -> None:
+    """Names, texts, schemas, results, errors and log lines of an MCP server, new and allowed."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "description": EVIL, "title": EVIL}}}
+    read = tool_definition("read", EVIL, inputSchema=schema, title=EVIL, annotations={"title": EVIL})
+    odd = tool_definition(f"odd{EVIL}", EVIL)
+    answer: Any = {"result": {"content": [{"type": "text", "text": EVIL}], "isError": broken}}
+    server = scripted(tmp_path, [read, odd], {"read": answer}, name="files", stderr=EVIL, instructions=EVIL)
+    (tmp_path / "toolrelay.toml").write_text(
+        f"""
+[upstreams.default]
+base_url = "replay:"
+[policy]
+allow = ["mcp__files__*"]
+approve = []
+[mcp.servers.files]
+command = {json.dumps(server.command)}
+args = {json.dumps(list(server.args))}
+effects = {{"*" = "read_only"}}
+"""
+    )
+    seen = ""
+    for command in (*MCP, *MCP[:3]):
+        done = here(*command)
+        seen += checked(done.stdout) + checked(done.stderr)
+    assert "owned" in seen
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("runs", "show", EVIL), ("approvals", "show", EVIL), ("explain", EVIL), ("tools", "call", EVIL, "{}"),
+     ("serve", "--config", EVIL), ("mcp", "import", EVIL), ("keys", "revoke", EVIL)],
+    ids=lambda command: " ".join(command[:2])[:12],
+)  # fmt: skip
+def test_errors_that_quote(command: tuple[str, ...], tmp_path: Path, here: Here) -> None:
+    """An error that quotes an argument escapes it."""
+    put_evil(tmp_path / "toolrelay.db")
+    done = here(*command)
+    assert done.returncode != 0
+    checked(done.stdout)
+    checked(done.stderr)
