@@ -33,7 +33,6 @@ WORDS = {
     "proxy.in_thread",
     "proxy.hard_timeout",
     "proxy.json_size",
-    "proxy.own_process",
     "proxy.plain_text",
     "proxy.records",
     "proxy.sealed_text",

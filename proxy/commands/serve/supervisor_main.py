@@ -15,7 +15,7 @@ from proxy.commands.serve.supervisor import Supervisor
 from proxy.commands.serve.watching import stamps, watch, watched_files
 from proxy.errors import ToolRelayError
 from proxy.net.keep_running import keep_running
-from proxy.own_process import hide_memory
+from proxy.net.own_process import hide_memory
 from proxy.server.telemetry.logging import configure_logging
 from proxy.server.telemetry.output_queue import queue_output
 

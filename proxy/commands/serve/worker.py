@@ -27,7 +27,7 @@ from proxy.commands.serve.sockets import address_of
 from proxy.commands.ui import ui_lines
 from proxy.errors import ToolRelayError
 from proxy.net.channel import Channel, ChannelBroken
-from proxy.own_process import hide_memory
+from proxy.net.own_process import hide_memory
 from proxy.server.app import Overrides, create_app
 from proxy.server.config.load import Config
 from proxy.server.peers import Answers, Peers

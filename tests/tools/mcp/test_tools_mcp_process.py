@@ -125,7 +125,7 @@ async def test_a_daemon_of_a_server_ends_with_it(tmp_path: Path, hidden: bool) -
 def test_no_other_process_of_the_user_can_read_its_memory() -> None:
     """After the call a process cannot be traced or dumped, and a program that it starts can."""
     flag = "import ctypes; print(ctypes.CDLL(None).prctl(3), flush=True)"
-    hides = "from proxy.own_process import hide_memory; hide_memory()"
+    hides = "from proxy.net.own_process import hide_memory; hide_memory()"
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {flag!r}])"
     code = f"{flag}; {hides}; {flag}; {starts}"
     told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from proxy.own_process import adopt_orphans
+from proxy.net.own_process import adopt_orphans
 
 __all__ = ["MARK", "LeftBehind"]
 

@@ -15,7 +15,7 @@ import socket
 import orjson
 
 from proxy.net.channel import Channel, ChannelBroken
-from proxy.own_process import hide_memory
+from proxy.net.own_process import hide_memory
 from proxy.tools.mcp.host.connection import Connection, ConnectionState
 from proxy.tools.mcp.host.left_behind import LeftBehind
 from proxy.tools.mcp.host.sdk import quiet_sdk
