@@ -136,8 +136,9 @@ _ALL: Final = (
     ErrorCode(
         "model_not_readable", (403,), _REQUEST,
         "This client key is limited to some models, and the proxy cannot read the model from this kind of "
-        "request.",
-        "Use a key without `models`.",
+        "request, or from the field in `param`: a preset, a stored prompt or a tool that "
+        "leaves the choice of a model to the provider.",
+        "Name a model that the key may use, or leave the field out. Otherwise use a key without `models`.",
     ),
     ErrorCode(
         "minting_not_allowed", (403,), _REQUEST,

@@ -17,7 +17,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -81,12 +80,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-LOOK_UPS = [
-    f"proxy.{module}.LOOK_UP_S"
-    for module in ("relay.memory.history", "server.auth.key_ring", "store.look_ups")
-]
-if find_spec("asyncpg") is not None:
-    LOOK_UPS.append("proxy.store.postgres.store.LOOK_UP_S")
+LOOK_UPS = [f"proxy.{module}.LOOK_UP_S" for module in ("server.auth.key_ring", "store.look_ups")]
 """Deadlines of look-ups in the record, so short that a busy machine looks like a record that fails."""
 
 

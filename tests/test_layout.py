@@ -294,7 +294,7 @@ ORDER = {
         "app",
     ),
     "store": (
-        *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),
+        *("base", "key_mark", "rows", "look_ups", "shelf", "seal", "key_file", "options", "tokens", "sql"),
         *("postgres", "sqlite", "factory"),
     ),
     "tools": ("contract", "oauth", "access", "running", "providers", "agents", "mcp", "testing", "__init__"),

@@ -51,7 +51,7 @@ MAX_CALLED: Final = 10_000
 MAX_MARKS_READ: Final = 100
 
 LOOK_UP_S: Final = 1.0
-"""The most seconds that a request waits for one look-up in the record."""
+"""The most seconds that the database may take for one look-up of a request before it counts as dead."""
 
 UsageKey = Literal["key", "caller", "model", "tool", "day"]
 """What usage can be grouped by: key, caller (each end user of a key), model, tool, day (UTC)."""
@@ -328,6 +328,8 @@ class Store(
     The plain (not ``async``) methods queue a write and return at once, however slow the disk is. So no stream
     waits for a store. They never raise; a lost write is counted and logged. Reads see every write queued
     before them.
+
+    A look-up ends in time, with an error if the database does not answer: callers need no deadline.
     """
 
     @property
@@ -381,18 +383,21 @@ class Store(
         """Return the newest held turn with that key; reading does not consume it."""
         ...
 
-    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
-        """Return the held turns of several keys with one query; keys without one are left out."""
+    async def find_all_suspended(self, keys: Sequence[str], caller: str = "") -> Mapping[str, SuspendedTurn]:
+        """Return the held turns of several keys with one query; keys without one are left out.
+
+        ``caller`` is whoever asks: look-ups that wait take turns by caller.
+        """
         ...
 
     def put_hidden(self, record: HiddenTurns) -> None:
         """Store hidden turns; other variants of the same key stay."""
         ...
 
-    async def find_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
+    async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:
         """Return at most two variants of each key's hidden turns: two already make the key ambiguous.
 
-        One query answers for all keys.
+        One query answers for all keys. ``caller`` is whoever asks: look-ups that wait take turns by caller.
         """
         ...
 

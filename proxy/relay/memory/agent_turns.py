@@ -128,7 +128,7 @@ class AgentTurns:
         :class:`~proxy.errors.StoreError`."""
         if not names:
             return {}
-        found = await self._store.find_all_suspended(names)
+        found = await self._store.find_all_suspended(names, caller)
         return {name: _read(kept) for name, kept in found.items() if kept.caller == caller}
 
 

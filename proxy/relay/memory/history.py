@@ -11,7 +11,6 @@ A client can continue a run with hidden turns in three ways:
 - It names a response of the proxy by its id.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,7 @@ from proxy.relay.memory.shown import (
 )
 from proxy.relay.memory.turns import ApprovalResults, LastTurn, Restored, SettleApprovals
 from proxy.relay.memory.variants import variant_of
-from proxy.store.base import LOOK_UP_S, Store
+from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule
 from proxy.wires.upstream_port import NO_TURN, BodyEditor, ChainedEditor
@@ -102,12 +101,10 @@ class History:
         if not (returned or answers or asked or request.continues is not None):
             return Restored(recall=recall)
         try:
-            # One deadline for all look-ups: a client with many answers waits no longer than others.
-            async with asyncio.timeout(LOOK_UP_S):
-                found = await self._look_up(
-                    request, caller, offer_fingerprint or "", returned, answers, asked, local, recall
-                )
-        except (StoreError, TimeoutError) as error:
+            found = await self._look_up(
+                request, caller, offer_fingerprint or "", returned, answers, asked, local, recall
+            )
+        except StoreError as error:
             # Without the record the client's version counts: a failing record must not stop a stream.
             self._tell_unavailable(error)
             recall = Recall()
@@ -145,9 +142,8 @@ class History:
                 held[place] = (position, turn)
         return replace(found, response=response, held=held)
 
-    def _tell_unavailable(self, error: Exception) -> None:
-        reason = str(error) or f"the record did not answer within {LOOK_UP_S:g} s"
-        self._log.error("history_unavailable", reason=reason)
+    def _tell_unavailable(self, error: StoreError) -> None:
+        self._log.error("history_unavailable", reason=str(error))
 
     async def _look_up(
         self,
@@ -184,7 +180,7 @@ class History:
             for each in asked
         ]
         asked_for = [key for _, key in places if not carried.knows(key)]
-        waiting = {**await self._store.find_all_suspended(asked_for)} if asked_for else {}
+        waiting = {**await self._store.find_all_suspended(asked_for, caller)} if asked_for else {}
         waiting |= carried.turns
         held = [
             (position, waiting[key])
@@ -219,7 +215,7 @@ class History:
         rule = self._system_rule
         exact = [request.answer_key(caller, shape, one.text, upto=one.position, rule=rule) for one in answers]
         # One query for all keys: most answers have nothing hidden behind them.
-        known = await self._store.find_hidden(exact)
+        known = await self._store.find_hidden(exact, caller)
         hidden: dict[int, HiddenTurns] = {}
         missing: list[Answer] = []
         here: set[str] = set()
@@ -353,10 +349,9 @@ class History:
         """
         made, marks = self._suspended(request, editor, turn, visible, shown)
         try:
-            async with asyncio.timeout(None if needed else LOOK_UP_S):
-                if not await self._is_only(made.key, marks["asked"], marks["variant"]):
-                    marks["variant"] = AMBIGUOUS
-        except (StoreError, TimeoutError) as error:
+            if not await self._is_only(made.key, marks["asked"], marks["variant"]):
+                marks["variant"] = AMBIGUOUS
+        except StoreError as error:
             if needed:
                 raise
             self._tell_unavailable(error)

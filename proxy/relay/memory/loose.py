@@ -78,7 +78,7 @@ async def find_loosely(
     recall.miss("not_found", len(answers) - len(places))
     if not places:
         return {}
-    known = await store.find_hidden([key for _, keys in places.values() for key in keys])
+    known = await store.find_hidden([key for _, keys in places.values() for key in keys], caller)
     pointers: dict[_Pointer, int] = {}
     for position, (place, keys) in places.items():
         asked, alone = ([one for one in known[key] if _exact_key(one) not in here] for key in keys)
@@ -133,7 +133,7 @@ async def _pointed(
     """Return the hidden turns that loose keys point to, if they exist and their key has no others."""
     if not pointers:
         return {}
-    known = await store.find_hidden([key for key, _ in pointers])
+    known = await store.find_hidden([key for key, _ in pointers], caller)
     found = {
         position: known[key][0]
         for (key, variant), position in pointers.items()

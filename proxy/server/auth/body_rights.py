@@ -1,12 +1,13 @@
 """Checks the rights of a client key that depend on the body: its models, and the owners of the ids in it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from proxy.errors import ModelMissing, RequestError
+from proxy.errors import RequestError
 from proxy.globs import fits
-from proxy.relay.body import FURTHER_MODELS, check_names
+from proxy.relay.body import check_names
 from proxy.relay.memory.commit_waiter import CommitWaiter
+from proxy.server.auth.named_models import named_models
 from proxy.server.callers import Rights
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.target import Target
@@ -45,41 +46,18 @@ def check_rights(rights: Rights, permits: Callable[[str], bool], payload: Mappin
     """Refuse a body that a client key's rights do not cover.
 
     ``permits`` says whether a further model that the body names may be used. Raises :class:`RequestError`
-    (400, 404).
+    (400, 403, 404) as :func:`~proxy.server.auth.named_models.named_models` does, and 404 for a model that the
+    key may not use.
     """
     check_names(payload)
-    for model in _models(rights, payload):
+    for field, model in named_models(payload) if rights.models else ():
         if not permits(model):
             raise RequestError(
                 404,
                 f"The model {model[:100]!r} does not exist or is not served here.",
-                param="model",
+                param=field,
                 code="model_not_found",
             )
-
-
-def _models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every further model that a body names, if the rights are limited to models.
-
-    Raises :class:`RequestError` (400) if there is no model, since a provider would choose one, and if a
-    further one is not a name.
-    """
-    if not rights.models:
-        return
-    if not isinstance(payload.get("model"), str):
-        raise ModelMissing()
-    for field in FURTHER_MODELS:
-        further = payload.get(field)
-        for model in further if isinstance(further, list) else () if further is None else (further,):
-            if not isinstance(model, str):
-                raise RequestError(400, f"{field} must be a list of names.", param=field)
-            yield model
-    tools = payload.get("tools")
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, dict):
-            check_names(tool)
-            if isinstance(tool.get("model"), str):
-                yield tool["model"]
 
 
 async def check_references(

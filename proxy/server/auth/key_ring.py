@@ -21,6 +21,7 @@ import structlog
 from pydantic import ValidationError
 
 from proxy.errors import RequestError, StoreError
+from proxy.hard_timeout import ends_in_time
 from proxy.records import ClientKey
 from proxy.server.callers import Caller, Rights
 from proxy.server.config.key_grants import KeyGrants, key_limits
@@ -240,8 +241,7 @@ class KeyRing:
             if task is None:
                 break
             # The check is not cancelled: it finds out when the record answers again.
-            await asyncio.wait({task}, timeout=_AGAIN_WITHIN_S if self._away else LOOK_UP_S)
-            if not task.done():
+            if not await ends_in_time(task, _AGAIN_WITHIN_S if self._away else LOOK_UP_S):
                 self._failed(f"the store did not answer within {LOOK_UP_S:g} s")
                 break
             task.result()

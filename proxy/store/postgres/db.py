@@ -6,30 +6,37 @@ No message created here contains a value of a row or a password; the server's ow
 import contextlib
 import itertools
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from asyncpg.transaction import Transaction
 
 from proxy.errors import StoreError, StoreUnavailable
+from proxy.store.look_ups import Answer, Query
 from proxy.store.sql.writer import WriteError
 from proxy.store.sql.writes import Batch
 
 __all__ = [
+    "CONNECTIONS",
     "CONNECT_S",
     "DRIVER_ERRORS",
     "LOCK_CLASS",
     "TOKEN_LOCK_CLASS",
     "Connection",
+    "PostgresConnections",
     "PostgresReader",
     "PostgresWriting",
+    "answer",
     "connect",
     "failure_of",
     "fitting",
-    "make_pool",
     "numbered",
+    "open_session",
+    "set_up",
     "store_error",
 ]
 
@@ -41,15 +48,19 @@ LOCK_CLASS: Final = 0x74726C79
 TOKEN_LOCK_CLASS: Final = LOCK_CLASS + 1
 """The first half of the keys of the locks under which tokens are refreshed."""
 
+CONNECTIONS: Final = 8
+"""The most connections of a process: to write, to hear of keys, for two look-ups and a probe, and
+for three reports."""
+
 CONNECT_S: Final = 5.0
 COMMAND_S: Final = 30.0
-_READERS: Final = 4
+_IDLE_S: Final = 300.0
+"""Seconds after which an unused connection is not used again: a firewall may have forgotten it."""
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """All exceptions of the driver; a time-out is an OSError too."""
 
 _SETTINGS: Final = {
-    "application_name": "toolrelay",
     # A group that waits for a lock fails soon, and is written again later.
     "lock_timeout": "1000",
     # The server must notice that a process has died, because only then it frees the lock.
@@ -88,22 +99,55 @@ def fitting(values: Iterable[Any]) -> list[Any]:
 
 
 async def connect(url: str, **more: str) -> "asyncpg.Connection[Any]":
-    """Open a connection with the settings here and ``more``; raises the driver's errors."""
+    """Open a connection with the settings here and ``more``; raises the driver's errors.
+
+    Raises ValueError for a URL that is none.
+    """
+    connection = await open_session(url)
+    try:
+        await set_up(connection, url, **more)
+    except BaseException:  # A cancelled caller must not leave a connection open.
+        connection.terminate()
+        raise
+    return connection
+
+
+async def open_session(url: str) -> "asyncpg.Connection[Any]":
+    """Open a connection and set nothing in its session; raises the errors of :func:`connect`."""
+    bare, _ = _apart(url)
     return await asyncpg.connect(
-        url, timeout=CONNECT_S, command_timeout=COMMAND_S, server_settings={**_SETTINGS, **more}
-    )
-
-
-async def make_pool(url: str) -> "asyncpg.Pool[Any]":
-    """Create a pool for reading, without opening a connection yet; raises the driver's errors."""
-    return await asyncpg.create_pool(
-        url,
-        min_size=0,
-        max_size=_READERS,
+        bare,
         timeout=CONNECT_S,
         command_timeout=COMMAND_S,
-        server_settings=_SETTINGS,
+        server_settings={"application_name": "toolrelay"},
     )
+
+
+async def set_up(connection: "asyncpg.Connection[Any]", url: str, **more: str) -> None:
+    """Set the settings here, the URL's and ``more`` in a session; raises the driver's errors.
+
+    Not with the start of the connection: PgBouncer refuses a client with start-up parameters that it does not
+    know (https://www.pgbouncer.org/config.html#ignore_startup_parameters), and knows none of these.
+    """
+    _, of_url = _apart(url)
+    settings = {**_SETTINGS, **of_url, **more}
+    await connection.execute(
+        "SELECT "
+        + ", ".join(f"set_config({_quoted(name)}, {_quoted(settings[name])}, false)" for name in settings)
+    )
+
+
+def _apart(url: str) -> tuple[str, dict[str, str]]:
+    """Return the URL without ``search_path``, and that as a setting."""
+    head, mark, query = url.partition("?")
+    named = [each.partition("=") for each in query.split("&")] if mark else []
+    rest = "&".join("".join(each) for each in named if each[0] != "search_path")
+    found = {name: unquote(value) for name, _, value in named if name == "search_path"}
+    return f"{head}?{rest}" if rest else head, found
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def failure_of(error: BaseException) -> str | None:
@@ -128,6 +172,12 @@ def store_error(error: BaseException) -> StoreError:
         )
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return StoreError("PostgreSQL gives this user no right to the record; grant it")
+    if isinstance(error, asyncpg.ProtocolViolationError):
+        # What a pooler answers that cannot, or may not, serve a client; it names no row.
+        return StoreUnavailable(
+            f"the server, or a pooler before it, refused the connection: {str(error)[:200]}; check its "
+            "settings and store.url"
+        )
     failure = failure_of(error)
     if failure == "unreachable":
         return StoreUnavailable(
@@ -155,23 +205,109 @@ async def _rolled_back(connection: "asyncpg.Connection[Any]", transaction: Trans
     return False
 
 
-class PostgresReader:
-    """A connection with the interface of :class:`~proxy.store.sql.base.SqlReader`.
+class PostgresConnections:
+    """Connections for reading, each opened when it is needed, and kept for the next use.
 
-    A query may take ``timeout_s`` seconds; the default is the connection's own limit.
+    In place of asyncpg's pool, which resets what was set in a session, and takes a round trip for it.
     """
 
-    def __init__(self, connection: Connection, timeout_s: float | None = None) -> None:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._idle: list[tuple[float, asyncpg.Connection[Any]]] = []
+        self.closed = False
+
+    @contextlib.asynccontextmanager
+    async def lend(self) -> "AsyncIterator[asyncpg.Connection[Any]]":
+        """Lend a connection, which nobody else uses inside the block; raises the driver's errors.
+
+        A block that fails or is cancelled ends the connection: an answer may be unread on it.
+        """
+        if self.closed:
+            raise StoreUnavailable("the record is closed")
+        connection = self._take() or await connect(self._url)
+        try:
+            yield connection
+        except BaseException:  # Also of a cancelled reader: nobody may get its answer.
+            connection.terminate()
+            raise
+        self._give_back(connection)
+
+    def drop_idle(self) -> None:
+        """End the connections that nobody uses: what broke one may have broken them all."""
+        for _, connection in self._idle:
+            connection.terminate()
+        self._idle.clear()
+
+    async def aclose(self) -> None:
+        """End what nobody uses now, and the others after their use.  Idempotent."""
+        self.closed = True
+        idle, self._idle = self._idle, []
+        for _, connection in idle:
+            try:
+                await connection.close(timeout=CONNECT_S)
+            except DRIVER_ERRORS:
+                connection.terminate()
+
+    def _give_back(self, connection: "asyncpg.Connection[Any]") -> None:
+        if self.closed:
+            connection.terminate()
+        else:
+            self._idle.append((time.monotonic(), connection))
+
+    def _take(self) -> "asyncpg.Connection[Any] | None":
+        while self._idle:
+            since, connection = self._idle.pop()
+            if time.monotonic() - since < _IDLE_S and not connection.is_closed():
+                return connection
+            connection.terminate()
+        return None
+
+
+async def answer(connection: Connection, queries: Sequence[Query]) -> list[Answer]:
+    """Return the rows of each query, or its error; raises the driver's errors for a fault of the database.
+
+    Queries with the same text take one round trip together.
+    """
+    answers: list[Answer] = [()] * len(queries)
+    places: dict[str, list[int]] = {}
+    for place, query in enumerate(queries):
+        places.setdefault(query.sql, []).append(place)
+    for sql, at in places.items():
+        if len(at) > 1:
+            try:
+                found: dict[int, list[Any]] = {place: [] for place in at}
+                each = [(place, *fitting(queries[place].values)) for place in at]
+                for row in await connection.fetchmany(numbered(f"SELECT ?::int, q.* FROM ({sql}) q"), each):
+                    place, *values = row.values()
+                    found[place].append(tuple(values))
+            except asyncpg.PostgresError as error:
+                if failure_of(error) is not None:
+                    raise
+            else:
+                for place in at:
+                    answers[place] = found[place]
+                continue
+        for place in at:  # Alone, or because one of them is at fault.
+            try:
+                answers[place] = await PostgresReader(connection).execute_fetchall(sql, queries[place].values)
+            except asyncpg.PostgresError as error:
+                if failure_of(error) is not None:
+                    raise
+                answers[place] = store_error(error)
+    return answers
+
+
+class PostgresReader:
+    """A connection with the interface of :class:`~proxy.store.sql.base.SqlReader`."""
+
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._timeout_s = timeout_s
 
     async def execute_fetchall(
         self, sql: str, parameters: Iterable[Any] | None = None, /
     ) -> Sequence[Sequence[Any]]:
         """Return the rows of a query."""
-        found = await self._connection.fetch(
-            numbered(sql), *fitting(parameters or ()), timeout=self._timeout_s
-        )
+        found = await self._connection.fetch(numbered(sql), *fitting(parameters or ()))
         return [tuple(row.values()) for row in found]
 
 

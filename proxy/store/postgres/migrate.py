@@ -5,13 +5,23 @@ The numbered steps are those of SQLite, written in PostgreSQL's SQL. Each step a
 once, one migrates, and the others find the work done. No copy is made: backups are up to the operator.
 """
 
+import asyncio
+import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
 import asyncpg
 
-from proxy.errors import ConfigError, NoRecord, StoreError, StoreTooNew
-from proxy.store.postgres.db import CONNECT_S, DRIVER_ERRORS, LOCK_CLASS, connect, store_error
+from proxy.errors import ConfigError, NoRecord, StoreError, StoreTooNew, StoreUnavailable
+from proxy.store.postgres.db import (
+    CONNECT_S,
+    CONNECTIONS,
+    DRIVER_ERRORS,
+    LOCK_CLASS,
+    open_session,
+    set_up,
+    store_error,
+)
 from proxy.store.sql.migrate import Migration, MigrationReport, find_migrations, load_migrations
 
 __all__ = ["migrate_postgres", "postgres_version"]
@@ -74,12 +84,60 @@ async def postgres_version(url: str) -> int:
 
 
 async def _connected(url: str, **settings: str) -> "asyncpg.Connection[Any]":
+    """Connect, and check that a pooler leaves the connection its session."""
     try:
-        return await connect(url, **settings)
+        connection = await open_session(url)
     except ValueError:  # Its message may quote the URL.
         raise ConfigError(
             "store.url", "is not a PostgreSQL address", "Write postgresql://USER@HOST:5432/DATABASE"
         ) from None
+    try:
+        await _check_session(connection, url)
+        await set_up(connection, url, **settings)
+    except BaseException:  # A cancelled start must not leave a connection open.
+        connection.terminate()
+        raise
+    return connection
+
+
+async def _check_session(connection: "asyncpg.Connection[Any]", url: str) -> None:
+    """Raise StoreError if a pooler lends one session of the server to several clients in turn.
+
+    Nothing is prepared, because a session that others use may have what they prepared under the same name.
+    PgBouncer tells its clients another process id than the server's
+    (https://www.postgresql.org/docs/current/protocol-flow.html, BackendKeyData).
+    """
+
+    async def holds(asked: "asyncpg.Connection[Any]", condition: str) -> bool:
+        return await asked.execute(f"SELECT 1 WHERE {condition}") == "SELECT 1"
+
+    if await holds(connection, f"pg_backend_pid() = {connection.get_server_pid():d}"):
+        return
+    token = secrets.token_hex(16)
+    mine = f"current_setting('toolrelay.session', true) = '{token}'"
+    await connection.execute(f"SET toolrelay.session = '{token}'")
+    other = await open_session(url)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await other.execute("BEGIN")  # A pooler in transaction mode must leave it one session meanwhile.
+            shared = await holds(other, mine) or not await holds(connection, mine)
+    except TimeoutError:
+        raise StoreUnavailable(
+            "the pooler before PostgreSQL gave no second connection; each process of toolrelay needs "
+            f"{CONNECTIONS} (PgBouncer: default_pool_size)"
+        ) from None
+    except asyncpg.PostgresError as error:  # PgBouncer in statement mode refuses transactions.
+        shared = "statement pooling" in str(error)
+        if not shared:
+            raise
+    finally:
+        other.terminate()
+    await connection.execute("RESET toolrelay.session")
+    if shared:
+        raise StoreError(
+            "the pooler before PostgreSQL does not keep sessions, but locks of toolrelay belong to them; set "
+            "pool_mode = session for this database (PgBouncer), or name the server itself in store.url"
+        )
 
 
 async def _migrate(connection: "asyncpg.Connection[Any]", steps: Sequence[Migration]) -> MigrationReport:

@@ -1,6 +1,6 @@
 """The record in PostgreSQL, shared by processes on any number of machines.
 
-A small pool reads; one connection writes, in groups (:mod:`proxy.store.sql.writer`). The session of that
+A few connections read; one writes, in groups (:mod:`proxy.store.sql.writer`). The session of that
 connection holds an advisory lock, which the server frees when the session ends. A free lock alone does not
 prove that the process is dead: the network may have failed. An owner that is alive returns within seconds
 with a lock under a new key, so an owner whose lock stays free for longer is dead.
@@ -19,21 +19,20 @@ from typing import Any, Final
 
 import asyncpg
 
-from proxy.errors import StoreUnavailable
 from proxy.store import rows
-from proxy.store.base import LOOK_UP_S
 from proxy.store.key_mark import KeyMark, state_path
+from proxy.store.look_ups import Answer, QueryBatch
 from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.postgres.db import (
-    CONNECT_S,
     DRIVER_ERRORS,
     LOCK_CLASS,
     TOKEN_LOCK_CLASS,
+    PostgresConnections,
     PostgresReader,
     PostgresWriting,
+    answer,
     connect,
     failure_of,
-    make_pool,
     numbered,
     store_error,
 )
@@ -50,6 +49,8 @@ __all__ = ["PostgresStore"]
 
 _log = logging.getLogger(__name__)
 
+_REPORTS: Final = 3
+"""How many reports are read at once. Others wait; look-ups have connections of their own."""
 _TIDY_ROWS: Final = 500
 _TIDY_RETRY_S: Final = 5.0
 
@@ -80,6 +81,8 @@ class PostgresStore(SqlStore):
     a server do not shrink when rows are deleted.
     """
 
+    _look_up_lanes = 2
+
     # Transactions do not see each other's uncommitted rows, so they must count one after the other.
     _counting_turn = (
         (
@@ -104,7 +107,8 @@ class PostgresStore(SqlStore):
         # The server's default survives the death of any process, and usually a power failure too.
         settings = {"synchronous_commit": "on"} if options.synchronous == "full" else {}
         self._writing = PostgresWriting(url, settings, self._lost_session)
-        self._pool: asyncpg.Pool[Any] | None = None
+        self._reading = PostgresConnections(url)
+        self._reports = asyncio.Semaphore(_REPORTS)
         self._lock: tuple[asyncpg.Connection[Any], int] | None = None
         self._suspects: dict[tuple[str, int], float] = {}
         self._expire_at = 0.0
@@ -126,10 +130,6 @@ class PostgresStore(SqlStore):
         """
         await migrate_postgres(self._url, must_exist=self._must_exist)
         try:
-            self._pool = await make_pool(self._url)
-        except DRIVER_ERRORS as error:
-            raise store_error(error) from error
-        try:
             await self._check_seal()
         except BaseException:  # A cancelled start must not leave a connection open.
             await self._disconnect()
@@ -143,7 +143,7 @@ class PostgresStore(SqlStore):
         """
         self._look_ups.close()
         written = await self._writer.aclose(self._lock_timeout_s)
-        if self._pool is not None and self._writer.prepared and written:
+        if not self._reading.closed and self._writer.prepared and written:
             try:
                 await self._writing.transaction(self._end_owner)
             except WriteError as error:
@@ -181,38 +181,30 @@ class PostgresStore(SqlStore):
 
     @contextlib.asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[PostgresReader]:
-        pool = self._pool
-        if pool is None:
-            raise StoreUnavailable("the record is closed")
         try:
             async with (
-                pool.acquire(timeout=CONNECT_S) as connection,
+                self._reports,
+                self._reading.lend() as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
                 yield PostgresReader(connection)
         except DRIVER_ERRORS as error:
             raise store_error(error) from error
 
-    async def _query(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        if self._pool is None:
-            raise StoreUnavailable("the record is closed")
+    async def _read_batch(self, batch: QueryBatch) -> Sequence[Answer]:
         try:
-            # A query that hangs gives up, so the few connections are free when the server answers again.
-            async with self._pool.acquire(timeout=LOOK_UP_S) as connection:
-                return await PostgresReader(connection, LOOK_UP_S).execute_fetchall(sql, values)
+            async with self._reading.lend() as connection:
+                return await answer(connection, batch.queries)
+        except asyncio.CancelledError:  # It took too long: the next one, and the probe, connect anew.
+            self._reading.drop_idle()
+            raise
         except DRIVER_ERRORS as error:
             raise store_error(error) from error
 
     async def _disconnect(self) -> None:
-        pool, self._pool = self._pool, None
         await self._keys.aclose()
         await self._writing.aclose()
-        if pool is not None:
-            try:
-                async with asyncio.timeout(CONNECT_S):  # Running reads may finish.
-                    await pool.close()
-            except DRIVER_ERRORS:
-                pool.terminate()
+        await self._reading.aclose()
 
     def _lost_session(self) -> None:
         """Reconnect after the session and its lock were lost, before other processes believe this one

@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.store import rows
 from proxy.store.base import LOOK_UP_S
 from proxy.store.key_file import KeyFile
-from proxy.store.look_ups import LookUps
+from proxy.store.look_ups import Answer, LookUps, QueryBatch
 from proxy.store.options import StoreOptions
 from proxy.store.seal import CALLS, CONTENT, MESSAGES, NATIVE_CALLS, SEALED, ContentTable, Seal, SealRing
 from proxy.store.shelf import oldest_kept
@@ -51,6 +51,9 @@ class SqlBase(ABC):
     All methods must be called from the thread of one event loop.
     """
 
+    _look_up_lanes: ClassVar[int] = 1
+    """How many batches of look-ups the database answers at once."""
+
     def __init__(self, owner_id: str, options: StoreOptions) -> None:
         self._needs_all_keys = options.needs_all_keys
         self._configured = options.seal
@@ -68,7 +71,7 @@ class SqlBase(ABC):
         self._keep_days = options.keep_days
         self._clock = options.clock
         self._started_at = options.clock()
-        self._look_ups = LookUps(self._ask)
+        self._look_ups = LookUps(self._read_batch, self._look_up_lanes)
         self._cap = CallerCap(options.max_per_caller, options.max_bytes_per_caller)
 
     @property
@@ -116,16 +119,20 @@ class SqlBase(ABC):
         """
 
     @abstractmethod
-    def _query(self, sql: str, values: rows.Row) -> Coroutine[Any, Any, Iterable[Any]]:
-        """Return the rows of one query, which sees a consistent state; raises the errors of a snapshot."""
+    async def _read_batch(self, batch: QueryBatch) -> Sequence[Answer]:
+        """Return the rows of each query of a batch, or its error. Each query sees a consistent state.
 
-    def _look_up(self, sql: str, values: rows.Row) -> Awaitable[Iterable[Any]]:
+        The connection is not one of those that snapshots use, so no report delays a look-up. Raises
+        StoreError if no query can be answered.
+        """
+
+    def _look_up(self, sql: str, values: rows.Row, caller: str = "") -> Awaitable[Iterable[Any]]:
         """Return the rows of a query that a request waits for, within the time limit of look-ups.
 
-        Raises the errors of a snapshot. While the record is known not to answer, raises
-        :class:`~proxy.errors.StoreUnavailable` at once.
+        Look-ups of several callers take turns. Raises the errors of a snapshot. While the record is known not
+        to answer, raises :class:`~proxy.errors.StoreUnavailable` at once.
         """
-        return self._look_ups.run(self._query(sql, values))
+        return self._look_ups.run(sql, values, caller)
 
     async def _see_writes(self) -> None:
         """Wait until look-ups see all queued writes; time limit and errors are those of a look-up."""
@@ -134,10 +141,6 @@ class SqlBase(ABC):
                 reason = self._writer.failure or "it does not answer"
                 raise StoreUnavailable(f"the record cannot be written: {reason}")
             await self._writer.flush(LOOK_UP_S)
-
-    async def _ask(self) -> None:
-        """Send a small query, to find out whether the record answers."""
-        await self._query("SELECT count(*) FROM key_state", ())
 
     async def _take_key(self) -> None:
         """Read the key beside the record; create one if it should seal and there is none.
@@ -220,9 +223,9 @@ class SqlBase(ABC):
         """Return the matching rows of content from a snapshot, opened."""
         return self._opened(table, await db.execute_fetchall(_selecting(table, where), values))
 
-    async def _find(self, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
+    async def _find(self, table: ContentTable, where: str, *values: Any, caller: str = "") -> list[rows.Row]:
         """Return the same by a look-up, if nothing else must be read in the same state."""
-        return self._opened(table, await self._look_up(_selecting(table, where), values))
+        return self._opened(table, await self._look_up(_selecting(table, where), values, caller))
 
     def _opened(self, table: ContentTable, found: Iterable[Any]) -> list[rows.Row]:
         return [self._ring.open(table, tuple(row[:-1]), row[-1]) for row in found]

@@ -15,7 +15,7 @@ from proxy.store import rows
 from proxy.store.base import MAX_MARKS_READ
 from proxy.store.key_mark import KeyMark
 from proxy.store.seal import Seal
-from proxy.store.sql.base import SqlBase, SqlReader
+from proxy.store.sql.base import SqlBase
 from proxy.store.sql.writes import Write
 
 __all__ = ["OWNERS", "PEPPER", "SqlKeys"]
@@ -72,17 +72,16 @@ class SqlKeys(SqlBase):
     async def keys_version(self) -> int:
         """Return the version of the keys; raises :class:`~proxy.errors.StoreError`."""
         await asyncio.to_thread(self._mark.attach)
-        async with self._snapshot() as db:
-            return await _version(db)
+        version, _ = await self._key_state()
+        return version
 
     async def read_keys(self) -> KeySet:
         """Return all keys, the oldest first; raises :class:`~proxy.errors.StoreError`."""
-        async with self._snapshot() as db:
-            version = await _version(db)
-            pepper = await _pepper(db)
-            found = await db.execute_fetchall(
-                f"SELECT {', '.join(_COLUMNS)} FROM client_keys ORDER BY created_at, id"
-            )
+        # The version comes first: if the keys change in between, the next check finds a newer version.
+        version, pepper = await self._key_state()
+        found = await self._look_up(
+            f"SELECT {', '.join(_COLUMNS)} FROM client_keys ORDER BY created_at, id", ()
+        )
         keys = tuple(_read(tuple(row)) for row in found)
         marked = await asyncio.to_thread(self._mark.exists)
         if keys and not marked:
@@ -100,8 +99,7 @@ class SqlKeys(SqlBase):
         if self._configured is not None:
             return self._seal_name(self._configured), self._configured.hash_key
         for _ in range(2):
-            async with self._snapshot() as db:
-                pepper = await _pepper(db)
+            _, pepper = await self._key_state()
             if pepper is not None:
                 return PEPPER, pepper
             # If another process is first, this changes nothing, and the next read finds its pepper.
@@ -120,9 +118,8 @@ class SqlKeys(SqlBase):
         if not await asyncio.to_thread(self._mark.exists):
             await self._announce()
         try:
-            async with self._snapshot() as db:
-                noted = await _version(db) > 0
-            if not noted:
+            version, _ = await self._key_state()
+            if not version:
                 await self._writer.commit(_NOTE, [(1,)])
         except StoreError as error:
             _log.warning("the record could not note that client keys are declared (%s)", error)
@@ -186,7 +183,9 @@ class SqlKeys(SqlBase):
         wanted = (response_id, caller, self._oldest_kept())
         for last in (False, True):
             found = await self._look_up(
-                f"SELECT 1 FROM {OWNERS} WHERE id = ? AND caller = ? AND created_at >= ?", wanted
+                f"SELECT 1 FROM {OWNERS} WHERE id = ? AND caller = ? AND created_at >= ?",
+                wanted,
+                caller,
             )
             if list(found):
                 return True
@@ -206,19 +205,15 @@ class SqlKeys(SqlBase):
                 error.strerror,
             )
 
+    async def _key_state(self) -> tuple[int, bytes | None]:
+        """Return the version of the keys (0 if none was ever made), and the pepper."""
+        for version, pepper in await self._look_up("SELECT version, pepper FROM key_state", ()):
+            return int(version), bytes(pepper) if pepper is not None else None
+        return 0, None
+
     @staticmethod
     def _seal_name(seal: Seal) -> str:
         return f"seal:{seal.id}"
-
-
-async def _version(db: SqlReader) -> int:
-    return next((int(row[0]) for row in await db.execute_fetchall("SELECT version FROM key_state")), 0)
-
-
-async def _pepper(db: SqlReader) -> bytes | None:
-    for (pepper,) in await db.execute_fetchall("SELECT pepper FROM key_state"):
-        return bytes(pepper) if pepper is not None else None
-    return None
 
 
 def _row(key: ClientKey) -> rows.Row:

@@ -186,14 +186,15 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         """
         return (await self.find_all_suspended((key,))).get(key)
 
-    async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
+    async def find_all_suspended(self, keys: Sequence[str], caller: str = "") -> Mapping[str, SuspendedTurn]:
         """Return the held turns of several keys with one query; raises the same errors."""
         known = {key: self._suspended.find(key) for key in keys}
         asked = {rows.clean_text(key): key for key in known if not self._suspended.has_latest(key)}
         if asked and self._content != "none":
             fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
             for turn in map(
-                rows.read_suspended, await self._find(SUSPENDED, fit, *asked, self._oldest_kept())
+                rows.read_suspended,
+                await self._find(SUSPENDED, fit, *asked, self._oldest_kept(), caller=caller),
             ):
                 known[asked[turn.key]] = turn
         return {key: turn for key, turn in known.items() if turn is not None}
@@ -208,7 +209,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
                 record, lambda settled: self._put_content(HIDDEN, rows.hidden_row, record, settled)
             )
 
-    async def find_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
+    async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:
         """Return the two latest variants of each key, also before their commit or after a failed write.
 
         Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
@@ -218,7 +219,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         if asked and self._content != "none":
             # The database keeps two for each key, and for a moment a few more.
             fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
-            found = await self._find(HIDDEN, fit, *asked, self._oldest_kept())
+            found = await self._find(HIDDEN, fit, *asked, self._oldest_kept(), caller=caller)
             for turns in map(rows.read_hidden, found):
                 variants[asked[turns.key]].setdefault(turns.variant, turns)
         return {key: newest_two(known.values()) for key, known in variants.items()}
@@ -243,7 +244,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         if self._responses.has_latest(key) or not self._writes_response(key):
             return self._responses.find(key)
         found = await self._find(
-            RESPONSES, "id = ? AND caller = ? AND created_at >= ?", *key, self._oldest_kept()
+            RESPONSES, "id = ? AND caller = ? AND created_at >= ?", *key, self._oldest_kept(), caller=caller
         )
         return rows.read_response(found[0]) if found else None
 
@@ -261,7 +262,9 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             if not self._writes_response(key):
                 return held
             found = list(
-                await self._look_up("SELECT created_at FROM responses WHERE id = ? AND caller = ?", key)
+                await self._look_up(
+                    "SELECT created_at FROM responses WHERE id = ? AND caller = ?", key, caller
+                )
             )
             if found or under_way:
                 # In order: after a put that is being committed, and before a later one.
@@ -287,7 +290,11 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         if self._results.has_latest(key) or not self._writes_response(key):
             return self._results.find(key)
         found = await self._find(
-            RESULTS, "handle = ? AND caller = ? AND created_at >= ?", *key, self._oldest_result()
+            RESULTS,
+            "handle = ? AND caller = ? AND created_at >= ?",
+            *key,
+            self._oldest_result(),
+            caller=caller,
         )
         return rows.read_result(found[0]) if found else None
 

@@ -53,6 +53,7 @@ class SqlThreads(SqlBase):
         found = await self._look_up(
             f"SELECT id, untrusted FROM {THREADS} WHERE id IN ({marks}) AND caller = ? AND created_at >= ?",
             (*wanted, caller, self._oldest_kept()),
+            caller,
         )
         return {row[0]: row[1] for row in found}
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from proxy.caches import CacheSize, declare
 from proxy.errors import StoreUnavailable
+from proxy.hard_timeout import ends_in_time
 from proxy.store.rows import Row
 from proxy.store.sql.writes import Batch, Write, batches_of
 
@@ -30,7 +31,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_GROUP_WRITES = 1000
+_GROUP_WRITES = 4000
 _GROUP_BYTES = 8 * 2**20
 _LINGER_S = 0.02
 _FIRST_RETRY_S = 0.05
@@ -104,6 +105,8 @@ class GroupWriter:
         self._closing = False
         self._prepared = False
         self._burst_lost = 0
+        self._committed = 0
+        """The number of committed groups: the sign that the database is alive, however long the queue is."""
         declare("record_queue", self._cache_size)
 
     @property
@@ -205,8 +208,7 @@ class GroupWriter:
         if task is None:
             return True
         self._hurry()
-        await asyncio.wait({task}, timeout=timeout_s)
-        if not task.done():
+        if not await ends_in_time(task, timeout_s, self._progress):
             task.cancel()
             await asyncio.wait({task})
         self._rest()
@@ -228,12 +230,18 @@ class GroupWriter:
         self._append(write)
         self._hurry()
         try:
-            async with asyncio.timeout(timeout_s):
-                await write.done
-        except TimeoutError:
+            # While groups before this one are committed, the database is alive, and this one's turn comes.
+            in_time = await ends_in_time(write.done, timeout_s, self._progress)
+        finally:
+            write.done.cancel()  # Does nothing after its end.
+        if not in_time:
             raise StoreUnavailable(
                 f"the record could not be written within {timeout_s:g} s ({self.failure or 'slow disk'})"
-            ) from None
+            )
+        write.done.result()
+
+    def _progress(self) -> int:
+        return self._committed
 
     def _append(self, write: Write) -> None:
         self._queue.append(write)
@@ -331,6 +339,7 @@ class GroupWriter:
         if self.failure is not None or (batches and not self._prepared):
             opening = [(statement, [row]) for statement, row in await self._hooks.prepare()]
         await db.write([*opening, *batches])
+        self._committed += 1
         self._prepared = self._prepared or bool(opening)
 
     async def _without_faults(self, group: list[Write]) -> None:

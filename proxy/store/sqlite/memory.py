@@ -20,6 +20,7 @@ from proxy.caches import CacheSize, declare
 from proxy.errors import StoreUnavailable
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark
+from proxy.store.look_ups import Answer, QueryBatch
 from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.sql.base import SqlReader
 from proxy.store.sql.migrate import make_schema, store_error
@@ -130,16 +131,16 @@ class MemoryStore(SqlStore):
         except sqlite3.Error as error:
             raise store_error(error, _NAME) from error
 
-    async def _query(self, sql: str, values: rows.Row) -> Iterable[Any]:
+    async def _read_batch(self, batch: QueryBatch) -> Sequence[Answer]:
+        return [await self._look_up(query.sql, query.values) for query in batch.queries]
+
+    async def _look_up(self, sql: str, values: rows.Row, caller: str = "") -> Iterable[Any]:
+        """Run a query that also sees pending writes; unlike in a file it is always fast enough."""
+        await self._see_writes()
         if not self._writer.running:
             raise StoreUnavailable("the record is closed")
         async with self._snapshot() as db:
             return await db.execute_fetchall(sql, values)
-
-    async def _look_up(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        """Run a query that also sees pending writes; unlike in a file it is always fast enough."""
-        await self._see_writes()
-        return await self._query(sql, values)
 
     def _connection(self) -> "_Connection":
         if self._db is None:

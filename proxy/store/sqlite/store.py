@@ -1,7 +1,8 @@
 """The record in one SQLite file.
 
-It has two connections, each in its own thread, so that the event loop never waits for a disk. One writes, in
-groups (:mod:`proxy.store.sql.writer`), and one reads. Runs, turns and invocations stay until they are purged.
+It has three connections, each in its own thread, so that the event loop never waits for a disk. One writes,
+in groups (:mod:`proxy.store.sql.writer`). One answers look-ups, in batches (:mod:`proxy.store.look_ups`), and
+one reads reports, which may take long. Runs, turns and invocations stay until they are purged.
 Content is deleted after ``keep_days``, large results sooner: messages, calls as the upstream sent them,
 suspended and hidden turns, responses, large results.
 """
@@ -13,7 +14,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from proxy.errors import StoreUnavailable
 from proxy.hard_timeout import HardTimeout
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, path_beside
+from proxy.store.look_ups import Answer, Query, QueryBatch
 from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.sql.migrate import migrate_sqlite, store_error
 from proxy.store.sql.retention import make_room
@@ -59,6 +61,7 @@ class SqliteStore(SqlStore):
         """Whether the write-ahead log may still contain tidied data."""
         self._reader: SqliteConnection | None = None
         self._reading = asyncio.Lock()
+        self._looker: SqliteConnection | None = None
 
     @property
     def keys_change_counter(self) -> int:
@@ -79,8 +82,8 @@ class SqliteStore(SqlStore):
         tidy_in_s: float | None = None
         try:
             self._db = await connect(self.path)
-            self._reader = await connect(self.path)
-            await self._reader.execute("PRAGMA query_only = ON")
+            self._reader = await self._connect_to_read()
+            self._looker = await self._connect_to_read()
             await self._take_key()
             await self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
             await self._db.execute("PRAGMA fullfsync = ON")
@@ -120,12 +123,18 @@ class SqliteStore(SqlStore):
         async with self._reading:  # A running read may finish.
             reader, self._reader = self._reader, None
         writer, self._db = self._db, None
-        for db in (reader, writer):
+        looker, self._looker = self._looker, None
+        for db in (looker, reader, writer):
             if db is not None:
                 try:
                     await db.close()
                 except sqlite3.Error as error:
                     _log.warning("the record did not close: %s", store_error(error, self.path))
+
+    async def _connect_to_read(self) -> SqliteConnection:
+        db = await connect(self.path)
+        await db.execute("PRAGMA query_only = ON")
+        return db
 
     def _exclusive(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
         return file_lock(lock_folder(self.path) / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.tokens")
@@ -143,14 +152,28 @@ class SqliteStore(SqlStore):
             except sqlite3.Error as error:
                 raise store_error(error, self.path) from error
 
-    async def _query(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        async with self._reading:
-            if self._reader is None:
-                raise StoreUnavailable("the record is closed")
-            try:
-                return await self._reader.execute_fetchall(sql, values)
-            except sqlite3.Error as error:
-                raise store_error(error, self.path) from error
+    async def _read_batch(self, batch: QueryBatch) -> Sequence[Answer]:
+        db = self._looker
+        if db is None:
+            raise StoreUnavailable("the record is closed")
+        return await db.run(lambda each: [self._rows_of(each, batch, query) for query in batch.queries])
+
+    def _rows_of(self, db: sqlite3.Connection, batch: QueryBatch, query: Query) -> Answer:
+        """Return the rows of one query, or its error; runs in the thread of the connection."""
+        if batch.given_up:
+            return ()
+        found: list[Any] = []
+        try:
+            # Each step gives up the interpreter lock and waits for it again, so each one is progress.
+            for row in db.execute(query.sql, query.values):
+                found.append(row)
+                batch.steps += 1
+        except sqlite3.Error as error:
+            return store_error(error, self.path)
+        except (OverflowError, ValueError) as error:  # A value that cannot be bound.
+            return error
+        batch.steps += 1
+        return found
 
     async def scrub(self) -> str:
         """Empty the write-ahead log, which has earlier states of pages; in the file, deleted rows are zeros.

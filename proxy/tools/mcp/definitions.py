@@ -138,7 +138,11 @@ class Definition:
         except (KeyError, TypeError):
             raise UnusableDefinition("it is not the definition of a tool") from None
         texts = (made.server, made.name, made.description, made.title)
-        if not all(isinstance(text, str) for text in texts) or not isinstance(made.input_schema, dict):
+        objects = [made.input_schema, made.annotations]
+        if made.output_schema is not None:
+            objects.append(made.output_schema)
+        fine = all(isinstance(one, str) for one in texts) and all(isinstance(one, dict) for one in objects)
+        if not fine:
             raise UnusableDefinition("it is not the definition of a tool")
         return made
 
@@ -177,6 +181,9 @@ def read_listing(server: str, tools: Iterable[Any], most: int = MAX_TOOLS) -> Li
             found.append(_read_tool(server, tool))
         except UnusableDefinition as fault:
             left_out.append(LeftOutTool(shown, plain_text(str(fault), _MAX_REASON)))
+        # A definition may break what nobody thought of; it must not take other tools along.
+        except Exception as error:  # noqa: BLE001
+            left_out.append(LeftOutTool(shown, f"its definition cannot be read ({type(error).__name__})"))
     names = Counter(one.name for one in found)
     ids = Counter(one.id for one in found)
     doubled = [one for one in found if names[one.name] > 1 or ids[one.id] > 1]

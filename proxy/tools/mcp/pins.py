@@ -9,11 +9,12 @@ again.
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from proxy.errors import ConfigError
+from proxy.in_thread import in_thread
 from proxy.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, UnusableDefinition
 
@@ -58,14 +59,15 @@ class Pin:
     transport: str
     allowed_at: float
     allowed_by: str = ""
+    digest: str = field(init=False, compare=False)
+    """The digest of the definition, computed once: it is compared every few seconds."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", self.definition.digest)
 
     @property
     def id(self) -> str:
         return self.definition.id
-
-    @property
-    def digest(self) -> str:
-        return self.definition.digest
 
     def written(self) -> dict[str, Any]:
         """Return the pin as JSON values."""
@@ -121,16 +123,34 @@ class RecordedPins:
 
     def __init__(self, record: PinRecord) -> None:
         self._record = record
+        self._known: Mapping[str, tuple[str, Pin | None]] = {}
 
     async def pins(self) -> Sequence[Pin]:
-        """Return all valid pins; the log names those that are not valid."""
-        found = []
-        for name, text in (await self._record.read_pins()).items():
-            try:
-                found.append(Pin.read(json.loads(text)))
-            except (UnusableDefinition, ValueError) as fault:
-                _log.warning("the pin of %s cannot be used: %s", plain_text(name), fault)
-        return found
+        """Return all valid pins; the log names those that are not valid, each once."""
+        written = await self._record.read_pins()
+        # Run in a thread: there may be a thousand, each with a schema of 64 KiB.
+        self._known = await in_thread(_read_changed, written, self._known)
+        return [pin for _, pin in self._known.values() if pin is not None]
+
+
+def _read_changed(
+    written: Mapping[str, str], before: Mapping[str, tuple[str, Pin | None]]
+) -> Mapping[str, tuple[str, Pin | None]]:
+    """Return each text with its pin, by id; texts that are in ``before`` are not read again."""
+    found: dict[str, tuple[str, Pin | None]] = {}
+    for name, text in written.items():
+        known = before.get(name)
+        found[name] = known if known and known[0] == text else (text, _read_text(name, text))
+    return found
+
+
+def _read_text(name: str, text: str) -> Pin | None:
+    """Return the pin that a text of the record holds; ``None``, and a log line, if it is not valid."""
+    try:
+        return Pin.read(json.loads(text))
+    except (UnusableDefinition, ValueError, RecursionError) as fault:
+        _log.warning("the pin of %s cannot be used: %s", plain_text(name), fault)
+        return None
 
 
 class GivenPins:

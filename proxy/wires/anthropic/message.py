@@ -63,6 +63,11 @@ class MessageBuilder:
         """The text of the answer, with its blocks joined."""
         return "".join([block.text for block in self._blocks if block.fields.get("type") == "text"])
 
+    def kind_at(self, index: int) -> Any:
+        """Return the type of the newest block at an index; ``None`` if there is none."""
+        block = self._open.get(index)
+        return block.fields.get("type") if block is not None else None
+
     def start(self, index: int, block: Block, call: int | None = None) -> None:
         """Begin a block; ``call`` is its number among the calls, if it is a call that must be answered.
 

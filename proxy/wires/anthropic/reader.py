@@ -26,7 +26,14 @@ from proxy.wires.anthropic.blocks import Block
 from proxy.wires.anthropic.citations import Citations
 from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
 from proxy.wires.dialects.anthropic import UNFINISHED, event_type
-from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
+from proxy.wires.json.lenient import (
+    UNPLACED_CALL,
+    UNREADABLE_REPLY,
+    loads,
+    may_be_reply,
+    may_hold_call,
+)
+from proxy.wires.json.objects import objects_in
 from proxy.wires.json.splice import value_at
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
@@ -37,6 +44,8 @@ from proxy.wires.upstream_port import Mask
 __all__ = ["AnthropicTurnReader"]
 
 _TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking"}
+_NO_INPUT: Final = (None, "text", "thinking")
+"""The types of blocks that have no input; ``None``: no block has begun."""
 _SPLICED: Final = "The upstream began another message before the first one had ended."
 _BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNFINISHED}
 
@@ -51,6 +60,8 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         self._message = MessageBuilder()
         self._numbers: dict[int, int] = {}
         self._given: dict[int, str] = {}
+        self._running: set[int] = set()
+        self._placed: set[int] = set()
         self._count = 0
         self._usage: dict[str, Any] = {}
         self._reply: bytes | None = None
@@ -94,7 +105,10 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
                     events += [*self._open(index, block), *self._citations.end()]
             self._text = self._message.text
             events += self._stop_reason(payload)
+            self._check_placed(payload)
         events += self._finish()
+        if self.fault is not None:
+            raise self.fault
         return Frame(body, payload, tuple(events))
 
     def message(self) -> bytes:
@@ -122,7 +136,21 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         kind = event_type(event, payload)
         self._ended = kind == "message_stop"
         self._last_word = self._last_word or self._ended or kind == "error"
-        return Frame(event.raw, payload, tuple(self._events(kind, payload)), is_end_mark=self._ended)
+        events = self._events(kind, payload)
+        if b"tool_use" in event.data or b"\\u00" in event.data:
+            self._check_placed(payload)
+        return Frame(event.raw, payload, tuple(events), is_end_mark=self._ended)
+
+    def _check_placed(self, payload: Mapping[str, Any]) -> None:
+        """Stop if an event or a reply has a call that was not read as one (rule W5).
+
+        The official SDKs take every ``tool_use`` block for a call, whatever its index, and those in
+        ``message_start``, too.  Source: ``accumulate_event`` of Anthropic's Python SDK.
+        """
+        placed, self._placed = self._placed, set()
+        blocks = [one for one in objects_in(payload, ("input",)) if one.get("type") == "tool_use"]
+        if any(id(block) not in placed for block in blocks):
+            self._stop(Unreadable(UNPLACED_CALL))
 
     def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
         payload = frame.payload or {}
@@ -136,11 +164,19 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         index = payload.get("index")
         if kind == "content_block_delta":
             delta = payload.get("delta")
-            return self._delta(index, delta) if type(index) is int and isinstance(delta, dict) else []
+            if not isinstance(delta, dict):
+                return []
+            if "partial_json" in delta and (type(index) is not int or self._has_no_input(index)):
+                # The arguments of a call that nobody knows.
+                self._stop(Unreadable(UNPLACED_CALL))
+                return []
+            return self._delta(index, delta) if type(index) is int else []
         if kind == "content_block_start":
             block = payload.get("content_block")
             return self._open(index, block) if type(index) is int and isinstance(block, dict) else []
         if kind == "content_block_stop":
+            if type(index) is int:
+                self._running.discard(index)
             given = self._give(self._numbers[index]) if type(index) is int and index in self._numbers else []
             return [*self._citations.end(), *given]
         if kind == "message_start":
@@ -190,8 +226,12 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         """Begin a block."""
         kind, name = block.get("type"), block.get("name")
         self._numbers.pop(index, None)
-        if kind == "tool_use" and isinstance(name, str) and name.strip():
-            return self._open_call(index, name, block)
+        again = index in self._running
+        self._running.add(index)
+        if kind == "tool_use":
+            named = isinstance(name, str) and name.strip()
+            # What a second block at the index of an open one gets could belong to either.
+            return self._open_call(index, str(name), block) if named and index >= 0 and not again else []
         self._message.start(index, block)
         events: list[TurnEvent] = [*self._citations.begin(block.get("citations"))] if kind == "text" else []
         if kind in ("text", "thinking") and isinstance(text := block.get(kind), str) and text:
@@ -205,6 +245,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
 
     def _open_call(self, index: int, name: str, block: Block) -> list[TurnEvent]:
         number = self._numbers[index] = self._count
+        self._placed.add(id(block))
         self._count += 1
         self._message.start(index, block, number)
         given = block.get("input")
@@ -221,6 +262,9 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         """Add the arguments from a call's start, if no others came."""
         text = self._given.pop(number, None)
         return self._calls.add(Fragment(number, arguments=text)) if text is not None else []
+
+    def _has_no_input(self, index: int) -> bool:
+        return self._message.kind_at(index) in _NO_INPUT
 
     def _delta(self, index: int, delta: dict[str, Any]) -> list[TurnEvent]:
         kind = delta.get("type")

@@ -25,7 +25,14 @@ from proxy.events import (
 )
 from proxy.wires.chat.later_choices import LaterChoices
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, reply_message
-from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
+from proxy.wires.json.lenient import (
+    UNPLACED_CALL,
+    UNREADABLE_REPLY,
+    loads,
+    may_be_reply,
+    may_hold_call,
+)
+from proxy.wires.json.objects import objects_in
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment
@@ -35,8 +42,14 @@ from proxy.wires.upstream_port import Mask
 
 __all__ = ["ChatTurnReader"]
 
+_Taken = tuple[Any, Sequence[Fragment], bool]
+"""An object with calls, the calls that were taken, and whether they were taken from it; else it may only
+repeat them, and the writers leave it out."""
 _KNOWN_CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 _KNOWN_FUNCTION_FIELDS = frozenset({"name", "arguments"})
+_CALLS = ("tool_calls", "function_call")
+_ECHOED = ("tools", "functions", "arguments", "input")
+"""Members in which an object that looks like a call is none."""
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _PADDING = ("obfuscation", "p")
 """Members without meaning, which hide the length of the text from those who see the size of an event."""
@@ -51,6 +64,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         super().__init__(declared, is_hidden, max_argument_bytes)
         self._message = MessageBuilder()
         self._reply: Mapping[str, Any] | None = None
+        self._taken: list[_Taken] = []
         self._later = LaterChoices(declared, is_hidden)
         self._started = False
         self._ended = False
@@ -74,7 +88,9 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             if may_be_reply(body):
                 raise Unreadable(UNREADABLE_REPLY)
             raise WireError("the upstream's reply is not a JSON object")
-        events = [*self._events(payload, whole=True), *self._finish()]
+        events = [*self._events(payload, whole=True)]
+        self._check_placed(payload)
+        events += self._finish()
         if self.fault is not None:
             raise self.fault
         return Frame(body, payload, tuple(events))
@@ -103,6 +119,9 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         if not isinstance(payload, dict):
             return self._unread(event, cut=cut)
         events = self._events(payload, whole=False)
+        data = event.data
+        if b"_call" in data or b"_Call" in data or b"_CALL" in data or b"\\u00" in data:
+            self._check_placed(payload)
         undecided = self._calls.undecided + self._later.undecided
         return Frame(event.raw, payload, tuple(events), undecided=undecided)
 
@@ -143,6 +162,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
                 if not choice.get("index"):
                     self._choice(choice, events, whole)
                 elif (delta := _delta_of(choice, whole)) is not None and (calls := _fragments(delta, whole)):
+                    self._taken.append((delta, calls, True))
                     key = position if whole else choice["index"]
                     if self._later.adds_server_call(str(key), calls):
                         self._stop(Unreadable(LaterChoices.REFUSED))
@@ -156,6 +176,9 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             if whole:
                 self._reply = delta
             self._delta(delta, events, whole)
+            other = "delta" if whole else "message"
+            if other in choice and self._taken and choice[other] is not delta:
+                self._taken.append((choice[other], self._taken[-1][1], False))
         reason = choice.get("finish_reason")
         if reason and type(reason) is str:
             events.append(finished(reason))
@@ -179,8 +202,43 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         if "annotations" in delta:
             events += read_annotations(delta["annotations"])
         if "tool_calls" in delta or "function_call" in delta:
-            for fragment in _fragments(delta, whole):
+            fragments = _fragments(delta, whole)
+            self._taken.append((delta, fragments, True))
+            for fragment in fragments:
                 events += self._calls.add(fragment)
+
+    def _check_placed(self, payload: Mapping[str, Any]) -> None:
+        """Stop if an event or a reply has a call of a server tool that was not read as one (rule W5).
+
+        A client could find it in a ``message`` beside the ``delta``, in a ``function_call`` beside
+        ``tool_calls``, in choices that are no list, or under a name in other letters, as Go reads them.
+        """
+        taken, self._taken = self._taken, []
+        left: dict[str, list[Fragment]] = {}
+        for holder in objects_in(payload, _ECHOED):
+            for key in holder:
+                form = key if key in _CALLS or "_" not in key else key.casefold()
+                if form in _CALLS and (others := _untaken(holder, key, form, taken)):
+                    left.setdefault(form, []).extend(others)
+            if "custom" in holder and type(custom := holder["custom"]) is dict and any(custom.values()):
+                # The custom call was taken.
+                left.setdefault("function", []).append(_fragment({"function": holder.get("function")}))
+        for form, fragments in left.items():
+            named = [fragment for fragment in fragments if fragment.name]
+            if self._later.adds_server_call(form, named):
+                self._stop(Unreadable(UNPLACED_CALL))
+
+
+def _untaken(holder: Mapping[str, Any], key: str, form: str, taken: Sequence[_Taken]) -> list[Fragment]:
+    """Return the pieces of calls in a member that were not taken from it, or from the object it is in."""
+    known: set[str | None] = {None}
+    for delta, fragments, is_source in taken:
+        if delta is holder:
+            if is_source and key == ("tool_calls" if delta.get("tool_calls") else "function_call"):
+                return []
+            # Some gateways send the same call in both forms.
+            known.update(fragment.name for fragment in fragments)
+    return [one for one in _fragments({form: holder[key]}, whole=False) if one.name not in known]
 
 
 def _delta_of(choice: Mapping[str, Any], whole: bool) -> dict[str, Any] | None:

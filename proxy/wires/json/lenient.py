@@ -12,6 +12,7 @@ from proxy.wires.json.halves import HalfPairs
 
 __all__ = [
     "MALFORMED",
+    "UNPLACED_CALL",
     "UNREADABLE_EVENT",
     "UNREADABLE_REPLY",
     "loads",
@@ -32,11 +33,16 @@ UNREADABLE_REPLY = (
     "The upstream sent a reply that may hold a tool call and cannot be read: it is not a JSON object, "
     "or nested too deeply."
 )
+UNPLACED_CALL = (
+    "The upstream sent a tool call in a place or a form in which the proxy cannot read it, though a client "
+    "might."
+)
 _MAX_DEPTH = 200
 _MOST_LENIENT = 4 * 1024 * 1024
 """The largest number of bytes for which the lenient reading is tried."""
 _BEFORE_JSON = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"
 """Blanks, byte order marks, and the zeros of UTF-16 and UTF-32, which some readers of whole bodies detect."""
+_CALL = re.compile(rb"(?i)call|tool_use|\\u")
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -89,9 +95,9 @@ def may_hold_call(data: bytes) -> bool:
     """Return whether a client could find a tool call in text that the proxy could not read.
 
     The member names of a call contain one of these words on every wire. JSON can also spell a letter as an
-    escape.
+    escape, and Go reads names in any case.
     """
-    return b"{" in data and (b"call" in data or b"tool_use" in data or b"\\u" in data)
+    return b"{" in data and _CALL.search(data) is not None
 
 
 def may_be_reply(body: bytes) -> bool:

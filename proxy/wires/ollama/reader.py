@@ -25,8 +25,15 @@ from proxy.events import (
     finished,
 )
 from proxy.wires.dialects.ollama import UNFINISHED
-from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
+from proxy.wires.json.lenient import (
+    UNPLACED_CALL,
+    UNREADABLE_REPLY,
+    loads,
+    may_be_reply,
+    may_hold_call,
+)
 from proxy.wires.ollama.message import MessageBuilder, native_call, raw_calls
+from proxy.wires.ollama.spelling import calls_are_plain
 from proxy.wires.stream.ndjson import Line
 from proxy.wires.stream.reader import LINES, StreamReader
 from proxy.wires.turn.assembler import Fragment
@@ -75,6 +82,8 @@ class OllamaTurnReader(StreamReader[Line]):
         events = self._events(payload, body)
         self._ended = True
         events += self._finish()
+        if self.fault is not None:
+            raise self.fault
         return Frame(body, payload, tuple(events))
 
     def message(self) -> bytes:
@@ -109,6 +118,9 @@ class OllamaTurnReader(StreamReader[Line]):
         return said, ["created_at"]
 
     def _events(self, payload: dict[str, Any], raw: bytes) -> list[TurnEvent]:
+        if not calls_are_plain(raw):
+            self._stop(Unreadable(UNPLACED_CALL))
+            return []
         if error := payload.get("error"):
             self._failed = True
             return [TurnFailed(error if isinstance(error, dict) else {"message": str(error)})]
@@ -132,7 +144,9 @@ class OllamaTurnReader(StreamReader[Line]):
         if isinstance(content := message.get("content"), str) and content:
             events.append(TextDelta(content))
         calls = message.get("tool_calls")
-        if isinstance(calls, list) and calls:
+        if calls and not isinstance(calls, list):
+            self._stop(Unreadable(UNPLACED_CALL))
+        elif calls:
             for call, fields in zip(calls, raw_calls(raw, calls), strict=True):
                 function = call.get("function") if isinstance(call, dict) else None
                 name = function.get("name") if isinstance(function, dict) else None
@@ -140,6 +154,8 @@ class OllamaTurnReader(StreamReader[Line]):
                     number, self._count = self._count, self._count + 1
                     self._message.call(number, fields)
                     events += self._call(number, name, call.get("id"), fields["function"].get("arguments"))
+                else:
+                    self._stop(Unreadable(UNPLACED_CALL))
         return events
 
     def _call(self, number: int, name: str, call_id: Any, given: bytes | None) -> list[TurnEvent]:

@@ -28,6 +28,7 @@ from proxy.events import (
     read_finish,
 )
 from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply
+from proxy.wires.json.objects import objects_in
 from proxy.wires.responses.items import item_text
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
@@ -135,6 +136,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         self._seqs: dict[int, int] = {}
         self._started = False
         self._ended = False
+        self._placed: set[int] = set()
         self._id = ""
         self._final: Mapping[str, Any] = {}
         self._text: list[str] = []
@@ -161,6 +163,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
                     events += self._said_in(item)
                     self._item(position, item, events)
             self._closed(payload, events)
+        self._check_placed(payload)
         events += self._finish()
         if self.fault is not None:
             raise self.fault
@@ -236,6 +239,8 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         if kind in _KEPT:
             self._keep(len(event.data))
         self._event(kind, payload, events)
+        if b"_call" in event.data or b"\\u00" in event.data:
+            self._check_placed(payload)
         ended = kind in CLOSING
         self._ended = ended and isinstance(payload.get("response"), dict)
         return Frame(event.raw, payload, tuple(events), is_end_mark=ended, undecided=self._calls.undecided)
@@ -269,8 +274,6 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
                 self._item(key, item, events)
         elif kind in OPENING or kind in CLOSING:
             self._lifecycle(kind, payload, events)
-        elif self._is_ours(payload.get("item")):
-            self._stop(Unreadable(_MISPLACED))
         elif kind == "error" or payload.get("error"):
             nested = payload.get("error")
             events.append(TurnFailed(nested if isinstance(nested, dict) else payload))
@@ -314,6 +317,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             if self._is_ours(item):
                 self._stop(Unreadable(_MISPLACED))
             return
+        self._placed.add(id(item))
         self._sent_ids.setdefault(key, item.get("call_id"))
         call_id = item["call_id"] = self._call_id(key, _text(item.get("call_id")))
         arguments = item.get("input" if custom else "arguments")
@@ -356,6 +360,12 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         elif isinstance(output, list) and any(map(self._is_ours, output)):
             self._stop(Unreadable(_MISPLACED))
 
+    def _check_placed(self, payload: Mapping[str, Any]) -> None:
+        """Stop if an event or a reply has a server call where no client must find one (rule W5)."""
+        placed, self._placed = self._placed, set()
+        if any(id(item) not in placed and self._is_ours(item) for item in objects_in(payload)):
+            self._stop(Unreadable(_MISPLACED))
+
     def _take_final(self, events: list[TurnEvent]) -> None:
         """Take the items of the terminal event that were not streamed to their end."""
         streamed = bool(self._opened or self._items)
@@ -363,6 +373,8 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         for position, item in enumerate(output if isinstance(output, list) else ()):
             if not isinstance(item, dict):
                 continue
+            if item.get("type") in _CALL_TYPES:
+                self._placed.add(id(item))
             if not streamed:
                 self._item(position, item, events)
                 continue
@@ -379,15 +391,17 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
 
         Some gateways change an item's ids at the end. So only an additional call with the same name counts.
         """
-        told = Counter(
-            _text((self._items.get(key) or self._opened[key]).get("name")) for key in self._call_keys
-        )
+        names = {
+            key: _text((self._items.get(key) or self._opened[key]).get("name")) for key in self._call_keys
+        }
+        told = Counter(names.values())
+        sent = {(names[key], self._sent_ids[key]) for key in self._call_keys}
         found = []
         for item in output:
             if not self._is_ours(item):
                 continue
             told[item["name"]] -= 1
-            if told[item["name"]] < 0 and item.get("call_id") not in self._sent_ids.values():
+            if told[item["name"]] < 0 and (item["name"], item.get("call_id")) not in sent:
                 found.append(item)
         return found
 

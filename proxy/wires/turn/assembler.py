@@ -16,10 +16,11 @@ from typing import Any
 import orjson
 
 from proxy.chance import replayable
-from proxy.errors import WireError
+from proxy.errors import Unreadable, WireError
 from proxy.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted, TurnEvent
 from proxy.json_size import count_values
 from proxy.values import value_class
+from proxy.wires.json.lenient import UNPLACED_CALL
 
 __all__ = ["Fragment", "ToolCallAssembler", "is_object", "mint_call_id", "object_of"]
 
@@ -172,7 +173,9 @@ class ToolCallAssembler:
     ``kept_bytes`` bounds the stored arguments of a call that ``is_hidden`` from the client. Longer
     arguments are refused later for their size, so their rest is not needed.
 
-    Raises :class:`WireError` for a turn with more calls or larger calls than any model makes.
+    Raises :class:`WireError` for a turn with more calls or larger calls than any model makes, and
+    :class:`~proxy.errors.Unreadable` for a visible call that gets the name of a hidden tool: clients differ
+    in which of two names they take.
     """
 
     def __init__(
@@ -232,7 +235,10 @@ class ToolCallAssembler:
     def set_name(self, index: int, name: str) -> list[TurnEvent]:
         """Set the name of the call with this index and start it, unless it has started. Return the events."""
         slot = self._by_index.get(index)
-        if slot is None or slot.started:
+        if slot is None:
+            return []
+        if slot.started:
+            self._check_name(slot, name)
             return []
         slot.name = name
         return self._start(slot)
@@ -325,14 +331,19 @@ class ToolCallAssembler:
         return slot
 
     def _merge_name(self, slot: _PartialCall, name: str) -> None:
-        if slot.name is None:
+        if slot.name is None or (not slot.started and name.startswith(slot.name)):
             slot.name = name
-        elif slot.started:
-            return
-        elif name.startswith(slot.name):
-            slot.name = name
-        elif self._is_declared(slot.name + name):
+        elif not slot.started and self._is_declared(slot.name + name):
             slot.name += name
+        else:
+            self._check_name(slot, name)
+
+    def _check_name(self, slot: _PartialCall, name: str) -> None:
+        """Raise :class:`~proxy.errors.Unreadable` for a hidden tool's name on a call that clients may see."""
+        if name == slot.name or name not in self._declared:
+            return
+        if self._is_hidden(name) and not self._is_hidden(slot.name or ""):
+            raise Unreadable(UNPLACED_CALL)
 
     def _merge_arguments(self, slot: _PartialCall, fragment: Fragment) -> str:
         """Append the fragment's arguments, and return the text that may be sent on now."""

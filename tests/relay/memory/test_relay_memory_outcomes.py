@@ -178,7 +178,7 @@ async def test_a_record_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     async with looping(CALL, ANSWER, WELCOME) as (proxy, _):
         await proxy.ask(ask(HI))
 
-        async def broken(keys: Any) -> Any:
+        async def broken(keys: Any, caller: str) -> Any:
             raise StoreError("gone")
 
         monkeypatch.setattr(proxy.services.store, "find_hidden", broken)

@@ -18,6 +18,7 @@ from running_proxy import Answer, Proxy
 from sse_check import check_chat_stream
 from waiting import LATE_S, PATIENCE_S, until
 
+from proxy.store.look_ups import QueryBatch
 from proxy.store.sql.store import SqlStore
 from proxy.store.sqlite.store import SqliteStore
 
@@ -40,9 +41,9 @@ Freeze = AbstractContextManager[None]
 
 @contextmanager
 def hung_disk(store: SqliteStore) -> Iterator[None]:
-    """Block both threads of the SQLite store in a call, as if the disk never answered a read."""
+    """Block all threads of the SQLite store in a call, as if the disk never answered a read."""
     back = threading.Event()
-    for db in (store._db, store._reader):
+    for db in (store._db, store._reader, store._looker):
         assert db is not None
         # Nobody awaits this future: the thread is busy, and later calls wait behind it.
         db._tx.put_nowait((asyncio.get_running_loop().create_future(), back.wait))
@@ -74,14 +75,13 @@ def count_questions(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     store = proxy.services.store
     assert isinstance(store, SqlStore)
     asked: list[str] = []
-    query = store._query
+    ask = store._look_ups._ask
 
-    async def counted(sql: str, values: Any) -> Any:
-        if "key_state" not in sql:
-            asked.append(sql)
-        return await query(sql, values)
+    async def counted(batch: QueryBatch) -> Any:
+        asked.extend(query.sql for query in batch.queries if "key_state" not in query.sql)
+        return await ask(batch)
 
-    monkeypatch.setattr(store, "_query", counted)
+    monkeypatch.setattr(store._look_ups, "_ask", counted)
     return asked
 
 

@@ -317,7 +317,19 @@ async def test_the_list_of_models_is_the_keys() -> None:
         {"models": ["gpt-4o", "o9"]},
         {"models": "o9"},
         {"fallbacks": ["o9"]},
+        {"fallbacks": [{"model": "gpt-4o"}, {"model": "o9"}]},
+        {"moderation": {"model": "o9"}},
+        {"svg": {"model": "o9"}},
         {"tools": [{"type": "image_generation", "model": "o9"}]},
+        {"tools": [{"type": "image_generation", "model": "gpt-4o", "svg": {"model": "o9"}}]},
+        {"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "o9"}]},
+        {"tools": [{"type": "namespace", "tools": [{"type": "image_generation", "model": "o9"}]}]},
+        {"input": [{"type": "additional_tools", "tools": [{"type": "image_generation", "model": "o9"}]}]},
+        {
+            "input": [
+                {"type": "tool_search_output", "tools": [{"type": "namespace", "tools": [{"model": "o9"}]}]}
+            ]
+        },
     ],
 )
 async def test_further_models_in_a_body_count_too(more: dict[str, Any]) -> None:
@@ -330,9 +342,65 @@ async def test_further_models_in_a_body_count_too(more: dict[str, Any]) -> None:
         assert (await proxy.ask(body, bearer(BOB), path="/v1/moderations")).status == 200
 
 
+IMAGE: dict[str, Any] = {"type": "image_generation"}
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"plugins": [{"id": "fusion", "model": "o9"}]}, "plugins"),
+        ({"preset": "mine"}, "preset"),
+        ({"model": "gpt-4o@preset/mine"}, "model"),
+        ({"models": ["gpt-4o@preset/mine"]}, "models"),
+        ({"route": "fallback"}, "route"),
+        ({"fallbacks": "default"}, "fallbacks"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"tools": [{"type": "function", "name": "f"}, IMAGE]}, "tools[1].model"),
+        ({"tools": [{"type": "advisor_20260301", "name": "advisor"}]}, "tools[0].model"),
+        ({"tools": [{"type": "openrouter:fusion"}]}, "tools[0].type"),
+        ({"tools": [{"type": "openrouter:advisor", "parameters": {"model": "o9"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "namespace", "tools": [IMAGE]}]}, "tools[0].tools[0].model"),
+        ({"input": ["x", {"type": "additional_tools", "tools": [IMAGE]}]}, "input[1].tools[0].model"),
+    ],
+)
+async def test_a_model_that_a_provider_would_choose_is_refused(more: dict[str, Any], param: str) -> None:
+    """A key limited to models gets a 403 that names the field by which a provider would choose a model."""
+    async with keyed(keys=LIMITED) as (proxy, upstream):
+        body = {"model": "gpt-4o", "input": "x", **more}
+        for path in ("/v1/responses", "/v1/chat/completions", "/v1/messages"):
+            answer = await proxy.ask(body, bearer(ALICE), path=path)
+            assert answer.status == 403
+            assert param in answer.json["error"]["message"]
+        assert (await proxy.ask(body, bearer(ALICE), path="/v1/moderations")).error["param"] == param
+        assert upstream.requests == []
+        assert (await proxy.ask(body, bearer(BOB), path="/v1/moderations")).status == 200
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"models": ["gpt-4o-mini"], "provider": {"order": ["x"]}},
+        {"fallbacks": [{"model": "gpt-4o-mini"}]},
+        {"prompt": "a text"},
+        {"tools": [{**IMAGE, "model": "gpt-4o-image"}, {"type": "openrouter:web_search"}]},
+        {"tools": [{"type": "function", "name": "f", "parameters": {"properties": {"model": {}}}}]},
+        {"input": [{"type": "additional_tools", "tools": [{"type": "function", "name": "f"}]}, "x", 1]},
+    ],
+)
+async def test_what_names_only_models_of_the_key_is_served(more: dict[str, Any]) -> None:
+    """A key limited to models may name its own models in every field."""
+    async with keyed(keys=LIMITED) as (proxy, _):
+        body = {"model": "gpt-4o", "input": "x", **more}
+        assert (await proxy.ask(body, bearer(ALICE), path="/v1/moderations")).status == 200
+
+
 @pytest.mark.parametrize(
     ("path", "more", "param"),
     [
+        ("/v1/moderations", {"Plugins": []}, "Plugins"),
+        ("/v1/moderations", {"moderation": {"Model": "o9"}}, "Model"),
+        ("/v1/moderations", {"fallbacks": [{"Model": "o9", "model": "gpt-4o"}]}, "Model"),
+        ("/v1/responses", {"input": [{"tools": [{"tools": [{"Model": "o9"}]}]}]}, "Model"),
         ("/v1/chat/completions", {"Model": "o9"}, "Model"),
         ("/v1/chat/completions", {"Stream": True}, "Stream"),
         ("/v1/moderations", {"MODEL": "o9"}, "MODEL"),

@@ -98,7 +98,7 @@ async def traced(filled: Path, tmp_path: Path) -> AsyncIterator[tuple[SqliteStor
     store = SqliteStore(copy, StoreOptions(keep_days=30, clock=lambda: END))
     await store.start()
     statements: list[str] = []
-    for db in (store._db, store._reader):
+    for db in (store._db, store._reader, store._looker):
         assert db is not None
         await db.set_trace_callback(statements.append)
     yield store, statements

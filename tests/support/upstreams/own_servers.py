@@ -11,12 +11,26 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from child_server import child_server, reserved_port
 from process_tree import children
 from require import require
 
-__all__ = ["frozen", "own_postgres", "own_redis"]
+__all__ = ["frozen", "own_postgres", "own_redis", "pgbouncer"]
+
+_PGBOUNCER = """\
+[databases]
+{database} = host={host} port={server_port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+auth_type = trust
+auth_file = {folder}/users
+unix_socket_dir =
+pool_mode = {mode}
+default_pool_size = {size}
+"""
 
 
 @contextmanager
@@ -71,6 +85,45 @@ async def own_postgres() -> AsyncIterator[tuple[str, int]]:
             command = [server, "-D", str(data), "-p", str(port), "-k", str(folder), "-h", "127.0.0.1", "-F"]
             async with child_server(*command, port=port, user=user, stop=signal.SIGQUIT) as pid:
                 yield f"postgresql://postgres@127.0.0.1:{port}/postgres", pid
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def pgbouncer(server: str, mode: str, size: int = 20) -> AsyncIterator[str]:
+    """Run PgBouncer before the PostgreSQL server of a URL, and yield the URL through it.
+
+    All else is its default, so it knows only the start-up parameters that it knows by itself.
+    """
+    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin") or ""
+    require("pgbouncer", bool(program), "pgbouncer is not installed")
+    parts = urlsplit(server)
+    database = parts.path.lstrip("/")
+    folder = Path(tempfile.mkdtemp(prefix="toolrelay-pgbouncer-"))
+    # PgBouncer does not run as root either.
+    user = "postgres" if os.geteuid() == 0 else None
+    try:
+        with reserved_port() as port:
+            users = folder / "users"
+            users.write_text(f'"{parts.username}" "{parts.password or ""}"\n')
+            config = folder / "pgbouncer.ini"
+            config.write_text(
+                _PGBOUNCER.format(
+                    database=database,
+                    host=parts.hostname,
+                    server_port=parts.port or 5432,
+                    port=port,
+                    folder=folder,
+                    mode=mode,
+                    size=size,
+                )
+            )
+            for path in (folder, users, config):
+                if user is not None:
+                    shutil.chown(path, user)
+            async with child_server(program, "-q", str(config), port=port, user=user, stop=signal.SIGTERM):
+                query = f"?{parts.query}" if parts.query else ""
+                yield f"postgresql://{parts.username}@127.0.0.1:{port}/{database}{query}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 from mcp_script import tool_definition
 
-from proxy.tools.mcp.definitions import Definition, UnusableDefinition, read_listing, visible_text
+from proxy.tools.mcp import definitions
+from proxy.tools.mcp.definitions import (
+    Definition,
+    LeftOutTool,
+    UnusableDefinition,
+    read_listing,
+    visible_text,
+)
 
 OPEN = {"type": "object", "properties": {"path": {"type": "string", "description": "Which file."}}}
 
@@ -64,6 +71,20 @@ def test_one_bad_definition_leaves_out_one_tool(tool: Any, reason: str) -> None:
     assert [one.name for one in listing.definitions] == ["good", "fine"]
     (left_out,) = listing.left_out
     assert reason in left_out.reason
+
+
+def test_a_surprise_in_a_definition_leaves_out_one_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the check of one definition raises, the other tools of the server are listed."""
+
+    def check(schema: Any) -> dict[str, Any]:
+        if "x" in schema["properties"]:
+            raise ZeroDivisionError
+        return {"type": "object"}
+
+    monkeypatch.setattr(definitions, "check_input", check)
+    listing = read_listing("files", [tool_definition("a", inputSchema=with_field({})), tool_definition("b")])
+    assert [one.name for one in listing.definitions] == ["b"]
+    assert listing.left_out == (LeftOutTool("a", "its definition cannot be read (ZeroDivisionError)"),)
 
 
 def test_two_tools_of_one_name_are_both_left_out() -> None:

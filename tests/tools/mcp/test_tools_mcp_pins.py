@@ -100,8 +100,35 @@ class Record:
 
 
 async def test_a_row_that_is_no_pin_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
-    """An invalid row is skipped and named in the log, and the other pins are read."""
-    rows = {"mcp__files__a": json.dumps(PIN.written()), "mcp__files__b": "{", "mcp__files__c": "{}"}
-    assert await RecordedPins(Record(rows)).pins() == [PIN]
+    """An invalid row is skipped and named in the log once, and the other pins are read."""
+    written = PIN.written()
+    odd = {**written, "definition": {**written["definition"], "outputSchema": [1]}}
+    noted = {**written, "definition": {**written["definition"], "annotations": [1]}}
+    rows = {
+        "mcp__files__a": json.dumps(written),
+        "mcp__files__b": "{",
+        "mcp__files__c": "{}",
+        "mcp__files__d": "[" * 100_000,
+        "mcp__files__e": json.dumps(odd),
+        "mcp__files__f": json.dumps(noted),
+    }
+    recorded = RecordedPins(Record(rows))
+    for _ in range(2):
+        assert await recorded.pins() == [PIN]
     said = [record.getMessage().partition(" cannot be used")[0] for record in caplog.records]
-    assert said == ["the pin of mcp__files__b", "the pin of mcp__files__c"]
+    assert said == [f"the pin of mcp__files__{letter}" for letter in "bcdef"]
+
+
+async def test_only_rows_that_have_changed_are_read_again() -> None:
+    """A pin whose row has not changed is the same object at the next look; a changed row is read."""
+    record = Record({"mcp__files__a": json.dumps(PIN.written())})
+    recorded = RecordedPins(record)
+    (first,) = await recorded.pins()
+    (second,) = await recorded.pins()
+    assert second is first
+    changed = replace(PIN, definition=definition(description="Reads, and more."))
+    record.rows["mcp__files__a"] = json.dumps(changed.written())
+    (third,) = await recorded.pins()
+    assert third.digest == changed.digest != first.digest
+    record.rows.clear()
+    assert await recorded.pins() == []

@@ -1,0 +1,120 @@
+"""Finds every model that a request's body names, in the fields of all dialects, for keys with ``models``.
+
+Sources: the request types of openai 3.57 (``tool_param``, ``response_input_item_param``, ``moderation``) and
+anthropic 2.14 (``beta_advisor_tool_20260301_param``, ``beta_fallbacks_param``); OpenRouter's API reference,
+and its guides on model fallbacks, presets, plugins and server tools.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from proxy.errors import ModelMissing, RequestError
+from proxy.relay.body import FURTHER_MODELS, check_names
+
+__all__ = ["named_models"]
+
+_OF_A_BODY: Final = (*((field,) for field in FURTHER_MODELS), ("moderation", "model"), ("svg", "model"))
+_OF_A_TOOL: Final = (("model",), ("svg", "model"))
+"""Where a body and a tool may name models: a name, or a list of names and of objects with a ``model``."""
+
+_UNCHECKABLE: Final = ("plugins", "preset", "route")
+"""Fields by which a provider chooses models that the body does not name."""
+
+_CHOOSING_TOOLS: Final = ("image_generation", "advisor_")
+"""The beginnings of the types of tools with a model of their own; without a name the provider chooses it."""
+
+_ROUTER_TOOLS: Final = "openrouter:"
+_MODELLESS_ROUTER_TOOLS: Final = frozenset(
+    {"openrouter:web_search", "openrouter:web_fetch", "openrouter:datetime"}
+)
+"""Other tools of OpenRouter ask further models, which their parameters name or a preset chooses."""
+
+_PRESET: Final = "@preset/"
+"""The part of a model's name that stands for a preset, which may replace the model."""
+
+
+def named_models(payload: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the field and the name of every further model that a body names.
+
+    Raises :class:`~proxy.errors.RequestError`: 400 if there is no ``model``, since a provider would choose
+    one, or if a field is no name; 403 for a field by which a provider chooses a model that cannot be checked.
+    """
+    model = payload.get("model")
+    if not isinstance(model, str):
+        raise ModelMissing()
+    if _PRESET in model:
+        raise _not_readable("model", "a preset may choose another model")
+    for field in _UNCHECKABLE:
+        if payload.get(field) is not None:
+            raise _not_readable(field, "it may choose other models")
+    if isinstance(payload.get("prompt"), dict):
+        raise _not_readable("prompt", "a stored prompt may have a model and tools of its own")
+    yield from _named(payload, "", _OF_A_BODY)
+    yield from _of_tools(payload)
+
+
+def _of_tools(payload: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the models of all tools: of the request, of its input items, and of tools that contain tools."""
+    items = payload.get("input")
+    holders = [("", payload)]
+    holders += [
+        (f"input[{number}].", item)
+        for number, item in enumerate(items if isinstance(items, list) else ())
+        if isinstance(item, dict)
+    ]
+    while holders:
+        place, holder = holders.pop()
+        tools = holder.get("tools")
+        for number, tool in enumerate(tools if isinstance(tools, list) else ()):
+            if isinstance(tool, dict):
+                check_names(tool)
+                here = f"{place}tools[{number}]."
+                yield from _of_tool(tool, here)
+                holders.append((here, tool))
+
+
+def _of_tool(tool: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
+    kind = tool.get("type")
+    kind = kind if isinstance(kind, str) else ""
+    if kind.startswith(_ROUTER_TOOLS) and kind not in _MODELLESS_ROUTER_TOOLS:
+        raise _not_readable(f"{place}type", "this tool may ask other models")
+    if kind.startswith(_CHOOSING_TOOLS) and tool.get("model") is None:
+        raise _not_readable(f"{place}model", "without it the provider chooses a model for this tool")
+    yield from _named(tool, place, _OF_A_TOOL)
+
+
+def _named(
+    holder: Mapping[str, Any], place: str, paths: tuple[tuple[str, ...], ...]
+) -> Iterator[tuple[str, str]]:
+    """Yield the names at these paths of an object."""
+    for path in paths:
+        said: Any = holder
+        for name in path:
+            if said is not holder and isinstance(said, dict):
+                check_names(said)
+            said = said.get(name) if isinstance(said, dict) else None
+        field = place + ".".join(path)
+        for one in said if isinstance(said, list) else () if said is None else (said,):
+            if isinstance(one, dict):
+                check_names(one)
+                one = one.get("model")
+            if not isinstance(one, str):
+                raise RequestError(
+                    400, f"{field} must be the name of a model, or a list of names.", param=field
+                )
+            if one == "default" and path == ("fallbacks",):
+                raise _not_readable(field, "the provider chooses the models")
+            if _PRESET in one:
+                raise _not_readable(field, "a preset may choose another model")
+            yield field, one
+
+
+def _not_readable(field: str, why: str) -> RequestError:
+    says = "Name an allowed model there" if field.endswith("model") else "Leave it out"
+    return RequestError(
+        403,
+        f"This key is limited to some models, and the proxy cannot check {field}: {why}. {says}, or use a "
+        "key without models.",
+        param=field,
+        code="model_not_readable",
+    )

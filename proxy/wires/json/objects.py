@@ -1,0 +1,21 @@
+"""Finds the objects in a JSON value, wherever they are, to see what a reader has not read."""
+
+from collections.abc import Collection
+from typing import Any
+
+__all__ = ["objects_in"]
+
+
+def objects_in(value: Any, skipped: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Return every object in a parsed JSON value, itself included, but none in members named ``skipped``."""
+    found: list[dict[str, Any]] = []
+    left = [value]
+    for one in left:  # It grows meanwhile.
+        if type(one) is dict:
+            found += (one,)
+            for key in one:
+                if key not in skipped:
+                    left += (one[key],)
+        elif type(one) is list:
+            left += one
+    return found
