@@ -70,6 +70,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.chosen",
     "proxy.wires.dialect",
     "proxy.wires.dialects.responses",
+    "proxy.wires.upstream_tools",
     "proxy.wires.client_port",
     "proxy.wires.upstream_port",
     "proxy.wires.wire",
@@ -301,7 +302,9 @@ ORDER = {
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
         *(
+            "json",
             "chosen",
+            "upstream_tools",
             "dialect",
             "past",
             "repairing",
@@ -309,7 +312,6 @@ ORDER = {
             "client_port",
             "upstream_port",
             "wire",
-            "json",
             "turn",
             "message_list",
         ),

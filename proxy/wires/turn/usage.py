@@ -31,9 +31,9 @@ _NULLS = (b',"usage":null', b', "usage": null')
 def usage_of(payload: Mapping[str, Any]) -> Usage | None:
     """Return the usage that an event or a reply reports, wherever the provider puts it; ``None`` if none.
 
-    Chat has it in a member; one provider nests it in ``x_groq``, and Moonshot in the choice of a stream's last
-    chunk (https://platform.moonshot.ai/docs/api/chat). An event of Responses has it in its ``response``, the
-    first event of Messages in its ``message``. Ollama has no member for it.
+    Chat has it in a member; one provider nests it in ``x_groq``, and Moonshot in the choice of the last chunk
+    (https://platform.moonshot.ai/docs/api/chat). An event of Responses has it in its ``response``, the first
+    event of Messages in its ``message``. Ollama has no member for it.
     """
     native = payload.get("usage")
     if native is None and (choices := payload.get("choices")):

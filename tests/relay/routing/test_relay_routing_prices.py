@@ -28,7 +28,7 @@ MINI = Price(to_nanos(0.15), to_nanos(0.075), to_nanos(0.3), to_nanos(0.6))
     ],
 )
 def test_a_turn_costs_its_tokens(usage: Usage, cost: int) -> None:
-    """Cached tokens and those written to a cache have prices of their own, and tokens that only the total counts are priced as output."""
+    """Each kind of token has its own price; tokens that only the total counts are priced as output."""
     assert MINI.cost(usage) == cost
 
 
@@ -38,9 +38,9 @@ def test_cost_is_exact_to_a_billionth(received: int, sent: int, price: Decimal) 
     nanos = to_nanos(float(price))
     assert nanos == int(price * NANOS)
     exact = (Decimal(received + sent) * price * NANOS) / 1_000_000
-    assert abs(Price(nanos, nanos, nanos, nanos).cost(Usage(received, sent, received + sent)) - exact) <= Decimal(
-        "0.5"
-    )
+    assert abs(
+        Price(nanos, nanos, nanos, nanos).cost(Usage(received, sent, received + sent)) - exact
+    ) <= Decimal("0.5")
 
 
 def test_an_absurd_count_costs_no_absurd_sum() -> None:

@@ -23,7 +23,7 @@ CACHED = {
           "input_tokens_details": {"cached_tokens": 3}}, (5, 2, 7, 3)),
         (CACHED, (123, 4, 127, 100)),
         ({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7, "cached_tokens": 3}, (5, 2, 7, 3)),
-        ({"prompt_tokens": 5, "prompt_tokens_details": {"audio_tokens": 0}, "cached_tokens": 3}, (5, 0, 0, 3)),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {}, "cached_tokens": 3}, (5, 0, 0, 3)),
         ({"input_tokens": 3, "cache_read_input_tokens": None, "output_tokens": 4}, (3, 4, 7, 0)),
     ],
 )  # fmt: skip
@@ -36,7 +36,11 @@ def test_usage_is_read_in_the_names_of_each_wire(native: dict[str, Any], counts:
 def test_tokens_written_to_a_cache_are_read_in_the_names_of_each_wire() -> None:
     """Anthropic reports them apart from the input, OpenRouter in the details of the prompt."""
     assert read_usage(CACHED).cache_write_tokens == 20
-    native = {"prompt_tokens": 50, "completion_tokens": 1, "prompt_tokens_details": {"cache_write_tokens": 30}}
+    native = {
+        "prompt_tokens": 50,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cache_write_tokens": 30},
+    }
     assert read_usage(native).cache_write_tokens == 30
 
 
