@@ -130,7 +130,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             return Frame(raw, is_end_mark=True)
         if event.is_end_mark:
             return Frame(event.raw)  # A gateway's end mark, from another dialect.
-        payload = loads(event.data) if event.data else None
+        payload = loads(event.data, halves=self._halves) if event.data else None
         if not isinstance(payload, dict):
             return self._unread(event, cut=cut)
         kind = event_type(event, payload)

@@ -98,7 +98,7 @@ class OllamaTurnReader(StreamReader[Line]):
         if self._ended:
             # Bytes after the last line belong to no turn.  Only what may be a call is dropped (rule W5).
             return Frame(b"" if may_hold_call(event.raw) else event.raw, is_end_mark=True)
-        payload = loads(event.data) if event.data else None
+        payload = loads(event.data, halves=self._halves) if event.data else None
         if not isinstance(payload, dict):
             # Half a line would make the error line after it unreadable.
             return Frame(b"") if cut else self._unread(event, cut=cut)
