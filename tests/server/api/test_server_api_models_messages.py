@@ -18,11 +18,14 @@ async def test_a_model_is_found_however_its_name_is_encoded(upstreams: int, name
     model = {"id": name, "object": "model", "created": 7, "owned_by": "me"}
     said: dict[str, object] = model if upstreams == 1 else {"object": "list", "data": [model]}
     listed = whole(json.dumps(said).encode())
-    async with RawUpstream(listed) as one, RawUpstream(listed) as other:
-        async with running(make_config(*[one.url, other.url][:upstreams])) as proxy:
-            for path in (name, quote(name, safe=""), quote(name, safe="").replace("%2F", "%2f")):
-                found = await proxy.ask(method="GET", path=f"/v1/models/{path}")
-                assert (found.status, found.json["id"]) == (200, name)
+    async with (
+        RawUpstream(listed) as one,
+        RawUpstream(listed) as other,
+        running(make_config(*[one.url, other.url][:upstreams])) as proxy,
+    ):
+        for path in (name, quote(name, safe=""), quote(name, safe="").replace("%2F", "%2f")):
+            found = await proxy.ask(method="GET", path=f"/v1/models/{path}")
+            assert (found.status, found.json["id"]) == (200, name)
     targets = {request.target for request in one.requests}
     assert all("%2" not in target for target in targets)
 
