@@ -30,6 +30,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
+from proxy.portable_schemas import repaired
 from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import data_url, file_words, result_words
@@ -275,7 +276,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
         case FunctionTool():
             kind, inner = "function", _described(tool, ledger)
             if tool.parameters is not None:
-                inner["parameters"] = tool.parameters
+                inner["parameters"] = repaired(tool.parameters)
             if tool.strict:
                 inner["strict"] = True
         case CustomTool():
