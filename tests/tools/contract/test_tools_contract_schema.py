@@ -15,6 +15,7 @@ from proxy.tools.contract.schema import (
     check_private_paths,
     check_schema,
     derive_schema,
+    may_have,
     property_names,
     spec_digest,
 )
