@@ -12,7 +12,7 @@ from proxy.events import ToolDefinition
 from proxy.portable_schemas import REFUSED_BY, follow, repaired, unportable
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
-LEAVES = st.sampled_from(
+LEAVES: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {"type": "string"},
         {"type": "array"},
@@ -52,7 +52,7 @@ VALUES = st.recursive(
 @given(schema=WHOLE, value=st.fixed_dictionaries({}, optional={"a": VALUES, "b": VALUES}))
 def test_a_repair_keeps_the_meaning(schema: dict[str, Any], value: Any) -> None:
     """Any value fits a schema exactly if it fits the repaired one, which needs no second repair."""
-    made = json.loads(json.dumps(repaired(schema)))
+    made: Any = json.loads(json.dumps(repaired(schema)))
     assert repaired(made) is made
     assert "#/properties" not in json.dumps(made)
     if not loops(schema):
