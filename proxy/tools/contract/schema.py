@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from proxy.errors import ConfigError
-from proxy.portable_schemas import LISTS, MAPS, SINGLE, follow, subschemas
 from proxy.records import ToolEffect
+from proxy.schemas.portable import LISTS, MAPS, SINGLE, follow, subschemas
 from proxy.tools.contract.metaschema import find_invalid
 from proxy.tools.contract.schema_library import DEFAULT_DIALECT, is_known_dialect
 

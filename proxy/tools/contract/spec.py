@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.events import ToolDefinition
-from proxy.portable_schemas import repaired
 from proxy.records import ToolEffect
+from proxy.schemas.portable import repaired
 
 __all__ = ["Redaction", "ToolEffect", "ToolOrigin", "ToolSpec", "texts"]
 
@@ -124,7 +124,7 @@ class ToolSpec:
     def definition(self, name: str | None = None) -> ToolDefinition:
         """Return the tool as a model sees it, under the alias ``name`` if one is given.
 
-        Its schema is ``parameters`` as more providers accept it (:func:`~proxy.portable_schemas.repaired`).
+        Its schema is ``parameters`` as more providers accept it (:func:`~proxy.schemas.portable.repaired`).
         """
         if name is None or name == self.name:
             return self._definition

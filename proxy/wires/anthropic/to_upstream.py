@@ -31,7 +31,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.portable_schemas import repaired
+from proxy.schemas.portable import repaired
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.anthropic.limits import output_limit
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none

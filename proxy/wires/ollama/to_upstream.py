@@ -26,7 +26,7 @@ from proxy.conversation import (
     ToolCallPart,
     ToolResultPart,
 )
-from proxy.portable_schemas import repaired
+from proxy.schemas.portable import repaired
 from proxy.wires.crossing.ledger import Ledger, Written, without_none
 from proxy.wires.crossing.media import file_words, result_words
 from proxy.wires.ollama.encoder import call_object

@@ -29,7 +29,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.portable_schemas import repaired
+from proxy.schemas.portable import repaired
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import data_url, file_words, marked_result
 from proxy.wires.responses.fields import KEEPER, RESPONSES_FIELDS

@@ -25,7 +25,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.portable_schemas import repaired
+from proxy.schemas.portable import repaired
 from proxy.wires.text_calls.form import Form, Result
 
 __all__ = ["prompted"]

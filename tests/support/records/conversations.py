@@ -35,7 +35,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.portable_schemas import repaired
+from proxy.schemas.portable import repaired
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 names = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.events import ToolDefinition
-from proxy.portable_schemas import REFUSED_BY, follow, repaired, unportable
+from proxy.schemas.portable import REFUSED_BY, follow, repaired, unportable
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
 LEAVES: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
