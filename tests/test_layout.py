@@ -40,10 +40,11 @@ WORDS = {
     "proxy.values",
 }
 LOWER = {"wires", "tools", "upstreams", "store"}
-HELPERS = {"http", "net"}
+HELPERS = {"http", "net", "schemas"}
 ALLOWED = {
     "http": {"http"},
     "net": {"net"},
+    "schemas": {"schemas"},
     **{package: {package, *HELPERS} for package in LOWER},
     "upstreams": {"upstreams", "wires", *HELPERS},
     "toolbox": {"toolbox", "tools", *HELPERS},
