@@ -58,10 +58,10 @@ class FinishReason(StrEnum):
     @property
     def is_complete(self) -> bool:
         """Whether the model wrote all that it meant to write, so that its calls may run (rule W7)."""
-        return self in _COMPLETE
+        return self is _STOP or self is _TOOL_CALLS or self is _PAUSE
 
 
-_COMPLETE: Final = frozenset({FinishReason.STOP, FinishReason.TOOL_CALLS, FinishReason.PAUSE})
+_STOP, _TOOL_CALLS, _PAUSE = FinishReason.STOP, FinishReason.TOOL_CALLS, FinishReason.PAUSE
 
 _READ: Final[Mapping[FinishReason, str]] = {
     FinishReason.STOP: "stop stop_sequence end_turn eos eos_token complete completed finish_reason_stop load "
@@ -248,8 +248,9 @@ class InnerCall:
 class Usage:
     """The tokens of one turn.  ``native`` is the upstream's own usage object with all its fields.
 
-    ``cached_tokens`` are those of ``input_tokens`` that the upstream had cached.  ``reasoning_tokens`` are
-    those of ``output_tokens`` that the model spent on reasoning.
+    ``cached_tokens`` are those of ``input_tokens`` that the upstream had cached, ``cache_write_tokens`` those
+    that it wrote to its cache.  ``reasoning_tokens`` are those of ``output_tokens`` that the model spent on
+    reasoning.
     """
 
     input_tokens: int
@@ -258,6 +259,7 @@ class Usage:
     native: Mapping[str, Any] = field(default_factory=dict)
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @property
     def all_tokens(self) -> int:
@@ -385,8 +387,10 @@ def pauses(events: Sequence[TurnEvent]) -> bool:
 
 def finished(word: str) -> TurnFinished:
     """Return the event for a server's word for why the model stopped."""
-    reason = read_finish(word)
-    return TurnFinished(reason, word if reason is FinishReason.ERROR else "")
+    return _FINISHED.get(word) or _FINISHED.get(word.lower()) or TurnFinished(FinishReason.ERROR, word)
+
+
+_FINISHED: Final = {word: TurnFinished(reason) for word, reason in _WORDS.items()}
 
 
 @value_class

@@ -599,6 +599,34 @@ async def test_arguments_are_edited_by_keyboard_and_faults_stand_at_their_field(
     assert fake.posted[-1] == ("approvals/appr_1", body)
 
 
+async def test_an_approver_sees_all_arguments_before_a_button_approves(tab: Tab, fake: FakeUi) -> None:
+    """Cut arguments are shown whole on request, with hidden characters named; only then can one approve."""
+    row = {"id": "appr_7", "status": "pending", "tool": "mcp__pay__send", "why": "policy.approve"}
+    whole = {
+        "note": "x" * 5000 + "\u00a0\u202e\u200b\nlast " + "\\u202e",
+        "many": list(range(400)),
+        "amount": 9000,
+    }
+    fake.answers["GET approvals"]["data"] = [
+        {**row, "arguments": {"note": "x[cut]"}, "arguments_cut": True},
+    ]
+    fake.answers["GET approvals/appr_7"] = {**row, "arguments": whole, "arguments_cut": False}
+    fake.answers["POST approvals/appr_7"] = {**row, "status": "approved"}
+    await at(tab, fake, "/approvals")
+    await tab.has("These are not all arguments.")
+    button = "document.querySelector('[data-id=appr_7] [data-act=approve]')"
+    assert await tab.run(f"{button}.disabled")
+    await tab.click("Show all arguments")
+    await tab.until(f"!{button}.disabled")
+    text = await tab.run("document.querySelector('[data-id=appr_7] .json').textContent")
+    assert "x" * 5000 + "⟨U+00A0⟩⟨U+202E⟩⟨U+200B⟩\\n\nlast \\\\u202e" in text
+    assert '"amount": 9000' in text
+    assert "399: 399" in text
+    assert "Show" not in text
+    await tab.run(f"{button}.click()")
+    await until(lambda: fake.posted == [("approvals/appr_7", {"approve": True})])
+
+
 async def test_each_grant_says_what_it_means_and_is_revoked(tab: Tab, fake: FakeUi) -> None:
     """The page describes active, expired and revoked grants; one click revokes an active one."""
     await at(tab, fake, "/approvals?state=grants")

@@ -11,6 +11,7 @@ SUPERVISOR = "toolrelay"
 WORKER = "toolrelay-work"
 """The names of this package's processes in the system's process list."""
 
+_PROCESSES = Path("/proc")
 _LISTENING = "0A"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
@@ -30,15 +31,27 @@ def set_process_name(name: str) -> None:
 
 
 def find_holders(port: int) -> list[Holder]:
-    """Return the processes that listen on a port, as far as this user may see them; else an empty list."""
-    sockets = {f"socket:[{inode}]" for table in _TABLES for inode in _listening(table, port)}
+    """Return the processes that listen on a port, as far as this user may see them; else an empty list.
+
+    Processes of this package hide their descriptors from others of their user.  If the socket is of this
+    user and only one supervisor runs, it is theirs.
+    """
+    listening = [one for table in _TABLES for one in _listening(table, port)]
+    sockets = {f"socket:[{inode}]" for inode, _ in listening}
     if not sockets:
         return []
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
+    found, hidden = [], []
+    for entry in _PROCESSES.glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if any(os.readlink(fd) in sockets for fd in _descriptors(entry)):
-                found.append(Holder(int(entry.name), (entry / "comm").read_text("utf-8", "replace").strip()))
+            holder = Holder(int(entry.name), (entry / "comm").read_text("utf-8", "replace").strip())
+            try:
+                if any(os.readlink(fd) in sockets for fd in _descriptors(entry)):
+                    found.append(holder)
+            except PermissionError:
+                hidden.append(holder)
+    if not found and any(uid == os.getuid() for _, uid in listening):
+        ours = [holder for holder in hidden if holder.name in (SUPERVISOR, WORKER)]
+        found = ours if sum(holder.name == SUPERVISOR for holder in ours) == 1 else []
     return sorted(found, key=lambda holder: holder.pid)
 
 
@@ -46,15 +59,15 @@ def _descriptors(process: Path) -> list[Path]:
     return [fd for fd in (process / "fd").iterdir() if fd.is_symlink()]
 
 
-def _listening(table: str, port: int) -> list[str]:
-    """Return the inodes of the listening sockets of a port."""
+def _listening(table: str, port: int) -> list[tuple[str, int]]:
+    """Return the inodes and users of the listening sockets of a port."""
     try:
         lines = Path(table).read_text("ascii").splitlines()[1:]
     except OSError:
         return []
     fields = [line.split() for line in lines]
     return [
-        field[9]
+        (field[9], int(field[7]))
         for field in fields
         if field[3] == _LISTENING and int(field[1].rpartition(":")[2], 16) == port
     ]

@@ -15,6 +15,7 @@ from proxy.commands.serve.supervisor import Supervisor
 from proxy.commands.serve.watching import stamps, watch, watched_files
 from proxy.errors import ToolRelayError
 from proxy.net.keep_running import keep_running
+from proxy.net.own_process import hide_memory
 from proxy.server.telemetry.logging import configure_logging
 from proxy.server.telemetry.output_queue import queue_output
 
@@ -24,6 +25,7 @@ __all__ = ["main"]
 def main(fd: int) -> int:
     """Supervise until stopped; return the exit status. ``fd`` is the file descriptor of the handover."""
     set_process_name(SUPERVISOR)
+    hide_memory()
     handover = read_handover(fd)
     plan = handover.plan
     queue_output()

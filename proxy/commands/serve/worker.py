@@ -27,6 +27,7 @@ from proxy.commands.serve.sockets import address_of
 from proxy.commands.ui import ui_lines
 from proxy.errors import ToolRelayError
 from proxy.net.channel import Channel, ChannelBroken
+from proxy.net.own_process import hide_memory
 from proxy.server.app import Overrides, create_app
 from proxy.server.config.load import Config
 from proxy.server.peers import Answers, Peers
@@ -40,6 +41,7 @@ _GRACE_S = 1.0
 def main(channel_fd: int) -> int:
     """Serve until the supervisor ends this worker, or has died itself; return the exit status."""
     set_process_name(WORKER)
+    hide_memory()
     # Only the supervisor acts on SIGHUP.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return run_async(_work(channel_fd))

@@ -19,7 +19,7 @@ _RAN: Final[Mapping[InvocationStatus | Literal[""], str]] = {
     "started": "has begun to run; its end is not on record",
     "interrupted": "was interrupted while it ran: nobody knows whether it took effect",
     "cancelled": "was cancelled while it ran",
-    "error": "has run and failed",
+    "error": "ended with an error",
 }
 """What became of an approved call, where it is not simply that it has run."""
 
@@ -57,7 +57,7 @@ def question(approval: Approval) -> dict[str, Any]:
         "approval_id": approval.id,
         "tool": approval.tool,
         "arguments": approval.arguments_shown,
-        "summary": _line(approval),
+        "summary": _line(approval, beside=True),
         "effect": approval.effect,
         "why": approval.rule,
         "expires_at": _expires_at(approval),
@@ -72,14 +72,19 @@ def arguments_text(approval: Approval) -> str:
     return ascii_json(approval.arguments_shown, compact=True).replace("`", "\\u0060")
 
 
-def _line(approval: Approval, url: str = "") -> str:
-    """Return one line about a waiting call: its tool, all its arguments or where to read them, and its id."""
+def _line(approval: Approval, url: str = "", *, beside: bool = False) -> str:
+    """Return one line about a waiting call: its tool, all its arguments or where to read them, and its id.
+
+    ``beside`` says that all arguments are also in the field ``arguments`` beside the line.
+    """
     show = f"`toolrelay approvals show {approval.id}`"
     if approval.fits_text:
         # A code span: a client that renders Markdown would hide some text, such as a comment of HTML.
         said, more = f"`{arguments_text(approval)}`", ""
         if _has_private(approval):
             more = f'. "{MASK}" stands for a value that the tool keeps private; {show} shows it'
+    elif beside:
+        said, more = f"arguments of {len(approval.arguments):,} characters, all of them in `arguments`", ""
     else:
         said = f"arguments of {len(approval.arguments):,} characters, too long to be shown or approved here"
         more = f". Read all of them, and decide, with {show}" + (f" or at {url}" if url else "")

@@ -114,7 +114,7 @@ class RunEnding:
     def _last_bytes(self, job: Job, state: State, reason: FinishReason | None) -> bytes:
         """Return the bytes that release what was held back and end the stream; store the answer as needed."""
         writer = state.output.writer
-        state.outcome.finish_reason = (reason.value if reason else state.run.turn.word) or None
+        state.outcome.finish_reason = str(reason or state.run.turn.word) or None
         data = writer.turn_ended("final") + writer.finish(reason)
         self._keep_response(job, state)
         self._remember_answer(job, state)

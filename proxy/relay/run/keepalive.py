@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["Notifier", "OnTick", "with_keepalive"]
+__all__ = ["Notifier", "OnTick", "SilenceTimer", "with_keepalive"]
 
 T = TypeVar("T")
 
@@ -49,6 +49,45 @@ class Notifier:
         finally:
             timer.cancel()
             self._waiter = None
+
+
+class SilenceTimer:
+    """A timer that calls ``on_silence`` before ``after_s`` seconds have passed without anything being sent.
+
+    Whoever sends sets ``quiet`` to 0, which costs less than to note the time.  It counts half intervals, so
+    after two of them the silence is not longer than ``after_s``.
+    """
+
+    __slots__ = ("_after_s", "_on_silence", "_timer", "quiet", "runs")
+
+    def __init__(self) -> None:
+        self._after_s = 0.0
+        self._on_silence: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.quiet = 0
+        self.runs = False
+
+    def start(self, after_s: float, on_silence: Callable[[], None]) -> None:
+        """Start the timer; it runs until :meth:`stop`.  ``on_silence`` may stop it."""
+        self._after_s, self._on_silence = after_s, on_silence
+        self.quiet, self.runs = 0, True
+        self._arm()
+
+    def stop(self) -> None:
+        """Stop the timer; do nothing if it does not run."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._on_silence = None
+        self.runs = False
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._after_s / 2, self._tick)
+
+    def _tick(self) -> None:
+        self._arm()
+        self.quiet += 1
+        if self.quiet > 1 and self._on_silence is not None:
+            self._on_silence()
 
 
 async def with_keepalive(

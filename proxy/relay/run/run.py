@@ -265,7 +265,7 @@ class Run:
                     turn.calls.append(call)
                     turn.parted = None
                 case TurnFinished(reason=reason, word=word):
-                    turn.reason, turn.word = reason, word or reason.value
+                    turn.reason, turn.word = reason, word or str(reason)
                     if reason is FinishReason.ERROR:
                         turn.error = turn.error or aborted(word)
                 case UsageReported(usage=usage):

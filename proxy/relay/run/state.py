@@ -12,6 +12,7 @@ from proxy.relay.base import ClientStream
 from proxy.relay.memory.agent_turns import wait_of
 from proxy.relay.offer import Offer
 from proxy.relay.run.job import ToolAccess
+from proxy.relay.run.keepalive import SilenceTimer
 from proxy.relay.run.parallel_tool_use import is_wrapper, mask_parts
 from proxy.relay.run.run import Run
 from proxy.relay.run.usage import RunUsage
@@ -30,12 +31,14 @@ __all__ = ["ClientOutput", "Outcome", "RunClock", "State", "ToolState", "TurnPro
 class ClientOutput:
     """The client's response: ``client`` sends what ``writer`` makes.
 
-    ``head`` has the headers of the first upstream response, which the client gets.
+    ``head`` has the headers of the first upstream response, which the client gets.  ``silence`` is the timer
+    of a stream that the proxy composes or holds back.
     """
 
     client: ClientStream
     writer: StreamWriter
     head: Headers = ()
+    silence: SilenceTimer = field(default_factory=SilenceTimer)
 
     def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
         """Send a piece of the stream, and return what to await if the client does not read.
@@ -44,6 +47,7 @@ class ClientOutput:
         """
         if not data:
             return None
+        self.silence.quiet = 0
         if not self.client.started:
             self.client.start(200, self.head)
         return self.client.push(data, last=last)

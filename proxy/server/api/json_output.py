@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import date, timedelta
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from proxy.plain_text import ascii_json
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolInvocationRecord, TurnRecord
@@ -19,6 +18,7 @@ from proxy.store.base import RunDetail, UsageKey, UsageRow
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Decision, Policy
 from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.mcp.masking import masked_url
 from proxy.tools.mcp.overview import ServerOverview, ToolOverview
 from proxy.tools.mcp.servers import Server
 
@@ -206,8 +206,7 @@ def _reached_by(server: Server) -> str:
     """Return the program, or the address without the parts that may be secret."""
     if server.command:
         return server.command
-    parts = urlsplit(server.url)
-    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+    return masked_url(server.url.partition("?")[0])
 
 
 def to_line(value: Any) -> str:

@@ -400,7 +400,9 @@ class ToolsConfig(Section):
         default=3600, description="Seconds that a response in the background may take."
     )
     keepalive_s: Seconds = Field(
-        default=10, description="Seconds between keep-alive comments to the client while tools run."
+        default=10,
+        description="Longest silence, in seconds, of a stream that waits for tools, or that the proxy "
+        "composes or holds back; then the client gets a keep-alive.",
     )
     aliases: Annotated[dict[str, str], AfterValidator(check_aliases)] = Field(
         default={},
@@ -707,6 +709,12 @@ class PriceConfig(Section):
         float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)
     ] = Field(
         default=None, description="Input tokens that the provider had cached. Empty: the same as input."
+    )
+    cache_write: Annotated[float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)] = (
+        Field(
+            default=None,
+            description="Input tokens that the provider wrote to its cache. Empty: the same as input.",
+        )
     )
     output: float = Field(default=0, ge=0, allow_inf_nan=False, description="Output tokens.")
 

@@ -52,8 +52,6 @@ _THINKING_EVENT: Final = encode_event(
     b'{"type":"content_block_delta","index":%d,"delta":{"type":"thinking_delta","thinking":"%b"}}', _DELTA
 )
 """The bytes that :meth:`AnthropicTurnEncoder.encode` makes of a text, without the index and the piece."""
-_PIECES_A_PING: Final = 32
-"""The number of held pieces of arguments after which the client gets a ping."""
 
 Block = dict[str, Any]
 EventObject = dict[str, Any]
@@ -106,7 +104,6 @@ class AnthropicTurnEncoder:
     def __init__(self, model: str, eager: Collection[str] = ()) -> None:
         self._model = model
         self._eager = eager
-        self._held_pieces = 0
         self._id = replayable("message_id", lambda: f"msg_{secrets.token_hex(12)}")
         self._begun = False
         self._failed = False
@@ -256,11 +253,7 @@ class AnthropicTurnEncoder:
             case ToolCallDelta(seq=seq, arguments=arguments):
                 call = self._calls[seq]
                 call.pieces.append(arguments)
-                if not call.is_eager:
-                    self._held_pieces += 1
-                    if self._held_pieces % _PIECES_A_PING == 0:
-                        yield {"type": "ping"}
-                elif arguments and self._open_call == seq and (said := call.eager()):
+                if call.is_eager and arguments and self._open_call == seq and (said := call.eager()):
                     yield self._delta({"type": "input_json_delta", "partial_json": said})
             case ToolCallFinished(seq=seq, call=finished):
                 if seq in self._calls and not self._calls[seq].is_told:
@@ -399,8 +392,8 @@ class AnthropicTurnEncoder:
 def _in_messages_words(usage: Usage) -> Usage:
     """Return the same tokens, with a usage object of this dialect, which counts cached tokens separately."""
     native: dict[str, Any] = {
-        "input_tokens": max(0, usage.input_tokens - usage.cached_tokens),
-        "cache_creation_input_tokens": 0,
+        "input_tokens": max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens),
+        "cache_creation_input_tokens": usage.cache_write_tokens,
         # Some servers report more cached tokens than input tokens.
         "cache_read_input_tokens": min(usage.cached_tokens, usage.input_tokens),
         "output_tokens": usage.output_tokens,

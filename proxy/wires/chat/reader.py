@@ -115,7 +115,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         if event.is_end_mark:
             self._ended = True
             return Frame(event.raw, is_end_mark=True, undecided=self._undecided)
-        payload = loads(event.data) if event.data else None
+        payload = loads(event.data, halves=self._halves) if event.data else None
         if not isinstance(payload, dict):
             return self._unread(event, cut=cut)
         events = self._events(payload, whole=False)

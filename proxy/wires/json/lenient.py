@@ -8,6 +8,7 @@ import orjson
 
 from proxy.errors import TooManyValues
 from proxy.json_size import MOST_READ_VALUES, count_values
+from proxy.wires.json.halves import HalfPairs
 
 __all__ = [
     "MALFORMED",
@@ -49,34 +50,45 @@ _HALF_PAIR = re.compile(
 _MOST_DIGITS = 20
 
 
-def loads(data: bytes, what: str = "an event") -> Any:
+def loads(data: bytes, what: str = "an event", halves: HalfPairs | None = None) -> Any:
     """Return an event's data as JSON; ``None`` if it is not JSON, or nested too deeply to be written.
 
     The lenient reading only accepts objects. It replaces invalid UTF-8 and half surrogate pairs, because a
     call must not hide behind one bad byte, and some servers cut an emoji in two. It also replaces NaN and
     infinities, which are not JSON: Python servers write them as log probabilities, and Python clients read
-    them.
+    them. With ``halves`` a half surrogate pair at the end of a text waits for the next event.
 
     Raises :class:`~proxy.errors.TooManyValues` with ``what`` as the name of the data.
     """
     if len(data) > MOST_READ_VALUES and count_values(data, MOST_READ_VALUES) > MOST_READ_VALUES:
         raise TooManyValues(what, MOST_READ_VALUES)
+    has_half = False
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
         if b"\0" in data or len(data) > _MOST_LENIENT or data.lstrip()[:1] != b"{":
             return None
-        whole = _whole_characters(data)
-        try:
-            value = orjson.loads(whole)
-        except orjson.JSONDecodeError:
-            try:
-                value = json.loads(whole.decode(), parse_constant=lambda _: None, parse_int=_integer)
-            except (ValueError, RecursionError):
-                return None
+        has_half = halves is not None and b"\\u" in data
+        value = _lenient(data, keeps_halves=has_half)
     if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _depth(value) > _MAX_DEPTH:
         return None
-    return value
+    return halves.settle(value) if halves is not None and (has_half or halves.waiting) else value
+
+
+def _lenient(data: bytes, *, keeps_halves: bool) -> Any:
+    """Return an object that orjson refuses; ``None`` if it cannot be read at all."""
+    if keeps_halves:
+        whole = data.decode("utf-8", "replace").encode()
+    else:
+        whole = _whole_characters(data)
+        try:
+            return orjson.loads(whole)
+        except orjson.JSONDecodeError:
+            pass
+    try:
+        return json.loads(whole.decode(), parse_constant=lambda _: None, parse_int=_integer)
+    except (ValueError, RecursionError):
+        return None
 
 
 def may_hold_call(data: bytes) -> bool:

@@ -227,7 +227,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             # The turn is over. No client needs anything else, and it could hold a call (rule W5).
             kept = event.is_end_mark or event.is_comment
             return Frame(event.raw if kept else b"", is_end_mark=event.is_end_mark, undecided=self._undecided)
-        payload = loads(event.data) if event.data else None
+        payload = loads(event.data, halves=self._halves) if event.data else None
         if not isinstance(payload, dict):
             return self._unread(event, cut=cut)
         kind = payload.get("type")

@@ -21,6 +21,7 @@ from proxy.events import (
 )
 from proxy.in_thread import LARGE_EVENT_BYTES
 from proxy.wires.dialect import Event, EventParser
+from proxy.wires.json.halves import HalfPairs
 from proxy.wires.json.lenient import MALFORMED, UNREADABLE_EVENT, may_hold_call
 from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.stream.ndjson import LineParser, decode_line
@@ -88,6 +89,7 @@ class StreamReader(FastReader, Generic[E]):
         )
         self._finished: list[ToolCallFinished] = []
         self._parser = self.stream_format.parser()
+        self._halves = HalfPairs()
         self._template: Template | None = None
         self._template_text: type[TurnEvent] | None = None
         self._ready: Template | None = None

@@ -27,7 +27,7 @@ BOSS: dict[str, Any] = {"decided_by": "key boss", "decided_at": T0 + 1}
             "Key boss approved this call with other arguments, and it has run.",
         ),
         ("used", {**BOSS, "outcome": "success"}, "Key boss approved this call, and it has run."),
-        ("used", {**BOSS, "outcome": "error"}, "Key boss approved this call, and it has run and failed."),
+        ("used", {**BOSS, "outcome": "error"}, "Key boss approved this call, and it ended with an error."),
         (
             "used",
             {**BOSS, "outcome": "started"},

@@ -58,6 +58,7 @@ def test_long_arguments_are_approved_elsewhere() -> None:
     assert f"decide, with `toolrelay approvals show {large.id}` or at https://a.example/ui" in said
     assert "xxx" not in said
     assert question(large)["arguments"] == large.arguments_shown
+    assert "all of them in `arguments`" in question(large)["summary"]
     listed = approval_to_json(large, in_list=True)
     assert listed["arguments_cut"] is True
     assert len(json.dumps(listed)) < 4096

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logged import logged_to
 
+from proxy.plain_text import HIDDEN
 from proxy.server.telemetry.event_writer import EventWriter
 from proxy.server.telemetry.json_lines import JsonLines, LineCleaner
 from proxy.server.telemetry.logging import configure_logging
@@ -284,4 +285,5 @@ def test_no_control_character_survives(text: str) -> None:
     cleaned = LineCleaner().text(text)
     assert not any(ord(character) < 32 or 0x7F <= ord(character) < 0xA0 for character in cleaned)
     assert len(cleaned.splitlines()) <= 1
+    assert re.search(f"[{HIDDEN}]", cleaned) is None
     cleaned.encode("utf-8")

@@ -8,6 +8,7 @@ import pytest
 from store_records import run, turn
 from waiting import LATE_S, until
 
+from proxy.errors import StoreUnavailable
 from proxy.store.base import RunFilter
 from proxy.store.rows import Row, upsert
 from proxy.store.sql.store import SqlStore
@@ -194,3 +195,37 @@ async def test_a_run_that_ends_as_the_store_closes_is_whole(make_sql: Make) -> N
     detail = await other.get_run("run_1")
     assert detail is not None
     assert (detail.run.status, len(detail.turns)) == ("completed", 1)
+
+
+class _Slow(_Database):
+    """A database that needs the same time for each group."""
+
+    async def write(self, batches: Sequence[Batch]) -> None:
+        await asyncio.sleep(0.1)
+        await super().write(batches)
+
+
+async def test_a_long_queue_that_is_written_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for a commit behind many groups lasts as long as they are committed, and so does a close."""
+    monkeypatch.setattr("proxy.store.sql.writer._GROUP_WRITES", 1)
+    database = _Slow()
+    writer = _writer(database)
+    for number in range(8):
+        writer.put(Write("a", [(number,)]))
+    await writer.flush(0.4)
+    assert len(database.groups) >= 8
+    for number in range(8):
+        writer.put(Write("a", [(number,)]))
+    assert await writer.aclose(0.4)
+    assert (len(database.groups) >= 16, writer.lost, writer.failure) == (True, 0, None)
+
+
+async def test_a_commit_that_never_ends_is_a_failure() -> None:
+    """If the database stands still, a wait for a commit ends."""
+    database = _Database()
+    database.release.clear()
+    writer = _writer(database)
+    with pytest.raises(StoreUnavailable, match="could not be written within"):
+        await writer.probe(0.1)
+    database.release.set()
+    assert await writer.aclose(LATE_S)

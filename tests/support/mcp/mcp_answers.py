@@ -22,7 +22,7 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 async def connected(server: Server, networks: tuple[str, ...] = LOOPBACK) -> AsyncIterator[Connection]:
     """Run a connection in this process."""
     settings = HostSettings(servers=(server,), networks=networks, list_every_s=0)
-    connection = Connection(server, settings, lambda: None, lambda group, runs: None, no_token)
+    connection = Connection(server, settings, lambda: None, lambda server, group, runs: None, no_token)
     task = asyncio.create_task(connection.run())
     try:
         await connection.wait(PATIENCE_S)

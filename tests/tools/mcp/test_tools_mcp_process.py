@@ -3,7 +3,11 @@
 import asyncio
 import os
 import signal
+import socket
+import subprocess
+import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +17,11 @@ from structlog.testing import capture_logs
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.errors import ConfigError, ToolFailure
+from proxy.tools.mcp.host.service import Service
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.process import HostProcess
 from proxy.tools.mcp.results import read_result
+from proxy.tools.mcp.servers import HostSettings, Server
 
 OK = {"result": {"content": [{"type": "text", "text": "fine"}]}}
 
@@ -57,6 +63,103 @@ async def test_a_kill_of_it_leaves_no_orphan_and_no_second_effect(tmp_path: Path
         await host.becomes("toy", "ready")
         assert read_result(await host.client.call("toy", "a", found["a"].digest, {}, LATE_S)).text == "fine"
     assert calls_of(tmp_path) == ["slow", "a"]
+
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(sys.argv[1], "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        time.sleep(3600)
+    os._exit(0)
+os.wait()
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+
+def with_daemon(folder: Path, name: str, *, hidden: bool = False) -> Server:
+    """Return a server that leaves a daemon in a session of its own, and perhaps without our environment."""
+    server = scripted(folder, [tool_definition("a"), tool_definition("die")], DIES, name=name)
+    program = folder / f"{name}-daemon.py"
+    if hidden:
+        sleeps = 'exec env -i setsid sh -c \'echo $$ >> "$0"; exec sleep 3600\' "$1" &'
+        script = f'({sleeps}) </dev/null >/dev/null 2>&1; shift; exec "$@"'
+        args = ("-c", script, "sh", str(folder / f"{name}.pids"), server.command, *server.args)
+        return replace(server, command="/bin/sh", args=args)
+    program.write_text(DAEMON)
+    return replace(server, args=(str(program), str(folder / f"{name}.pids"), *server.args))
+
+
+def daemons(folder: Path, name: str) -> list[int]:
+    """Return the pids of a server's daemons."""
+    path = folder / f"{name}.pids"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+DIES = {"a": OK, "die": {"die": True}}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+@pytest.mark.parametrize("hidden", [False, True])
+async def test_a_daemon_of_a_server_ends_with_it(tmp_path: Path, hidden: bool) -> None:
+    """A daemon in a session of its own ends with its server, another server's goes on until the end."""
+    toy, other = with_daemon(tmp_path, "toy", hidden=hidden), with_daemon(tmp_path, "other")
+    async with hosted(toy, other) as host:
+        digest = (await host.definitions("toy"))["die"].digest
+        await host.becomes("other", "ready")
+        await until(lambda: daemons(tmp_path, "toy") != [] and daemons(tmp_path, "other") != [])
+        (first,), (beside,) = daemons(tmp_path, "toy"), daemons(tmp_path, "other")
+        assert runs(first)
+        with pytest.raises(ToolFailure, match="may have taken effect"):
+            await host.client.call("toy", "die", digest, {}, LATE_S)
+        await until(lambda: not Path(f"/proc/{first}").exists())
+        await until(lambda: len(daemons(tmp_path, "toy")) == 2)
+        assert runs(beside)
+    for pid in (*daemons(tmp_path, "toy"), *daemons(tmp_path, "other")):
+        await until(lambda pid=pid: not runs(pid))  # type: ignore[misc]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the flag")
+def test_no_other_process_of_the_user_can_read_its_memory() -> None:
+    """After the call a process cannot be traced or dumped, and a program that it starts can."""
+    flag = "import ctypes; print(ctypes.CDLL(None).prctl(3), flush=True)"
+    hides = "from proxy.net.own_process import hide_memory; hide_memory()"
+    starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {flag!r}])"
+    code = f"{flag}; {hides}; {flag}; {starts}"
+    told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    assert told.stdout.split() == [b"1", b"0", b"1"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the flag")
+async def test_the_process_hides_its_memory(tmp_path: Path) -> None:
+    """Linux gives the files of a process that hides its memory to root, whoever runs it."""
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    code = "from proxy.tools.mcp.host import program; program._serve = look; program.main(0)"
+    look = "import asyncio, ctypes\nasync def look(fd): print(ctypes.CDLL(None).prctl(3))\n"
+    told = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", look + code], stdout=subprocess.PIPE, env=environment
+    )
+    assert told.stdout.strip() == b"0"
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system does not tell")
+async def test_a_process_of_another_user_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection to the socket is closed unless it is of the same user."""
+    settings = HostSettings()
+    service = Service(settings, lambda server, group, runs: None, lambda name, before, one: None)
+    path = tmp_path / "s"
+    async with await asyncio.start_unix_server(service.serve, path):
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert len(await reader.readexactly(8)) == 8
+        writer.close()
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert await reader.read() == b""
+        writer.close()
 
 
 async def test_a_worker_that_goes_cancels_its_calls(tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ class ModelTurns:
             if streamed := await response.is_stream(framing):
                 state.output.head = _labelled(state.output.head, job.client.port.dialect.framing.content_type)
         if streams and streamed:
-            await read_stream(state, reader, response, framing, job.upstream.route.served.secrets)
+            secrets, keepalive_s = job.upstream.route.served.secrets, self._settings.keepalive_s
+            await read_stream(state, reader, response, framing, secrets, keepalive_s)
             return True
         if streams and not may_relay:
             raise await read_in_place_of_stream(response, job.upstream.port.dialect.errors)

@@ -1,6 +1,7 @@
 """The stream of one turn, read and written to the client as it arrives, in parts of bounded size."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
@@ -34,20 +35,30 @@ async def read_stream(
     response: UpstreamResponse,
     framing: Framing,
     secrets: Secrets | None = None,
+    keepalive_s: float = 10.0,
 ) -> None:
     """Read one turn's stream to its end; send what the writer lets through as soon as it comes.
 
-    ``secrets`` are blanked out before anything is read, because what is read is also recorded.
+    ``secrets`` are blanked out before anything is read, because what is read is also recorded.  While the
+    proxy composes the client's stream, or holds something of it back, the client gets a keep-alive before
+    ``keepalive_s`` seconds of silence have passed.
 
     Raises :class:`~proxy.errors.UpstreamError` and :class:`~proxy.errors.WireError`.
     """
-    await _TurnStream(state, reader, framing, secrets).read(response)
+    await _TurnStream(state, reader, framing, secrets, keepalive_s).read(response)
 
 
 class _TurnStream:
     """One turn's stream on its way to the client."""
 
-    def __init__(self, state: State, reader: TurnReader, framing: Framing, secrets: Secrets | None) -> None:
+    def __init__(
+        self,
+        state: State,
+        reader: TurnReader,
+        framing: Framing,
+        secrets: Secrets | None,
+        keepalive_s: float,
+    ) -> None:
         self._clock = state.clock
         self._turn = state.turn
         self._output = state.output
@@ -65,10 +76,16 @@ class _TurnStream:
         self._waited = False
         self._until: float | None = None
         self._patience: asyncio.Timeout | None = None
+        self._silence = state.output.silence
+        self._keepalive_s = keepalive_s
+        self._holds = False
+        self._unsent: asyncio.Future[None] | None = None
 
     async def read(self, response: UpstreamResponse) -> None:
         """Read the stream to its end."""
         run, writer, reader = self._run, self._writer, self._reader
+        if writer.composing:
+            self._watch()
         try:
             if (rest := response.push(self._relay)) is not None:
                 self._output.client.flush()
@@ -81,6 +98,8 @@ class _TurnStream:
             if not self._ended:
                 raise
         finally:
+            if self._silence.runs:
+                self._silence.stop()
             for frame in () if self._fast is None else self._fast.reader.catch_up():
                 run.observe(frame.events)
                 writer.write(frame)
@@ -185,7 +204,31 @@ class _TurnStream:
         last = ended and not had_ended and not writer.composing and not self._reader.has_unread
         if last and self._patience is not None:
             flush_soon(self._output.client, self._loop)
-        return self._output.push(out[0] if len(out) == 1 else b"".join(out), last=last)
+        data = out[0] if len(out) == 1 else b"".join(out)
+        if out:
+            self._holds = not out[-1]
+        if (self._fast is None or self._fast.transform is None or self._holds) and not self._silence.runs:
+            self._watch()
+        return self._output.push(data, last=last)
+
+    def _watch(self) -> None:
+        """Begin to keep the client's connection alive."""
+        self._silence.start(self._keepalive_s, self._break_silence)
+
+    def _break_silence(self) -> None:
+        """Send a keep-alive between two events, unless the client does not read."""
+        passes = not self._holds and self._fast is not None and self._fast.transform is not None
+        if passes or self._ended or self._run.turn.error is not None:
+            # Only the upstream can be silent now; or an end mark or an error was sent, the last of a stream.
+            self._silence.stop()
+        elif self._unsent is None or self._unsent.done():
+            try:
+                wait = self._output.push(self._writer.keep_alive())
+            except ConnectionError:
+                # The client has gone; the run learns it from its own next piece, or is cancelled.
+                self._silence.stop()
+                return
+            self._unsent = None if wait is None else asyncio.ensure_future(_ignore_gone(wait))
 
     def _wait_no_longer(self) -> None:
         """Limit the wait for what follows: some upstreams never close, and some never send an end mark."""
@@ -203,3 +246,9 @@ def _patience_s(ended: bool, composing: bool) -> float:
     if not ended:
         return _AFTER_REASON_S
     return _AFTER_HIDDEN_END_S if composing else AFTER_END_S
+
+
+async def _ignore_gone(wait: Awaitable[None]) -> None:
+    """Wait for a client that does not read; one that has gone is no failure of the keep-alive."""
+    with contextlib.suppress(ConnectionError):
+        await wait

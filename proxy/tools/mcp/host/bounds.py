@@ -4,8 +4,9 @@ One process talks to all servers, so every bound is for one server.
 """
 
 import asyncio
-import re
 from typing import Final
+
+from proxy.json_size import count_values
 
 __all__ = [
     "MAX_LINE",
@@ -42,7 +43,6 @@ TOO_MUCH: Final = "the server sent more than 30,000 messages or lines in 10 seco
 
 _MAX_TOGETHER: Final = 2 * MAX_LINE
 _UNASKED, _UNASKED_S = 30_000, 10.0
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class PastBounds(Exception):
@@ -91,9 +91,4 @@ class Room:
 
 def has_too_many_values(message: bytes) -> bool:
     """Return whether a JSON text has more than :data:`MAX_VALUES` values; it need not be valid."""
-    return _values(message) > MAX_VALUES and _values(_STRING.sub(b"", message)) > MAX_VALUES
-
-
-def _values(text: bytes) -> int:
-    """Return how many values a text without strings has, give or take the innermost ones."""
-    return text.count(b",") + text.count(b"[") + text.count(b"{")
+    return count_values(message, MAX_VALUES) > MAX_VALUES

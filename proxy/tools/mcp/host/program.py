@@ -1,7 +1,8 @@
 """The program of the host process: it reads its settings from a socket pair and serves workers over a socket.
 
 It ends, and ends its servers, when its parent process has ended.  It has no keys of providers or clients: its
-environment has only a short list of variables, and the secrets of servers come with the settings.
+environment has only a short list of variables, and the secrets of servers come with the settings.  No other
+process of this user can read its memory.
 """
 
 import asyncio
@@ -14,7 +15,9 @@ import socket
 import orjson
 
 from proxy.net.channel import Channel, ChannelBroken
+from proxy.net.own_process import hide_memory
 from proxy.tools.mcp.host.connection import Connection, ConnectionState
+from proxy.tools.mcp.host.left_behind import LeftBehind
 from proxy.tools.mcp.host.sdk import quiet_sdk
 from proxy.tools.mcp.host.service import Service
 from proxy.tools.mcp.servers import HostSettings
@@ -28,6 +31,7 @@ def main(fd: int) -> int:
     """Serve until the other end of ``fd`` closes; return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    hide_memory()
     quiet_sdk()
     asyncio.run(_serve(fd))
     return 0
@@ -43,10 +47,14 @@ async def _serve(fd: int) -> None:
     path = first[0]["path"]
     groups: set[int] = set()
 
-    def on_group(group: int, runs: bool) -> None:
+    left_behind = LeftBehind({server.name for server in settings.servers}, groups)
+
+    def on_group(server: str, group: int, runs: bool) -> None:
         """Tell the parent process which groups to kill if this process can no longer do so."""
         (groups.add if runs else groups.discard)(group)
         channel.send("groups", orjson.dumps(sorted(groups)))
+        if not runs:
+            left_behind.server_ended(server)
 
     def on_state(name: str, before: ConnectionState, connection: Connection) -> None:
         """Tell the parent process what to log, because this process writes no log."""
@@ -69,16 +77,19 @@ async def _serve(fd: int) -> None:
     channel.send("ready")
     gone = asyncio.create_task(_until_gone(channel))
     stopping = asyncio.create_task(stop.wait())
+    reaping = asyncio.create_task(left_behind.keep_reaping())
     try:
         await asyncio.wait({gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         listening.close()
         with contextlib.suppress(OSError):
             os.unlink(path)
-        for task in (*connections, gone, stopping):
+        tasks = [*connections, gone, stopping, reaping]
+        for task in tasks:
             task.cancel()
         # A server that does not end is killed with its process group well before that.
-        await asyncio.wait([*connections, gone, stopping], timeout=_END_S)
+        await asyncio.wait(tasks, timeout=_END_S)
+        await left_behind.end_all()
         channel.close()
 
 

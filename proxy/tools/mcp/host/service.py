@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 import math
+import os
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -24,6 +27,9 @@ _MAX_CALLS: Final = 1024
 
 OnState = Callable[[str, ConnectionState, Connection], None]
 """Called with a server's name, its previous state, and its connection."""
+
+_CREDENTIALS: Final = struct.Struct("iII")
+"""``struct ucred`` of ``unix(7)``: process, user and group."""
 
 _PROGRESS_EVERY_S: Final = 0.25
 _MAX_WORDS: Final = 200
@@ -53,7 +59,13 @@ class Service:
         self._workers: set[Channel] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one worker until it closes the connection; its open calls are then cancelled."""
+        """Serve one worker until it closes the connection; its open calls are then cancelled.
+
+        The folder of the socket lets only this user in; a process of another user is refused all the same.
+        """
+        if not _is_own(writer):
+            writer.close()
+            return
         channel = Channel(reader, writer)
         calls: dict[int, asyncio.Task[None]] = {}
         self._workers.add(channel)
@@ -178,6 +190,16 @@ class Service:
             "list_ms": round(connection.history.list_ms, 1),
             "left_out": [] if listing is None else [[one.name, one.reason] for one in listing.left_out],
         }
+
+
+def _is_own(writer: asyncio.StreamWriter) -> bool:
+    """Return whether the other end of a local socket is of this user; true where the system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    told = writer.get_extra_info("socket").getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+    )
+    return bool(_CREDENTIALS.unpack(told)[1] == os.getuid())
 
 
 def _send_failure(channel: Channel, number: int, failure: CallFailed) -> None:

@@ -38,6 +38,7 @@ from proxy.tools.mcp.host.bounds import (
     has_too_many_values,
     unasked_budget,
 )
+from proxy.tools.mcp.host.left_behind import MARK
 from proxy.tools.mcp.process import own_environment
 from proxy.tools.mcp.servers import Server
 
@@ -57,15 +58,15 @@ _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?[0-9]{1,18})')
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
-OnGroup = Callable[[int, bool], None]
+OnGroup = Callable[[str, int, bool], None]
+"""Called with a server's name, the number of its process group, and whether it runs."""
 
 
 class StdioServer:
     """The process of one server, from :meth:`open` to its end."""
 
     def __init__(self, server: Server, on_group: "OnGroup", on_skipped: Callable[[str], None]) -> None:
-        """``on_group`` is called with the number of the process group, and whether it runs.  ``on_skipped``
-        is called with the first line, as plain text, that is no message."""
+        """``on_skipped`` is called with the first line, as plain text, that is no message."""
         self._server = server
         self._on_group = on_group
         self._on_skipped = on_skipped
@@ -92,13 +93,13 @@ class StdioServer:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**own_environment(), **server.env},
+            env={**own_environment(), **server.env, MARK: server.name},
             cwd=server.cwd or None,
             start_new_session=True,
             limit=MAX_LINE,
             preexec_fn=_prepare,
         )
-        self._on_group(process.pid, True)
+        self._on_group(server.name, process.pid, True)
         into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, out_of = anyio.create_memory_object_stream[SessionMessage](0)
         tasks = [
@@ -228,7 +229,7 @@ class StdioServer:
         await _has_ended(process)
         # Processes that it started and left behind are still in its group.
         _signal_group(process.pid, signal.SIGKILL)
-        self._on_group(process.pid, False)
+        self._on_group(self._server.name, process.pid, False)
         transport: Any = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()

@@ -28,7 +28,7 @@ async def connected(server: Server, **settings: Any) -> AsyncIterator[tuple[Conn
     """Run a connection in this process; also yield the process groups that it reports as running."""
     groups: set[int] = set()
 
-    def on_group(group: int, runs: bool) -> None:
+    def on_group(server: str, group: int, runs: bool) -> None:
         (groups.add if runs else groups.discard)(group)
 
     told = HostSettings(servers=(server,), list_every_s=0, **settings)

@@ -256,7 +256,9 @@ async def test_a_connection_that_fails_can_be_ended_at_any_moment() -> None:
     async with scripted(answer) as (server, paths):
         settings = HostSettings(servers=(server,), networks=LOOPBACK)
         for moment in range(30):
-            connection = Connection(server, settings, lambda: None, lambda group, runs: None, no_token)
+            connection = Connection(
+                server, settings, lambda: None, lambda server, group, runs: None, no_token
+            )
             task = asyncio.create_task(connection.run())
             met = len(paths)
             await until(lambda met=met: len(paths) > met)  # type: ignore[misc]
