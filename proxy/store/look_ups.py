@@ -169,6 +169,7 @@ class LookUps:
                     (answer,) = await asked
                 except StoreError:
                     continue
+                # As in _answers: only an answer ends the probe.
                 except Exception:  # noqa: BLE001
                     _log.exception("a look-up in the record failed unexpectedly")
                     continue

@@ -354,7 +354,8 @@ class GroupWriter:
             await db.write([*opening, *batches])
         except WriteError:
             raise
-        except Exception as error:  # Perhaps of one row alone, which is then found and lost.
+        # The boundary to the driver: perhaps one row is at fault, which is then found and lost alone.
+        except Exception as error:
             self._note_unexpected(error)
             raise WriteError(None, type(error).__name__) from error
         self._committed += 1
