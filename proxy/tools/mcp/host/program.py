@@ -80,21 +80,18 @@ async def _serve(fd: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     listening = await asyncio.start_unix_server(service.serve, path, backlog=64)
     os.chmod(path, 0o600)
-    connections = [
-        asyncio.create_task(_keep(partial(on_fault, name), one.run))
-        for name, one in service.connections.items()
-    ]
+    kept = {name: one.run for name, one in service.connections.items()} | {"": left_behind.keep_reaping}
+    working = [asyncio.create_task(_keep(partial(on_fault, name), work)) for name, work in kept.items()]
     channel.send("ready")
     gone = asyncio.create_task(_until_gone(channel))
     stopping = asyncio.create_task(stop.wait())
-    reaping = asyncio.create_task(_keep(partial(on_fault, ""), left_behind.keep_reaping))
     try:
         await asyncio.wait({gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         listening.close()
         with contextlib.suppress(OSError):
             os.unlink(path)
-        tasks = [*connections, gone, stopping, reaping]
+        tasks = [*working, gone, stopping]
         for task in tasks:
             task.cancel()
         # A server that does not end is killed with its process group well before that.
