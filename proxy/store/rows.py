@@ -128,17 +128,12 @@ class Insert(str):
         return statement
 
     def of_many(self, number: int) -> str:
-        """Return the statement for ``number`` rows, whose values are passed one after the other.
-
-        Only for SQLite, which inserts the rows one by one. PostgreSQL refuses two rows with the same key in
-        one statement.
-        """
+        """Return the statement for ``number`` rows, whose values are passed one after the other (SQLite)."""
         opening, row, rest = self._parts
         return opening + ", ".join([row] * number) + rest
 
     def of_rows_from(self, source: str) -> str:
-        """Return the statement that inserts the rows of a table function; no two of
-        them may have the same key."""
+        """Return the statement for the rows of a table function; PostgreSQL refuses two with the same key."""
         opening, _, rest = self._parts
         return f"{opening.removesuffix('VALUES ')}SELECT * FROM {source}{rest}"
 
