@@ -31,7 +31,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_GROUP_WRITES = 4000
+_GROUP_WRITES = 1000
 _GROUP_BYTES = 8 * 2**20
 _LINGER_S = 0.02
 _FIRST_RETRY_S = 0.05

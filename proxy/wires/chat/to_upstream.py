@@ -30,6 +30,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
+from proxy.schemas.portable import repaired
 from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import data_url, file_words, result_words
@@ -38,6 +39,9 @@ from proxy.wires.crossing.reasoning import in_loops, is_plain
 __all__ = ["ChatForm", "write_conversation"]
 
 _MOST_ID: Final = 40
+_MOST_FOREIGN_ID: Final = 64
+"""The longest id that another dialect's own providers make."""
+
 _MORE_SAMPLING: Final = ("sampling.top_k", "sampling.min_p")
 _BETWEEN: Final = {"assistant": "", "system": "\n\n", "developer": "\n\n", "user": "\n\n", "tool": "\n"}
 """The separator between texts that are joined, by role: a model's texts are pieces of one text."""
@@ -158,7 +162,7 @@ class _Messages:
         if not part.custom and not part.arguments.strip():
             inner["arguments"] = "{}"
         kind = "custom" if part.custom else "function"
-        call: dict[str, Any] = {"id": fitting_id(part.call_id, _MOST_ID), "type": kind, kind: inner}
+        call: dict[str, Any] = {"id": _call_id(part.call_id), "type": kind, kind: inner}
         self._ledger.put_natives(part.native, call)
         return call
 
@@ -233,7 +237,7 @@ class _Messages:
                 raise self._ledger.refuse(part.at, "It has no place among results.")
             result: dict[str, Any] = {
                 "role": "tool",
-                "tool_call_id": fitting_id(part.call_id, _MOST_ID),
+                "tool_call_id": _call_id(part.call_id),
                 "content": self._result(part),
             }
             self._ledger.put_natives(part.native, result)
@@ -275,7 +279,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
         case FunctionTool():
             kind, inner = "function", _described(tool, ledger)
             if tool.parameters is not None:
-                inner["parameters"] = tool.parameters
+                inner["parameters"] = repaired(tool.parameters)
             if tool.strict:
                 inner["strict"] = True
         case CustomTool():
@@ -358,3 +362,12 @@ def _format(form: OutputFormat | None) -> dict[str, Any] | None:
         "strict": form.strict,
     }
     return {"type": "json_schema", "json_schema": without_none(described)}
+
+
+def _call_id(call_id: str) -> str:
+    """Return an id that OpenAI accepts, which has at most 40 characters.
+
+    A longer id than other dialects have is the upstream's own and goes back as it came: gateways keep data in
+    it, without which the model refuses the call (https://github.com/BerriAI/litellm/pull/16895).
+    """
+    return call_id if len(call_id) > _MOST_FOREIGN_ID else fitting_id(call_id, _MOST_ID)

@@ -26,6 +26,7 @@ from proxy.conversation import (
     ToolCallPart,
     ToolResultPart,
 )
+from proxy.schemas.portable import repaired
 from proxy.wires.crossing.ledger import Ledger, Written, without_none
 from proxy.wires.crossing.media import file_words, result_words
 from proxy.wires.ollama.encoder import call_object
@@ -204,7 +205,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
             if tool.strict:
                 ledger.omit(f"{tool.at}.strict", "Ollama does not hold a model to the schema of a tool.")
             function: dict[str, Any] = {"name": tool.name, "description": tool.description}
-            function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+            function["parameters"] = repaired(tool.parameters or {})
             written = {"type": "function", "function": function}
             ledger.put_natives(tool.native, written)
             return written
