@@ -92,11 +92,11 @@ class RedisCounters(Counters):
         try:
             self._line.check()
             return await super().take(caller, hits, spending, streams, lease)
-        except BaseException as error:
+        except BaseException as error:  # Also a client that leaves: nobody else gives its place back.
             if isinstance(error, LimitsUnavailable):
                 self._line.unanswered += 1
             if streams is not None:
-                self.release(caller, lease)  # Whether or not it was taken.
+                self.release(caller, lease)
             raise
 
     def release(self, caller: str, lease: str) -> None:
