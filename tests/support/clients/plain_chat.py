@@ -18,7 +18,15 @@ __all__ = ["PlainChat", "serving_plain_chat"]
 
 _FIELDS = {
     *("model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls"),
-    *("max_completion_tokens", "temperature", "top_p", "reasoning_effort", "response_format", "metadata"),
+    *(
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "reasoning_effort",
+        "response_format",
+        "metadata",
+    ),
     *("store", "user", "safety_identifier", "service_tier", "prompt_cache_key", "verbosity"),
 }
 _MESSAGE_FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content"}
