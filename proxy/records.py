@@ -3,6 +3,7 @@
 Times are seconds since the epoch (UTC).  This module does not depend on a database.
 """
 
+import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ __all__ = [
     "TurnRecord",
     "join_sources",
     "operation_id",
+    "recorded_call_id",
 ]
 
 RunStatus = Literal["running", "completed", "suspended", "failed", "cancelled", "interrupted"]
@@ -47,6 +49,10 @@ SOURCES_SEPARATOR: Final = ", "
 
 RESULTS_KEPT_S: Final = 3600.0
 """Seconds for which a result that was too large to be shown can be read in pages."""
+
+
+_MAX_CALL_ID: Final = 128
+_SHOWN_OF_CALL_ID: Final = 64
 
 
 class ToolEffect(StrEnum):
@@ -416,6 +422,20 @@ class KeySet:
     keys: tuple[ClientKey, ...]
     hash_keys: Mapping[str, bytes]
     ever_made: bool
+
+
+def recorded_call_id(call_id: str) -> str:
+    """Return a call id as it is recorded and shown: printable ASCII of at most 128 characters.
+
+    Other ids are cut and end with a digest, so that they stay different.  The conversation itself always has
+    the whole id, which may be long: LiteLLM puts Gemini's thought signatures into it
+    (https://github.com/BerriAI/litellm/pull/16895).
+    """
+    if len(call_id) <= _MAX_CALL_ID and call_id.isascii() and call_id.isprintable():
+        return call_id
+    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    start = "".join(c if c.isascii() and c.isprintable() else "?" for c in call_id[:_SHOWN_OF_CALL_ID])
+    return f"{start}~{digest}"
 
 
 def join_sources(*marks: str) -> str:

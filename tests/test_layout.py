@@ -40,10 +40,11 @@ WORDS = {
     "proxy.values",
 }
 LOWER = {"wires", "tools", "upstreams", "store"}
-HELPERS = {"http", "net"}
+HELPERS = {"http", "net", "schemas"}
 ALLOWED = {
     "http": {"http"},
     "net": {"net"},
+    "schemas": {"schemas"},
     **{package: {package, *HELPERS} for package in LOWER},
     "upstreams": {"upstreams", "wires", *HELPERS},
     "toolbox": {"toolbox", "tools", *HELPERS},
@@ -70,6 +71,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.chosen",
     "proxy.wires.dialect",
     "proxy.wires.dialects.responses",
+    "proxy.wires.upstream_tools",
     "proxy.wires.client_port",
     "proxy.wires.upstream_port",
     "proxy.wires.wire",
@@ -303,14 +305,15 @@ ORDER = {
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
         *(
+            "json",
             "profile",
             "providers",
             "chosen",
+            "upstream_tools",
             "dialect",
             "past",
             "repairing",
             "client_port",
-            "json",
             "turn",
             "crossing",
             "upstream_port",

@@ -9,7 +9,7 @@ from proxy.tools.contract.capabilities import (
     IdempotencyKey,
     TextPage,
 )
-from proxy.tools.contract.declaration import tool
+from proxy.tools.contract.declaration import Definition, tool
 from proxy.tools.contract.images import Image
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.results import ResourceLink, RichResult
@@ -21,6 +21,7 @@ __all__ = [
     "CacheControl",
     "CallContext",
     "Clock",
+    "Definition",
     "HttpClient",
     "HttpFailure",
     "IdempotencyKey",

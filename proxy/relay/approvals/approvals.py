@@ -35,7 +35,7 @@ from proxy.chance import replayable
 from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
 from proxy.events import ToolCall, ToolResult
 from proxy.grant_records import Grant
-from proxy.records import Meter, join_sources
+from proxy.records import Meter, join_sources, recorded_call_id
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import OnApproval, ignore_event
 from proxy.relay.approvals.notice import notice, verdict_of
@@ -219,7 +219,7 @@ class Approvals(Decisions):
             run_id=context.run_id,
             turn=context.turn,
             seq=call.index,
-            call_id=call.call_id,
+            call_id=recorded_call_id(call.call_id),
             caller=identity.caller,
             key=identity.key,
             tool=planned.spec.name,

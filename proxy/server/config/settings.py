@@ -669,8 +669,10 @@ class LimitsConfig(Section):
     )
     storage: Annotated[str | Secret, PlainValidator(read_storage)] = Field(
         default="memory://",
-        description="Where to count: memory://, redis://HOST:6379/0 or rediss://…; if the address has a "
-        "password, write it as env:NAME or file:/path.",
+        description="Where to count: memory://, redis://HOST:6379/0, "
+        "redis+sentinel://HOST:26379,HOST:26379/NAME or redis+cluster://HOST:6379,HOST:6379; rediss for "
+        "TLS, valkey and valkeys for Valkey. If the address has a password, write it as env:NAME or "
+        "file:/path.",
     )
     on_error: Literal["open", "closed"] = Field(
         default="open",
@@ -715,6 +717,12 @@ class PriceConfig(Section):
         float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)
     ] = Field(
         default=None, description="Input tokens that the provider had cached. Empty: the same as input."
+    )
+    cache_write: Annotated[float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)] = (
+        Field(
+            default=None,
+            description="Input tokens that the provider wrote to its cache. Empty: the same as input.",
+        )
     )
     output: float = Field(default=0, ge=0, allow_inf_nan=False, description="Output tokens.")
 

@@ -80,7 +80,7 @@ class BackgroundRun:
     stream: BackgroundStream
     repeats: bool
     task: asyncio.Task[None] | None = None
-    dirty: bool = True
+    dirty: bool = False
     kept: int = 0
     pieces: int = 0
     cancelled: bool = False
@@ -138,6 +138,9 @@ class BackgroundRuns:
         self._starting.append(caller)  # Planning awaits the record; others may start meanwhile.
         try:
             job = await self._planned(ask, lease, record.asked_at, self.settings.time_s)
+            resource = queued(lease.response_id, ask.body.payload, record.asked_at)
+            # Before the response exists, so that a process which finds it also finds its state.
+            self._kept.put_state(lease, caller, KeptState(resource, record.run_id))
             try:
                 await self._store.put_background(record, request.to_json())
             except StoreError as error:
@@ -150,7 +153,6 @@ class BackgroundRuns:
                 ) from error
         finally:
             self._starting.remove(caller)
-        resource = queued(lease.response_id, ask.body.payload, record.asked_at)
         return self._run(lease, job, resource, not request.refusal_reason)
 
     async def run_again(self, ask: Ask, claimed: BackgroundRecord, time_s: float, takes_over: str) -> None:
@@ -165,6 +167,7 @@ class BackgroundRuns:
         finally:
             self._starting.remove(claimed.caller)
         resource = queued(claimed.id, ask.body.payload, claimed.asked_at)
+        self._kept.put_state(claimed.lease, claimed.caller, KeptState(resource, ask.identity.run_id))
         self._run(claimed.lease, job, resource, repeats=True)
 
     def has_room(self, caller: str) -> bool:
@@ -199,7 +202,6 @@ class BackgroundRuns:
         stream = BackgroundStream(resource, EventLog(), changed, first_number(lease.attempt))
         run = BackgroundRun(lease, identity.run_id, identity.caller, stream, repeats)
         self._open[lease.response_id, identity.caller] = run
-        self._keep(run)
         time_s = self.settings.time_s
         if (detached := job.client.ask.options.detached) is not None:
             time_s = detached.time_s
@@ -304,6 +306,7 @@ class BackgroundRuns:
         elif isinstance(error, TimeoutError):
             run.stream.fail(TOO_LONG)
         elif error is not None:
+            run.stream.abort()
             self._log.error("background_run_failed", run_id=run.run_id, exception=type(error).__name__)
         if not run.released:
             await self._close(run)

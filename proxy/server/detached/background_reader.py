@@ -14,6 +14,7 @@ import orjson
 
 from proxy.background_records import BackgroundRecord, BackgroundState, Lease
 from proxy.errors import RequestError
+from proxy.records import ResponseRecord
 from proxy.server.detached.background import PREFIX, BackgroundRun, BackgroundRuns
 from proxy.server.detached.background_stream import ENDED, LEADING
 from proxy.server.detached.kept_attempts import KeptAttempts, KeptState, attempt_of, first_number
@@ -53,11 +54,14 @@ class BackgroundReader:
         if state is None:
             return None
         resource = state.resource
-        if resource["status"] in ("completed", "incomplete"):
+        if resource["status"] in ("failed", "cancelled"):
+            return resource
+        kept = await self._store.find_response(response_id, caller)
+        if resource["status"] in ENDED:
             # The client may have deleted it meanwhile.
-            kept = await self._store.find_response(response_id, caller)
             return None if kept is None else resource
-        return resource
+        # The answer is on record before its client has the end, and the last state is later.
+        return resource if kept is None else _answer(kept, resource)
 
     async def _state(self, response_id: str, caller: str) -> KeptState | None:
         if (run := self._runs.local_run(response_id, caller)) is not None:
@@ -85,8 +89,7 @@ class BackgroundReader:
         """Return the resource of a response whose process died while it stored the end."""
         found = await self._store.find_response(record.id, record.caller)
         if found is not None:
-            answer: dict[str, Any] = orjson.loads(found.response)
-            return answer | {"created_at": resource["created_at"]}
+            return _answer(found, resource)
         effects = await self._store.started_effects(record.run_id)
         return resource | {"status": "failed", "error": after_effects(DIED, effects)}
 
@@ -201,6 +204,12 @@ class BackgroundReader:
                 told = time.monotonic()
                 yield b""
             await asyncio.sleep(_POLL_S)
+
+
+def _answer(kept: ResponseRecord, resource: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole response, with the time of creation that its client knows from ``resource``."""
+    answer: dict[str, Any] = orjson.loads(kept.response)
+    return answer | {"created_at": resource["created_at"]}
 
 
 def _restarted() -> RequestError:

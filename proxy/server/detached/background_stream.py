@@ -31,6 +31,9 @@ _BROKEN: Final = {"code": "server_error", "message": "The response ended before 
 class BackgroundStream:
     """A :class:`~proxy.relay.base.ClientStream` without a client: it collects the response.
 
+    The last event waits for :meth:`finish`: before that, the answer is not on record, so a client that has
+    seen the end could not find the response.
+
     ``resource`` is the response so far, with an ``id`` that the proxy made.  ``changed`` is called when there
     is something new to store.  Event numbers begin at ``first_number``; the first ``leading`` events contain
     nothing of the answer.
@@ -51,6 +54,8 @@ class BackgroundStream:
         self._events: SSEParser | None = None
         self._body = bytearray()
         self._error: Any = None
+        self._end: tuple[dict[str, Any], int, bytes] | None = None
+        """The whole response, and its last event with its number, before :meth:`finish`."""
         self._status = 0
         self._next = first_number
 
@@ -96,10 +101,18 @@ class BackgroundStream:
         """Do nothing: no client is connected."""
 
     def finish(self) -> None:
-        if not self.ended:
+        if self.ended:
+            return
+        if self._end is None:
             self.fail(self._error or _error_in(bytes(self._body)) or _unreadable(self._status))
+            return
+        self.resource, number, event = self._end
+        self.log.put(number, event)
+        self.log.end()
+        self._changed()
 
     def abort(self) -> None:
+        self._end = None
         self.finish()
 
     def fail(self, error: Any) -> None:
@@ -141,18 +154,24 @@ class BackgroundStream:
             return
         kind, raw = str(payload.get("type", "")), event.raw
         if kind == "error":
-            self._error = payload.get("error")
+            self._end, self._error = None, payload.get("error")
+            return
+        response = payload.get("response")
+        status = response.get("status") if isinstance(response, dict) else None
+        is_end = isinstance(status, str) and status in ENDED
+        if self._end is not None and not is_end:
             return
         if kind == "response.output_item.done":
             self._output.append(payload.get("item"))
             self.resource["output"] = [*self._output]
-        if isinstance(response := payload.get("response"), dict):
+        resource = self.resource
+        if isinstance(response, dict):
             # The client got the proxy's id and time before the upstream sent its own.
-            own = {"id": self.resource["id"], "created_at": self.resource["created_at"]}
-            self.resource = {**response, **own, "background": True}
-            if not self.ended:
-                self.resource |= {"status": "in_progress", "output": [*self._output]}
-            payload["response"] = self.resource
+            own = {"id": resource["id"], "created_at": resource["created_at"]}
+            resource = {**response, **own, "background": True}
+            if not is_end:
+                resource |= {"status": "in_progress", "output": [*self._output]}
+            payload["response"] = resource
         number = payload.get("sequence_number")
         number = self._first + number if type(number) is int else self._next
         if "response" in payload or self._first:
@@ -161,9 +180,11 @@ class BackgroundStream:
         if kind in LEADING and number == self._first + self.leading:
             self.leading += 1
         self._next = number + 1
+        if is_end:
+            self._end = resource, number, raw
+            return
+        self.resource = resource
         self.log.put(number, raw)
-        if self.resource["status"] in ENDED:
-            self.log.end()
         self._changed()
 
 

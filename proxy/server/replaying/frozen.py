@@ -14,7 +14,7 @@ import orjson
 from proxy.errors import ToolFailure, UpstreamError
 from proxy.events import ToolCall
 from proxy.http.headers import Headers
-from proxy.records import MessageRecord, TurnRecord
+from proxy.records import MessageRecord, TurnRecord, recorded_call_id
 from proxy.relay.run.parallel_tool_use import expand, is_wrapper
 from proxy.store.base import RunDetail
 from proxy.tools.access.catalog import Catalog
@@ -105,12 +105,13 @@ def parse_run(detail: RunDetail) -> RecordedRun:
 def _client_tools(detail: RunDetail, replies: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Return the names of called functions that have no row of a server call: these calls went to the
     client."""
-    ran = {(row.turn, row.call_id) for row in detail.invocations}
+    ran = {(row.turn, recorded_call_id(row.call_id)) for row in detail.invocations}
     found = [
         str(call["function"].get("name"))
         for turn, reply in replies.items()
         for call in reply.get("tool_calls", ())
-        if (turn, str(call.get("id"))) not in ran and not is_wrapper(str(call["function"].get("name")))
+        if (turn, recorded_call_id(str(call.get("id")))) not in ran
+        and not is_wrapper(str(call["function"].get("name")))
     ]
     return list(dict.fromkeys(found))
 
@@ -122,7 +123,7 @@ def _keeps_answers(detail: RunDetail) -> bool:
 
 def _tool_ids(detail: RunDetail, turn: int) -> dict[str, str]:
     """Return the tool of each call of a turn, by call id, because a name on the wire may be an alias."""
-    return {row.call_id: row.tool for row in detail.invocations if row.turn == turn}
+    return {recorded_call_id(row.call_id): row.tool for row in detail.invocations if row.turn == turn}
 
 
 def _message(rows: Sequence[MessageRecord], tools: Mapping[str, str]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _message(rows: Sequence[MessageRecord], tools: Mapping[str, str]) -> dict[st
     for row in rows:
         for call in orjson.loads(row.tool_calls) if row.tool_calls else ():
             function = dict(call.get("function") or {})
-            function["name"] = tools.get(str(call.get("id")), function.get("name"))
+            function["name"] = tools.get(recorded_call_id(str(call.get("id"))), function.get("name"))
             calls.append({**call, "function": function})
         if row.function_call:
             # The older form has no ids; one call of the newer form is equivalent.
@@ -148,7 +149,7 @@ def _message(rows: Sequence[MessageRecord], tools: Mapping[str, str]) -> dict[st
 
 def _calls(detail: RunDetail) -> list[RecordedCall]:
     """Return every server call with its result, and the calls inside a wrapper separately."""
-    tools = {(row.turn, row.call_id): row.tool for row in detail.invocations}
+    tools = {(row.turn, recorded_call_id(row.call_id)): row.tool for row in detail.invocations}
     results = {
         (row.turn, row.tool_call_id): row.content
         for row in detail.messages
@@ -166,10 +167,10 @@ def _calls(detail: RunDetail) -> list[RecordedCall]:
                 continue
             parts = expand(made) if is_wrapper(made.name) else ()
             for part, text in zip(parts, _outputs(content), strict=False):
-                tool = tools.get((row.turn, part.call_id), part.name)
+                tool = tools.get((row.turn, recorded_call_id(part.call_id)), part.name)
                 found.append(RecordedCall(tool, part.arguments, text))
             if not parts:
-                tool = tools.get((row.turn, made.call_id), made.name)
+                tool = tools.get((row.turn, recorded_call_id(made.call_id)), made.name)
                 found.append(RecordedCall(tool, made.arguments, content))
         if row.role == "assistant" and row.function_call:
             named = orjson.loads(row.function_call)

@@ -1,16 +1,17 @@
-"""The ``@tool`` decorator, with which an author declares a tool.  It only marks the function."""
+"""The ``@tool`` decorator, with which an author declares a tool.  It only marks the function or class."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType, UnionType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypedDict, TypeVar, overload
 
 from pydantic import BaseModel
 
+from proxy.tools.contract.signature import description_of, make_contract, own_name, read_signature
 from proxy.tools.contract.spec import Redaction, ToolEffect, texts
 
-__all__ = ["ToolDeclaration", "declared", "tool"]
+__all__ = ["Definition", "ToolDeclaration", "declared", "tool"]
 
 EffectName = ToolEffect | Literal["read_only", "state_change", "external_side_effect"]
 _Target = TypeVar("_Target", bound=Callable[..., Any])
@@ -41,6 +42,46 @@ class ToolDeclaration:
     connection: str = ""
 
 
+class Definition(TypedDict):
+    """A tool as a model sees it, in the shape of OpenAI's function tools.
+
+    ``name`` is the author's own; a model sees the name of the module before it (rule T5).
+    Source: ``FunctionTool`` of the ``openai`` package.
+    """
+
+    type: Literal["function"]
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    strict: bool
+
+
+class _DefinitionOf:
+    """The attribute ``definition`` of a tool class, which is made when it is read."""
+
+    def __init__(self, target: type, declaration: ToolDeclaration) -> None:
+        self._target = target
+        self._declaration = declaration
+
+    def __get__(self, instance: object, owner: type) -> Definition:
+        """Return a new definition; raise :class:`~proxy.errors.ConfigError` if the tool cannot load."""
+        declaration = self._declaration
+        name = declaration.name or own_name(self._target)
+        where = f"tool {name}"
+        verbatim = declaration.parameters
+        signature = read_signature(self._target, where, verbatim=verbatim is not None)
+        contract = make_contract(
+            name, signature.arguments, parameters=verbatim, strict=declaration.strict, where=where
+        )
+        return Definition(
+            type="function",
+            name=name,
+            description=description_of(self._target, declaration.description, where),
+            parameters=contract.schema,
+            strict=declaration.strict,
+        )
+
+
 @overload
 def tool(target: _Target, /) -> _Target: ...
 
@@ -48,6 +89,7 @@ def tool(target: _Target, /) -> _Target: ...
 @overload
 def tool(
     *,
+    type: Literal["function"] = "function",
     name: str | None = None,
     description: str | None = None,
     effect: EffectName = ToolEffect.EXTERNAL_SIDE_EFFECT,
@@ -72,6 +114,7 @@ def tool(
     target: _Target | None = None,
     /,
     *,
+    type: Literal["function"] = "function",
     name: str | None = None,
     description: str | None = None,
     effect: EffectName = ToolEffect.EXTERNAL_SIDE_EFFECT,
@@ -95,7 +138,12 @@ def tool(
     The function itself does not change; you can call and test it directly.  An ``async def`` runs on the
     event loop and must not block it; a ``def`` runs in a thread of its own.
 
+    Each call makes a new instance of a class: its constructor gets the validated arguments, and ``run`` takes
+    none.  A ``ValueError`` of the constructor tells the model that the arguments do not fit.  The class
+    attribute ``definition`` is the tool as a model sees it (:class:`Definition`).
+
     Args:
+        type: what kind of tool it is; there is only one.
         name: the tool's name; by default the name of the function, or of the class in snake case.
         description: the text that the model reads; by default the first paragraph of the docstring.
         effect: what a call can change.  The default is the worst case.
@@ -110,7 +158,8 @@ def tool(
         egress: arguments can send data to a place that the model chooses; the default if ``hosts`` has ``*``.
         hosts: the hosts that an ``HttpClient`` parameter may reach: ``api.example.com``, ``*.example.com``.
         safety: free metadata such as ``{"threat_level": "high"}``; ``policy.approve_safety`` reads it.
-        parameters: a JSON Schema that the proxy uses verbatim; the function then takes one ``dict``.
+        parameters: a JSON Schema that the proxy uses verbatim; the function or constructor then takes one
+            ``dict``.
         output: a pydantic model that the result must fit; fields that it does not have are dropped.
         cache_ttl_s: seconds for which an equal call of the same caller gets the same result.  Only
             for ``read_only``; equal calls at the same moment run once.
@@ -119,9 +168,12 @@ def tool(
             effect also needs an ``IdempotencyKey`` parameter.
         connection: the name of the ``[credentials.NAME]`` that its ``HttpClient`` uses.
 
-    Raises ``TypeError`` if a value has the wrong type, and ``ValueError`` for an unknown effect.
+    Raises ``TypeError`` if a value has the wrong type or a class has an attribute ``definition`` of its own,
+    and ``ValueError`` for an unknown type or effect.
     """
     _check_kinds(locals())
+    if type != "function":
+        raise ValueError('type is "function"')
     declaration = ToolDeclaration(
         name=name,
         description=description,
@@ -142,9 +194,13 @@ def tool(
         connection=connection,
     )
 
-    def mark(function: _Target) -> _Target:
-        setattr(function, _MARK, declaration)
-        return function
+    def mark(marked: _Target) -> _Target:
+        setattr(marked, _MARK, declaration)
+        if inspect.isclass(marked):
+            if "definition" in vars(marked):
+                raise TypeError("the tool class has an attribute definition, which @tool sets: rename yours")
+            marked.definition = _DefinitionOf(marked, declaration)  # type: ignore[attr-defined]
+        return marked
 
     return mark if target is None else mark(target)
 

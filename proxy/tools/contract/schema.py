@@ -18,6 +18,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from proxy.errors import ConfigError
 from proxy.records import ToolEffect
+from proxy.schemas.portable import LISTS, MAPS, SINGLE, follow, subschemas
 from proxy.tools.contract.metaschema import find_invalid
 from proxy.tools.contract.schema_library import DEFAULT_DIALECT, is_known_dialect
 
@@ -42,20 +43,6 @@ MAX_SCHEMA_NODES = 250_000
 
 _TOP_LEVEL_REFUSED = ("allOf", "anyOf", "enum", "not", "oneOf")
 _HOLDERS = (dict, list)
-_SCHEMA_MAPS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
-_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SCHEMAS = (
-    "additionalProperties",
-    "contains",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-)
 _FIRST_KEYS = ("$ref", "type", "description", "enum", "const", "format", "properties", "required")
 _LAST_KEYS = ("additionalProperties", "$defs")
 
@@ -98,9 +85,11 @@ def check_schema(schema: Any, where: str) -> None:
         raise ConfigError(where, "parameters: cannot be written as JSON") from None
     if len(text) > MAX_SCHEMA_BYTES:
         raise ConfigError(where, f"parameters: larger than {MAX_SCHEMA_BYTES} bytes as JSON")
-    for path, node in _walk(schema, "parameters"):
+    for path, node in subschemas(schema, "parameters"):
         if "$ref" in node:
             resolve(schema, node["$ref"], f"{path}.$ref", where)
+        if node.get("enum") == []:
+            raise ConfigError(where, f"{path}.enum: has no value, so no argument would fit", "Leave it out")
         if isinstance(dialect := node.get("$schema"), str) and not is_known_dialect(dialect):
             raise ConfigError(
                 where,
@@ -117,7 +106,7 @@ def check_schema(schema: Any, where: str) -> None:
 def property_names(schema: Mapping[str, Any]) -> frozenset[str]:
     """Return every field name that the schema itself declares, at any depth."""
     names: set[str] = set()
-    for _, node in _walk(schema, ""):
+    for _, node in subschemas(schema, ""):
         if isinstance(node.get("properties"), Mapping):
             names.update(node["properties"])
     return frozenset(names)
@@ -135,7 +124,7 @@ def union_width(schema: Mapping[str, Any]) -> int:
     is in; else 0."""
     widths = [
         len(node[key])
-        for _, node in _walk(schema, "")
+        for _, node in subschemas(schema, "")
         for key in ("allOf", "anyOf", "oneOf")
         if isinstance(node.get(key), list)
     ]
@@ -202,7 +191,7 @@ def _holds_secret(root: Mapping[str, Any], ref: object) -> bool:
     """Return whether a definition, or one that it refers to, contains a secret."""
     known, waiting = {ref}, [ref]
     while waiting:
-        for _, node in _walk(resolve(root, waiting.pop(), "", "redaction"), ""):
+        for _, node in subschemas(resolve(root, waiting.pop(), "", "redaction"), ""):
             if _is_secret(node):
                 return True
             if "$ref" in node and node["$ref"] not in known:
@@ -232,30 +221,10 @@ def resolve(root: Mapping[str, Any], ref: Any, path: str, where: str) -> Mapping
     """Return the subschema that a ``$ref`` names; raise ConfigError unless it is in the same document."""
     if not isinstance(ref, str) or not ref.startswith("#"):
         raise ConfigError(where, f"{path}: a reference must stay within the schema, like #/$defs/NAME")
-    node: Any = root
-    for part in ref.removeprefix("#").removeprefix("/").split("/") if ref != "#" else []:
-        name = part.replace("~1", "/").replace("~0", "~")
-        node = node.get(name) if isinstance(node, Mapping) else None
-    if not isinstance(node, Mapping):
+    node = follow(root, ref)
+    if node is None:
         raise ConfigError(where, f"{path}: refers to nothing in the schema")
     return node
-
-
-def _walk(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every subschema with its path; data such as ``enum`` is not searched."""
-    if not isinstance(node, Mapping):
-        return
-    yield path, node
-    for key in _SCHEMA_MAPS:
-        if isinstance(node.get(key), Mapping):
-            for name, child in node[key].items():
-                yield from _walk(child, f"{path}.{key}.{name}")
-    for key in _SCHEMA_LISTS:
-        if isinstance(node.get(key), list):
-            for at, child in enumerate(node[key]):
-                yield from _walk(child, f"{path}.{key}[{at}]")
-    for key in _SCHEMAS:
-        yield from _walk(node.get(key), f"{path}.{key}")
 
 
 def _tidy(node: Any, path: str, where: str) -> Any:
@@ -266,11 +235,11 @@ def _tidy(node: Any, path: str, where: str) -> Any:
     for key, value in node.items():
         if key == "title":
             continue
-        if key in _SCHEMA_MAPS and isinstance(value, dict):
+        if key in MAPS and isinstance(value, dict):
             tidy[key] = {name: _tidy(child, f"{path}.{key}.{name}", where) for name, child in value.items()}
-        elif key in _SCHEMA_LISTS and isinstance(value, list):
+        elif key in LISTS and isinstance(value, list):
             tidy[key] = [_tidy(child, f"{path}.{key}[{at}]", where) for at, child in enumerate(value)]
-        elif key in _SCHEMAS:
+        elif key in SINGLE:
             tidy[key] = _tidy(value, f"{path}.{key}", where)
         else:
             tidy[key] = value
@@ -417,7 +386,7 @@ def _leads_somewhere(node: Any, parts: list[str], root: Mapping[str, Any], depth
         return False
     if isinstance(node.get("$ref"), str):
         return _leads_somewhere(resolve(root, node["$ref"], "$ref", ""), parts, root, depth + 1)
-    for key in _SCHEMA_LISTS:
+    for key in LISTS:
         if any(_leads_somewhere(part, parts, root, depth + 1) for part in node.get(key, [])):
             return True
     head, rest = parts[0], parts[1:]

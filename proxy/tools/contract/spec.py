@@ -1,11 +1,12 @@
 """The contract of a tool: its name, schema, effect, redaction and limits."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.events import ToolDefinition
 from proxy.records import ToolEffect
+from proxy.schemas.portable import repaired
 
 __all__ = ["Redaction", "ToolEffect", "ToolOrigin", "ToolSpec", "texts"]
 
@@ -107,7 +108,7 @@ class ToolSpec:
     _definition: ToolDefinition = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        seen = ToolDefinition(self.name, self.description, self.parameters, self.strict)
+        seen = ToolDefinition(self.name, self.description, repaired(self.parameters), self.strict)
         object.__setattr__(self, "_definition", seen)
 
     @property
@@ -121,7 +122,10 @@ class ToolSpec:
         return self.name if self.origin is None else f"{self.provider}__{self.origin.server}__*"
 
     def definition(self, name: str | None = None) -> ToolDefinition:
-        """Return the tool as a model sees it, under the alias ``name`` if one is given."""
+        """Return the tool as a model sees it, under the alias ``name`` if one is given.
+
+        Its schema is ``parameters`` as more providers accept it (:func:`~proxy.schemas.portable.repaired`).
+        """
         if name is None or name == self.name:
             return self._definition
-        return ToolDefinition(name, self.description, self.parameters, self.strict)
+        return replace(self._definition, name=name)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from proxy.tools.contract.arguments import canonical_arguments
 from proxy.tools.contract.provider import ArgumentsInvalid
@@ -19,7 +20,7 @@ from proxy.tools.contract.schema import declares, property_names, resolve, union
 from proxy.tools.contract.schema_library import compile_schema
 from proxy.tools.contract.url_argument import URL_FORM
 
-__all__ = ["ModelValidator", "SchemaValidator", "validate_canonically"]
+__all__ = ["ModelValidator", "SchemaValidator", "validate_canonically", "words_of_refusal"]
 
 _MAX_PROBLEMS = 8
 _MOST_BRANCHES = 10_000
@@ -230,6 +231,24 @@ def validate_canonically(
     return validate(arguments), arguments
 
 
+def words_of_refusal(error: ValueError, arguments: Mapping[str, Any], names: frozenset[str]) -> str:
+    """Return the message of a ``ValueError`` that a tool's author raised for these arguments.
+
+    ``names`` are the property names of the schema.  A message that repeats another part of the arguments is
+    replaced, since messages are recorded (rule T3).
+    """
+    if isinstance(error, ValidationError):
+        faults = error.errors(include_input=False, include_url=False, include_context=False)
+        places = [f"{_field(one['loc'], names) or 'the arguments'}: {one['msg']}" for one in faults]
+        said = "; ".join(_short_list(places))
+    else:
+        said = str(error)
+    said = " ".join(said.split())[:500]
+    # What is no JSON, as an open file, has no text that a message could repeat.
+    plain = to_jsonable_python(list(arguments.values()), fallback=lambda _: None)
+    return said if said and not _contains_argument(said, plain, names) else "the arguments are not valid"
+
+
 def _written_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two objects have the same canonical text."""
     if one.keys() == other.keys():
@@ -341,13 +360,13 @@ def _unknown_fields(parent: str, fields: Sequence[str]) -> str:
     return f"{parent or 'the arguments'}: an unknown field{known[:400]}"
 
 
-def _contains_argument(message: str, arguments: Any) -> bool:
-    """Return whether ``message`` contains any text or number of the arguments.
+def _contains_argument(message: str, arguments: Any, known: frozenset[str] = frozenset()) -> bool:
+    """Return whether ``message`` contains any text or number of the arguments that is not ``known``.
 
     Case and outer spaces are ignored, since an earlier validator may have changed them in the value.
     """
     message = message.casefold()
-    given = (scalar.strip().casefold() for scalar in _scalars(arguments))
+    given = (scalar.strip().casefold() for scalar in _scalars(arguments) if scalar not in known)
     return any(scalar in message for scalar in given if scalar)
 
 

@@ -1,31 +1,26 @@
-"""Bind tools that are Python functions, and run them.
+"""Bind tools that are Python functions or classes, and run them.
 
 A tool is declared in its source (``declaration.py``) and bound when it is loaded.  Only then are its schema
 derived, its capabilities provided and its faults reported.
 """
 
 import asyncio
-import copy
 import inspect
-import json
 import re
-import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
+from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from proxy.errors import ConfigError, Guard
+from proxy.errors import ConfigError, Guard, ToolFailure
 from proxy.tools.contract.capabilities import (
     BoundedClient,
     CacheControl,
     Capabilities,
-    Clock,
     HttpClient,
     IdempotencyKey,
     RepeatingClient,
@@ -38,21 +33,23 @@ from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.schema import (
     check_output_paths,
     check_private_paths,
-    check_schema,
-    derive_schema,
+    property_names,
     secret_paths,
     spec_digest,
 )
+from proxy.tools.contract.signature import (
+    Signature,
+    description_of,
+    make_contract,
+    own_name,
+    read_signature,
+)
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
-from proxy.tools.contract.strict import to_strict
-from proxy.tools.contract.url_argument import takes_url
-from proxy.tools.contract.validation import ModelValidator, SchemaValidator
+from proxy.tools.contract.validation import words_of_refusal
 from proxy.tools.running.threads import ThreadBound
 
 __all__ = ["FunctionProvider", "ToolDeclaration", "declared", "tool"]
 
-_FIELD_PREFIX = "arg_"
-_MAX_DESCRIPTION = 1024  # OpenAI refuses a longer description with 400.
 _MAX_RETRIES = 5
 
 _PER_CALL: Mapping[type, Callable[[CallContext], Any]] = MappingProxyType(
@@ -67,7 +64,10 @@ _PER_CALL: Mapping[type, Callable[[CallContext], Any]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """One tool, ready to run: its contract, its function, and the source of each parameter."""
+    """One tool, ready to run: its contract, its function, and the source of each parameter.
+
+    ``function`` of a class makes an instance of it and calls its method ``run``.
+    """
 
     spec: ToolSpec
     function: Callable[..., Any]
@@ -78,8 +78,10 @@ class _Bound:
 
 
 class FunctionProvider:
-    """Tools that are Python functions.  Each is loaded inside ``guard()``.  Raises ConfigError for the first
-    one that cannot load, unless ``guard`` catches the error."""
+    """Tools that are Python functions or classes.  Each is loaded inside ``guard()``.
+
+    Raises ConfigError for the first one that cannot load, unless ``guard`` catches the error.
+    """
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class FunctionProvider:
 
 
 def _load(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
-    """Call :func:`_bind`; convert what the author's types, defaults or constructor raise to ConfigError."""
+    """Call :func:`_bind`; convert what the author's types or defaults raise to ConfigError."""
     try:
         return _bind(provider, target, capabilities)
     except ConfigError:
@@ -154,7 +156,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         raise ConfigError(
             f"tools of {provider}", f"{getattr(target, '__name__', target)!r} is not a tool", "@tool"
         )
-    identifier = tool_id(provider, declaration.name or _own_name(target))
+    identifier = tool_id(provider, declaration.name or own_name(target))
     where = f"tool {identifier}"
     if declaration.redaction is None:
         raise ConfigError(
@@ -162,29 +164,32 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
             "redaction_missing: it does not say which fields of its output may be logged",
             "Add redaction=Redaction(output=(...)) to @tool; Redaction() shows none",
         )
-    function = _function_of(target, where)
-    inputs = _inputs(function, declaration, capabilities, where)
-    schema, validate, unpack, defaults = _contract(identifier, inputs.arguments, declaration, where)
-    check_schema(schema, where)
+    signature = read_signature(
+        target, where, verbatim=declaration.parameters is not None, extra=capabilities.extra.keys()
+    )
+    inputs = _inputs(signature, declaration, capabilities, where)
+    contract = make_contract(
+        identifier,
+        signature.arguments,
+        parameters=declaration.parameters,
+        strict=declaration.strict,
+        private=declaration.redaction.private_arguments,
+        where=where,
+    )
+    schema = contract.schema
+    function, is_async = _function_of(target, signature, schema, where)
+    check_private_paths(schema, declaration.redaction.private_arguments, where)
     # An argument with a secret type is private without a second declaration.
     private = dict.fromkeys((*declaration.redaction.private_arguments, *secret_paths(schema)))
-    loose = schema
-    if declaration.strict:
-        strict = to_strict(schema, where)
-        if declaration.parameters is not None and strict != schema:
-            raise ConfigError(where, "strict=True would change the schema of parameters=", "Use only one")
-        schema = strict
-        check_schema(schema, where)
-    check_private_paths(schema, declaration.redaction.private_arguments, where)
     validate_output = _output_validator(declaration, where)
-    description = _description(target, declaration, where)
+    description = description_of(target, declaration.description, where)
     spec = ToolSpec(
         name=identifier,
         description=description,
         parameters=schema,
         effect=declaration.effect,
         provider=provider,
-        validate=validate,
+        validate=contract.validate,
         digest=spec_digest(identifier, description, schema, declaration.effect),
         redaction=replace(declaration.redaction, private_arguments=tuple(private)),
         strict=declaration.strict,
@@ -197,59 +202,76 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         capabilities=inputs.capability_names,
         connection=declaration.connection,
         validate_output=validate_output,
-        defaults=defaults,
-        loose_parameters=loose if declaration.strict else None,
-        url_arguments=_url_arguments(inputs.arguments),
+        defaults=contract.defaults,
+        loose_parameters=contract.loose,
+        url_arguments=signature.urls,
         cache_ttl_s=_within(declaration.cache_ttl_s, 0, 30 * 86400, "cache_ttl_s", where),
         retries=_within(declaration.retries, 0, _MAX_RETRIES, "retries", where),
     )
-    if spec.connection and HttpClient.__name__ not in spec.capabilities:
-        raise ConfigError(where, "names a connection but takes no HttpClient to use it with")
-    asynchronous = inspect.iscoroutinefunction(function)
-    return _Bound(spec, function, asynchronous, unpack, inputs.constants, inputs.per_call)
+    return _Bound(spec, function, is_async, contract.unpack, inputs.constants, inputs.per_call)
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """A function's parameters, grouped by the source of their values."""
+    """The parameters that the proxy fills, grouped by the source of their values."""
 
-    arguments: Mapping[str, tuple[Any, Any]]
     constants: Mapping[str, Any]
     per_call: Mapping[str, Callable[[CallContext], Any]]
     capability_names: tuple[str, ...]
 
 
 def _inputs(
-    function: Callable[..., Any], declaration: ToolDeclaration, capabilities: Capabilities, where: str
+    signature: Signature, declaration: ToolDeclaration, capabilities: Capabilities, where: str
 ) -> _Inputs:
-    """Read the signature: parameters with a capability type get that capability, the model fills the rest."""
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise ConfigError(where, f"a type in its signature cannot be read ({error})") from None
-    arguments: dict[str, tuple[Any, Any]] = {}
+    """Return the source of each parameter with a capability type."""
+    if declaration.connection and HttpClient not in signature.capabilities.values():
+        raise ConfigError(where, "names a connection but takes no HttpClient to use it with")
     constants: dict[str, Any] = {}
     per_call: dict[str, Callable[[CallContext], Any]] = {}
-    names: list[str] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(
-                where, f'parameter "{name}": *args, **kwargs and positional-only parameters are not supported'
-            )
-        if name not in hints:
-            raise ConfigError(where, f'parameter "{name}" has no type')
-        hint = hints[name]
-        kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        if inspect.isclass(kind) and kind in _PER_CALL:
+    for name, kind in signature.capabilities.items():
+        if kind in _PER_CALL:
             per_call[name] = _PER_CALL[kind]
-            if kind is not CallContext:
-                names.append(kind.__name__)
-        elif kind in (Clock, HttpClient) or (inspect.isclass(kind) and kind in capabilities.extra):
-            constants[name] = _capability(kind, declaration, capabilities, where)
-            names.append(kind.__name__)
         else:
-            arguments[name] = (hint, parameter.default)
-    return _Inputs(arguments, constants, per_call, tuple(names))
+            constants[name] = _capability(kind, declaration, capabilities, where)
+    kinds = (kind for kind in signature.capabilities.values() if kind is not CallContext)
+    return _Inputs(constants, per_call, tuple(kind.__name__ for kind in kinds))
+
+
+def _function_of(
+    target: Any, signature: Signature, schema: Mapping[str, Any], where: str
+) -> tuple[Callable[..., Any], bool]:
+    """Return what runs a call, and whether that is a coroutine function.
+
+    It is the declared function itself.  For a class it makes an instance with the arguments of the call, and
+    calls its method ``run``.
+    """
+    if not inspect.isclass(target):
+        return cast(Callable[..., Any], target), inspect.iscoroutinefunction(target)
+    run = getattr(target, "run", None)
+    if not inspect.isfunction(run):
+        raise ConfigError(where, "the class has no run method", "add: async def run(self)")
+    if len(inspect.signature(run).parameters) != 1:
+        raise ConfigError(
+            where, "run has parameters besides self", "move them to __init__, which gets the arguments"
+        )
+
+    names = property_names(schema)
+
+    def instance(values: Mapping[str, Any]) -> Any:
+        try:
+            return target(**values)
+        except ValueError as error:
+            arguments = {name: values[name] for name in signature.arguments}
+            raise ToolFailure(words_of_refusal(error, arguments, names), code="invalid_arguments") from None
+
+    async def run_async(**values: Any) -> Any:
+        return await instance(values).run()
+
+    def run_in_thread(**values: Any) -> Any:
+        return instance(values).run()
+
+    is_async = inspect.iscoroutinefunction(run)
+    return (run_async if is_async else run_in_thread), is_async
 
 
 def _capability(kind: type, declaration: ToolDeclaration, capabilities: Capabilities, where: str) -> Any:
@@ -291,145 +313,6 @@ def _fitting(client: HttpClient, declaration: ToolDeclaration) -> HttpClient:
         client = client.with_time(declaration.timeout_s)
     reads = declaration.effect is ToolEffect.READ_ONLY
     return client.for_reading() if reads and isinstance(client, RepeatingClient) else client
-
-
-_Contract = tuple[
-    dict[str, Any], Callable[[dict[str, Any]], Any], Callable[[Any], dict[str, Any]], dict[str, Any]
-]
-
-
-def _contract(
-    identifier: str, arguments: Mapping[str, tuple[Any, Any]], declaration: ToolDeclaration, where: str
-) -> _Contract:
-    """Return the schema, the validator, the function that unpacks a value to arguments, and the defaults."""
-    if declaration.parameters is not None:
-        check_schema(declaration.parameters, where)
-        if len(arguments) != 1:
-            raise ConfigError(where, "with parameters= it must take exactly one dict for its arguments")
-        (name,) = arguments
-        schema = copy.deepcopy(dict(declaration.parameters))
-        return schema, SchemaValidator(schema, where), lambda value: {name: value}, {}
-    private = declaration.redaction.private_arguments if declaration.redaction else ()
-    validator = partial(ModelValidator, private=private)
-    single = next(iter(arguments.items())) if len(arguments) == 1 else None
-    try:
-        if single and inspect.isclass(single[1][0]) and issubclass(single[1][0], BaseModel):
-            name, (model, _) = single
-            adapter: TypeAdapter[Any] = TypeAdapter(model)
-            derived = derive_schema(adapter, where)
-            return derived, validator(adapter, derived), lambda value: {name: value}, {}
-        adapter = TypeAdapter(_signature_model(identifier, arguments))
-        derived = derive_schema(adapter, where)
-    except (PydanticUserError, NameError, TypeError) as error:
-        raise ConfigError(
-            where, f"its signature cannot be written as a JSON Schema ({str(error).splitlines()[0]})"
-        ) from None
-    parameters = tuple(arguments)
-    return (
-        derived,
-        validator(adapter, derived),
-        lambda value: {name: getattr(value, _FIELD_PREFIX + name) for name in parameters},
-        _defaults(identifier, arguments),
-    )
-
-
-def _url_arguments(arguments: Mapping[str, tuple[Any, Any]]) -> tuple[str, ...]:
-    """Return the arguments that are URLs, by the names that the model uses."""
-    if len(arguments) == 1:
-        ((hint, _),) = arguments.values()
-        if inspect.isclass(hint) and issubclass(hint, BaseModel):
-            fields = hint.model_fields.items()
-            return tuple(field.alias or name for name, field in fields if takes_url(field.metadata))
-    return tuple(
-        name
-        for name, (hint, _) in arguments.items()
-        if get_origin(hint) is Annotated and takes_url(get_args(hint)[1:])
-    )
-
-
-def _signature_model(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
-    """Create a pydantic model with one field for each parameter.
-
-    A field's name has a prefix, and the parameter's name is its alias.  So a parameter may be called ``json``
-    or ``_x``, which pydantic does not accept as a field name.
-    """
-    fields: dict[str, Any] = {
-        _FIELD_PREFIX + name: (hint, ... if default is inspect.Parameter.empty else default)
-        for name, (hint, default) in arguments.items()
-    }
-    config = ConfigDict(alias_generator=lambda name: name.removeprefix(_FIELD_PREFIX))
-    return create_model(identifier, __config__=config, **fields)
-
-
-def _defaults(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
-    """Return the JSON default of each optional parameter for which a given default has the same effect.
-
-    The function cannot tell the two apart, so they are the same call.  Defaults with a difference are left
-    out:  a secret, a default factory, or a default that its own validator would change.
-    """
-    defaults: dict[str, Any] = {}
-    for name, argument in arguments.items():
-        model = _signature_model(identifier, {name: argument})
-        field = _FIELD_PREFIX + name
-        if model.model_fields[field].is_required() or model.model_fields[field].default_factory is not None:
-            continue
-        try:
-            left_out = model()
-            setattr(left_out, field, getattr(left_out, field))  # Pydantic now treats it as given.
-            written = model.model_validate_json(
-                json.dumps(_as_json(left_out)), strict=True, extra="forbid", by_alias=True, by_name=False
-            )
-            if _alike(getattr(written, field), getattr(left_out, field)):
-                defaults.update(_as_json(written))
-        # Validators and serializers are code of the tool's author and may raise anything.
-        except Exception:  # noqa: BLE001
-            continue
-    return defaults
-
-
-def _as_json(value: BaseModel) -> dict[str, Any]:
-    """Return a model's fields in the form of canonical arguments."""
-    return value.model_dump(mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none")
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Return whether two values are equal; a tuple equals a list, since JSON has only lists."""
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return list(one) == list(other)
-    return bool(one == other)
-
-
-def _function_of(target: Any, where: str) -> Callable[..., Any]:
-    """Return a declared function itself, or ``run`` of an instance of a declared class."""
-    function: Any = target
-    if not inspect.isclass(target):
-        return cast(Callable[..., Any], function)
-    try:
-        run = function().run
-    except (TypeError, AttributeError) as error:
-        raise ConfigError(where, f"the class needs a run method and no arguments ({error})") from None
-    if not callable(run):
-        raise ConfigError(where, "run is not a method")
-    return cast(Callable[..., Any], run)
-
-
-def _own_name(target: Any) -> str:
-    """Return the name of a function, or of a class in snake case."""
-    name = str(getattr(target, "__name__", "tool"))
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() if inspect.isclass(target) else name
-
-
-def _description(target: Any, declaration: ToolDeclaration, where: str) -> str:
-    """Return the description for the model; raise ConfigError if it is missing or too long."""
-    text = declaration.description
-    if text is None:
-        documentation = inspect.cleandoc(getattr(target, "__doc__", None) or "")
-        text = " ".join(documentation.split("\n\n")[0].split())
-    if not text.strip():
-        raise ConfigError(where, "it has no description", "give it a docstring")
-    if len(text) > _MAX_DESCRIPTION:
-        raise ConfigError(where, f"its description is longer than {_MAX_DESCRIPTION} characters")
-    return text
 
 
 def _output_validator(declaration: ToolDeclaration, where: str) -> Callable[[Any], Any] | None:

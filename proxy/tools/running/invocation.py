@@ -20,6 +20,7 @@ from proxy.records import (
     ToolEffect,
     ToolInvocationRecord,
     operation_id,
+    recorded_call_id,
 )
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
@@ -127,7 +128,7 @@ class Invocation:
     @property
     def shown_ms(self) -> float:
         """The milliseconds to show for the call; in a replay, the recorded ones."""
-        return replayable(f"ms {self.call.call_id}", lambda: self.took_ms)
+        return replayable(f"ms {recorded_call_id(self.call.call_id)}", lambda: self.took_ms)
 
 
 class InvocationJournal:
@@ -248,7 +249,7 @@ class InvocationJournal:
             run_id=invocation.context.run_id,
             turn=invocation.context.turn,
             seq=invocation.call.index,
-            call_id=_printable(invocation.call.call_id, 256),
+            call_id=recorded_call_id(invocation.call.call_id),
             tool=spec.name if spec else _printable(invocation.call.name, 64),
             provider=spec.provider if spec else "",
             spec_digest=spec.digest if spec else "",

@@ -33,6 +33,7 @@ class AnthropicBody(MessageListBody):
     """The body of one run's upstream requests."""
 
     _NEEDED_FIELDS = BLOCK_FIELDS
+    _ONLY_WITH_TOOLS = ("tool_choice",)
     _MOST_IMAGE_BYTES = 20 << 20  # The provider accepts requests of 32 MB.
 
     def __init__(self, raw: bytes, request: AnthropicRequest) -> None:

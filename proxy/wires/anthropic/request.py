@@ -26,7 +26,6 @@ from proxy.wires.turn.texts import joined_texts
 
 __all__ = ["AnthropicRequest", "declared_name", "parse_anthropic_request"]
 
-_MAX_CALL_ID: Final = 256
 _UNSEEN: Final = ("thinking", "redacted_thinking")
 """Blocks that some clients do not send back."""
 _MORE_THAN_TEXT: Final = ("tool_result", "image", "document")
@@ -128,8 +127,6 @@ def _check_result(
 ) -> None:
     if not isinstance(call_id, str) or not call_id:
         raise RequestError(400, f"{param} must name the call that this result answers.", param=param)
-    if len(call_id) > _MAX_CALL_ID:
-        raise RequestError(400, f"{param} is longer than {_MAX_CALL_ID} characters.", param=param)
     if call_id not in calls:
         raise RequestError(
             400,

@@ -31,6 +31,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
+from proxy.schemas.portable import repaired
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.anthropic.thinking import needs_adaptive, thinking_off
 from proxy.wires.crossing.fitting import fitted
@@ -44,7 +45,6 @@ __all__ = ["write_conversation"]
 _MOST_ID: Final = 64
 _MOST_NAME: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
-_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 _UNANSWERED: Final = "This call was not answered."
 _BEFORE: Final = "(continued)"
 _MAX_TOKENS: Final = 8192
@@ -264,13 +264,11 @@ def _tools(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
         if offered is None or isinstance(tool, NativeTool) or tool.name in offered
         if (made := _tool(tool, ledger)) is not None
     ]
+    # A choice without tools may be about server tools, which the proxy offers later.
     chosen = _choice(choice, ledger) if choice is not None else None
-    if not tools:
-        # A tool that must be called may be a server tool, which the proxy offers later.
-        return {"tool_choice": chosen} if chosen is not None and chosen["type"] in ("any", "tool") else {}
-    if conversation.parallel_tool_calls is False and (chosen is None or chosen["type"] != "none"):
+    if conversation.parallel_tool_calls is False and (choice is None or choice.kind != "none"):
         chosen = {**(chosen or {"type": "auto"}), "disable_parallel_tool_use": True}
-    return {"tools": tools} if chosen is None else {"tools": tools, "tool_choice": chosen}
+    return without_none({"tools": tools or None, "tool_choice": chosen})
 
 
 def _tool(tool: Tool, ledger: Ledger) -> Any:
@@ -280,13 +278,13 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
         case CustomTool():
             raise ledger.refuse(tool.at, "Messages has no tools whose input is text.")
         case FunctionTool():
-            schema = _NO_PARAMETERS if tool.parameters is None else tool.parameters
-            if schema.get("type", "object") != "object":
+            schema = repaired(tool.parameters or {})
+            if schema["type"] != "object":
                 raise ledger.refuse(tool.at, "The arguments of a tool have to be an object.")
             written: dict[str, Any] = {"name": ledger.tool_name(tool.name, _MOST_NAME)}
             if tool.description:
                 written["description"] = tool.description
-            written["input_schema"] = {"type": "object", **schema}
+            written["input_schema"] = schema
             if tool.strict:
                 written["strict"] = True
             ledger.put_natives(tool.native, written)

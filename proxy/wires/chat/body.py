@@ -29,6 +29,7 @@ class ChatBody(MessageListBody):
     """The body of one run's upstream requests."""
 
     _NEEDED_FIELDS = MESSAGE_FIELDS
+    _ONLY_WITH_TOOLS = ("tool_choice", "parallel_tool_calls")
     _RESULT_ID = "tool_call_id"
 
     def __init__(self, raw: bytes, request: ChatRequest) -> None:

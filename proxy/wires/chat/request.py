@@ -23,13 +23,11 @@ from proxy.wires.turn.request_members import (
 )
 
 __all__ = [
-    "MAX_CALL_ID",
     "ChatRequest",
     "declared_name",
     "parse_chat_request",
 ]
 
-MAX_CALL_ID = 128
 _OF_HISTORY = ("assistant", "tool", "function")
 _INSTRUCTING = ("system", "developer")
 _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
@@ -156,8 +154,6 @@ def _check_result(
     call_id = message.get("tool_call_id")
     if not isinstance(call_id, str) or not call_id:
         raise RequestError(400, f"{param} must name the call that this result answers.", param=param)
-    if len(call_id) > MAX_CALL_ID:
-        raise RequestError(400, f"{param} is longer than {MAX_CALL_ID} characters.", param=param)
     if call_id not in open_calls:
         raise RequestError(
             400,

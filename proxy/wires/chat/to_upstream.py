@@ -29,6 +29,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
+from proxy.schemas.portable import repaired
 from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
@@ -40,6 +41,8 @@ from proxy.wires.providers import known_profile
 __all__ = ["write_conversation"]
 
 _MOST_ID: Final = 40
+_MOST_FOREIGN_ID: Final = 64
+"""The longest id that another dialect's own providers make."""
 _BETWEEN: Final = {"assistant": "", "system": "\n\n", "developer": "\n\n", "user": "\n\n", "tool": "\n"}
 """The separator between texts that are joined, by role: a model's texts are pieces of one text."""
 
@@ -146,7 +149,7 @@ class _Messages:
         if not part.custom and not part.arguments.strip():
             inner["arguments"] = "{}"
         kind = "custom" if part.custom else "function"
-        call: dict[str, Any] = {"id": fitting_id(part.call_id, _MOST_ID), "type": kind, kind: inner}
+        call: dict[str, Any] = {"id": _call_id(part.call_id), "type": kind, kind: inner}
         self._ledger.put_natives(part.native, call)
         return call
 
@@ -221,7 +224,7 @@ class _Messages:
                 raise self._ledger.refuse(part.at, "It has no place among results.")
             result: dict[str, Any] = {
                 "role": "tool",
-                "tool_call_id": fitting_id(part.call_id, _MOST_ID),
+                "tool_call_id": _call_id(part.call_id),
                 "content": self._result(part),
             }
             self._ledger.put_natives(part.native, result)
@@ -263,7 +266,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
         case FunctionTool():
             kind, inner = "function", _described(tool, ledger)
             if tool.parameters is not None:
-                inner["parameters"] = tool.parameters
+                inner["parameters"] = repaired(tool.parameters)
             if tool.strict:
                 inner["strict"] = True
         case CustomTool():
@@ -346,3 +349,12 @@ def _format(form: OutputFormat | None) -> dict[str, Any] | None:
         "strict": form.strict,
     }
     return {"type": "json_schema", "json_schema": without_none(described)}
+
+
+def _call_id(call_id: str) -> str:
+    """Return an id that OpenAI accepts, which has at most 40 characters.
+
+    A longer id than other dialects have is the upstream's own and goes back as it came: gateways keep data in
+    it, without which the model refuses the call (https://github.com/BerriAI/litellm/pull/16895).
+    """
+    return call_id if len(call_id) > _MOST_FOREIGN_ID else fitting_id(call_id, _MOST_ID)

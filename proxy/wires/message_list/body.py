@@ -25,7 +25,7 @@ from proxy.wires.json.splice import (
     members,
 )
 from proxy.wires.message_list.request import MessageListRequest
-from proxy.wires.turn.narrowed import without_tools
+from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import RefusedFields
 from proxy.wires.turn.restored import (
     RestoredMessages,
@@ -55,6 +55,8 @@ class MessageListBody(ABC):
     """The member with the conversation."""
     _TOOLS: ClassVar[str] = "tools"
     """The member with the tools."""
+    _ONLY_WITH_TOOLS: ClassVar[Sequence[str]] = ()
+    """The members that upstreams refuse without tools: first the choice of a tool."""
     _RESULT_ID: ClassVar[str]
     """The member of a result with the id of its call, in a dialect whose messages have one result each."""
     _NEEDED_FIELDS: ClassVar[frozenset[str]] = frozenset()
@@ -160,7 +162,7 @@ class MessageListBody(ABC):
         """Return the client's bytes and the added members; ``None`` if anything else has changed."""
         tools_changed = self._withheld or self._without_tools
         changed = self._restored or self._added or tools_changed or self._used_tokens or self._strips_all
-        if self._cut is None and not changed:
+        if self._cut is None and not changed and not self._may_drop_choice:
             return extend_object(self._raw, self._added_members)
         return None
 
@@ -177,6 +179,9 @@ class MessageListBody(ABC):
         if (whole := self._uncut()) is not None:
             return whole
         parts = self._narrowed()
+        if self._may_drop_choice:
+            choice, *others = self._ONLY_WITH_TOOLS
+            drop_idle_choice(parts, tools=self._tools_key, choice=choice, others=others)
         self._put_messages(parts)
         if self._used_tokens:
             self._limit_tokens(parts)
@@ -389,6 +394,11 @@ class MessageListBody(ABC):
     def _theirs(self) -> Sequence[bytes]:
         """The messages that the client wrote itself. Nothing is left out of them."""
         return () if self._translated else self._messages
+
+    @property
+    def _may_drop_choice(self) -> bool:
+        """Whether the request is a translation that chooses among tools; it may have none."""
+        return self._translated and any(member in self._named for member in self._ONLY_WITH_TOOLS)
 
     @property
     def _strips_all(self) -> bool:

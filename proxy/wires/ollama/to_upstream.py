@@ -26,6 +26,7 @@ from proxy.conversation import (
     ToolCallPart,
     ToolResultPart,
 )
+from proxy.schemas.portable import repaired
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, without_none
 from proxy.wires.crossing.media import file_words, result_words
@@ -211,7 +212,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
             if tool.strict:
                 ledger.omit(f"{tool.at}.strict", "Ollama does not hold a model to the schema of a tool.")
             function: dict[str, Any] = {"name": tool.name, "description": tool.description}
-            function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+            function["parameters"] = repaired(tool.parameters or {})
             written = {"type": "function", "function": function}
             ledger.put_natives(tool.native, written)
             return written

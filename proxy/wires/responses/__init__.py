@@ -12,11 +12,12 @@ from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.dialects.responses import RESPONSES
-from proxy.wires.responses.body import ResponsesBody, masked_item
+from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.conversation import ResponsesCodec
 from proxy.wires.responses.encoder import ResponsesTurnEncoder
 from proxy.wires.responses.items import response_of, turn_items, without_sealed_turns
+from proxy.wires.responses.outputs import masked_item
 from proxy.wires.responses.own_items.shown import opening_events
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries

@@ -26,13 +26,20 @@ from proxy.wires.responses.items import (
     sealed_bytes,
     unique_calls,
 )
-from proxy.wires.responses.outputs import image_bytes, output_item, recorded_item, without_images
+from proxy.wires.responses.offered import called_by, definition_of, function_name
+from proxy.wires.responses.outputs import (
+    image_bytes,
+    masked_item,
+    output_item,
+    recorded_item,
+    without_images,
+)
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.spans import answer_length
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
-from proxy.wires.turn.narrowed import without_tools
+from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
 from proxy.wires.turn.restored import (
     RestoredMessages,
@@ -45,7 +52,7 @@ from proxy.wires.turn.result_images import choose_images, is_about_one_image
 from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask, StateHabit, SuspendedCall
 
-__all__ = ["ResponsesBody", "masked_item", "upstream_ids"]
+__all__ = ["ResponsesBody", "upstream_ids"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _BY_NAME = attrgetter("name")
@@ -100,6 +107,7 @@ class ResponsesBody:
         self._image_bytes: dict[int, int] = {}
         self._new_image_bytes = 0
         self._withheld: frozenset[str] = frozenset()
+        self._translated = False
         self._own: Collection[str] = request.declared
         self._offered: frozenset[str] = frozenset()
 
@@ -111,12 +119,16 @@ class ResponsesBody:
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         self._own, self._offered = own_and_offered(self._own, added, replaced)
-        ours = {definition.name: _definition(definition) for definition in replaced}
+        ours = {definition.name: definition_of(definition) for definition in replaced}
         declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
-        kept = [ours.get(_function_name(raw), raw) for raw in declared]
-        new = [_definition(definition) for definition in sorted(added, key=_BY_NAME)]
+        kept = [ours.get(function_name(raw), raw) for raw in declared]
+        new = [definition_of(definition) for definition in sorted(added, key=_BY_NAME)]
         if kept or new:
             self._members["tools"] = join_array([*kept, *new])
+
+    def mark_translated(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.mark_translated`."""
+        self._translated = True
 
     def withhold(self, names: Collection[str]) -> None:
         self._withheld = frozenset(names)
@@ -281,6 +293,11 @@ class ResponsesBody:
     def fields_refused(self) -> frozenset[str]:
         return self._refused.learned
 
+    @property
+    def _theirs(self) -> Sequence[bytes]:
+        """The items that the client wrote itself. Nothing is left out of them."""
+        return () if self._translated else self._input
+
     def _count_images(self, place: int, items: Sequence[bytes]) -> None:
         """Count the images that were restored at a place of the input; -1 stands for before all."""
         if size := image_bytes(items):
@@ -305,13 +322,13 @@ class ResponsesBody:
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         choice = orjson.loads(self._members.get("tool_choice", b"null"))
-        free = relaxed(choice, called, self._own, _called_by)
+        free = relaxed(choice, called, self._own, called_by)
         if free != choice:
             self._members["tool_choice"] = orjson.dumps(free)
 
     def forbid_tools(self) -> bool:
         choice = orjson.loads(self._members.get("tool_choice", b"null"))
-        if forces_own(choice, self._own, _called_by):
+        if forces_own(choice, self._own, called_by):
             self._withheld |= self._offered
             return True
         self._members["tool_choice"] = b'"none"'
@@ -337,7 +354,7 @@ class ResponsesBody:
             self._chained = False
             self._state = "stateless"
             return True
-        if self._refused.learn(message, self._kept(self._ours()), self._input):
+        if self._refused.learn(message, self._kept(self._ours()), self._theirs):
             return True
         ours = self._ours() if not self._without_images else []
         if any(without_images(item) != item for item in ours):
@@ -372,15 +389,18 @@ class ResponsesBody:
 
     def _narrowed(self) -> dict[str, bytes]:
         """Return the members of the body without the withheld tools."""
-        return without_tools(
+        left = without_tools(
             self._members,
             self._withheld,
-            _called_by,
+            called_by,
             tools="tools",
             choice="tool_choice",
             # A stored prompt may contain tools of its own.
             only_with_tools=() if self._request.open_names else ("tool_choice",),
         )
+        if self._translated:
+            drop_idle_choice(left, tools="tools", choice="tool_choice", others=("parallel_tool_calls",))
+        return left
 
     def _later_input(self, parts: dict[str, bytes]) -> bytes:
         """Return the input of a turn after the first."""
@@ -409,7 +429,7 @@ class ResponsesBody:
         """Return the items without unreadable ones, and without those that lost the item they belong to."""
         known = [one for item in self._said(items) for one in self._as_upstream(item)]
         # This must be first: the client's own items are recognized by object identity.
-        known = list(self._refused.strip(known, self._input))
+        known = list(self._refused.strip(known, self._theirs))
         kept: list[bytes] = []
         for position, item in enumerate(known):
             if _is_reasoning(item):
@@ -448,34 +468,6 @@ def _is_provider_run(item: Mapping[str, Any]) -> bool:
     return kind.endswith("_call") and kind not in ("function_call", "custom_tool_call")
 
 
-def _definition(definition: ToolDefinition) -> bytes:
-    """Return one element of ``tools``, flat as in this dialect. ``strict`` is always explicit."""
-    written = definition.written.get("responses")
-    if written is None:
-        tool = {
-            "type": "function",
-            "name": definition.name,
-            "description": definition.description,
-            "parameters": definition.parameters,
-            "strict": definition.strict,
-        }
-        written = definition.written["responses"] = orjson.dumps(tool)
-    return written
-
-
-def _function_name(raw: bytes) -> str:
-    tool = orjson.loads(raw)
-    name = tool.get("name") if isinstance(tool, dict) and tool.get("type") == "function" else None
-    return name if isinstance(name, str) else ""
-
-
-def _called_by(tool: Any) -> str | None:
-    """Return the name by which a model calls a tool, from its declaration or from a choice."""
-    callable_ = isinstance(tool, dict) and tool.get("type") in ("function", "custom")
-    name = tool.get("name") if callable_ else None
-    return name if isinstance(name, str) else None
-
-
 def _kind(raw: bytes) -> str:
     return str(orjson.loads(raw).get("type") or "message")
 
@@ -486,14 +478,3 @@ def _is_reasoning(raw: bytes) -> bool:
 
 def _is_model_item(raw: bytes) -> bool:
     return is_model_item(orjson.loads(raw))
-
-
-def masked_item(raw: bytes, mask: Mask) -> bytes:
-    """Return an item with the private arguments of a call masked; the same bytes if there are none."""
-    item = orjson.loads(raw)
-    if item.get("type") != "function_call":
-        return raw
-    masked = mask(str(item.get("name")), str(item.get("arguments")))
-    if masked == item.get("arguments"):
-        return raw
-    return join_object({**members(raw), "arguments": orjson.dumps(masked)})

@@ -14,8 +14,16 @@ from proxy.events import ResultImage, left_out
 from proxy.records import MessageRecord
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.responses.items import item_text
+from proxy.wires.upstream_port import Mask
 
-__all__ = ["image_bytes", "output_item", "recorded_item", "recorded_output", "without_images"]
+__all__ = [
+    "image_bytes",
+    "masked_item",
+    "output_item",
+    "recorded_item",
+    "recorded_output",
+    "without_images",
+]
 
 _LABEL = "[toolrelay: image "
 _SIGN = orjson.dumps(_LABEL)[:-1]
@@ -107,3 +115,14 @@ def recorded_item(run_id: str, turn: int, seq: int, item: Mapping[str, Any]) -> 
     if kind == "message":
         return MessageRecord(run_id, turn, seq, "assistant", content=item_text(item))
     return MessageRecord(run_id, turn, seq, "assistant", content_json=orjson.dumps(item).decode())
+
+
+def masked_item(raw: bytes, mask: Mask) -> bytes:
+    """Return an item with the private arguments of a call masked; the same bytes if there are none."""
+    item = orjson.loads(raw)
+    if item.get("type") != "function_call":
+        return raw
+    masked = mask(str(item.get("name")), str(item.get("arguments")))
+    if masked == item.get("arguments"):
+        return raw
+    return join_object({**members(raw), "arguments": orjson.dumps(masked)})

@@ -44,7 +44,6 @@ from proxy.wires.turn.texts import joined_texts
 
 __all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
 
-_MAX_CALL_ID = 128
 _TEXTS = ("text", "input_text", "output_text")
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
@@ -150,8 +149,6 @@ class ResponsesRequest:
             call_id = item.get("call_id")
             if not isinstance(call_id, str) or not call_id:
                 raise RequestError(400, f"{param} must name the call that this answers.", param=param)
-            if len(call_id) > _MAX_CALL_ID:
-                raise RequestError(400, f"{param} is longer than {_MAX_CALL_ID} characters.", param=param)
             if call_id not in unanswered and elsewhere:
                 unanswered[call_id] = 1
             if call_id not in unanswered:

@@ -29,6 +29,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
+from proxy.schemas.portable import repaired
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import data_url, file_words, marked_result
@@ -41,7 +42,6 @@ from proxy.wires.turn.token_limit import LEAST_TOKENS
 __all__ = ["write_conversation"]
 
 _MOST_ID: Final = 64
-_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
 
 def write_conversation(
@@ -249,7 +249,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
         written["description"] = tool.description
     match tool:
         case FunctionTool():
-            written["parameters"] = _NO_PARAMETERS if tool.parameters is None else tool.parameters
+            written["parameters"] = repaired(tool.parameters or {})
             if tool.strict is not None:
                 written["strict"] = tool.strict
         case CustomTool(grammar=grammar) if grammar is not None:

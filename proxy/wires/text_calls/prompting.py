@@ -25,6 +25,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
+from proxy.schemas.portable import repaired
 from proxy.wires.text_calls.form import Form, Result
 
 __all__ = ["prompted"]
@@ -97,7 +98,7 @@ def _definition(tool: FunctionTool | CustomTool) -> dict[str, Any]:
     if tool.description:
         made["description"] = tool.description
     if isinstance(tool, FunctionTool):
-        made["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+        made["parameters"] = repaired(tool.parameters or {})
         return made
     said: dict[str, Any] = {"type": "string"}
     if tool.grammar is not None:

@@ -10,7 +10,7 @@ import orjson
 
 from proxy.wires.json.splice import elements, join_array
 
-__all__ = ["without_tools"]
+__all__ = ["drop_idle_choice", "without_tools"]
 
 
 def without_tools(
@@ -48,6 +48,22 @@ def without_tools(
         if chosen != asked:
             left[choice] = orjson.dumps(chosen)
     return left
+
+
+def drop_idle_choice(parts: dict[str, bytes], *, tools: str, choice: str, others: Collection[str]) -> None:
+    """Remove the choice and the members ``others`` from a body without tools, unless a call is demanded.
+
+    OpenAI, vLLM and xAI refuse a choice without tools (``'tool_choice' is only allowed when 'tools' are
+    specified``).  A demand that cannot be met stays, so that the upstream says so.
+    """
+    if parts.get(tools, b"[]") != b"[]":
+        return
+    parts.pop(tools, None)
+    asked = orjson.loads(parts.get(choice, b"null"))
+    kind = asked.get("type") if isinstance(asked, dict) else asked
+    if kind in ("auto", "none", None):
+        for member in (choice, *others):
+            parts.pop(member, None)
 
 
 def _left_to_choose(choice: Any, names: Collection[str], name_of: Callable[[Any], str | None]) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 
 from proxy.events import ToolCall, ToolProgress, ToolResult
+from proxy.records import recorded_call_id
 
 __all__ = ["reasoning_line", "status_line", "trace_call", "trace_progress", "trace_result"]
 
@@ -15,7 +16,7 @@ def trace_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
     """Return ``x_toolrelay`` for a call that starts; ``arguments`` are redacted."""
     return {
         "type": "tool_call",
-        "call_id": call.call_id,
+        "call_id": recorded_call_id(call.call_id),
         "name": call.name,
         "arguments": arguments,
         "status": "in_progress",
@@ -34,10 +35,10 @@ def trace_progress(call: ToolCall, progress: ToolProgress) -> dict[str, Any]:
             if inner.result is None
             else trace_result(inner.call, inner.result)
         )
-        return {**shown, "parent": call.call_id}
+        return {**shown, "parent": recorded_call_id(call.call_id)}
     return {
         "type": "tool_progress",
-        "call_id": call.call_id,
+        "call_id": recorded_call_id(call.call_id),
         "name": call.name,
         "progress": progress.done,
         "total": progress.total,
@@ -54,7 +55,7 @@ def trace_result(call: ToolCall, result: ToolResult) -> dict[str, Any]:
     )
     return {
         "type": "tool_result",
-        "call_id": call.call_id,
+        "call_id": recorded_call_id(call.call_id),
         "name": call.name,
         **outcome,
         "status": "completed" if result.ok else "failed",

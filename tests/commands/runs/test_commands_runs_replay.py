@@ -123,6 +123,14 @@ def test_offline_a_run_comes_out_the_same(tmp_path: Path, here: Any) -> None:
     assert [json.loads(line)["id"] for line in listed] == [run_id]  # the replay leaves no run behind
 
 
+def test_a_run_with_long_call_ids_comes_out_the_same(tmp_path: Path, here: Any) -> None:
+    """Calls are found by their recorded ids, which are shorter than those of the conversation."""
+    ids = [f"call_{number}__thought__{'Cg+/=' * 100}" for number in (1, 2)]
+    turn = called((ids[0], TIME, '{"timezone":"UTC"}'), (ids[1], ECHO, '{"text":"word"}'))
+    said = replayed(here, recorded(tmp_path, turn, ANSWER, content="tools"))
+    assert said["same"], said
+
+
 def test_offline_shows_what_this_configuration_would_do_otherwise(tmp_path: Path, here: Any) -> None:
     """With another configuration, the replay names tools that it no longer offers and refuses their calls."""
     run_id = recorded(tmp_path, TURN, ANSWER, content="tools")

@@ -245,12 +245,6 @@ WRONG = {
     "orphan": (history_of(RESULT), "messages[1].tool_call_id"),
     "doubled": (history_of(ASSISTANT, RESULT, RESULT), "messages[3].tool_call_id"),
     "of another": (history_of(ASSISTANT, {**RESULT, "tool_call_id": "x"}), "messages[2].tool_call_id"),
-    "too long": (
-        history_of(
-            {**ASSISTANT, "tool_calls": [called_object("c" * 129)]}, {**RESULT, "tool_call_id": "c" * 129}
-        ),
-        "messages[2].tool_call_id",
-    ),
     "no id": (history_of(ASSISTANT, {"role": "tool", "content": "7"}), "messages[2].tool_call_id"),
     "blank id": (history_of(ASSISTANT, {**RESULT, "tool_call_id": ""}), "messages[2].tool_call_id"),
     "id no text": (history_of(ASSISTANT, {**RESULT, "tool_call_id": 7}), "messages[2].tool_call_id"),

@@ -8,8 +8,9 @@ the tests of schemas, migrations and files, because they call the code directly.
 
 import copy
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from typing import Any, get_args
 
@@ -17,16 +18,13 @@ import pytest
 
 from proxy.server.ui.static_files import StaticFiles
 from proxy.store.sql.migrate import make_schema
-from proxy.tools.contract.declaration import ToolDeclaration
-from proxy.tools.providers import function
-
-_contract = function._contract
+from proxy.tools.contract.signature import Contract, make_contract
 
 _KEPT_OF_ONE_NAME = 8
 
 
 class _Contracts:
-    """Replaces ``function._contract``: it makes the contract of equal signatures only once.
+    """Replaces ``make_contract`` of the provider: it makes the contract of equal signatures only once.
 
     Two signatures are equal if they have the same text and name the same classes, because fields of pydantic
     cannot be compared.  The text of a validator has its address, and a class is identified by its address:
@@ -35,28 +33,42 @@ class _Contracts:
     """
 
     def __init__(self) -> None:
-        self._made: dict[str, dict[str, tuple[Mapping[str, Any], function._Contract]]] = {}
+        self._made: dict[str, dict[str, tuple[Mapping[str, Any], Contract]]] = {}
 
     def __call__(
         self,
         identifier: str,
         arguments: Mapping[str, tuple[Any, Any]],
-        declaration: ToolDeclaration,
+        *,
+        parameters: Mapping[str, Any] | None,
+        strict: bool,
+        private: Collection[str],
         where: str,
-    ) -> function._Contract:
+    ) -> Contract:
         """Return the contract; errors of the real function are raised and not kept."""
-        if declaration.parameters is not None:
-            return _contract(identifier, arguments, declaration, where)
+
+        def make() -> Contract:
+            return make_contract(
+                identifier, arguments, parameters=parameters, strict=strict, private=private, where=where
+            )
+
+        if parameters is not None:
+            return make()
         classes = [id(one) for annotation, _ in arguments.values() for one in _classes(annotation)]
-        signature = f"{declaration.redaction} {list(arguments.items())} {classes}"
+        signature = f"{strict} {private} {list(arguments.items())} {classes}"
         made = self._made.setdefault(identifier, {})
         if signature not in made:
-            contract = _contract(identifier, arguments, declaration, where)
+            contract = make()
             if len(made) == _KEPT_OF_ONE_NAME:
                 made.pop(next(iter(made)))
             made[signature] = dict(arguments), contract
-        schema, validate, unpack, defaults = made[signature][1]
-        return copy.deepcopy(schema), validate, unpack, copy.deepcopy(defaults)
+        found = made[signature][1]
+        return replace(
+            found,
+            schema=copy.deepcopy(found.schema),
+            loose=copy.deepcopy(found.loose),
+            defaults=copy.deepcopy(found.defaults),
+        )
 
 
 def _classes(annotation: Any) -> Iterator[type]:
@@ -90,7 +102,7 @@ class _Schemas:
 def quick_starts() -> Iterator[None]:
     """Put these in the place of the real functions."""
     with pytest.MonkeyPatch.context() as patch, closing(_Schemas()) as schemas:
-        patch.setattr("proxy.tools.providers.function._contract", _Contracts())
+        patch.setattr("proxy.tools.providers.function.make_contract", _Contracts())
         patch.setattr("proxy.store.sqlite.memory.make_schema", schemas)
         patch.setattr("proxy.server.compose.ui.StaticFiles", cache(StaticFiles))
         yield

@@ -35,6 +35,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
+from proxy.schemas.portable import repaired
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 names = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
@@ -97,8 +98,9 @@ def _turn(draw: st.DrawFn, kinds: Sequence[str], first_call: int) -> list[Messag
 def _tool(name: str, *, bare: bool) -> st.SearchStrategy[Tool]:
     grammar = _optional(st.builds(Grammar, st.sampled_from(["lark", "regex"]), words))
     described = st.just("") | words
+    schemas = objects.map(repaired)
     function = st.builds(
-        FunctionTool, st.just(name), described, _optional(objects) if bare else objects, st.booleans()
+        FunctionTool, st.just(name), described, _optional(schemas) if bare else schemas, st.booleans()
     )
     return function | st.builds(CustomTool, st.just(name), described, grammar)
 

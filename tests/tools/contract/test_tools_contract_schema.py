@@ -15,6 +15,7 @@ from proxy.tools.contract.schema import (
     check_private_paths,
     check_schema,
     derive_schema,
+    may_have,
     property_names,
     spec_digest,
 )
@@ -111,6 +112,21 @@ def test_model_that_takes_extra_fields_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "reference", ["#/properties/a/anyOf/1/properties/to/items", "#/$defs/Page%5Bstr%5D", "#/$defs/Page[str]"]
+)
+def test_a_reference_is_a_json_pointer(reference: str) -> None:
+    """Rule T8: a reference may lead through a list and be percent-encoded."""
+    to = {"type": "object", "properties": {"to": {"type": "array", "items": {"type": "string"}}}}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"anyOf": [{"type": "null"}, to]}, "b": {"$ref": reference}},
+        "$defs": {"Page[str]": {"type": "string"}},
+    }
+    check_schema(schema, "tool a__b")
+    assert may_have({**schema, "additionalProperties": False}, "b")
+
+
+@pytest.mark.parametrize(
     ("schema", "fault"),
     [
         ([], "parameters: must be a dict"),
@@ -131,6 +147,7 @@ def test_model_that_takes_extra_fields_is_refused() -> None:
             {"type": "object", "properties": {"a": {"$ref": "http://x/y"}}},
             r"properties.a.\$ref: a reference",
         ),
+        ({"type": "object", "properties": {"a": {"enum": []}}}, "parameters.properties.a.enum: has no value"),
         ({"type": "object", "minimum": float("nan")}, "parameters: cannot be written"),
         ({"type": "object", "description": "x" * 70000}, "parameters: larger than"),
     ],

@@ -16,7 +16,7 @@ from proxy.toolbox.clock import FixedClock
 from proxy.tools import CallContext, Clock, HttpClient, Redaction, ToolEffect, tool
 from proxy.tools.contract.capabilities import Capabilities, QueryParams
 from proxy.tools.contract.spec import ToolSpec
-from proxy.tools.providers.function import FunctionProvider, declared
+from proxy.tools.providers.function import FunctionProvider
 
 SHOW = Redaction(output=("*",))
 CALL = CallContext("run_1", "inv_1", "open", "call_1")
@@ -120,31 +120,6 @@ async def test_verbatim_schema() -> None:
     schema["properties"].clear()
     assert spec.parameters["properties"], "a later change of the author's dict changes nothing"
     assert await use(ask, {"q": "a", "more": 1}) == {"q": "a", "more": 1}
-
-
-async def test_class_with_run() -> None:
-    """A class with ``run`` is a tool with its name in snake case; it is instantiated once."""
-    made = []
-
-    @tool(redaction=SHOW)
-    class RollDice:
-        """Roll dice."""
-
-        def __init__(self) -> None:
-            made.append(self)
-
-        async def run(self, sides: int = 6) -> int:
-            return sides
-
-    class NotATool(RollDice):
-        pass
-
-    provider, spec = await only([RollDice])
-    assert (spec.name, spec.description) == ("t__roll_dice", "Roll dice.")
-    assert await provider.call_tool(spec, spec.validate({"sides": 3}), CALL) == 3
-    assert await provider.call_tool(spec, spec.validate({}), CALL) == 6
-    assert len(made) == 1
-    assert declared(NotATool) is None
 
 
 async def test_capabilities_come_by_type(request: pytest.FixtureRequest) -> None:
@@ -349,22 +324,6 @@ def annotated(kind: Any) -> Any:
     return tool(redaction=SHOW)(act)
 
 
-def broken_class() -> Any:
-    """A tool whose constructor raises KeyError."""
-
-    @tool(redaction=SHOW)
-    class Act:
-        """Act."""
-
-        def __init__(self) -> None:
-            self.database = dict[str, str]()["DATABASE"]
-
-        def run(self) -> None:
-            """Nothing."""
-
-    return Act
-
-
 def with_host(host: str) -> Any:
     """A tool that declares this host."""
 
@@ -399,13 +358,12 @@ def with_host(host: str) -> Any:
         (hostless(), "names no hosts"),
         (clockless(), "needs a Clock"),
         (silent(), "no description"),
-        (no_run(), "needs a run method"),
+        (no_run(), "has no run method"),
         (unresolved(), "cannot be read"),
         (lambda: None, "is not a tool"),
         (annotated(Annotated[str, Field(pattern="(?=a)")]), "SchemaError.*look-around"),
         (annotated("list["), "SyntaxError"),
         (annotated("json.nope"), "AttributeError"),
-        (broken_class(), "KeyError: 'DATABASE'"),
         (with_host("https://api.example.com"), "is not a host"),
         (with_host("api.example.com/v1"), "is not a host"),
     ],

@@ -281,8 +281,8 @@ def test_another_providers_reasoning_stays_away(mark: str) -> None:
 
 def test_ids_and_names_are_made_to_fit() -> None:
     """A long id is shortened alike in call and result; an invalid name is replaced and can be mapped back."""
-    call = ToolCallPart("i" * 99, "a.b", "")
-    messages = (Message("assistant", (call,)), Message("tool", (ToolResultPart("i" * 99, ()),)))
+    call = ToolCallPart("i" * 64, "a.b", "")
+    messages = (Message("assistant", (call,)), Message("tool", (ToolResultPart("i" * 64, ()),)))
     written = write_conversation(Conversation("m", messages))
     said, result = json.loads(written.body)["messages"]
     made = said["tool_calls"][0]
@@ -290,6 +290,14 @@ def test_ids_and_names_are_made_to_fit() -> None:
     assert len(made["id"]) == 40 - 3
     assert made["function"]["arguments"] == "{}"
     assert written.renamed == {made["function"]["name"]: "a.b"}
+
+
+def test_an_id_that_only_a_gateway_makes_goes_back_whole() -> None:
+    """An id that is longer than any provider's stays as it is, since a gateway keeps data in it."""
+    call = ToolCallPart("i" * 65, "a", "")
+    messages = (Message("assistant", (call,)), Message("tool", (ToolResultPart("i" * 65, ()),)))
+    said, result = json.loads(write_conversation(Conversation("m", messages)).body)["messages"]
+    assert said["tool_calls"][0]["id"] == result["tool_call_id"] == "i" * 65
 
 
 def test_values_that_ask_for_nothing_are_no_loss() -> None:

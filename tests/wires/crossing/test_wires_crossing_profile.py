@@ -249,7 +249,7 @@ def test_providers_are_known_by_their_address(address: str, provider: str) -> No
 
 
 def test_settings_are_above_the_table() -> None:
-    """The configuration replaces what the table says, and the first pattern that fits a model what it says."""
+    """The configuration is above the table, and the first pattern that fits a model above both."""
     profiles = UpstreamProfiles(
         "mistral", {"efforts": ("low",), "user_chars": 9}, (("a*", {"efforts": ()}), ("*", {"max_tools": 3}))
     )

@@ -213,16 +213,18 @@ def test_any_chat_stream_comes_to_the_same(
 
 
 def test_text_with_a_piece_of_a_call_is_read_each_time() -> None:
-    """Text with a piece of a call is never taken unread, since it may open a hidden call (rule W5)."""
+    """Text with a piece of a call is never taken unread, since it may name a hidden tool (rule W5)."""
     turn = reader_of(CHAT, lambda name: name == "time", {"time", "theirs"})
     opened = {"index": 0, "id": "call_1", "function": {"name": "theirs", "arguments": "{"}}
-    again = event({"content": "a", "tool_calls": [{"index": 0, "function": {"name": "time"}}]})
+    again = event({"content": "a", "tool_calls": [{"index": 0, "function": {"arguments": "}"}}]})
+    named = event({"content": "a", "tool_calls": [{"index": 0, "function": {"name": "time"}}]})
     turn.feed(ROLE + event({"tool_calls": [opened]}) + again)
     assert not turn.take_unread(again)
-    turn.feed(again + event({"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}))
+    turn.feed(again)
+    assert not turn.take_unread(named)
+    assert not turn.feed(named, together=True)
+    assert turn.fault is not None
     assert not turn.take_unread(again)
-    events = [one for frame in turn.feed(again, together=True) for one in frame.events]
-    assert [one.name for one in events if isinstance(one, ToolCallStarted)] == ["time"]
 
 
 # Responses.
