@@ -231,6 +231,7 @@ ORDER = {
             "bounds",
             "explain",
             "printing",
+            "safe_console",
             "common",
             "fitting",
             "approvals",
