@@ -233,6 +233,7 @@ ORDER = {
             "bounds",
             "explain",
             "printing",
+            "safe_console",
             "common",
             "fitting",
             "approvals",

@@ -138,12 +138,12 @@ class Accounting:
 class Recording:
     """What the record gets of the request.
 
-    ``request`` is the client's body if it is to be stored, else empty.  ``prompt_fingerprint`` identifies how
-    the model is asked.
+    ``request`` is the client's body if it is to be stored, else empty.  ``prompt_hash`` is a digest
+    of the prompt (:mod:`proxy.relay.memory.prompt_hash`).
     """
 
     request: bytes
-    prompt_fingerprint: str
+    prompt_hash: str
 
 
 @value_class
