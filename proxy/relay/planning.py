@@ -368,7 +368,6 @@ class Planner:
                 # The query belongs to the client's dialect, too.
                 head=RequestHead(of_any_dialect(ask.head.headers)) if route.wire else ask.head,
                 crossed=is_crossed,
-                left_out=_left_out(editor),
                 is_large=is_large,
             ),
             tools,
@@ -461,10 +460,3 @@ def _why_not(draft: _Draft) -> MemoryOutcome | None:
     if not draft.offer or draft.offer_fingerprint is not None:
         return None
     return "off" if draft.is_person else "no_person"
-
-
-def _left_out(editor: BodyEditor) -> Sequence[str]:
-    """Return the fields of a client's request that an upstream of another dialect does not get."""
-    if isinstance(editor, CrossedEditor | PromptedEditor):
-        return [left.field for left in editor.left_out]
-    return ()
