@@ -35,6 +35,7 @@ from proxy.schemas.portable import repaired
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.anthropic.limits import output_limit
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
+from proxy.wires.crossing.media import omit_detail
 from proxy.wires.turn.arguments import arguments_object
 
 __all__ = ["write_conversation"]
@@ -172,6 +173,7 @@ class _Blocks:
             case ToolCallPart():
                 made = self._call(part)
             case Image():
+                omit_detail(part, self._ledger)
                 made = {"type": "image", "source": self._source(part.source, part.at)}
             case File():
                 titled = {
