@@ -1,13 +1,12 @@
 """Models that write all they say in channels (gpt-oss), over real sockets, for all pairs of dialects."""
 
-import json
 from typing import Any
 
 import pytest
 from looping import ECHO
 from raw_upstream import RawUpstream
-from running_proxy import Answer, make_config, running
-from text_call_rig import PATHS, WIRES, ask, behind, say, understood
+from running_proxy import make_config, running
+from text_call_rig import PATHS, WIRES, ask, behind, say, thought_in, understood
 
 THOUGHT, SAID = "Let me think about {it}.", "It is <b>noon</b> in Paris."
 ANALYSIS = f"<|channel|>analysis<|message|>{THOUGHT}<|end|>"
@@ -22,38 +21,6 @@ everywhere = pytest.mark.parametrize(
     ("client", "upstream"), [(client, upstream) for client in WIRES for upstream in WIRES]
 )
 streamed = pytest.mark.parametrize("stream", [True, False], ids=["stream", "reply"])
-
-
-def thought_in(wire: str, answer: Answer, *, stream: bool) -> str:
-    """The reasoning that a client reads."""
-    if not stream:
-        whole = answer.json
-        if wire == "chat":
-            return str(whole["choices"][0]["message"].get("reasoning_content") or "")
-        if wire == "ollama":
-            return str(whole["message"].get("thinking") or "")
-        listed = whole["output" if wire == "responses" else "content"]
-        return "".join(map(_whole_thought, listed))
-    lines = [line.removeprefix(b"data: ") for line in answer.body.splitlines()]
-    return "".join(_thought(json.loads(line)) for line in lines if line[:1] == b"{")
-
-
-def _whole_thought(part: dict[str, Any]) -> str:
-    if part["type"] == "thinking":
-        return str(part["thinking"])
-    return "".join(one["text"] for one in part["summary"]) if part["type"] == "reasoning" else ""
-
-
-def _thought(event: dict[str, Any]) -> str:
-    """The reasoning in one event of any dialect."""
-    delta = event.get("delta")
-    if event.get("type") == "response.reasoning_summary_text.delta":
-        return str(delta)
-    if isinstance(delta, dict) and delta.get("type") == "thinking_delta":
-        return str(delta["thinking"])
-    choices = event.get("choices") or [{}]
-    holder = choices[0].get("delta") or event.get("message") or {}
-    return str(holder.get("reasoning_content") or holder.get("thinking") or "")
 
 
 def served(url: str, upstream: str, **more: Any) -> dict[str, Any]:
