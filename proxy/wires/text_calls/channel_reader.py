@@ -60,8 +60,7 @@ class ChannelReader(TextCallReader):
             if self._channels.found:
                 going.append(self._split(frame))
                 continue
-            self._look(frame, going)
-            if self._channels.found is False:
+            if self._look(frame, going):
                 held, self._undecided = self._undecided, []
                 rest = super().take([*held, *frames[place + 1 :]])
                 self.passed += len(going)
@@ -70,12 +69,13 @@ class ChannelReader(TextCallReader):
             self.passed = len(going)
         return going
 
-    def _look(self, frame: Frame, going: list[Frame]) -> None:
-        """Take a frame while it is unknown whether the text consists of channels."""
+    def _look(self, frame: Frame, going: list[Frame]) -> bool:
+        """Take a frame while it is unknown whether the text consists of channels.  Return whether it is known
+        to consist of none."""
         texts = [event.text for event in frame.events if type(event) is TextDelta]
         if frame.payload is None and not frame.events and not frame.is_end_mark:
             going.append(frame)  # A comment.
-            return
+            return False
         self._undecided.append(frame)
         pieces: list[Piece] = []
         for text in texts:
@@ -90,6 +90,7 @@ class ChannelReader(TextCallReader):
         elif not self._channels.pending and (len(self._undecided) > _MOST_HELD or _thinks(frame)):
             going += self._undecided
             self._undecided.clear()
+        return self._channels.found is False
 
     def close(self) -> list[Frame]:
         """See :meth:`TextCallReader.close`."""

@@ -52,10 +52,9 @@ async def test_thoughts_in_the_content_go_back_in_their_form(client: str, stream
     function = {"name": ECHO, "arguments": '{"text": "noon"}'}
     calls = [{"index": 0, "id": "abcdefghi", "type": "function", "function": function}]
     scripts = [turn(streams=streams, calls=calls), turn(streams=streams)]
-    config = {"modules": ("probe_tools",), "allow": ("probe_tools__*",)}
     async with (
         RawUpstream(*scripts) as server,
-        running(make_config({"base_url": server.url, "wires": ("chat",)}, **config)) as proxy,
+        running(make_config({"base_url": server.url, "wires": ("chat",)}, modules=("probe_tools",))) as proxy,
     ):
         answer = await proxy.ask(ask(client, stream=streams, tools=()), path=PATHS[client])
         assert answer.status == 200
