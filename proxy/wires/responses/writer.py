@@ -51,6 +51,8 @@ from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ResponsesStreamWriter"]
 
+_FACTS = frozenset({"model", "created_at"})
+
 
 class ResponsesStreamWriter(FastWriter, RepairingWriter):
     """Writes one client's stream for all turns of its run.
@@ -164,11 +166,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b"".join(map(self._forward, self._held.take())) if self._phase is PASSING else b""
 
     def _is_defective(self, frame: Frame) -> bool:
-        """Return whether a frame of a repaired stream is the first that must not leave unchanged.
-
-        The second event of the first item is the last check of items: if it has its place, number and id, so
-        have all later events.
-        """
+        """Return whether a frame of a repaired stream is the first that must not leave unchanged."""
         payload = frame.payload or {}
         kind = payload.get("type")
         said = event_response_id(payload)
@@ -178,17 +176,17 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             return False
         if kind not in OPENING:
             return self._has_defective_item(payload)
-        response = payload.get("response")
-        told = isinstance(response, dict) and ("model" in response or "created_at" in response)
+        told = isinstance(response := payload.get("response"), dict) and not _FACTS.isdisjoint(response)
         return type(payload.get("sequence_number")) is not int or not told
 
     def _has_defective_item(self, payload: Mapping[str, Any]) -> bool:
-        """Return whether an event of the first item lacks its place, or calls the item by another id.
+        """Return whether an event of the first item lacks its place, or has another id of the item.
 
-        openai-python raises for such an event, and the Vercel AI SDK loses its text.
+        openai-python raises for such an event, and Vercel's SDK loses its text.  If the item's second event
+        is sound, so are all later ones.
         """
-        item = payload.get("item")
-        opened = next((one for one in self._open.values() if one.index == payload.get("output_index")), None)
+        item, index = payload.get("item"), payload.get("output_index")
+        opened = next((one for one in self._open.values() if one.index == index), None)
         self._inspects_items = opened is None and "output_index" in payload
         if opened is None or not opened.item_id:
             return "output_index" not in payload and item is not None
