@@ -299,6 +299,10 @@ class CrossedEditor:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_fields`."""
         self._change(lambda editor: editor.leave_out_fields(names))
 
+    def tools_named(self, message: str) -> frozenset[str]:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.tools_named`."""
+        return self._editor.tools_named(message)
+
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.relax_tool_choice`."""
         self._change(lambda editor: editor.relax_tool_choice(called))

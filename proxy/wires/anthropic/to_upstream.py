@@ -34,6 +34,7 @@ from proxy.conversation import (
 from proxy.schemas.portable import repaired
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.anthropic.limits import output_limit
+from proxy.wires.anthropic.strict import takes_strict
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.turn.arguments import arguments_object
 
@@ -269,8 +270,10 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
             if tool.description:
                 written["description"] = tool.description
             written["input_schema"] = schema
-            if tool.strict:
+            if tool.strict and takes_strict(schema):
                 written["strict"] = True
+            elif tool.strict:
+                ledger.omit(f"{tool.at}.strict", "Messages takes no strict tool with this schema.")
             ledger.put_natives(tool.native, written)
             return written
 
