@@ -248,8 +248,9 @@ class InnerCall:
 class Usage:
     """The tokens of one turn.  ``native`` is the upstream's own usage object with all its fields.
 
-    ``cached_tokens`` are those of ``input_tokens`` that the upstream had cached.  ``reasoning_tokens`` are
-    those of ``output_tokens`` that the model spent on reasoning.
+    ``cached_tokens`` are those of ``input_tokens`` that the upstream had cached, ``cache_write_tokens`` those
+    that it wrote to its cache.  ``reasoning_tokens`` are those of ``output_tokens`` that the model spent on
+    reasoning.
     """
 
     input_tokens: int
@@ -258,6 +259,7 @@ class Usage:
     native: Mapping[str, Any] = field(default_factory=dict)
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @property
     def all_tokens(self) -> int:

@@ -71,6 +71,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.chosen",
     "proxy.wires.dialect",
     "proxy.wires.dialects.responses",
+    "proxy.wires.upstream_tools",
     "proxy.wires.client_port",
     "proxy.wires.upstream_port",
     "proxy.wires.wire",
@@ -302,7 +303,9 @@ ORDER = {
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
         *(
+            "json",
             "chosen",
+            "upstream_tools",
             "dialect",
             "past",
             "repairing",
@@ -310,7 +313,6 @@ ORDER = {
             "client_port",
             "upstream_port",
             "wire",
-            "json",
             "turn",
             "message_list",
         ),

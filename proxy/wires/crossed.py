@@ -17,6 +17,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed_texts import crossed_reader
+from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.ledger import Ledger, LeftOut
 from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
@@ -161,9 +162,10 @@ class CrossedEditor:
 
     def _conversation(self) -> Conversation:
         """Return the client's request with the held turns that were put back."""
-        payload = orjson.loads(self._own.render())
+        raw = self._own.render()
+        payload = orjson.loads(raw)
         self._check(payload)
-        conversation = self._client.codec.read(payload)
+        conversation = read_exactly(self._client.codec, raw, payload)
         if conversation.output.logprobs:
             # Every dialect can ask for them, but no encoder writes those of another dialect's answer.
             ledger = Ledger(self._upstream.codec.fields, conversation.names)

@@ -13,7 +13,6 @@ from raw_upstream import RawUpstream
 from require import require
 from responses_rules import ANSWERS, CALENDAR, NOON, rig
 from running_proxy import make_config, running
-from strict_messages import strict
 
 pytestmark = pytest.mark.asyncio(loop_scope="function")
 
@@ -128,7 +127,7 @@ async def test_anthropic_python(streaming: bool) -> None:
         said(tool_use("toolu_s", TIME, {"timezone": "UTC"})),
         said(text("It is noon."), id="msg_2"),
     )
-    async with RawUpstream(*map(strict, scripts)) as upstream:
+    async with RawUpstream(*scripts) as upstream:
         served = {"base_url": upstream.url, "wires": ["anthropic"]}
         async with (
             running(make_config(served)) as proxy,

@@ -127,6 +127,22 @@ async def test_a_sound_stream_keeps_its_bytes(sound: str, allow: tuple[str, ...]
         assert (await relayed(*cut(data, seed), allow=allow)).body == data
 
 
+@both
+@pytest.mark.parametrize("defect", ["no id", "no reason", "stop"])
+async def test_a_repaired_stream_says_its_usage_once(defect: str, allow: tuple[str, ...]) -> None:
+    """Usage that was forwarded before the defect is not composed again: some clients add up what they get."""
+    data = role() + DEFECTS[defect].removesuffix(DONE) + usage(7, 2) + DONE
+    answer = await relayed(
+        *cut(data, 0), body={**CHAT, "stream_options": {"include_usage": True}}, allow=allow
+    )
+    told = [one["usage"] for one in map(json.loads, _data(answer.body)) if one.get("usage")]
+    assert told == [{"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}]
+
+
+def _data(stream: bytes) -> list[bytes]:
+    return [line[6:] for line in stream.splitlines() if line.startswith(b"data: {")]
+
+
 @pytest.mark.parametrize("defect", DEFECTS)
 async def test_without_repair_the_bytes_pass(defect: str) -> None:
     """With ``repair = "off"`` the client gets the upstream's bytes, with an end mark."""

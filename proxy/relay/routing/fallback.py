@@ -15,8 +15,8 @@ import structlog
 from proxy.errors import ToolRelayError, UpstreamError
 from proxy.relay.routing.router import Route, ServedUpstream
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
-from proxy.wires.chosen import chooses
 from proxy.wires.dialects.responses import RESPONSES
+from proxy.wires.upstream_tools import acting_tool
 
 __all__ = [
     "FALLBACK_IF_ABSENT",
@@ -33,13 +33,6 @@ _TOO_MANY = 429
 _TRY_LATER = frozenset({408, _TOO_MANY})
 _NOT_FOUND = frozenset({400, 404})
 _MAX_ERROR_BYTES = 1024 * 1024
-
-_HARMLESS = (
-    "function", "custom", "namespace", "web_search", "file_search", "image_generation", "code_interpreter",
-    "computer", "local_shell", "apply_patch", "tool_search", "bash", "text_editor", "memory", "browser",
-    "web_fetch", "code_execution",
-)  # fmt: skip
-"""Prefixes of tool types that change nothing outside: the client runs them, or they only read."""
 
 
 class NextUpstream(ToolRelayError):
@@ -76,13 +69,7 @@ def fallback_rules_of(payload: Mapping[str, Any]) -> FallbackRules:
     """
     if payload.get("background") or payload.get("conversation") or isinstance(payload.get("prompt"), dict):
         return NO_FALLBACK
-    tools = payload.get("tools")
-    listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    # Entries that choose server tools are never sent to an upstream; the proxy runs these tools.
-    listed = [tool for tool in listed if not chooses(tool)]
-    # In Messages, a client's own tool has no type.
-    kinds = ["function" if "input_schema" in tool else tool.get("type") for tool in listed]
-    acts = any(not str(kind).startswith(_HARMLESS) for kind in kinds)
+    acts = acting_tool(payload.get("tools")) is not None
     return FallbackRules(unsent=True, failed=not acts, unknown=bool(payload.get("previous_response_id")))
 
 

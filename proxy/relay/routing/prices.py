@@ -52,15 +52,18 @@ class Price:
 
     input: int
     cached_input: int
+    cache_write: int
     output: int
 
     def cost(self, usage: Usage) -> int:
         """Return the cost of a turn in billionths, with halves rounded up."""
         received = min(usage.input_tokens, _MAX_TOKENS)
         cached = min(usage.cached_tokens, received)
+        written = min(usage.cache_write_tokens, received - cached)
         # Some totals include reasoning, which is billed as output but shown in no other field.
         sent = min(max(usage.output_tokens, usage.total_tokens - usage.input_tokens), _MAX_TOKENS)
-        whole = (received - cached) * self.input + cached * self.cached_input + sent * self.output
+        whole = (received - cached - written) * self.input + sent * self.output
+        whole += cached * self.cached_input + written * self.cache_write
         return (2 * whole + _PER) // (2 * _PER)
 
 

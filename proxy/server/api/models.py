@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 import structlog
@@ -54,7 +55,7 @@ class Models:
             case "list":
                 found = await _list_models(router, dialect, headers)
             case _:
-                model = endpoint.stored_id(context.target.below or "")
+                model = unquote(endpoint.stored_id(context.target.below or ""))
                 found = await (
                     _find_model(router, dialect, model, headers)
                     if "{" in endpoint.path

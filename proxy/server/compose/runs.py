@@ -125,6 +125,7 @@ def _prices(config: Config) -> Prices:
             model: Price(
                 input=to_nanos(price.input),
                 cached_input=to_nanos(price.input if price.cached_input is None else price.cached_input),
+                cache_write=to_nanos(price.input if price.cache_write is None else price.cache_write),
                 output=to_nanos(price.output),
             )
             for model, price in config.prices.items()

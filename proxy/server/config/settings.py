@@ -710,6 +710,12 @@ class PriceConfig(Section):
     ] = Field(
         default=None, description="Input tokens that the provider had cached. Empty: the same as input."
     )
+    cache_write: Annotated[float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)] = (
+        Field(
+            default=None,
+            description="Input tokens that the provider wrote to its cache. Empty: the same as input.",
+        )
+    )
     output: float = Field(default=0, ge=0, allow_inf_nan=False, description="Output tokens.")
 
 

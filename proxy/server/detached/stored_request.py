@@ -15,14 +15,12 @@ from proxy.relay.ask import Ask
 from proxy.relay.memory.idempotency import Attempt
 from proxy.relay.offer import Wanted
 from proxy.values import value_class
-from proxy.wires.chosen import is_our_url
 from proxy.wires.client_port import Trace
+from proxy.wires.upstream_tools import acting_tool
 
 __all__ = ["StoredRequest", "read_request", "stored_request"]
 
 _MAX_BYTES: Final = 4 << 20
-_RUN_UPSTREAM: Final = frozenset({"code_interpreter", "computer_use_preview", "mcp", "shell"})
-"""Types of tools that an upstream may run on its own, with effects that the record does not show."""
 
 
 @value_class
@@ -113,11 +111,8 @@ def _refusal_reason(ask: Ask, ticket: Mapping[str, Any] | None) -> str:
         return f"it is larger than {_MAX_BYTES >> 20} MiB"
     if payload.get("conversation") is not None:
         return "the provider may have added its input to the conversation already"
-    tools = payload.get("tools")
-    for tool in tools if isinstance(tools, list) else ():
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind in _RUN_UPSTREAM and not is_our_url(tool.get("server_url")):
-            return f"the provider may have run a tool of the type {kind}"
+    if (kind := acting_tool(payload.get("tools"))) is not None:
+        return f"the provider may have run a tool of the type {kind[:100]}"
     return ""
 
 

@@ -17,10 +17,10 @@ from proxy.errors import RequestError
 from proxy.wires.dialect import EndpointTable
 from proxy.wires.json.splice import extend_object, join_object, members
 
-__all__ = ["below_openai", "name_deployment", "without_slashes"]
+__all__ = ["SLASH", "below_openai", "name_deployment", "without_slashes"]
 
 _DEPLOYMENT: Final = re.compile(r"/openai/deployments/([^/]+)(/.*)\Z")
-_SLASH: Final = re.compile("%2F", re.IGNORECASE)
+SLASH: Final = re.compile("%2F", re.IGNORECASE)
 
 
 def below_openai(path: str, endpoints: EndpointTable) -> tuple[str | None, str]:
@@ -65,7 +65,7 @@ def without_slashes(path: str, endpoints: EndpointTable) -> str:
     deployed = _DEPLOYMENT.match(path)
     if deployed is None or not _is_deployed(deployed[2], endpoints):
         return path
-    return f"/openai/deployments/{_SLASH.sub('', deployed[1])}{deployed[2]}"
+    return f"/openai/deployments/{SLASH.sub('', deployed[1])}{deployed[2]}"
 
 
 def name_deployment(raw: bytes, payload: dict[str, Any], deployment: str) -> tuple[bytes, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Final
 from proxy.caches import Memo
 from proxy.error_codes import ERROR_DOCS
 from proxy.errors import RequestError
-from proxy.server.serving.azure_paths import below_openai, without_slashes
+from proxy.server.serving.azure_paths import SLASH, below_openai, without_slashes
 from proxy.server.serving.heads.head import Head
 from proxy.server.telemetry.hooks import OWN_PATHS
 from proxy.wires.dialect import Dialect, Endpoint, EndpointTable
@@ -99,11 +99,15 @@ class Targets:
         backslashes or controls.  Java servers read ``..;x`` as a dot segment, too.  Also refused are percent
         signs that escape nothing, and escapes of characters that need none (RFC 3986, 6.2.2.2).
 
-        A path of a rooted dialect below another prefix is a 404.
+        A path of a rooted dialect below another prefix is a 404.  Some clients encode the slashes in the name
+        of a model whose description they ask for (openai-python in ``models.retrieve``); this path is read as
+        if they had not.
         """
         if len(raw) > MAX_TARGET:
             raise RequestError(414, f"The URL is longer than {MAX_TARGET} characters.")
         path, _, query = raw.partition("?")
+        if "%2" in path and self._names_model(method, path):
+            path = SLASH.sub("/", path)
         decisive = without_slashes(path, self._endpoints)
         if (
             not _PATH.match(path)
@@ -127,6 +131,12 @@ class Targets:
             )
         endpoint = self._endpoints.other if below is None else self._endpoints.find(method, below)
         return Target(path, query, below, endpoint, self._label(path, below, endpoint), deployment)
+
+    def _names_model(self, method: str, path: str) -> bool:
+        """Return whether all that follows the collection in a path is the name of a model."""
+        below = self._endpoints.below(path) or below_openai(path, self._endpoints)[0]
+        endpoint = self._endpoints.find(method, below) if below is not None else self._endpoints.other
+        return endpoint.kind == "models" and endpoint.path.endswith("/{rest}")
 
     def _label(self, path: str, below: str | None, endpoint: Endpoint) -> str:
         """Return the class of a path, from a closed list, so that clients cannot create new labels.

@@ -1,10 +1,9 @@
 """Decide whether and when to retry a tool's HTTP request, by the response and by what may be repeated."""
 
-import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
 
+from proxy.http.retry_after import wait_in_seconds
 from proxy.tools.contract.capabilities import IdempotencyKey
 
 __all__ = ["has_idempotency_key", "parse_retry_after", "wait_before_retry"]
@@ -33,9 +32,9 @@ def parse_retry_after(status: int, headers: Mapping[str, str]) -> float | None:
     date (https://duffel.com/docs/api/overview/response-handling), drafts of the IETF have seconds
     (draft-ietf-httpapi-ratelimit-headers-06).  The size of the limit (``ratelimit-limit``) does not matter.
     """
-    retry_after_s = _seconds(headers.get("Retry-After"))
+    retry_after_s = wait_in_seconds(headers.get("Retry-After"))
     if retry_after_s is None and status == 429 and headers.get("RateLimit-Remaining", "0").strip() == "0":
-        retry_after_s = _seconds(headers.get("RateLimit-Reset"))
+        retry_after_s = wait_in_seconds(headers.get("RateLimit-Reset"))
     return retry_after_s
 
 
@@ -52,15 +51,3 @@ def wait_before_retry(
         return None
     wait_s = retry_after_s if retry_after_s is not None else _FIRST_WAIT_S * 2.0**attempt
     return wait_s if wait_s <= _MAX_WAIT_S else None
-
-
-def _seconds(value: str | None) -> float | None:
-    """Return a ``Retry-After`` value in seconds from now (RFC 9110, section 10.2.3); ``None`` if invalid."""
-    if value is None or len(value) > 64 or not value.isascii():
-        return None
-    if value.isdigit():
-        return float(value)
-    try:
-        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except (ValueError, OverflowError, OSError):
-        return None

@@ -16,6 +16,7 @@ from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_requ
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.dialects.anthropic import ANTHROPIC
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
@@ -44,7 +45,7 @@ class AnthropicWire:
         return AnthropicTurnEncoder(request.model, cast(AnthropicRequest, request).eager)
 
     def read_turn(self, message: bytes) -> Message:
-        messages = self.codec.read({"model": "-", "messages": [orjson.loads(message)]}).messages
+        messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
         return messages[0] if messages else Message("assistant")
 
     def masked_turn(self, message: bytes, mask: Mask) -> bytes:

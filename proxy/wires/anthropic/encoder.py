@@ -392,8 +392,8 @@ class AnthropicTurnEncoder:
 def _in_messages_words(usage: Usage) -> Usage:
     """Return the same tokens, with a usage object of this dialect, which counts cached tokens separately."""
     native: dict[str, Any] = {
-        "input_tokens": max(0, usage.input_tokens - usage.cached_tokens),
-        "cache_creation_input_tokens": 0,
+        "input_tokens": max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens),
+        "cache_creation_input_tokens": usage.cache_write_tokens,
         # Some servers report more cached tokens than input tokens.
         "cache_read_input_tokens": min(usage.cached_tokens, usage.input_tokens),
         "output_tokens": usage.output_tokens,

@@ -26,6 +26,7 @@ from proxy.wires.anthropic.blocks import Block
 from proxy.wires.anthropic.citations import Citations
 from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
 from proxy.wires.dialects.anthropic import UNFINISHED, event_type
+from proxy.wires.json.exact import with_exact_integers
 from proxy.wires.json.lenient import (
     UNPLACED_CALL,
     UNREADABLE_REPLY,
@@ -95,6 +96,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
                 raise Unreadable(UNREADABLE_REPLY)
             raise WireError("the upstream's reply is not a JSON object")
         self._whole = True
+        payload = with_exact_integers(payload, body)
         events = self._error(payload)
         if not events:
             events += self._begin(payload)
@@ -134,6 +136,8 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         if not isinstance(payload, dict):
             return self._unread(event, cut=cut)
         kind = event_type(event, payload)
+        if kind == "content_block_start":
+            payload = with_exact_integers(payload, event.data)
         self._ended = kind == "message_stop"
         self._last_word = self._last_word or self._ended or kind == "error"
         events = self._events(kind, payload)

@@ -24,6 +24,9 @@ __all__ = ["ChatComposer"]
 _PARAGRAPH: Final = "\n\n"
 """The separator between the texts of two turns."""
 
+_COMPOSED: Final = frozenset({"index", "delta", "message", "finish_reason", "usage"})
+"""The members of a choice that are not sent on as they came.  Moonshot's usage of one turn is in a choice."""
+
 
 class ChatComposer:
     """A composer of the chunks of one client's stream, over all turns of its run.
@@ -62,6 +65,7 @@ class ChatComposer:
         self._usage_chunk: dict[str, Any] | None = None
         self._usage: dict[str, Any] = {}
         self._turn_usage: Mapping[str, Any] = {}
+        self._sent_usage: Mapping[str, Any] = {}
         self._before = self._annotated = 0
 
     @property
@@ -103,11 +107,16 @@ class ChatComposer:
         self._last_text = text
         self._shown.append(text)
 
-    def note_usage(self, frame: Frame) -> None:
-        """Keep the last usage of the turn; providers repeat it, cumulative."""
+    def note_usage(self, frame: Frame, *, sent: bool = False) -> None:
+        """Keep the last usage of the turn; providers repeat it, cumulative.
+
+        ``sent``: the client gets it with this frame.
+        """
         for event in frame.events:
             if type(event) is UsageReported:
                 self._turn_usage = event.usage.native
+                if sent and frame.payload is not None and frame.payload.get("usage"):
+                    self._sent_usage = event.usage.native
                 if frame.payload is not None and not frame.payload.get("choices"):
                     self._usage_chunk = frame.payload
 
@@ -163,7 +172,7 @@ class ChatComposer:
         if self._finish_chunk is payload:
             # These logprobs go out now.  They must not go out again with the finish reason: clients add them.
             self._finish_chunk = {**payload, "choices": [{**choice, "logprobs": None}]}
-        extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
+        extra = _other_members(choice)
         extra.pop("native_finish_reason", None)
         return self.chunk(delta, rest={**labels_of(payload), **rest}, choice=extra)
 
@@ -200,15 +209,16 @@ class ChatComposer:
             final = "tool_calls"
         if final == "tool_calls" and self._legacy:
             final = "function_call"
-        extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
+        extra = _other_members(choice)
         if final != said:
             extra.pop("native_finish_reason", None)
         rest = {**labels_of(chunk), **unknown_members(chunk)}
         return self.chunk({}, final, rest=rest, choice=extra) + self._usage_event()
 
     def _usage_event(self) -> bytes:
-        """Write all turns' usage as the last chunk of the stream, only for a client that asked for it."""
-        if not self._wants_usage or not self._usage:
+        """Write all turns' usage as the last chunk of the stream, only for a client that asked for it and has
+        not got it in a forwarded chunk."""
+        if not self._wants_usage or not self._usage or self._usage == self._sent_usage:
             return b""
         chunk = self._usage_chunk or {}
         rest = unknown_members(chunk)
@@ -323,6 +333,10 @@ class ChatComposer:
             self._custom.add(event.seq)
             return {**opened, "type": "custom", "custom": {"name": event.name, "input": ""}, **extra}
         return {**opened, "type": "function", "function": {"name": event.name, "arguments": ""}, **extra}
+
+
+def _other_members(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in choice.items() if key not in _COMPOSED}
 
 
 def _event(payload: Mapping[str, Any]) -> bytes:

@@ -177,7 +177,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
                 composer.note_call(event, payload)
             elif isinstance(event, TextDelta):
                 composer.note_text(event.text)
-        composer.note_usage(frame)
+        composer.note_usage(frame, sent=not self._filter_usage)
         return self._without_usage(frame.raw, payload) if self._filter_usage else frame.raw
 
     def _without_usage(self, raw: bytes, payload: dict[str, Any]) -> bytes:

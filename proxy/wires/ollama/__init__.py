@@ -9,6 +9,7 @@ from proxy.conversation import Message
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.dialects.ollama import OLLAMA
 from proxy.wires.ollama.body import OllamaBody
 from proxy.wires.ollama.conversation import OllamaCodec
@@ -52,7 +53,7 @@ class OllamaWire:
         return OllamaTurnEncoder(request.model)
 
     def read_turn(self, message: bytes) -> Message:
-        messages = self.codec.read({"model": "-", "messages": [orjson.loads(message)]}).messages
+        messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
         return messages[0] if messages else Message("assistant")
 
     def masked_turn(self, message: bytes, mask: Mask) -> bytes:

@@ -28,8 +28,13 @@ class Call(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Name and canonical arguments, the same whichever library wrote them."""
-        return self.name, str(canonical_arguments(self.arguments))
+        """Name and canonical arguments, the same whichever library wrote them; it may hold numbers as
+        doubles."""
+        try:
+            rounded = orjson.dumps(orjson.loads(self.arguments)).decode()
+        except orjson.JSONDecodeError:
+            return self.name, self.arguments
+        return self.name, str(canonical_arguments(rounded))
 
 
 def role_of(message: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from proxy.events import (
     finished,
 )
 from proxy.wires.dialects.ollama import UNFINISHED
+from proxy.wires.json.exact import with_exact_integers
 from proxy.wires.json.lenient import (
     UNPLACED_CALL,
     UNREADABLE_REPLY,
@@ -44,6 +45,7 @@ __all__ = ["OllamaTurnReader"]
 
 _TEXTUAL: Final = frozenset({"model", "created_at", "message", "done", "remote_model", "remote_host"})
 """The members that a line of text may have; other members may not vary."""
+_CALLS: Final = b'"tool_calls"'
 _BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNFINISHED}
 
 
@@ -79,6 +81,7 @@ class OllamaTurnReader(StreamReader[Line]):
             if may_be_reply(body):
                 raise Unreadable(UNREADABLE_REPLY)
             raise WireError("the upstream's reply is not a JSON object")
+        payload = with_exact_integers(payload, body)
         events = self._events(payload, body)
         self._ended = True
         events += self._finish()
@@ -102,6 +105,8 @@ class OllamaTurnReader(StreamReader[Line]):
         if not isinstance(payload, dict):
             # Half a line would make the error line after it unreadable.
             return Frame(b"") if cut else self._unread(event, cut=cut)
+        if _CALLS in event.data:
+            payload = with_exact_integers(payload, event.data)
         events = self._events(payload, event.data)
         self._ended = payload.get("done") is True and not self._failed
         return Frame(event.raw, payload, tuple(events), is_end_mark=self._ended)

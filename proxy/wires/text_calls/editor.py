@@ -13,6 +13,7 @@ import orjson
 from proxy.conversation import Conversation
 from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
+from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.ledger import LeftOut
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor, Mask, SuspendedCall
 from proxy.wires.wire import CrossableWire
@@ -53,7 +54,7 @@ class PromptedEditor:
 
     def conversation(self) -> Conversation:
         """Return the current request with its tools."""
-        return self._client.codec.read(orjson.loads(self._own.render()))
+        return read_exactly(self._client.codec, self._own.render())
 
     def render(self) -> bytes:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.render`."""

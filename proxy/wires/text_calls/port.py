@@ -4,12 +4,11 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-import orjson
-
 from proxy.conversation import Conversation
 from proxy.wires.client_port import ClientRequest, ContinuingEncoder
 from proxy.wires.crossed import Crossing
 from proxy.wires.crossed_reader import CrossedReader
+from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.dialect import Dialect
 from proxy.wires.text_calls.continued import continued
 from proxy.wires.text_calls.editor import PromptedEditor, prompted_editor
@@ -162,4 +161,4 @@ class _PromptedPort:
 
 def _sent(wire: CrossableWire, editor: BodyEditor | None) -> Conversation | None:
     """Return the last request to the upstream as a conversation; ``None`` if there was none."""
-    return wire.codec.read(orjson.loads(editor.render())) if editor is not None else None
+    return read_exactly(wire.codec, editor.render()) if editor is not None else None

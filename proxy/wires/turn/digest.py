@@ -1,6 +1,7 @@
 """Digests of conversations: equal if they have the same words in the same order."""
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -166,7 +167,7 @@ def canonical_arguments(arguments: Any) -> Any:
     """Return a call's arguments in canonical form, because some libraries parse them and write them anew.
 
     Return them unchanged if the canonical form would lose a difference: text that is not JSON, a repeated
-    key, or a number that a double cannot hold.
+    key, or a number that a double cannot hold.  Integers are exact, whatever their size.
     """
     try:
         written = orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
@@ -174,10 +175,21 @@ def canonical_arguments(arguments: Any) -> Any:
         return arguments
     # Digits inside a string ("page123", an order number) are not a number.
     if _MANY_DIGITS.search(arguments) and _MANY_DIGITS.search(_TEXT.sub('""', arguments)):
-        return arguments
+        try:
+            exact = json.loads(arguments, parse_float=_double)
+        except (ValueError, RecursionError):
+            return arguments
+        written = json.dumps(exact, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     # Dropping a repeated key removes two quotes. A quote may also be written as an escape.
     quotes = arguments.count('"') + arguments.count("\\u0022")
     return written if written.count('"') == quotes else arguments
+
+
+def _double(text: str) -> float:
+    """Return a number that is no integer; raises ``ValueError`` for one that a double cannot hold."""
+    if _MANY_DIGITS.search(text):
+        raise ValueError(text)
+    return float(text)
 
 
 def sent_arguments(arguments: Any) -> Any:

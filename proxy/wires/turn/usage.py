@@ -18,6 +18,9 @@ __all__ = [
 _CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
 """The token counts that Messages does not include in ``input_tokens``."""
 
+_OTHER_CACHED = ("prompt_cache_hit_tokens", "cached_tokens")
+"""The names of DeepSeek and Moonshot for cached tokens, which stand in the usage object itself."""
+
 _COUNTS = ("prompt_eval_count", "eval_count")
 """The members with Ollama's token counts. They stand directly in the last line of an answer."""
 _COUNTED = (*_COUNTS, "total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
@@ -28,10 +31,13 @@ _NULLS = (b',"usage":null', b', "usage": null')
 def usage_of(payload: Mapping[str, Any]) -> Usage | None:
     """Return the usage that an event or a reply reports, wherever the provider puts it; ``None`` if none.
 
-    Chat has it in a member, and one provider nests it in ``x_groq``. An event of Responses has it in its
-    ``response``, the first event of Messages in its ``message``. Ollama has no member for it.
+    Chat has it in a member; one provider nests it in ``x_groq``, and Moonshot in the choice of the last chunk
+    (https://platform.moonshot.ai/docs/api/chat). An event of Responses has it in its ``response``, the first
+    event of Messages in its ``message``. Ollama has no member for it.
     """
     native = payload.get("usage")
+    if native is None and (choices := payload.get("choices")):
+        native = _usage_of_choice(choices)
     if native is None and "response" not in payload and "x_groq" not in payload and "message" not in payload:
         return _counted_in(payload)
     for inner in ("response", "x_groq", "message"):
@@ -39,6 +45,11 @@ def usage_of(payload: Mapping[str, Any]) -> Usage | None:
             holder = payload[inner]
             native = holder.get("usage") if isinstance(holder, dict) else None
     return read_usage(native) if isinstance(native, dict) else _counted_in(payload)
+
+
+def _usage_of_choice(choices: Any) -> Any:
+    first = choices[0] if type(choices) is list else None
+    return first.get("usage") if type(first) is dict else None
 
 
 def read_usage(native: Mapping[str, Any]) -> Usage:
@@ -51,9 +62,12 @@ def read_usage(native: Mapping[str, Any]) -> Usage:
     sent, spent = "output_tokens", native.get("output_tokens_details")
     if sent not in native:
         sent, spent = "completion_tokens", native.get("completion_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if cached is None:
-        cached = native.get("prompt_cache_hit_tokens")  # DeepSeek's name
+    if not isinstance(details, dict):
+        details = {}
+    cached = details.get("cached_tokens")
+    for name in _OTHER_CACHED:
+        if cached is None:
+            cached = native.get(name)
     return Usage(
         _count(native.get(received)),
         _count(native.get(sent)),
@@ -61,6 +75,7 @@ def read_usage(native: Mapping[str, Any]) -> Usage:
         native,
         _count(cached),
         _count(spent.get("reasoning_tokens")) if isinstance(spent, dict) else 0,
+        _count(details.get("cache_write_tokens")),
     )
 
 
@@ -71,7 +86,7 @@ def messages_usage(native: Mapping[str, Any]) -> Usage:
     sent = _count(native.get("output_tokens"))
     spent = native.get("output_tokens_details")
     thought = _count(spent.get("thinking_tokens")) if isinstance(spent, dict) else 0
-    return Usage(received, sent, received + sent, native, cached, thought)
+    return Usage(received, sent, received + sent, native, cached, thought, written)
 
 
 def _counted_in(payload: Mapping[str, Any]) -> Usage | None:

@@ -272,6 +272,8 @@ async def test_a_run_stays_with_the_upstream_that_began_it() -> None:
         ({"tools": [{"name": "mine", "input_schema": {}}]}, FallbackRules(unsent=True, failed=True)),
         ({"tools": [{"type": "mcp"}]}, FallbackRules(unsent=True)),
         ({"tools": [{"type": "not known yet"}]}, FallbackRules(unsent=True)),
+        ({"tools": [{"type": "code_interpreter"}]}, FallbackRules(unsent=True)),
+        ({"tools": [{"type": "computer_use_preview"}]}, FallbackRules(unsent=True, failed=True)),
         ({"tools": [{}]}, FallbackRules(unsent=True)),
         ({"tools": "odd"}, FallbackRules(unsent=True, failed=True)),
         ({"prompt": "a completion's"}, FallbackRules(unsent=True, failed=True)),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from proxy.events import Usage
 from proxy.relay.routing.prices import NANOS, Price, Prices, cost_number, cost_text, estimated_usage, to_nanos
 
-MINI = Price(to_nanos(0.15), to_nanos(0.075), to_nanos(0.6))
+MINI = Price(to_nanos(0.15), to_nanos(0.075), to_nanos(0.3), to_nanos(0.6))
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,15 @@ MINI = Price(to_nanos(0.15), to_nanos(0.075), to_nanos(0.6))
         (Usage(1_000_000, 0, 1_000_000, {}, 1_000_000), 75_000_000),
         (Usage(100, 10, 110, {}, 40), 60 * 150 + 40 * 75 + 10 * 600),
         (Usage(10, 0, 10, {}, 50), 10 * 75),
+        (Usage(100, 10, 110, {}, 40, 0, 20), 40 * 150 + 40 * 75 + 20 * 300 + 10 * 600),
+        (Usage(10, 0, 10, {}, 4, 0, 50), 4 * 75 + 6 * 300),
         (Usage(10, 5, 40), 10 * 150 + 30 * 600),
         (Usage(10, 5, 0), 10 * 150 + 5 * 600),
         (Usage(0, 0, 0), 0),
     ],
 )
 def test_a_turn_costs_its_tokens(usage: Usage, cost: int) -> None:
-    """Cached tokens have their own price, and tokens that only the total counts are priced as output."""
+    """Each kind of token has its own price; tokens that only the total counts are priced as output."""
     assert MINI.cost(usage) == cost
 
 
@@ -36,9 +38,9 @@ def test_cost_is_exact_to_a_billionth(received: int, sent: int, price: Decimal) 
     nanos = to_nanos(float(price))
     assert nanos == int(price * NANOS)
     exact = (Decimal(received + sent) * price * NANOS) / 1_000_000
-    assert abs(Price(nanos, nanos, nanos).cost(Usage(received, sent, received + sent)) - exact) <= Decimal(
-        "0.5"
-    )
+    assert abs(
+        Price(nanos, nanos, nanos, nanos).cost(Usage(received, sent, received + sent)) - exact
+    ) <= Decimal("0.5")
 
 
 def test_an_absurd_count_costs_no_absurd_sum() -> None:
@@ -49,7 +51,7 @@ def test_an_absurd_count_costs_no_absurd_sum() -> None:
 def test_names_before_patterns_and_the_clients_name_before_the_upstreams() -> None:
     """The client's model name comes before the upstream's, an exact name before patterns in their order."""
     prices = {
-        name: Price(number, number, number)
+        name: Price(number, number, number, number)
         for number, name in enumerate(["gpt-4o*", "gpt-*", "gpt-4o-mini", "fast"])
     }
     table = Prices(prices)

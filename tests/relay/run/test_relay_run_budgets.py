@@ -21,7 +21,7 @@ from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price
 from proxy.relay.run.run import AgentUse, CallModel, Finish, Run, RunTools, failed_result
 
-PRICE = Price(2_000_000, 1_000_000, 3_000_000)
+PRICE = Price(2_000_000, 1_000_000, 2_000_000, 3_000_000)
 """Each token costs 2 billionths if the model reads it, 1 if it was cached, and 3 if the model writes it."""
 ONE, TWO, THREE = (ToolCall(str(n + 1), "core__x", "{}", n) for n in range(3))
 

@@ -316,6 +316,21 @@ async def test_usage_is_the_sum_and_comes_last() -> None:
     }  # fmt: skip
 
 
+async def test_usage_inside_a_choice_is_counted_and_comes_last() -> None:
+    """Moonshot's usage stands in a choice; the client gets the sum of all turns, and no single turn's."""
+    told = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cached_tokens": 4}
+    ends = [
+        sse({"id": "a", "choices": [{"index": 0, "delta": {}, "finish_reason": reason, "usage": told}]})
+        for reason in ("tool_calls", "stop")
+    ]
+    first = stream(role(), call("call_1", TIME, UTC), ends[0])
+    second = stream(role(id="b"), content("noon", id="b"), ends[1])
+    answer, _ = await one_loop(first, second, ask={**ASK, "stream_options": {"include_usage": True}})
+    payloads = payloads_of(answer.body)
+    assert payloads[-1]["usage"] == {name: 2 * count for name, count in told.items()}
+    assert all("usage" not in choice for one in payloads for choice in one["choices"])
+
+
 async def test_usage_that_nobody_asked_for_stays_out() -> None:
     """Rule W4: a client that did not ask for usage gets none, even if the upstream sends it."""
     first = stream(role(), call("call_1", TIME, UTC), finish("tool_calls"), usage(10, 5))

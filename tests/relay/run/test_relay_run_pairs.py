@@ -99,6 +99,34 @@ async def test_a_mixed_turn_is_shown_in_part_and_put_back_whole(
 
 
 @each_pair
+@streamed_or_not
+async def test_large_integers_are_exact(client: str, upstream: str, stream: bool) -> None:
+    """An integer of 2**64 or more in a call reaches the client, and the upstream again, with all its digits,
+    also beside a hidden call."""
+    large = {"amount": 10**21 + 1, "least": [-(2**64) - 1], "text": 'a "1e5" \n b'}
+    turn = Turn("", (MIXED.calls[0], Call("call_2", "mine", large)))
+    async with pair_of(client, upstream, *scripts(upstream, turn, ANSWER, stream=stream)) as pair:
+        answer = await pair.ask([QUESTION], stream=stream, tools=["mine"])
+        seen = pair.client.seen(answer, stream=stream, hidden=(ECHO,))
+        assert [call.arguments for call in seen.calls] == [large]
+        returned = [QUESTION, *seen.returned, Message("tool", "done", call_id=seen.calls[0].id)]
+        await pair.ask(returned, stream=stream, tools=["mine"])
+        _, second = pair.got()
+    assert [call[1:] for call in second.calls] == [call[1:] for call in turn.calls]
+
+
+@each_pair
+async def test_large_integers_of_a_clients_own_history_are_exact(client: str, upstream: str) -> None:
+    """A call that the proxy has never seen is translated with all digits of its integers."""
+    large = Call("call_9", "mine", {"amount": 10**21 + 1, "price": 0.5, "id": 2**63 + 1})
+    said = [QUESTION, Message("assistant", "", (large,)), Message("tool", "done", call_id="call_9")]
+    async with pair_of(client, upstream, *scripts(upstream, ANSWER)) as pair:
+        await pair.ask(said, tools=["mine"])
+        (got,) = pair.got()
+    assert [call.arguments for call in got.calls] == [large.arguments]
+
+
+@each_pair
 async def test_hidden_turns_are_returned_to_the_model(client: str, upstream: str) -> None:
     """Rule R4: when the client sends the answer back, the proxy restores the hidden turn before it."""
     turns = scripts(upstream, CALLS, ANSWER, Turn("Still noon."))

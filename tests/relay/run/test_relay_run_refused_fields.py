@@ -11,7 +11,7 @@ from looping import ANSWER, TIME, looping
 from raw_upstream import whole
 from responding import PATH
 from running_proxy import Answer, Proxy, make_config, running
-from strict_chat import DIALECTS, StrictChat, serving_chat
+from strict_chat import WORDS, StrictChat, serving_chat
 from strict_provider import Provider, serving_provider
 
 from proxy.relay.memory.refusals import RefusalCache
@@ -44,7 +44,7 @@ def turn_of(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "reply"])
-@pytest.mark.parametrize("words", DIALECTS)
+@pytest.mark.parametrize("words", WORDS)
 async def test_it_is_asked_again_without_the_field(words: str, stream: bool) -> None:
     """The proxy repeats the request without the refused field only, and remembers it for this model."""
     provider = StrictChat(words)
@@ -88,13 +88,12 @@ async def test_what_did_not_help_is_not_remembered() -> None:
     assert has == [False, True, True, True, False, False, False, True]
 
 
-@pytest.mark.parametrize("words", DIALECTS)
+@pytest.mark.parametrize("words", WORDS)
 async def test_fields_are_refused_one_at_a_time(words: str) -> None:
     """The proxy leaves out each field that the upstream names, also inside a call, and keeps the others."""
     provider = StrictChat(words, emits={"reasoning": "r", "annotations": [], "kept": "k"})
     provider.call_emits = {"extra_content": {"a": 1}, "held": "h"}
-    provider.taken |= {"kept"}
-    provider.call_taken |= {"held"}
+    provider.takes |= {"kept", "held"}
     async with before(provider) as proxy:
         said(await proxy.ask(ASK), True)
     assert provider.refused == ["reasoning", "annotations", "tool_calls.0.extra_content"]
@@ -114,7 +113,7 @@ async def test_the_client_answers_for_its_own_messages() -> None:
         assert b"property 'reasoning' is unsupported" in answer.body
         assert len(provider.requests) == 1
         # If the upstream refuses only the proxy's field, the client's message stays as it is.
-        provider.taken |= {"reasoning"}
+        provider.takes |= {"reasoning"}
         provider.emits = {"annotations": []}
         said(await proxy.ask({**ASK, "messages": messages}), True)
     assert provider.refused == ["reasoning", "annotations"]

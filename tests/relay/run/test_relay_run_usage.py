@@ -31,7 +31,7 @@ class Counter:
 
 def a_run(*events: TurnEvent) -> Run:
     """Return a run whose first turn had these events; a token costs 1 billionth."""
-    run = Run(RunSettings(), is_hidden=lambda name: True, clock=lambda: 0.0, price=Price(10**6, 10**6, 10**6))
+    run = Run(RunSettings(), is_hidden=lambda name: True, clock=lambda: 0.0, price=Price(*[10**6] * 4))
     run.start()
     run.observe(events)
     return run

@@ -75,6 +75,11 @@ TRICKS = [
     "/v1/mod|els",
     "/v1/models#x",
     "/v1/models/..;/files",
+    "/v1/models/a%2F..%2F..%2Ffiles",
+    "/v1/models/..%2Ffiles",
+    "/v1/models/a%2F%2Fb",
+    "/v1/models%2Fa",
+    "/v1/models/a%2F%2e%2e",
     "/v1/models/..;a=b/files",
     "/v1/models/.;/files",
 ]

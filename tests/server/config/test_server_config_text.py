@@ -53,7 +53,7 @@ def test_the_examples_are_valid(tmp_path: Path) -> None:
         for line in lines
         if re.match(
             r"# (\[|token|secret|description =|instructions =|command =|args =|effects =|tools =|input"
-            r"|cached_input|output)",
+            r"|cached_input|cache_write|output)",
             line,
         )
     ]

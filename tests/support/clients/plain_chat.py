@@ -1,4 +1,4 @@
-"""A provider that has only Chat Completions and refuses members that Chat does not have.
+"""A provider that has only Chat Completions and refuses what OpenAI refuses.
 
 Its model remembers a code word from the conversation.  It calls the client's weather tool if the client
 declares one and asks for the weather.  Otherwise it repeats the last message.  This module does not use the
@@ -13,15 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from aiohttp import web
+from provider_rules import RULES, Asked, Broken, Refusal, refusal
+from provider_rules.judge import found_now
 
 __all__ = ["PlainChat", "serving_plain_chat"]
 
-_FIELDS = {
-    *("model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls"),
-    *("max_completion_tokens", "temperature", "top_p", "reasoning_effort", "response_format", "metadata"),
-    *("store", "user", "safety_identifier", "service_tier", "prompt_cache_key", "verbosity"),
-}
-_MESSAGE_FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content"}
 _WORD = re.compile(r"code word: (\w+)", re.IGNORECASE)
 Message = dict[str, Any]
 
@@ -42,29 +38,15 @@ class PlainChat:
     requests: list[dict[str, Any]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
 
-    def fault(self, body: dict[str, Any]) -> str:
-        """Return what is wrong with a request, or an empty string."""
-        if unknown := body.keys() - _FIELDS:
-            return f"Unknown parameter: {sorted(unknown)}"
-        open_calls: set[str] = set()
-        for at, message in enumerate(body["messages"]):
-            if unknown := message.keys() - _MESSAGE_FIELDS:
-                return f"Unknown parameter: messages[{at}].{sorted(unknown)}"
-            if self.takes_reasoning == "no" and "reasoning_content" in message:
-                return f"Unknown parameter: 'messages[{at}].reasoning_content'."
-            is_bare = message.get("tool_calls") and not message.get("reasoning_content")
-            if self.takes_reasoning == "asked" and is_bare:
-                said = "thinking is enabled but reasoning_content is missing in assistant tool call message"
-                return f"{said} at index {at}"
-            if message["role"] == "tool":
-                if message["tool_call_id"] not in open_calls:
-                    return f"messages[{at}] answers no call"
-                open_calls.remove(message["tool_call_id"])
-                continue
-            if open_calls:
-                return f"messages[{at}] stands before the results of {sorted(open_calls)}"
-            open_calls = {call["id"] for call in message.get("tool_calls") or ()}
-        return f"no results of {sorted(open_calls)}" if open_calls else ""
+    def refused(self, body: dict[str, Any]) -> Refusal | None:
+        """Return the error for a request that OpenAI would refuse, or Moonshot for the lack of reasoning."""
+        found = found_now("openai", body)
+        if self.takes_reasoning != "no":
+            found = [one for one in found if one.fault.place[-1:] != ("reasoning_content",)]
+        if self.takes_reasoning == "asked":
+            rule = RULES["chat-reasoning-back-kimi"]
+            found += [Broken(rule, fault) for fault in rule.check(Asked({}, body))]
+        return refusal("openai", found)
 
     def answer(self, body: dict[str, Any]) -> tuple[Message, str]:
         """Return the model's message and its finish reason."""
@@ -139,9 +121,8 @@ async def serving_plain_chat(provider: PlainChat) -> AsyncIterator[str]:
     async def complete(request: web.Request) -> web.Response:
         body = await request.json()
         provider.requests.append(body)
-        if fault := provider.fault(body):
-            error = {"message": fault, "type": "invalid_request_error", "param": None, "code": None}
-            return web.json_response({"error": error}, status=400)
+        if (refused := provider.refused(body)) is not None:
+            return web.json_response(refused.body, status=refused.status)
         return _respond(provider, body)
 
     async def unknown(request: web.Request) -> web.Response:

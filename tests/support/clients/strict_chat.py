@@ -1,103 +1,53 @@
-"""A provider of Chat Completions that refuses members of assistant messages, even some that it sends.
+"""A provider of Chat Completions that refuses what real providers refuse, even members that it sends.
 
-If it is asked for the time, its model calls the proxy's clock tool and then repeats the result.  Its errors
-have the exact texts of real providers.  This module does not use the package under test.
+If it is asked for the time, its model calls the proxy's clock tool and then repeats the result.  This module
+does not use the package under test.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from provider_rules import RULES, Broken, Fault, Refusal, refusal
+from provider_rules.judge import found_now
 
-__all__ = ["DIALECTS", "StrictChat", "serving_chat"]
+__all__ = ["WORDS", "StrictChat", "serving_chat"]
 
-TAKEN = {"role", "content", "tool_calls", "name"}
-CALL_TAKEN = {"id", "type", "function"}
-Words = Callable[[int, str, Any], tuple[int, Any]]
-
-
-def _groq(at: int, name: str, value: Any) -> tuple[int, Any]:
-    said = (
-        f"'messages.{at}' : for 'role:assistant' the following must be satisfied"
-        f"[('messages.{at}' : property '{name}' is unsupported)]"
-    )
-    return 400, {"error": {"message": said, "type": "invalid_request_error"}}
-
-
-def _mistral(at: int, name: str, value: Any) -> tuple[int, Any]:
-    place = ["body", "messages", at, "assistant", *name.split(".")]
-    said = {"type": "extra_forbidden", "loc": place, "msg": "Extra inputs are not permitted", "input": value}
-    return 422, {"object": "error", "message": {"detail": [said]}, "type": "invalid_request_error"}
-
-
-def _fastapi(at: int, name: str, value: Any) -> tuple[int, Any]:
-    return 422, {"detail": _mistral(at, name, value)[1]["message"]["detail"]}
-
-
-def _vllm(at: int, name: str, value: Any) -> tuple[int, Any]:
-    place = ("body", "messages", at, "assistant", *name.split("."))
-    faults = [
-        {"type": "extra_forbidden", "loc": place, "msg": "Extra inputs are not permitted", "input": value}
-    ]
-    return 400, {"object": "error", "message": str(faults), "type": "BadRequestError", "code": 400}
-
-
-def _openai(at: int, name: str, value: Any) -> tuple[int, Any]:
-    place = f"messages[{at}].{name}"
-    error = {"message": f"Unknown parameter: '{place}'.", "type": "invalid_request_error", "param": place}
-    return 400, {"error": {**error, "code": "unknown_parameter"}}
-
-
-def _google(at: int, name: str, value: Any) -> tuple[int, Any]:
-    said = f"Invalid JSON payload received. Unknown name \"{name}\" at 'messages[{at}]': Cannot find field."
-    return 400, {"error": {"code": 400, "message": said, "status": "INVALID_ARGUMENT"}}
-
-
-DIALECTS: dict[str, Words] = {
-    "groq": _groq, "mistral": _mistral, "fastapi": _fastapi,
-    "vllm": _vllm, "openai": _openai, "google": _google,
-}  # fmt: skip
+WORDS = ("groq", "mistral", "fastapi", "vllm-mistral", "openai", "google")
+"""The providers that do not take members of messages which they do not know."""
 
 
 @dataclass
 class StrictChat:
     """``emits`` are extra members of its messages, and ``call_emits`` of the calls in them.
 
-    It refuses a member that is not in ``taken``, and one of a call that is not in ``call_taken``.  ``always``
-    refuses every request that ends with a result of a tool, whatever members it has.
+    It refuses what the provider of that name refuses, except the members in ``takes``.  ``always`` refuses
+    every request that ends with a result of a tool, whatever members it has.
     """
 
-    words: str = "groq"
+    provider: str = "groq"
     emits: dict[str, Any] = field(default_factory=lambda: {"reasoning": "The clock knows."})
     call_emits: dict[str, Any] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=lambda: set(TAKEN))
-    call_taken: set[str] = field(default_factory=lambda: set(CALL_TAKEN))
+    takes: set[str] = field(default_factory=set)
     always: bool = False
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
-    def fault(self, messages: list[dict[str, Any]]) -> tuple[int, Any] | None:
-        """Return the error for a history as status and body, or ``None``."""
-        for at, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            found = [(name, value) for name, value in message.items() if name not in self.taken]
-            for position, call in enumerate(message.get("tool_calls") or ()):
-                found += [
-                    (f"tool_calls.{position}.{name}", value)
-                    for name, value in call.items()
-                    if name not in self.call_taken
-                ]
-            if not found and self.always and messages[-1]["role"] == "tool":
-                found = list(self.emits.items())
-            if found:
-                self.refused.append(found[0][0])
-                return DIALECTS[self.words](at, *found[0])
-        return None
+    def refusal(self, body: dict[str, Any]) -> Refusal | None:
+        """Return the error for a request."""
+        found = [
+            one for one in found_now(self.provider, body) if not self.takes.intersection(one.fault.place[-1:])
+        ]
+        if not found and self.always and body["messages"][-1]["role"] == "tool":
+            at = len(body["messages"]) - 2
+            place = ("messages", at, next(iter(self.emits)))
+            found = [Broken(RULES["chat-members"], Fault(place=place))]
+        self.refused += [".".join(map(str, one.fault.place[2:])) for one in found[:1]]
+        return refusal(self.provider, found)
 
     def message(self, messages: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
         """Return the model's answer and its finish reason."""
@@ -117,8 +67,8 @@ async def serving_chat(provider: StrictChat) -> AsyncIterator[str]:
         body = await request.json()
         provider.requests.append(body)
         provider.keys.append(request.headers.get("Authorization", ""))
-        if (fault := provider.fault(body["messages"])) is not None:
-            return web.json_response(fault[1], status=fault[0])
+        if (refused := provider.refusal(body)) is not None:
+            return web.json_response(refused.body, status=refused.status)
         message, reason = provider.message(body["messages"])
         top = {"id": f"chatcmpl-{len(provider.requests)}", "created": 7, "model": body["model"]}
         if not body.get("stream"):

@@ -6,7 +6,6 @@ function; for both words it makes both calls at once.  Then it says the results.
 the package under test.
 """
 
-import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from provider_rules import RULES, Broken, Fault, refusal
+from provider_rules.judge import found_now
 from responses_script import (
     closing,
     encode,
@@ -28,7 +29,6 @@ from responses_script import (
 __all__ = ["Provider", "Refused", "serving_provider"]
 
 Item = dict[str, Any]
-PREFIXES = {"function_call": "fc_", "message": "msg_", "reasoning": "rs_", "custom_tool_call": "ctc_"}
 
 
 class Refused(Exception):
@@ -83,7 +83,7 @@ class Provider:
             before = self.conversations.get(conversation, [])
         items = [self._resolved(item) for item in items]
         context = [*before, *items]
-        self._check(items, context)
+        self._check(body, context)
         made = self._model(context, body)
         response_id = self.next_id("resp")
         if body.get("store", True) and self.keeps:
@@ -100,62 +100,26 @@ class Provider:
             raise Refused(f"Item with id '{item['id']}' not found.")
         return self.items[item["id"]]
 
-    def _check(self, items: list[Item], context: list[Item]) -> None:
-        waiting: list[str] = []
-        seen: set[str] = set()
+    def _check(self, body: dict[str, Any], context: list[Item]) -> None:
+        kept = body.keys() - {"previous_response_id", "conversation"}
+        found = found_now("openai-responses", {**{name: body[name] for name in kept}, "input": context})
         for position, item in enumerate(context):
-            kind = item.get("type", "message")
-            if self.refuses in item and kind in PREFIXES:
-                raise Refused(f"Unknown parameter: 'input[{position}].{self.refuses}'.")
-            if kind == "function_call":
-                if item["call_id"] in seen:
-                    raise Refused(f"Duplicate function call id {item['call_id']}.")
-                seen.add(item["call_id"])
-                waiting.append(item["call_id"])
-            elif kind == "function_call_output":
-                if item["call_id"] not in waiting:
-                    raise Refused(
-                        f"No tool call found for function call output with call_id {item['call_id']}."
-                    )
-                waiting.remove(item["call_id"])
-                self._check_output(item["output"])
-            elif waiting:
-                raise Refused(f"No tool output found for function call {waiting[0]}.")
-            elif kind == "reasoning":
+            if self.refuses in item and item.get("type", "message") != "function_call_output":
+                fault = Fault(place=("input", position, self.refuses))
+                found.append(Broken(RULES["responses-members"], fault))
+        if (refused := refusal("openai-responses", found)) is not None:
+            raise Refused(refused.body["error"]["message"], refused.body["error"]["code"])
+        for position, item in enumerate(context):
+            if item.get("type") == "reasoning":
                 self._check_reasoning(item, context[position + 1 : position + 2])
-            elif kind != "message":
-                raise Refused(f"Invalid value: '{kind}'.")
-        if waiting:
-            raise Refused(f"No tool output found for function call {waiting[0]}.")
-        for item in items:
-            prefix = PREFIXES.get(item.get("type", ""))
-            if prefix and item.get("id") and not item["id"].startswith(prefix):
-                raise Refused(f"Invalid 'id': '{item['id']}'. Expected an ID that begins with '{prefix}'.")
+            self._check_images(item.get("output"))
 
-    def _check_output(self, output: Any) -> None:
-        if isinstance(output, str):
-            return
-        if not isinstance(output, list) or not output:
-            raise Refused("Invalid type for 'input[].output': expected a string or a list.")
-        for part in output:
-            if part["type"] == "input_image":
-                if not self.sees:
-                    raise Refused(
-                        "Invalid content type. image_url is only supported by certain models.",
-                        "invalid_value",
-                    )
-                head, comma, data = part["image_url"].partition(",")
-                if part.get("detail") not in (None, "low", "high", "auto") or set(part) - {
-                    "type",
-                    "image_url",
-                    "detail",
-                }:
-                    raise Refused("Unknown parameter of an image.")
-                if not comma or head not in ("data:image/png;base64", "data:image/jpeg;base64"):
-                    raise Refused("Invalid image_url.")
-                base64.b64decode(data, validate=True)
-            elif part["type"] != "input_text" or set(part) != {"type", "text"}:
-                raise Refused(f"Invalid value: '{part['type']}'.")
+    def _check_images(self, output: Any) -> None:
+        for part in output if isinstance(output, list) else ():
+            if part["type"] == "input_image" and not self.sees:
+                raise Refused(
+                    "Invalid content type. image_url is only supported by certain models.", "invalid_value"
+                )
 
     def _check_reasoning(self, item: Item, following: list[Item]) -> None:
         if item.get("id") not in self.made:

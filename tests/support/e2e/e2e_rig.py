@@ -19,6 +19,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 from fixture_loader import FIXTURES, Exchange
+from provider_rules.judge import refusal_now
 
 from proxy.records import ToolInvocationRecord
 from proxy.server.app import Overrides, Services, create_app
@@ -82,6 +83,7 @@ class _Spy:
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
         if isinstance(request.body, bytes) and request.body:
             self._seen.append(json.loads(request.body))
+            refusal_now(request.method, request.path, request.headers, request.body)
         return await self._inner.open(request)
 
     async def aclose(self) -> None:

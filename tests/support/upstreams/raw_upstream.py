@@ -12,6 +12,8 @@ A script is a list of steps, which start once a whole request has been read:
 an ``asyncio.Event``  waits until the test sets it
 
 If a script ends without one of the steps that end it, the upstream closes the connection in order.
+
+In place of a script, a request gets the refusal that a real provider would answer (``provider_rules.judge``).
 """
 
 import asyncio
@@ -22,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from provider_rules.judge import refusal_now
 from waiting import PATIENCE_S
 
 __all__ = [
@@ -185,7 +188,9 @@ class RawUpstream:
                 script = self.scripts[min(len(self.requests), len(self.scripts)) - 1]
                 async with self._news:
                     self._news.notify_all()
-                if callable(script):
+                if refused := refusal_now(request.method, request.target, request.headers, request.body):
+                    script = whole(refused.data, status=f"{refused.status} Refused")
+                elif callable(script):
                     script = script(request)
                 if not await self._play(script, reader, writer):
                     break

@@ -22,6 +22,8 @@ CACHED = {
         ({"input_tokens": 5, "output_tokens": 2, "total_tokens": 7,
           "input_tokens_details": {"cached_tokens": 3}}, (5, 2, 7, 3)),
         (CACHED, (123, 4, 127, 100)),
+        ({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7, "cached_tokens": 3}, (5, 2, 7, 3)),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {}, "cached_tokens": 3}, (5, 0, 0, 3)),
         ({"input_tokens": 3, "cache_read_input_tokens": None, "output_tokens": 4}, (3, 4, 7, 0)),
     ],
 )  # fmt: skip
@@ -29,6 +31,31 @@ def test_usage_is_read_in_the_names_of_each_wire(native: dict[str, Any], counts:
     """Input tokens include cached ones, which Messages alone reports separately."""
     usage = read_usage(native)
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens, usage.cached_tokens) == counts
+
+
+def test_tokens_written_to_a_cache_are_read_in_the_names_of_each_wire() -> None:
+    """Anthropic reports them apart from the input, OpenRouter in the details of the prompt."""
+    assert read_usage(CACHED).cache_write_tokens == 20
+    native = {
+        "prompt_tokens": 50,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cache_write_tokens": 30},
+    }
+    assert read_usage(native).cache_write_tokens == 30
+
+
+def test_usage_stands_in_a_choice() -> None:
+    """Moonshot puts the usage of a stream into the choice of its last chunk."""
+    told = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7, "cached_tokens": 3}
+    found = usage_of({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": told}]})
+    assert found is not None
+    assert (found.input_tokens, found.output_tokens, found.cached_tokens) == (5, 2, 3)
+
+
+@pytest.mark.parametrize("choices", [[None], [{"usage": None}], {"usage": {}}, [{}], "usage", [[]]])
+def test_choices_without_usage_report_none(choices: Any) -> None:
+    """Choices without a usage object, or in a wrong form, report no usage."""
+    assert usage_of({"choices": choices}) is None
 
 
 def test_usage_of_messages_has_a_sum() -> None:

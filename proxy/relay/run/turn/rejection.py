@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from proxy.errors import RunFault
 from proxy.http.headers import Headers
+from proxy.http.retry_after import wait_in_seconds
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.dialect import Errors
 
@@ -47,12 +48,9 @@ def retry_wait(response: UpstreamResponse, attempt: int) -> float | None:
     """Return the seconds to wait before the next attempt; ``None`` if the upstream asks for over 5 s."""
     for name, value in response.headers:
         lower = name.lower()
-        if lower in _WAITS:
-            try:
-                wait = float(value) / (1000 if lower.endswith("ms") else 1)
-            except ValueError:
-                break
-            return wait if 0 <= wait <= _MAX_WAIT_S else None
+        if lower in _WAITS and (wait := wait_in_seconds(value)) is not None:
+            wait /= 1000 if lower.endswith("ms") else 1
+            return wait if wait <= _MAX_WAIT_S else None
     return min(0.5 * 2.0**attempt, _MAX_WAIT_S)
 
 
