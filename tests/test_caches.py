@@ -16,6 +16,7 @@ import pytest
 from proxy.caches import CacheSize, Derived, Memo, Snapshot, cache_sizes, declare, text_bytes, value_bytes
 from proxy.net.resolver import AddressInfo, Resolver
 from proxy.server.limits import memory as limits_memory
+from proxy.server.limits.counters import Counters
 from proxy.server.limits.rules import Limit
 from proxy.server.telemetry.metrics import Metrics, render
 from proxy.store.seal import HIDDEN
@@ -56,8 +57,6 @@ NO_CACHE: dict[str, str] = {
     "proxy.store.look_ups._Waiting": "look-ups of requests that are open",
     "proxy.store.postgres.db.PostgresConnections": "connections, at most one for each look-up and report",
     "proxy.server.auth.key_ring.KeyRing": "keys that administrators made",
-    "proxy.server.limits.memory._Hits": "one of limit_counters",
-    "proxy.server.limits.memory._Spent": "one of limit_counters",
     "proxy.server.serving.connection.EdgeConnection": "a connection's own; its bodies are bounded",
     "proxy.server.telemetry.metrics._Counter": "figures themselves; labels come from closed lists",
     "proxy.server.telemetry.metrics._Histogram": "figures themselves; labels come from closed lists",
@@ -67,6 +66,8 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.peers.Peers": "the questions that workers answer: written in the code",
     "proxy.server.serving.heads.pending_heads.PendingHeads": "addresses of pending heads, which are bounded",
     "proxy.server.telemetry.refused_keys.RefusedKeys": "upstreams of the configuration",
+    "proxy.server.limits.redis.RedisCounters": "leases of requests that are open; the rest is limits_owed",
+    "proxy.server.limits.redis._Line": "commands of requests that are open, and of limits_owed",
     "proxy.server.middleware.refused_origins.RefusedOrigins": "sixteen origins of 200 characters",
     "proxy.server.serving.fairness.FairScheduler": "requests that are open",
     "proxy.server.mcp.sessions.McpSessions": "requests that are open",
@@ -307,18 +308,19 @@ async def test_hits_are_bounded_in_all_and_the_caller_who_asks_keeps_its_own(
 ) -> None:
     """Above the bound the least used counters are dropped, and a limit in use is never forgotten."""
     monkeypatch.setattr(limits_memory, "MOST_STAMPS", 1000)
-    counters = limits_memory.MemoryCounters(lambda: 1000.0)
+    counters = Counters()
     limit = Limit("requests", 400, 60)
     for caller in ("a", "b", "c", "d"):
         for _ in range(300):
             assert (await counters.take(caller, (limit,), (), None, "")).refused is None
-    size = counters._cache_size()
+    memory = counters._windows.hits.storage
+    assert isinstance(memory, limits_memory.BoundedMemory)
+    size = memory._cache_size()
     assert 0 < size.held <= size.limit
-    assert counters._counted() <= 1000
+    assert memory._counted() <= 1000
     for _ in range(100):
-        assert counters.try_hit("d", (limit,)) is not None
-    assert counters.try_hit("d", (limit,)) is None
-    assert counters.try_hit("a", (limit,)) is None
+        assert (await counters.take("d", (limit,), (), None, "")).refused is None
+    assert (await counters.take("d", (limit,), (), None, "")).refused is limit
     assert (await counters.take("a", (limit,), (), None, "")).limit_statuses[0].left == 399
 
 

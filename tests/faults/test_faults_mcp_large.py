@@ -109,7 +109,7 @@ async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport
 @pytest.mark.parametrize(
     ("transport", "words", "reconnects"),
     [
-        ("stdio", "the connection to the server toy was lost", 1),
+        ("stdio", "the server wrote a line of more than 16777216 bytes", 1),
         ("http", "the server's answer is larger than 16777216 bytes", 0),
         ("events", "the server's answer is larger than 16777216 bytes", 0),
     ],
@@ -122,7 +122,7 @@ async def test_an_answer_past_the_bound_is_not_read(
     async with over(transport, tmp_path) as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
         await host.becomes("toy", "ready")
         await host.becomes("other", "ready")
-        with pytest.raises(ToolFailure, match=f"{words}; it may have taken effect"):
+        with pytest.raises(ToolFailure, match=f"{words}.*; it may have taken effect"):
             await call(host, "toy", "endless")
         assert await call(host, "other", "a") == "fine"
         assert host.client.statuses["other"].reconnects == 0

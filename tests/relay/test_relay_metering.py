@@ -566,10 +566,10 @@ async def test_tool_calls_are_counted_for_the_address() -> None:
 async def test_a_limit_of_one_key_asks_for_usage_for_that_key() -> None:
     """A token limit of one key makes the proxy ask for usage for that key only."""
     from proxy.server.callers import Caller
+    from proxy.server.limits.counters import Counters
     from proxy.server.limits.limiter import RateLimiter
-    from proxy.server.limits.memory import MemoryCounters
 
-    made = RateLimiter(KeyLimits(), MemoryCounters(), on_error="open")
+    made = RateLimiter(KeyLimits(), Counters(), on_error="open")
     own = KeyLimits(tokens=(parse("5/hour"),))
     assert (await made.admit(Caller("a", "a", own))).counts_usage
     assert not (await made.admit(Caller("b", "b"))).counts_usage

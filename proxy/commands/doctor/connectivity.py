@@ -20,7 +20,7 @@ _ASK_S = 10.0
 """Seconds within which an upstream must show where its API is."""
 
 _VERSION = re.compile(r"/v\d")
-_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
+_PORTS = {"http": 80, "https": 443, **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), 6379)}
 
 
 def places_of(config: Config) -> dict[str, str]:

@@ -104,7 +104,7 @@ class Pipeline:
         control = self._admission
         control.enter(request)
         try:
-            admission = control.limiter.admit_now(caller) or await control.limiter.admit(caller)
+            admission = await control.limiter.admit(caller)
             request.limit_headers = admission.headers
             try:
                 permissions = self._permissions.of(caller.rights)

@@ -57,7 +57,7 @@ class StoredAskBuilder:
             caller.rights, permissions.router.permits, body, request.caller, refers=True
         )
         # It counts as a request but holds no place: it continues without a client, as before.
-        admission = self._limiter.admit_now(caller) or await self._limiter.admit(caller)
+        admission = await self._limiter.admit(caller)
         admission.release()
         routes = routes_for(
             permissions.router,

@@ -29,9 +29,9 @@ from proxy.server.compose.tools import (
 from proxy.server.compose.upstreams import open_upstreams, served
 from proxy.server.config.load import Config
 from proxy.server.config.tool_faults import BoundFault, misplaced_bounds, missing_connections
+from proxy.server.limits.counters import open_counters
 from proxy.server.limits.limiter import RateLimiter
 from proxy.server.limits.rules import KeyLimits, parse_cost_limits, parse_limits
-from proxy.server.limits.storage import open_counters
 from proxy.server.open_record import open_record
 from proxy.server.serving.draining import wait_unless_hurried
 from proxy.server.telemetry.instruments import Instruments, known_models, open_instruments

@@ -5,7 +5,7 @@ Every fault has a message for the operator, which never contains a value that ma
 
 import re
 from ipaddress import ip_address, ip_network
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from proxy.server.config.secret import Secret
@@ -176,27 +176,40 @@ def check_store_url(value: str) -> str:
 
 def passwords_in(url: str) -> list[str]:
     """Return the passwords in a server's address, as written and decoded, so that they are never shown."""
-    if not url.startswith(("postgres", "redis")):
+    if not url.startswith(("postgres", "redis", "valkey")):
         return []
     parts = urlsplit(url)
     found = [parts.password or "", *parse_qs(parts.query).get("password", ())]
     return sorted({word for each in found if each for word in (each, unquote(each))})
 
 
+_STORAGE: Final = re.compile(r"(?:redis|valkey)s?(\+sentinel|\+cluster)?://")
+_STORAGE_PATHS: Final = {"": r"/?\d{0,5}", "+sentinel": r"/[\w.-]{1,100}", "+cluster": r"/?"}
+"""What may follow the hosts: a database's number, the name of the group that Sentinels watch, or nothing."""
+
+
 def check_storage_url(value: str) -> str:
     """Check the address of the counters. Errors never repeat it."""
     if value == "memory://":
         return value
-    fault = setting_fault("must be memory://, redis://HOST:6379/0 or rediss://…")
-    if not value.startswith(("redis://", "rediss://")) or not value.isprintable() or " " in value:
+    fault = setting_fault(
+        "must be memory://, redis://HOST:6379/0, redis+sentinel://HOST:26379,HOST:26379/NAME or "
+        "redis+cluster://HOST:6379,HOST:6379; rediss for TLS, valkey and valkeys for Valkey"
+    )
+    found = _STORAGE.match(value)
+    if found is None or not value.isprintable() or " " in value:
         raise fault
+    kind = found[1] or ""
     try:
         parts = urlsplit(value)
         _ = parts.password
-        usable = parts.hostname and parts.port != 0
+        places = [urlsplit(f"//{place}") for place in parts.netloc.rpartition("@")[2].split(",")]
+        usable = all(place.hostname and place.port != 0 for place in places)
+        # Those that are several have each a port, and nothing else in their address.
+        whole = all(place.port for place in places) and not parts.query if kind else len(places) == 1
     except ValueError:
-        usable = None
-    if not usable or parts.fragment or not re.fullmatch(r"/?\d{0,5}", parts.path):
+        raise fault from None
+    if not (usable and whole) or parts.fragment or not re.fullmatch(_STORAGE_PATHS[kind], parts.path):
         raise fault
     return value
 

@@ -663,8 +663,10 @@ class LimitsConfig(Section):
     )
     storage: Annotated[str | Secret, PlainValidator(read_storage)] = Field(
         default="memory://",
-        description="Where to count: memory://, redis://HOST:6379/0 or rediss://…; if the address has a "
-        "password, write it as env:NAME or file:/path.",
+        description="Where to count: memory://, redis://HOST:6379/0, "
+        "redis+sentinel://HOST:26379,HOST:26379/NAME or redis+cluster://HOST:6379,HOST:6379; rediss for "
+        "TLS, valkey and valkeys for Valkey. If the address has a password, write it as env:NAME or "
+        "file:/path.",
     )
     on_error: Literal["open", "closed"] = Field(
         default="open",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from proxy.caches import Memo, declare_lru
 from proxy.errors import RequestError, ToolFailure
 from proxy.http.own_headers import RATE_LIMITS
+from proxy.server.limits.counters import Counters
 from proxy.server.limits.rules import (
-    Counters,
     KeyLimits,
     Limit,
     LimitKind,
@@ -156,20 +156,6 @@ class RateLimiter:
         self._on_error = on_error
         self._default = LimitSet.of(KeyLimits(), general)
         self._plans: Memo[KeyLimits, LimitSet] = Memo("limit_plans", _PLANS_BYTES, _plan_bytes)
-
-    def admit_now(self, caller: "Caller") -> Admission | None:
-        """Admit a request if that needs no wait; ``None`` means that :meth:`admit` decides."""
-        own = caller.limits
-        limits = self._default if own is None else self._limits(own)
-        if caller.parent_counted_as is not None or limits.spending or limits.streams is not None:
-            return None
-        name, headers = caller.counted_as, _NO_HEADERS
-        if limits.requests:
-            limit_statuses = self._counters.try_hit(name, limits.requests)
-            if limit_statuses is None:
-                return None
-            headers = _headers(limit_statuses)
-        return Admission(self._counters, name, limits, headers, on_error=self._on_error)
 
     def admit(self, caller: "Caller") -> Awaitable[Admission]:
         """Admit a request of this caller.

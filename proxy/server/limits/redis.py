@@ -1,17 +1,16 @@
-"""Counters in Redis, shared by every process that uses the same server.
+"""Counters in Redis, shared by every process that uses the same server, cluster or group under Sentinels.
 
-Concurrent requests share one round trip. If the server does not answer in time, no request waits for it again
-until it answers a probe. So a dead server delays only the first requests, for a moment.
+The library sends a command for each step of each limit. Here all commands of one moment share a round trip.
+If Redis does not answer in time, no request waits for it again until it answers a probe. So a dead server
+delays only the first requests, for a moment.
 """
 
 import asyncio
 import contextlib
-import hashlib
-import re
 import time
-from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import unquote, urlsplit
 
 import structlog
 from redis.asyncio import Redis
@@ -19,14 +18,17 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from proxy.caches import CacheSize, declare
-from proxy.server.limits.redis_scripts import RENEW, SPEND, TAKE
-from proxy.server.limits.rules import Limit, LimitStatus, LimitsUnavailable, LimitVerdict
+from proxy.server.limits.counters import Counters, name_in_keys
+from proxy.server.limits.rules import Limit, LimitsUnavailable, LimitVerdict
+
+if TYPE_CHECKING:
+    from limits.aio.storage import RedisStorage
+    from limits.aio.storage.redis.redispy import RedispyBridge
 
 __all__ = ["RedisCounters"]
 
 ANSWER_S: Final = 0.1
-"""The most seconds that a request waits for its limits."""
+"""The most seconds that a request waits for one answer about its limits."""
 
 _GRACE_S: Final = 0.02
 """Extra time for a response that already arrived while this process was busy."""
@@ -36,263 +38,238 @@ LEASE_S: Final = 30.0
 it."""
 
 _PROBE_S: Final = (0.05, 1.0)
+_SENTINEL_S: Final = 0.3
+"""The most seconds to wait for one Sentinel, so that a probe can ask the next ones, too."""
+
 _CLOSE_S: Final = 1.0
-_BATCH: Final = 128
-_MOST_OWED: Final = 10_000
-_MICROS: Final = 1_000_000
-_MOST: Final = 10**15
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._:%-]{1,128}\Z")
+_BATCH: Final = 256
+
+_TAKE_PLACE: Final = """
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1])
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then
+    return 0
+end
+redis.call('ZADD', KEYS[1], ARGV[3], ARGV[4])
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+return 1
+"""
+"""Arguments: now in seconds, the number of places, the end of the lease in seconds, its name, and the
+milliseconds after which nobody uses the key."""
 
 
-class _Command(NamedTuple):
-    """One script call, and the future that waits for its result."""
+class RedisCounters(Counters):
+    """The counters in the Redis at ``url``; ``prefix`` begins every key.
 
-    script: str
-    keys: Sequence[str]
-    arguments: Sequence[Any]
-    waiter: "asyncio.Future[Any] | None" = None
-
-
-class RedisCounters:
-    """The :class:`~proxy.server.limits.rules.Counters` in the Redis at ``url``.
-
-    ``prefix`` begins every key; ``clock`` (seconds) replaces the server's time. ``unanswered`` counts the
-    requests that were not counted, ``lost`` the uses that could not be counted.
+    ``unanswered`` counts the requests that were not counted.
     """
 
-    def __init__(
-        self, url: str, *, prefix: str = "toolrelay", clock: Callable[[], float] | None = None
-    ) -> None:
-        self._client: Redis = Redis.from_url(
-            url,
-            protocol=2,  # The older protocol, which every server supports.
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=_PROBE_S[1],
-            socket_timeout=_PROBE_S[1],
-            health_check_interval=0,
-            max_connections=4,
-        )
+    def __init__(self, url: str, *, prefix: str = "toolrelay") -> None:
+        super().__init__()
         self._prefix = prefix
-        self._time = clock
-        self._shas = {
-            script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
-            for script in (TAKE, SPEND, RENEW)
-        }
-        self._waiting: list[_Command] = []
-        self._owed: dict[str, dict[Limit, int]] = {}
-        declare("limits_owed", self._cache_size)
-        self._freed: list[tuple[str, str]] = []
+        self._opened = _open_storage(url, prefix)
+        bridge = cast("RedispyBridge", self._opened.bridge)
+        self._client = cast("Redis", bridge.get_connection())
+        self._place = self._client.register_script(_TAKE_PLACE)
+        scripts = (bridge.lua_moving_window, bridge.lua_acquire_moving_window, bridge.lua_incr_expire)
+        self._line = _Line(self._client, f"{prefix}:probe", [*scripts, self._place], self._wake)
         self._held: dict[str, set[str]] = {}
-        self._worker: asyncio.Task[None] | None = None
         self._renewer: asyncio.Task[None] | None = None
-        self._prober: asyncio.Task[None] | None = None
-        self._down_since = 0.0
-        self._unanswered_before = 0
-        self.down = False
-        self.unanswered = 0
-        self.lost = 0
-        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.limits")
+
+    @property
+    def down(self) -> bool:  # type: ignore[override]
+        """Whether Redis does not answer."""
+        return self._line.down
+
+    @property
+    def unanswered(self) -> int:
+        """The number of requests that were not counted."""
+        return self._line.unanswered
 
     async def take(
         self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
     ) -> LimitVerdict:
-        """Count one against all of ``hits``, or none; see :class:`~proxy.server.limits.rules.Counters`."""
-        if self.down:
-            self.unanswered += 1
-            raise LimitsUnavailable("the Redis server of limits.storage does not answer")
-        limits = [*hits, *spending]
-        arguments: list[Any] = [
-            self._now(),
-            len(hits),
-            len(spending),
-            -1 if streams is None else streams,
-            lease,
-            int(LEASE_S * _MICROS),
-        ]
-        for limit in limits:
-            arguments += [limit.amount, limit.seconds * _MICROS]
-        keys = [self._key(caller, limit) for limit in limits]
-        if streams is not None:
-            keys.append(self._places(caller))
-        waiter: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Command(TAKE, keys, arguments, waiter))
-        self._wake()
+        """Count one against all of ``hits``, or none; see :class:`~proxy.server.limits.counters.Counters`."""
         try:
-            refused, wait, *pairs = await waiter
-        except asyncio.CancelledError:
+            self._line.check()
+            return await super().take(caller, hits, spending, streams, lease)
+        except BaseException as error:  # Also a client that leaves: nobody else gives its place back.
+            if isinstance(error, LimitsUnavailable):
+                self._line.unanswered += 1
             if streams is not None:
-                self._freed.append((caller, lease))
-                self._wake()
+                self.release(caller, lease)
             raise
-        limit_statuses = [
-            LimitStatus(limit, int(left), float(reset) / _MICROS)
-            for limit, left, reset in zip(limits, pairs[::2], pairs[1::2], strict=True)
-        ]
-        if refused == 0:
-            if streams is not None:
-                self._hold(caller, lease)
-            return LimitVerdict(None, 0.0, limit_statuses)
-        by = limits[refused - 1] if refused <= len(limits) else Limit("concurrent_streams", streams or 0, 0)
-        return LimitVerdict(by, float(wait) / _MICROS, limit_statuses)
-
-    def try_hit(self, caller: str, hits: Sequence[Limit]) -> None:
-        """Return ``None``: this needs a round trip."""
-        return
-
-    def _cache_size(self) -> CacheSize:
-        # Bounded: a caller is an address, or a name that the operator chose or that has a largest length.
-        held = sum(500 + 200 * len(owed) for owed in self._owed.values())
-        return CacheSize(held, _MOST_OWED * (500 + 200 * 16))
-
-    def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
-        """Count the use, also past the limit; keep it for later while Redis is unavailable."""
-        owed = self._owed.get(caller)
-        if owed is None:
-            if len(self._owed) >= _MOST_OWED:
-                self.lost += 1
-                return
-            owed = self._owed[caller] = {}
-        for limit, amount in spent:
-            owed[limit] = min(owed.get(limit, 0) + amount, _MOST)
-        self._wake()
 
     def release(self, caller: str, lease: str) -> None:
-        """Give one place back."""
+        """Give one place back. While Redis is away, its lease runs out."""
         held = self._held.get(caller)
         if held is not None:
             held.discard(lease)
             if not held:
                 del self._held[caller]
-        self._freed.append((caller, lease))
-        self._wake()
+        if not self.down:
+            self._line.post("ZREM", self._places(caller), lease)
 
     async def aclose(self) -> None:
         """Count what is still owed and give back all places, if Redis answers within a second."""
-        for task in (self._renewer, self._prober):
-            if task is not None:
-                task.cancel()
-        for caller, leases in self._held.items():
-            self._freed += [(caller, lease) for lease in leases]
-        self._held.clear()
+        held, self._held = self._held, {}
+        if not self.down:
+            for caller, leases in held.items():
+                self._line.post("ZREM", self._places(caller), *leases)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
-                self._wake()
-                if self._worker is not None:
-                    await self._worker
-        if self._worker is not None:
-            self._worker.cancel()
-        tasks = [task for task in (self._worker, self._renewer, self._prober) if task is not None]
+                if self._payer is not None:
+                    await self._payer
+                await self._pay()
+                await self._line.drain()
+        tasks = [task for task in (self._payer, self._renewer) if task is not None]
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._owed:
-            self._log.warning("limits_not_counted", callers=len(self._owed))
-        with contextlib.suppress(RedisError, OSError):
-            await self._client.aclose()
+            self._line.log.warning("limits_not_counted", callers=len(self._owed))
+        await self._line.aclose()
+        sentinel = getattr(self._opened.bridge, "sentinel", None)
+        for client in (self._client, *(sentinel.sentinels if sentinel else ())):
+            with contextlib.suppress(RedisError, OSError):
+                await client.aclose()
 
-    # Keys: all keys of one caller have one hash slot, for a Redis cluster.
+    def _storage(self) -> "RedisStorage":
+        return self._opened
 
-    def _key(self, caller: str, limit: Limit) -> str:
-        return f"{self._prefix}:{{{_safe(caller)}}}:{limit.kind}:{limit.amount}:{limit.seconds}"
+    async def _together(self, asked: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        return await asyncio.gather(*asked)
+
+    # Places: each is a lease, which the process that holds it renews.
 
     def _places(self, caller: str) -> str:
-        return f"{self._prefix}:{{{_safe(caller)}}}:streams"
+        return f"{self._prefix}:streams/{name_in_keys(caller)}"
 
-    def _now(self) -> int:
-        return 0 if self._time is None else int(self._time() * _MICROS)
+    async def _take_place(self, caller: str, most: int, lease: str) -> bool:
+        now = time.time()
+        arguments: list[str | float] = [now, most, now + LEASE_S, lease, int(2000 * LEASE_S)]
+        taken = bool(await self._place([self._places(caller)], arguments))
+        if taken:
+            self._held.setdefault(caller, set()).add(lease)
+            if self._renewer is None or self._renewer.done():
+                self._renewer = asyncio.get_running_loop().create_task(self._renew())
+        return taken
 
-    # Round trips.
+    async def _renew(self) -> None:
+        """Renew every place of this process, with one timer for all of them."""
+        while self._held:
+            await asyncio.sleep(LEASE_S / 3)
+            if self.down:
+                continue
+            end = time.time() + LEASE_S
+            for caller, leases in self._held.items():
+                key = self._places(caller)
+                self._line.post("ZADD", key, "XX", *(each for lease in leases for each in (end, lease)))
+                self._line.post("PEXPIRE", key, int(2000 * LEASE_S))
 
-    def _wake(self) -> None:
-        if not self.down and (self._worker is None or self._worker.done()):
-            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+class _Line:
+    """Sends the commands of one moment in one pipeline, and none while Redis does not answer.
+
+    It takes the place of ``client.execute_command``, so that whoever uses the client shares the line. Every
+    failure is a :class:`LimitsUnavailable`.
+    """
+
+    def __init__(
+        self, client: "Redis", probe: str, scripts: Sequence[Any], came_back: Callable[[], None]
+    ) -> None:
+        """``scripts`` are what Redis may have forgotten; ``came_back`` is called after an outage."""
+        self._client, self._probe_key, self._scripts, self._came_back = client, probe, scripts, came_back
+        self._send_one: Callable[..., Awaitable[Any]] = client.execute_command
+        client.execute_command = self.execute  # type: ignore[method-assign]
+        self._waiting: list[tuple[tuple[Any, ...], dict[str, Any], asyncio.Future[Any]]] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._prober: asyncio.Task[None] | None = None
+        self._down_since = 0.0
+        self._unanswered_before = 0
+        self.down = False
+        self.unanswered = 0
+        self.log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.limits")
+
+    def check(self) -> None:
+        """Raise :class:`LimitsUnavailable` while Redis does not answer."""
+        if self.down:
+            raise LimitsUnavailable("the Redis server of limits.storage does not answer")
+
+    async def execute(self, *arguments: Any, **options: Any) -> Any:
+        """Return the answer to one command."""
+        return await self.post(*arguments, **options)
+
+    def post(self, *arguments: Any, **options: Any) -> "asyncio.Future[Any]":
+        """Send a command with the next batch; return its answer to come, which nobody has to await."""
+        self.check()
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        waiter.add_done_callback(_looked_at)
+        self._waiting.append((arguments, options, waiter))
+        if self._sender is None or self._sender.done():
+            self._sender = loop.create_task(self._work())
+        return waiter
+
+    async def drain(self) -> None:
+        """Wait until everything is sent and answered."""
+        if self._sender is not None:
+            await self._sender
+
+    async def aclose(self) -> None:
+        """Send nothing more."""
+        tasks = [task for task in (self._sender, self._prober) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _work(self) -> None:
         """Send the waiting commands, batch by batch, until there are none."""
-        while not self.down and (self._waiting or self._owed or self._freed):
+        await asyncio.sleep(0)  # What the requests of this moment ask next goes into the first batch, too.
+        while self._waiting and not self.down:
             # A request that ended while it waited is not counted.
-            waiting = [each for each in self._waiting if each.waiter is None or not each.waiter.done()]
+            waiting = [each for each in self._waiting if not each[2].done()]
             batch, self._waiting = waiting[:_BATCH], waiting[_BATCH:]
-            # Each of the three is bounded: after an outage there may be much to send.
-            freed, self._freed = self._freed[:_BATCH], self._freed[_BATCH:]
-            owed = {caller: self._owed.pop(caller) for caller in [*islice(self._owed, _BATCH)]}
-            # Uses and freed places go before new requests.
-            commands = [*(self._spending(caller, spent) for caller, spent in owed.items()), *batch]
             try:
-                answers = await self._answered(self._send(commands, freed))
+                answers = await _in_time(self._send([each[:2] for each in batch]))
             except Exception as error:  # noqa: BLE001 - no failure may leave a request waiting
-                self.lost += len(owed)  # Unknown whether it was counted; never count it twice.
-                self._went_down(error, batch)
-                return
-            for command, answer in zip(commands, answers, strict=True):
-                if command.waiter is None or command.waiter.done():
-                    continue
-                if isinstance(answer, Exception):
-                    self.unanswered += 1
-                    command.waiter.set_exception(
-                        LimitsUnavailable("the Redis server of limits.storage refused to count")
-                    )
-                else:
-                    command.waiter.set_result(answer)
-            self.lost += sum(isinstance(answer, Exception) for answer in answers[: len(owed)])
+                answers = [error] * len(batch)
             failed = next((answer for answer in answers if isinstance(answer, Exception)), None)
             if failed is not None:
-                self._went_down(failed, ())
-                return
+                self._went_down(failed)
+            for (_, _, waiter), answer in zip(batch, answers, strict=True):
+                if waiter.done():
+                    continue
+                if isinstance(answer, Exception):
+                    _refuse(waiter)
+                else:
+                    waiter.set_result(answer)
 
-    def _spending(self, caller: str, spent: dict[Limit, int]) -> _Command:
-        arguments: list[Any] = [self._now()]
-        for limit, amount in spent.items():
-            arguments += [limit.seconds * _MICROS, amount]
-        return _Command(SPEND, [self._key(caller, limit) for limit in spent], arguments)
-
-    async def _answered(self, sending: Any) -> list[Any]:
-        """Return the answers; raise :class:`TimeoutError` if they take longer than a request may wait."""
-        task: asyncio.Task[list[Any]] = asyncio.ensure_future(sending)
-        try:
-            for patience in (ANSWER_S, _GRACE_S):
-                done, _ = await asyncio.wait({task}, timeout=patience)
-                if done:
-                    return task.result()
-            raise TimeoutError
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-
-    async def _send(self, commands: Sequence[_Command], freed: Sequence[tuple[str, str]]) -> list[Any]:
+    async def _send(self, commands: "Sequence[tuple[Any, Any]]") -> list[Any]:
         """Return the answer to each command, exceptions among them."""
-        answers = await self._execute(commands, freed)
+        answers = await self._pipelined(commands)
         unknown = [place for place, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:
-            for script in self._shas:
-                await self._client.script_load(script)
-            again = await self._execute([commands[place] for place in unknown], ())
+            for script in self._scripts:
+                await self._send_one("SCRIPT LOAD", script.script)
+            again = await self._pipelined([commands[place] for place in unknown])
             for place, answer in zip(unknown, again, strict=True):
                 answers[place] = answer
         return answers
 
-    async def _execute(self, commands: Sequence[_Command], freed: Sequence[tuple[str, str]]) -> list[Any]:
+    async def _pipelined(self, commands: "Sequence[tuple[Any, Any]]") -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipe:
-            for caller, lease in freed:
-                pipe.zrem(self._places(caller), lease)
-            for command in commands:
-                sha, keys = self._shas[command.script], command.keys
-                pipe.evalsha(sha, len(keys), *keys, *command.arguments)
-            answers = await pipe.execute(raise_on_error=False)
-        return answers[len(freed) :]
+            for arguments, options in commands:
+                pipe.execute_command(*arguments, **options)
+            return await pipe.execute(raise_on_error=False)
 
-    # When the server is unavailable.
-
-    def _went_down(self, error: Exception, batch: Sequence[_Command]) -> None:
+    def _went_down(self, error: Exception) -> None:
         self.down = True
         self._down_since, self._unanswered_before = time.monotonic(), self.unanswered
         # Log the kind only: messages of connection errors contain addresses, and maybe more.
-        self._log.warning("limits_unavailable", error=type(error).__name__)
-        for command in (*batch, *self._waiting):
-            if command.waiter is not None and not command.waiter.done():
-                self.unanswered += 1
-                command.waiter.set_exception(
-                    LimitsUnavailable("the Redis server of limits.storage does not answer")
-                )
+        self.log.warning("limits_unavailable", error=type(error).__name__)
+        for _, _, waiter in self._waiting:
+            if not waiter.done():
+                _refuse(waiter)
         self._waiting.clear()
         self._prober = asyncio.get_running_loop().create_task(self._probe())
 
@@ -306,37 +283,75 @@ class RedisCounters:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(longest):
                     # A write, because a server that is read-only or full answers a ping but cannot count.
-                    await self._client.set(f"{self._prefix}:probe", "1", px=1000)
+                    await self._send_one("SET", self._probe_key, "1", "PX", 1000)
                     break
         self.down = False
         seconds = round(time.monotonic() - self._down_since, 1)
         unanswered = self.unanswered - self._unanswered_before
-        self._log.info("limits_available", seconds=seconds, unanswered=unanswered)
-        self._wake()
-
-    # Places.
-
-    def _hold(self, caller: str, lease: str) -> None:
-        self._held.setdefault(caller, set()).add(lease)
-        if self._renewer is None or self._renewer.done():
-            self._renewer = asyncio.get_running_loop().create_task(self._renew())
-
-    async def _renew(self) -> None:
-        """Renew every place of this process, with one timer for all of them."""
-        while self._held:
-            await asyncio.sleep(LEASE_S / 3)
-            if not self.down:
-                self._waiting += [
-                    _Command(
-                        RENEW, [self._places(caller)], [self._now(), int(LEASE_S * _MICROS), *sorted(leases)]
-                    )
-                    for caller, leases in self._held.items()
-                ]
-                self._wake()
+        self.log.info("limits_available", seconds=seconds, unanswered=unanswered)
+        self._came_back()
 
 
-def _safe(caller: str) -> str:
-    """Return a caller's name as part of a key: plain names and addresses unchanged, others as a digest."""
-    if _PLAIN.match(caller):
-        return caller
-    return "~" + hashlib.blake2b(caller.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+def _looked_at(waiter: "asyncio.Future[Any]") -> None:
+    if not waiter.cancelled():
+        waiter.exception()
+
+
+def _refuse(waiter: "asyncio.Future[Any]") -> None:
+    waiter.set_exception(LimitsUnavailable("the Redis server of limits.storage does not answer"))
+
+
+async def _in_time(sending: Coroutine[Any, Any, list[Any]]) -> list[Any]:
+    """Return the answers; raise :class:`TimeoutError` if they take longer than a request may wait."""
+    task = asyncio.ensure_future(sending)
+    try:
+        for patience in (ANSWER_S, _GRACE_S):
+            done, _ = await asyncio.wait({task}, timeout=patience)
+            if done:
+                return task.result()
+        raise TimeoutError
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _open_storage(url: str, prefix: str) -> "RedisStorage":
+    """Return the library's storage at a checked address.
+
+    Valkey speaks Redis's protocol, so one driver serves both. ``rediss+…`` is a scheme of ours: the library
+    knows TLS for one server only.
+    """
+    from limits.storage import storage_from_string
+
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.replace("valkey", "redis")
+    options: dict[str, Any] = {
+        "protocol": 2,  # The older protocol, which every server supports.
+        "retry": Retry(NoBackoff(), 0),
+        "socket_connect_timeout": _PROBE_S[1],
+        "socket_timeout": _PROBE_S[1],
+    }
+    kind = scheme.partition("+")[2]
+    parts = urlsplit(url)
+    if not kind and not parts.port:
+        # The library wants a port in every address.
+        rest = f"{parts.netloc.rstrip(':')}:6379{rest.removeprefix(parts.netloc)}"
+    if kind:
+        # The library reads the address of one server with the driver, and those of several by itself.
+        options["username"] = unquote(parts.username or "") or None
+        options["password"] = unquote(parts.password or "") or None
+        if scheme.startswith("rediss"):
+            options["ssl"] = True
+    if kind == "sentinel":
+        seconds = {"socket_timeout": _SENTINEL_S, "socket_connect_timeout": _SENTINEL_S}
+        known: dict[str, Any] = {name: options[name] for name in ("protocol", "ssl") if name in options}
+        # A replica lags behind: what was counted a moment ago would be missing.
+        options |= {"use_replicas": False, "sentinel_kwargs": known | seconds}
+    storage = storage_from_string(
+        f"async+redis{'s' if scheme == 'rediss' else ''}{'+' + kind if kind else ''}://{rest}",
+        implementation="redispy",
+        key_prefix=prefix,
+        **options,
+    )
+    return cast("RedisStorage", storage)

@@ -1,14 +1,13 @@
-"""How much a caller may do: the limits as written, and the protocol of their counters.
+"""How much a caller may do: the limits as written, and the words for their state.
 
-Requests and tool calls are counted in moving windows, tokens and cost in windows that may be overdrawn.
-``memory.py`` and ``redis.py`` have the counters.
+``counters.py`` counts them.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from proxy.errors import ConfigError, RequestError, ToolRelayError
 from proxy.relay.routing.prices import NANOS
@@ -17,9 +16,7 @@ if TYPE_CHECKING:  # Imported late: a process without limits saves two megabytes
     from limits import RateLimitItem
 
 __all__ = [
-    "SLOTS",
     "ConcurrentStreams",
-    "Counters",
     "KeyLimits",
     "Limit",
     "LimitKind",
@@ -33,15 +30,10 @@ __all__ = [
 
 LimitKind = Literal["requests", "tool_calls", "tokens", "cost", "concurrent_streams"]
 
-SLOTS: Final = 100
-"""Parts of a window of tokens or cost. A use stops counting together with its whole part: never early, and at
-most a hundredth of the window late. So memory is bounded for any amount of use."""
-
 _PERIODS: Final = ((31104000, "year"), (2592000, "month"), (86400, "day"), (3600, "hour"), (60, "minute"))
 _MAX_AMOUNT: Final = 10**15
 _MAX_WINDOW_S: Final = 10 * 366 * 86400
-"""The longest window, in seconds. Redis scripts have only floats, which hold this many microseconds
-exactly."""
+"""The longest window, in seconds."""
 
 _MAX_TEXT: Final = 200
 _MOST_LIMITS: Final = 16
@@ -108,8 +100,8 @@ class LimitSet(NamedTuple):
             own: "tuple[RateLimitItem, ...] | None",
             others: "tuple[RateLimitItem, ...] | None",
         ) -> tuple[Limit, ...]:
-            items = dict.fromkeys((others if own is None else own) or ())
-            return tuple(Limit(kind, item.amount, item.get_expiry()) for item in items)
+            items = (others if own is None else own) or ()
+            return tuple(dict.fromkeys(Limit(kind, item.amount, item.get_expiry()) for item in items))
 
         return cls(
             chosen("requests", limits.requests, general.requests),
@@ -138,37 +130,6 @@ class LimitVerdict(NamedTuple):
 
 class LimitsUnavailable(ToolRelayError):
     """Raised if the counters cannot be reached, so that the use of a caller is unknown."""
-
-
-class Counters(Protocol):
-    """The counters of all callers' use."""
-
-    async def take(
-        self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
-    ) -> LimitVerdict:
-        """Count one against all of ``hits`` if each has room and each of ``spending`` is not used up.
-
-        With ``streams`` the caller also takes one of that many places, and gives it back later by the name
-        ``lease``. A refused request counts nowhere. Raises :class:`LimitsUnavailable`.
-        """
-        ...
-
-    def try_hit(self, caller: str, hits: Sequence[Limit]) -> Sequence[LimitStatus] | None:
-        """Do :meth:`take` without spending and streams, if the request can be let in without a wait.
-
-        Returns ``None``, and counts nothing, if it would be refused or if that is not known at once.
-        """
-        ...
-
-    def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
-        """Count the use, also past the limit. Never waits, never raises."""
-        ...
-
-    def release(self, caller: str, lease: str) -> None:
-        """Give back the place that was taken as ``lease``."""
-        ...
-
-    async def aclose(self) -> None: ...
 
 
 def parse_limits(setting: str, texts: Sequence[str]) -> "tuple[RateLimitItem, ...]":

@@ -10,7 +10,7 @@ from closed_port import closed_port
 from command_line import HINT, Here
 
 from proxy.errors import ConfigError
-from proxy.server.limits.storage import open_counters as real
+from proxy.server.limits.counters import open_counters as real
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
 MODULE = """

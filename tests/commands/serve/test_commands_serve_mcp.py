@@ -11,7 +11,7 @@ from mcp_proxy import FINE, ask, obedient, offered, said
 from mcp_rig import hosted
 from mcp_script import calls_of, scripted, tool_definition
 from process_tree import children
-from proxy_process import serving, write_config
+from proxy_process import ProxyProcess, serving, write_config
 from raw_upstream import RawUpstream
 from waiting import until
 
@@ -35,6 +35,15 @@ async def pin(folder: Path, *servers: Server) -> None:
     write_pin_file(folder / "pins.json", pins)
 
 
+async def until_fine(proxy: ProxyProcess, tool: str) -> None:
+    """Call a tool until its server is connected, which a proxy that begins to listen does not wait for."""
+
+    async def is_fine() -> bool:
+        return said(await proxy.ask(ask(tool))) == "fine"
+
+    await until(is_fine)
+
+
 async def test_a_reload_leaves_open_runs_their_servers(tmp_path: Path) -> None:
     """After a reload, new requests use the new MCP servers; an open call ends at its old server, which
     then stops."""
@@ -47,14 +56,14 @@ async def test_a_reload_leaves_open_runs_their_servers(tmp_path: Path) -> None:
     async with RawUpstream(obedient) as upstream:
         configure(tmp_path, upstream.url, old, kept)
         async with serving(tmp_path) as proxy:
-            assert said(await proxy.ask(ask("mcp__kept__a"))) == "fine"
+            await until_fine(proxy, "mcp__kept__a")
             assert offered(upstream, 0) == ["mcp__kept__a", "mcp__old__a"]
             asking = asyncio.create_task(proxy.ask(ask("mcp__old__a")))
             await until(lambda: calls_of(tmp_path, "old") == ["a"])
             configure(tmp_path, upstream.url, moved, new)
             proxy.signal(signal.SIGHUP)
             await proxy.says("restarted")
-            assert said(await proxy.ask(ask("mcp__new__a"))) == "fine"
+            await until_fine(proxy, "mcp__new__a")
             # Another command line may be another server: its tools must be allowed again.
             assert offered(upstream, -2) == ["mcp__new__a"]
             assert "unknown_tool" in said(await proxy.ask(ask("mcp__kept__a")))
@@ -74,12 +83,12 @@ async def test_a_reload_that_changes_no_server_keeps_their_process(tmp_path: Pat
     async with RawUpstream(obedient) as upstream:
         configure(tmp_path, upstream.url, server)
         async with serving(tmp_path) as proxy:
-            assert said(await proxy.ask(ask("mcp__kept__a"))) == "fine"
+            await until_fine(proxy, "mcp__kept__a")
             before = set(children(proxy.process.pid))
             configure(tmp_path, upstream.url, server, more="max_tools = 200\n")
             proxy.signal(signal.SIGHUP)
             await proxy.says("restarted")
-            assert said(await proxy.ask(ask("mcp__kept__a"))) == "fine"
+            await until_fine(proxy, "mcp__kept__a")
             await until(lambda: len(children(proxy.process.pid)) == len(before))
             assert len(before & set(children(proxy.process.pid))) == 1
 
@@ -92,7 +101,7 @@ async def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path, fault: s
     async with RawUpstream(obedient) as upstream:
         configure(tmp_path, upstream.url, server)
         async with serving(tmp_path) as proxy:
-            assert said(await proxy.ask(ask("mcp__kept__a"))) == "fine"
+            await until_fine(proxy, "mcp__kept__a")
             before = children(proxy.process.pid)
             if fault == "in-a-worker":
                 (tmp_path / "pins.json").write_text("{")
@@ -101,7 +110,7 @@ async def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path, fault: s
                 configure(tmp_path, upstream.url, server, more="max_tools = 0\n")
             proxy.signal(signal.SIGHUP)
             await proxy.says("not restarted.*" + ("mcp.pins" if fault == "in-a-worker" else "mcp.max_tools"))
-            assert said(await proxy.ask(ask("mcp__kept__a"))) == "fine"
+            await until_fine(proxy, "mcp__kept__a")
             await until(lambda: children(proxy.process.pid) == before)
 
 
@@ -120,8 +129,8 @@ async def test_a_file_that_is_imported_is_read_again(tmp_path: Path) -> None:
     async with RawUpstream(obedient) as upstream:
         configure(tmp_path, upstream.url, more='import = ["desktop.json"]\n')
         async with serving(tmp_path, "--reload") as proxy:
-            assert said(await proxy.ask(ask("mcp__old__a"))) == "fine"
+            await until_fine(proxy, "mcp__old__a")
             write(new)
             await proxy.says("restarted")
-            assert said(await proxy.ask(ask("mcp__new__a"))) == "fine"
+            await until_fine(proxy, "mcp__new__a")
             assert offered(upstream, -2) == ["mcp__new__a"]

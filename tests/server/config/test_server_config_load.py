@@ -325,6 +325,12 @@ def test_several_workers_without_limits_in_memory(tmp_path: Path) -> None:
         ("[limits]\nstorage = 'redis://:hunter2@[x'", "limits.storage"),
         ("[limits]\nstorage = 'redis://:hunter2@x/first'", "limits.storage"),
         ("[limits]\nstorage = 'redis+cluster://:hunter2@x'", "limits.storage"),
+        ("[limits]\nstorage = 'redis+cluster://:hunter2@x:1,y'", "limits.storage"),
+        ("[limits]\nstorage = 'redis+cluster://:hunter2@x:1/0'", "limits.storage"),
+        ("[limits]\nstorage = 'redis+sentinel://:hunter2@x:1,y:2'", "limits.storage"),
+        ("[limits]\nstorage = 'redis+sentinel://:hunter2@x:1,y:0/main'", "limits.storage"),
+        ("[limits]\nstorage = 'redis://:hunter2@x:1,y:2'", "limits.storage"),
+        ("[limits]\nstorage = 'redis+unix://:hunter2@x:1'", "limits.storage"),
         ("[limits]\nstorage = 'memcached://hunter2'", "limits.storage"),
         ("[limits]\nstorage = ''", "limits.storage"),
         ("[limits]\nstorage = 5", "limits.storage"),
@@ -358,6 +364,26 @@ def test_prices_and_limits_are_read(tmp_path: Path) -> None:
     assert config.prices["gpt-4o-mini"].cached_input == 0.075
     assert config.prices["llama*"].cached_input is None
     assert config.limits.storage_url == "rediss://x"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://x",
+        "rediss://x:6380/15",
+        "valkey://[::1]:6379",
+        "valkeys://x",
+        "redis+sentinel://x:26379,y:26379/main-1",
+        "rediss+cluster://me:hunter2@x:1,[::1]:2",
+        "valkey+sentinel://x:1/main",
+        "valkeys+cluster://x:1/",
+    ],
+)
+def test_limits_are_stored_in_every_kind_of_redis(tmp_path: Path, url: str) -> None:
+    """One server, a group under Sentinels and a cluster are allowed, of Redis and Valkey, also with TLS."""
+    config = load_config(write(tmp_path, f"[limits]\nstorage = '{url}'"), KEY)
+    assert config.limits.storage_url == url
+    assert ("hunter2" in config.secrets()) == ("hunter2" in url)
 
 
 def test_the_storage_of_limits_may_be_a_secret(tmp_path: Path) -> None:

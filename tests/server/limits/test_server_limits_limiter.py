@@ -16,8 +16,8 @@ from waiting import PATIENCE_S
 
 from proxy.errors import RequestError, ToolFailure
 from proxy.server.callers import Caller
+from proxy.server.limits.counters import Counters
 from proxy.server.limits.limiter import RateLimiter
-from proxy.server.limits.memory import MemoryCounters
 from proxy.server.limits.rules import (
     KeyLimits,
     Limit,
@@ -54,14 +54,14 @@ class Gone:
         return
 
 
-def limiter(on_error: Any = "open", counters: Any = None, clock: Any = None, **texts: Any) -> RateLimiter:
+def limiter(on_error: Any = "open", counters: Any = None, **texts: Any) -> RateLimiter:
     general = KeyLimits(
         requests=parse_limits("x", texts.get("requests", ())),
         tool_calls=parse_limits("x", texts.get("tool_calls", ())),
         tokens=parse_limits("x", texts.get("tokens", ())),
         cost=parse_cost_limits("x", texts.get("cost", ())),
     )
-    return RateLimiter(general, counters or MemoryCounters(clock or (lambda: 1000.0)), on_error=on_error)
+    return RateLimiter(general, counters or Counters(), on_error=on_error)
 
 
 async def refused(made: RateLimiter, caller: Caller = ME) -> RequestError:
@@ -180,11 +180,11 @@ async def test_a_token_past_its_own_tool_calls_costs_its_key_none() -> None:
     assert await second.hit("tool_calls", "") is None
 
 
-class Slow(MemoryCounters):
+class Slow(Counters):
     """Counters that never answer for the caller ``key``."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: 1000.0)
+        super().__init__()
         self.asked = asyncio.Event()
 
     async def take(
@@ -353,8 +353,18 @@ async def window() -> AsyncIterator[int]:
         patch.setattr(HURRY, PATIENCE_S)
         yield seconds
     async with Redis.from_url(SERVER) as client:
-        if keys := [key async for key in client.scan_iter(f"toolrelay:*:{seconds}", count=1000)]:
+        if keys := [key async for key in client.scan_iter(f"toolrelay:*/{seconds}/second", count=1000)]:
             await client.delete(*keys)
+
+
+async def let_pass(pattern: str, seconds: int) -> None:
+    """Cut the time to live of the keys in Redis, as if so much time had passed."""
+    from redis.asyncio import Redis
+
+    async with Redis.from_url(SERVER) as client:
+        async for key in client.scan_iter(pattern, count=1000):
+            left = await client.pttl(key) - 1000 * seconds
+            await (client.pexpire(key, left) if left > 0 else client.delete(key))
 
 
 async def test_two_proxies_share_one_redis(window: int) -> None:
@@ -370,14 +380,8 @@ async def test_two_proxies_share_one_redis(window: int) -> None:
         assert sorted(map(str, left)) == ["0", "1", "2"]
 
 
-async def test_tokens_used_at_one_proxy_count_at_the_other(
-    window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tokens_used_at_one_proxy_count_at_the_other(window: int) -> None:
     """Tokens used at one server count against the caller's limit at the other, until the window is over."""
-    from proxy.server.limits.redis import RedisCounters
-
-    now = [time.time()]
-    monkeypatch.setattr(RedisCounters, "_now", lambda _: int(now[0] * 1_000_000))
     limits = {"tokens": [f"100 per {window} seconds"], "requests": (), "storage": SERVER}
     async with (
         AccessMiddleware(reply("Hi", used=(90, 10)), limits=limits) as (one, _),
@@ -390,10 +394,10 @@ async def test_tokens_used_at_one_proxy_count_at_the_other(
                 continue
         assert answer.status == 429
         assert "limits.tokens" in answer.error["message"]
-        now[0] += window - window // 60
+        pattern = f"toolrelay:tokens/*/{window}/second"
+        await let_pass(pattern, window - window // 60)
         assert [(await proxy.ask(ASK)).status for proxy in (one, other)] == [429, 429]
-        # Use is counted in parts of the window, so the oldest part may count for a little longer.
-        now[0] += window // 10
+        await let_pass(pattern, window // 60)
         answer = await other.ask(ASK)
         assert (answer.status, answer.header("x-ratelimit-remaining-tokens")) == (200, "100")
 
@@ -401,7 +405,7 @@ async def test_tokens_used_at_one_proxy_count_at_the_other(
 def test_redis_needs_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the ``redis`` extra the start fails, and the error says what to install."""
     from proxy.errors import ConfigError
-    from proxy.server.limits.storage import open_counters
+    from proxy.server.limits.counters import open_counters
 
     class Missing:
         @staticmethod

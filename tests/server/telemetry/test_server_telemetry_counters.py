@@ -1,21 +1,20 @@
 """Counters of limits: what holds for those in memory and for those in Redis, by the clock of a test."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import limits.storage.memory
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from limits import RateLimitItemPerSecond
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
+from limit_clock import LimitClock, limit_clock
 from redis_server import SERVER, need_redis, own_prefix
 
-from proxy.server.limits.memory import MOST_COUNTERS, MemoryCounters
-from proxy.server.limits.rules import SLOTS, Counters, Limit, LimitVerdict
+from proxy.server.limits.counters import Counters
+from proxy.server.limits.memory import MOST_COUNTERS, BoundedMemory
+from proxy.server.limits.redis import RedisCounters
+from proxy.server.limits.rules import Limit, LimitVerdict
 
 REQUESTS = Limit("requests", 3, 60)
 TOKENS = Limit("tokens", 100, 60)
@@ -23,21 +22,12 @@ DAY = Limit("tokens", 1000, 86400)
 
 
 @dataclass
-class Clock:
-    """A clock that stands still until the test moves it."""
-
-    now: float = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
 class Rig:
     """Counters with a clock, and short ways to ask them."""
 
     counters: Counters
-    clock: Clock = field(default_factory=Clock)
+    clock: LimitClock
+    prefix: str = ""
 
     async def take(
         self,
@@ -52,23 +42,32 @@ class Rig:
     async def lets_in(self, *hits: Limit, **more: Any) -> bool:
         return (await self.take(*hits, **more)).refused is None
 
+    async def move(self, seconds: float) -> None:
+        await self.clock.move(seconds, self.prefix)
 
-def redis_counters(clock: Callable[[], float] | None, prefix: str) -> Counters:
-    from proxy.server.limits.redis import RedisCounters
 
-    return RedisCounters(SERVER, clock=clock, prefix=prefix)
+@pytest.fixture
+def clock() -> Iterator[LimitClock]:
+    with limit_clock() as made:
+        yield made
 
 
 @pytest.fixture(params=["memory", "redis"])
-async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
-    clock = Clock()
+async def rig(request: pytest.FixtureRequest, clock: LimitClock) -> AsyncIterator[Rig]:
     if request.param == "memory":
-        yield Rig(MemoryCounters(clock), clock)
+        yield Rig(Counters(), clock)
         return
     async with own_prefix() as prefix:
-        counters = redis_counters(clock, prefix)
-        yield Rig(counters, clock)
+        counters = RedisCounters(SERVER, prefix=prefix)
+        yield Rig(counters, clock, prefix)
         await counters.aclose()
+
+
+def memory_of(counters: Counters) -> BoundedMemory:
+    """Return where counters in memory count."""
+    storage = counters._windows.hits.storage
+    assert isinstance(storage, BoundedMemory)
+    return storage
 
 
 async def test_a_limit_is_per_caller_and_kind(rig: Rig) -> None:
@@ -84,12 +83,12 @@ async def test_a_limit_is_per_caller_and_kind(rig: Rig) -> None:
 async def test_the_window_moves(rig: Rig) -> None:
     """A place is free again once the hit that took it is older than the window, and not before."""
     assert await rig.lets_in(REQUESTS)
-    rig.clock.now += 20
+    await rig.move(20)
     assert await rig.lets_in(REQUESTS)
     assert await rig.lets_in(REQUESTS)
-    rig.clock.now += 40
+    await rig.move(40)
     assert not await rig.lets_in(REQUESTS)
-    rig.clock.now += 0.01
+    await rig.move(0.01)
     assert await rig.lets_in(REQUESTS)
     assert not await rig.lets_in(REQUESTS)
 
@@ -102,7 +101,7 @@ async def test_what_is_refused_is_counted_by_none(rig: Rig) -> None:
         refused = await rig.take(short, long)
         assert refused.refused == short
         assert [limit_status.left for limit_status in refused.limit_statuses] == [0, 1]
-    rig.clock.now += 11
+    await rig.move(11)
     assert await rig.lets_in(short, long)
     refused = await rig.take(short, long)
     assert refused.refused == long
@@ -115,43 +114,50 @@ async def test_standings_say_what_is_left(rig: Rig) -> None:
     (limit_status,) = verdict.limit_statuses
     assert (limit_status.limit, limit_status.left) == (REQUESTS, 2)
     assert limit_status.reset_s == pytest.approx(60)
-    rig.clock.now += 20
+    await rig.move(20)
     (limit_status,) = (await rig.take(REQUESTS)).limit_statuses
     assert limit_status.left == 1
     assert limit_status.reset_s == pytest.approx(40)
 
 
 async def test_tokens_are_counted_with_debt(rig: Rig) -> None:
-    """A request below the limit may use more than is left; then none is admitted until enough has expired."""
+    """A request below the limit may use more than is left; then none is admitted until the window ends."""
     assert await rig.lets_in(spending=[TOKENS])
     rig.counters.spend("a", [(TOKENS, 99)])
     assert await rig.lets_in(spending=[TOKENS])
-    rig.clock.now += 30
+    await rig.move(30)
     rig.counters.spend("a", [(TOKENS, 500)])
     refused = await rig.take(spending=[TOKENS])
     assert refused.refused == TOKENS
-    assert 60 <= refused.wait_s <= 60 * (1 + 2 / SLOTS)
+    assert 29 <= refused.wait_s <= 31
     assert refused.limit_statuses[0].left == 0
-    rig.clock.now += 31
+    await rig.move(28)
     assert not await rig.lets_in(spending=[TOKENS])
-    rig.clock.now += refused.wait_s - 31 + 0.01
+    await rig.move(3)
     verdict = await rig.take(spending=[TOKENS])
     assert verdict.refused is None
     assert verdict.limit_statuses[0].left == 100
 
 
-async def test_debt_is_forgotten_part_by_part(rig: Rig) -> None:
-    """Use expires part by part, and the wait ends when the rest is below the limit."""
-    for _ in range(5):
+async def test_a_window_of_tokens_begins_with_their_first_use(rig: Rig) -> None:
+    """What was used counts until the limit's time has passed since the first use, then none of it does."""
+    for _ in range(3):
         rig.counters.spend("a", [(TOKENS, 30)])
-        rig.clock.now += 6
-        await rig.take(spending=[TOKENS])  # This counts the pending use at this time.
-    refused = await rig.take(spending=[TOKENS])
-    assert refused.refused == TOKENS
-    rig.clock.now += refused.wait_s + 0.01
-    verdict = await rig.take(spending=[TOKENS])
-    assert verdict.refused is None
-    assert verdict.limit_statuses[0].left == 10
+        assert await rig.lets_in(spending=[TOKENS])  # This counts the pending use at this time.
+        await rig.move(15)
+    assert (await rig.take(spending=[TOKENS])).limit_statuses[0].left == 10
+    await rig.move(16)
+    rig.counters.spend("a", [(TOKENS, 1)])
+    assert (await rig.take(spending=[TOKENS])).limit_statuses[0].left == 99
+
+
+async def test_a_race_for_the_last_place_counts_no_other_limit(rig: Rig) -> None:
+    """Of requests that come together, those that the tighter limit refuses do not count for the wider one."""
+    tight, wide = Limit("requests", 3, 60), Limit("requests", 100, 3600)
+    verdicts = await asyncio.gather(*(rig.take(wide, tight) for _ in range(20)))
+    assert sum(verdict.refused is None for verdict in verdicts) == 3
+    assert {verdict.refused for verdict in verdicts} == {None, tight}
+    assert [status.left for status in (await rig.take(wide, tight)).limit_statuses] == [97, 0]
 
 
 async def test_spent_tokens_refuse_before_a_request_is_counted(rig: Rig) -> None:
@@ -188,7 +194,8 @@ async def test_long_windows_and_large_sums_stay_exact(rig: Rig) -> None:
     limit = Limit("cost", 5_000_000_000_000, 2592000)
     for _ in range(7):
         rig.counters.spend("a", [(limit, 123_456_789_123)])
-        rig.clock.now += 86400
+        await rig.take(spending=[limit])  # This counts the pending use at this time.
+        await rig.move(86400)
     verdict = await rig.take(spending=[limit])
     assert verdict.limit_statuses[0].left == 5_000_000_000_000 - 7 * 123_456_789_123
 
@@ -204,22 +211,22 @@ STEPS = st.lists(STEP, max_size=60)
 
 
 async def _play(
-    steps: Sequence[tuple[str, int]], counters: Counters, clock: Clock
+    steps: Sequence[tuple[str, int]], counters: Counters, clock: LimitClock, prefix: str = ""
 ) -> list[tuple[str, float, int]]:
     """Play steps on two limits; return what was admitted, refused or spent, when, and what was left."""
     happened: list[tuple[str, float, int]] = []
+    requests, tokens = Limit("requests", 3, 5000), Limit("tokens", 200, 8000)
     for step, number in steps:
         if step == "pass":
-            clock.now += number / 4
+            # No multiple of this is a window, so that rounding decides nothing.
+            await clock.move(number * 251, prefix)
         elif step == "spend":
-            counters.spend("a", [(Limit("tokens", 200, 8), number)])
+            counters.spend("a", [(tokens, number)])
             # This counts the pending use before time goes on.
-            await counters.take("a", (), (Limit("tokens", 200, 8),), None, "")
+            await counters.take("a", (), (tokens,), None, "")
             happened.append(("spend", clock.now, number))
         else:
-            verdict = await counters.take(
-                "a", (Limit("requests", 3, 5),), (Limit("tokens", 200, 8),), None, ""
-            )
+            verdict = await counters.take("a", (requests,), (tokens,), None, "")
             kind = "in" if verdict.refused is None else verdict.refused.kind
             happened.append(
                 (kind, clock.now, sum(limit_status.left for limit_status in verdict.limit_statuses))
@@ -231,43 +238,23 @@ async def _play(
 @settings(max_examples=150, deadline=None)
 def test_no_window_ever_holds_more_than_the_limit(steps: list[tuple[str, int]]) -> None:
     """No window has more requests than the limit, and none is admitted while the tokens exceed theirs."""
-    clock = Clock(0.0)
-    happened = asyncio.run(_play(steps, MemoryCounters(clock), clock))
+    with limit_clock(0.0) as clock:
+        happened = asyncio.run(_play(steps, Counters(), clock))
     accepted = [when for kind, when, _ in happened if kind == "in"]
     for when in accepted:
-        assert sum(when - 5 <= other <= when for other in accepted) <= 3
-    for place, (kind, when, _) in enumerate(happened):
-        before = happened[:place]
-        spent = [(then, number) for other, then, number in before if other == "spend"]
-        if kind == "in":
-            assert sum(number for then, number in spent if then >= when - 8) < 200
+        assert sum(when - 5000 <= other <= when for other in accepted) <= 3
+    began, used = -8000.0, 0
+    for place, (kind, when, number) in enumerate(happened):
+        if when >= began + 8000:
+            used = 0
+        if kind == "spend":
+            began, used = (began if used else when), used + number
         elif kind == "tokens":
-            # Use may expire late, by at most one part of the window, but never early.
-            assert sum(number for then, number in spent if then >= when - 8 * (1 + 1 / SLOTS)) >= 200
-        elif kind == "requests":
-            assert sum(when - 5 <= then <= when for other, then, _ in before if other == "in") >= 3
-
-
-@given(st.lists(st.integers(0, 12), max_size=60), st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
-def test_the_window_is_that_of_the_library(waits: list[int], amount: int) -> None:
-    """A limit admits and refuses exactly as the moving window of the library ``limits`` does."""
-    clock = Clock(0.0)
-
-    class Time:
-        time = staticmethod(clock)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits.storage.memory, "time", Time)
-        storage = MemoryStorage()
-        storage.timer.cancel()
-        patch.setattr(storage, "_MemoryStorage__schedule_expiry", lambda: None)
-        window, item = MovingWindowRateLimiter(storage), RateLimitItemPerSecond(amount, 2)
-        counters = MemoryCounters(clock)
-        for wait in waits:
-            clock.now += wait / 4
-            ours = asyncio.run(counters.take("a", (Limit("requests", amount, 2),), (), None, ""))
-            assert (ours.refused is None) == window.hit(item, "a")
+            assert used >= 200
+        else:
+            assert used < 200
+            before = [then for other, then, _ in happened[:place] if other == "in"]
+            assert (sum(when - 5000 <= then for then in before) >= 3) == (kind == "requests")
 
 
 @given(STEPS)
@@ -275,94 +262,92 @@ def test_the_window_is_that_of_the_library(waits: list[int], amount: int) -> Non
 def test_redis_counts_as_memory_does(steps: list[tuple[str, int]]) -> None:
     """Redis and memory come to the same verdicts, with the same amounts left."""
     need_redis()
-    ours, theirs = Clock(), Clock()
 
-    async def both() -> None:
+    async def in_redis(clock: LimitClock) -> list[tuple[str, float, int]]:
         async with own_prefix() as prefix:
-            counters = redis_counters(theirs, prefix)
+            counters = RedisCounters(SERVER, prefix=prefix)
             try:
-                assert await _play(steps, MemoryCounters(ours), ours) == await _play(steps, counters, theirs)
+                return await _play(steps, counters, clock, prefix)
             finally:
                 await counters.aclose()
 
-    asyncio.run(both())
+    with limit_clock() as ours:
+        wanted = asyncio.run(_play(steps, Counters(), ours))
+    with limit_clock() as theirs:
+        assert asyncio.run(in_redis(theirs)) == wanted
 
 
 # ---------------------------------------------------------------- memory
 
 
-async def test_memory_forgets_callers_that_are_gone() -> None:
+async def test_memory_forgets_callers_that_are_gone(clock: LimitClock) -> None:
     """The memory drops the counters of callers that have used nothing for a window."""
-    clock = Clock()
-    counters = MemoryCounters(clock)
-    for number in range(5000):
-        await counters.take(f"10.0.{number}", (REQUESTS,), (), None, "")
+    counters = Counters()
+    for number in range(3000):
         counters.spend(f"10.0.{number}", [(TOKENS, 1)])
-    clock.now += 3600
-    for number in range(20000):
+        await counters.take(f"10.0.{number}", (REQUESTS,), (TOKENS,), None, "")
+    await clock.move(3600)
+    for number in range(8000):
         await counters.take(f"late.{number}", (REQUESTS,), (), None, "")
         clock.now += 1
-    assert counters.size < 5000
+    memory = memory_of(counters)
+    assert memory.size < 3000
+    assert len(memory.locks) + len(memory.storage) <= 2 * memory.size
 
 
 async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of new callers pushes out the oldest counters, so that memory stays bounded."""
     monkeypatch.setattr("proxy.server.limits.memory.MOST_COUNTERS", 2000)
     assert MOST_COUNTERS >= 10_000
-    counters = MemoryCounters(Clock())
+    counters = Counters()
     for number in range(10_000):
         await counters.take(f"10.0.{number}", (REQUESTS,), (), None, "")
-    assert counters.size <= 2000
+    assert memory_of(counters).size <= 2000
+    assert len(memory_of(counters).locks) <= 2000
     assert (await counters.take("10.0.9999", (REQUESTS,), (), None, "")).limit_statuses[0].left == 1
 
 
 async def test_a_flood_does_not_empty_a_counter_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of new callers, as tokens of a key can be, does not reset the key's own counters."""
     monkeypatch.setattr("proxy.server.limits.memory.MOST_COUNTERS", 2000)
-    counters = MemoryCounters(Clock())
+    counters = Counters()
     counters.spend("key", [(DAY, 1000)])
     for number in range(6000):
         await counters.take(f"key/{number}", (REQUESTS,), (), None, "")
-        counters.spend(f"key/{number}", [(TOKENS, 1)])
+        counters.spend(f"key/{number}", [(DAY, 1)])
         verdict = await counters.take("key", (REQUESTS,), (DAY,), None, "")
         assert verdict.refused is not None
     assert (await counters.take("key", (REQUESTS,), (DAY,), None, "")).refused == DAY
 
 
-async def test_what_was_spent_takes_no_more_memory_than_parts() -> None:
-    """However many small amounts are spent, memory has at most one number for each part of the window."""
-    clock = Clock()
-    counters = MemoryCounters(clock)
-    for _ in range(20_000):
-        counters.spend("a", [(DAY, 1)])
-        clock.now += 60
-    (spent,) = counters._spent.values()
-    assert len(spent.slots) <= SLOTS + 2
-    assert spent.total == pytest.approx(1440, rel=0.02)
+async def test_a_counter_remembers_no_more_hits_than_its_limit(clock: LimitClock) -> None:
+    """However long a caller goes on, its counter holds as many hits as the limit has places."""
+    counters = Counters()
+    for _ in range(100):
+        assert (await counters.take("a", (REQUESTS,), (), None, "")).refused is None
+        clock.now += 30
+    assert memory_of(counters)._counted() == 3
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2, 3]), st.sampled_from([0.0, 0.5, 4.0, 30.0])),
-        max_size=40,
-    )
-)
-def test_what_is_let_in_at_once_is_what_would_be_let_in(steps: list[tuple[str, int, float]]) -> None:
-    """``try_hit`` counts, refuses and reports exactly as ``take`` does."""
-    clock = Clock()
-    limits = (Limit("requests", 3, 10), Limit("requests", 5, 60), Limit("requests", 3, 10))
-    quick, plain = MemoryCounters(clock), MemoryCounters(clock)
+async def test_memory_starts_no_task_and_no_thread() -> None:
+    """Counting in memory leaves nothing running behind a request: no task, no thread, no timer."""
+    import threading
 
-    async def go() -> None:
-        for caller, many, wait in steps:
-            clock.now += wait
-            hits = limits[:many]
-            wanted = await plain.take(caller, hits, (), None, "")
-            limit_statuses = quick.try_hit(caller, hits)
-            if limit_statuses is None:
-                assert await quick.take(caller, hits, (), None, "") == wanted
-            else:
-                assert wanted.refused is None
-                assert limit_statuses == wanted.limit_statuses
+    counters = Counters()
+    tasks, threads = asyncio.all_tasks(), threading.active_count()
+    for number in range(50):
+        await counters.take(f"c{number}", (REQUESTS,), (TOKENS,), 2, "x")
+    assert asyncio.all_tasks() == tasks
+    assert threading.active_count() == threads
 
-    asyncio.run(go())
+
+async def test_what_many_used_is_owed_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use that waits to be counted is bounded in callers; what is beyond is lost, and counted as that."""
+    monkeypatch.setattr("proxy.server.limits.counters._MOST_OWED", 10)
+    counters = Counters()
+    for number in range(12):
+        counters.spend(f"c{number}", [(TOKENS, 1)])
+    await counters.aclose()
+    assert counters.lost == 2
+    assert (await counters.take("c9", (), (TOKENS,), None, "")).limit_statuses[0].left == 99
+    assert (await counters.take("c11", (), (TOKENS,), None, "")).limit_statuses[0].left == 100

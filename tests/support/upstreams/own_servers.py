@@ -11,13 +11,15 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from child_server import child_server, reserved_port
 from process_tree import children
 from require import require
+from waiting import PATIENCE_S
 
-__all__ = ["frozen", "own_postgres", "own_redis", "pgbouncer"]
+__all__ = ["frozen", "own_cluster", "own_postgres", "own_redis", "own_sentinel", "pgbouncer"]
 
 _PGBOUNCER = """\
 [databases]
@@ -129,11 +131,37 @@ async def pgbouncer(server: str, mode: str, size: int = 20) -> AsyncIterator[str
 
 
 @asynccontextmanager
-async def own_redis(folder: Path) -> AsyncIterator[tuple[str, int]]:
-    """Run Redis, and yield its URL and its process id."""
+async def own_redis(folder: Path, *options: str) -> AsyncIterator[tuple[str, int]]:
+    """Run Redis with these options, and yield its URL and its process id."""
     server = _binary("redis-server")
     require("redis", bool(server), "redis-server is not installed")
     with reserved_port() as port:
-        command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-        async with child_server(*command, port=port) as pid:
+        more = ("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder))
+        # A configuration file, and the words that go with it, come first.
+        async with child_server(server, *options, *more, port=port) as pid:
             yield f"redis://127.0.0.1:{port}/0", pid
+
+
+@asynccontextmanager
+async def own_cluster(folder: Path) -> AsyncIterator[int]:
+    """Run a Redis cluster of one node, and yield its port."""
+    from redis.asyncio import Redis
+
+    with reserved_port() as bus:
+        options = ("--save", "", "--cluster-enabled", "yes", "--cluster-port", str(bus))
+        async with own_redis(folder, *options) as (url, _), Redis.from_url(url) as made:
+            client: Any = made
+            await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            async with asyncio.timeout(PATIENCE_S):
+                while "cluster_state:ok" not in str(await client.execute_command("CLUSTER", "INFO")):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            yield urlsplit(url).port or 0
+
+
+@asynccontextmanager
+async def own_sentinel(folder: Path, watched: int, name: str) -> AsyncIterator[int]:
+    """Run a Sentinel that watches the Redis at a port under a name, and yield its own port."""
+    written = folder / "sentinel.conf"
+    written.write_text(f"sentinel monitor {name} 127.0.0.1 {watched} 1\n")
+    async with own_redis(folder, str(written), "--sentinel") as (url, _):
+        yield urlsplit(url).port or 0

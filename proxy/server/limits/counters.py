@@ -1,0 +1,232 @@
+"""Counts the use of all callers with the library ``limits``, in this process or in Redis.
+
+Requests and tool calls are counted in the library's moving windows. Tokens and cost are counted in its fixed
+windows: of its strategies only that one counts a use that exceeds the limit, and it keeps one number for any
+amount. Places of open requests are counted here, because the library has no such limit.
+"""
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from functools import cached_property, lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from proxy.caches import CacheSize, declare, declare_lru
+from proxy.errors import ConfigError, how_to_install
+from proxy.server.limits.rules import Limit, LimitStatus, LimitsUnavailable, LimitVerdict
+
+if TYPE_CHECKING:  # Imported late: a process without limits saves two megabytes.
+    from limits import RateLimitItem
+    from limits.aio.storage import Storage
+    from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
+
+__all__ = ["Counters", "name_in_keys", "open_counters"]
+
+_PLACE_WAIT_S: Final = 1.0
+_LEAST_WAIT_S: Final = 0.001
+_BATCH: Final = 128
+_MOST_OWED: Final = 10_000
+_MOST: Final = 10**15
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._:%-]{1,128}\Z")
+
+
+class _Windows(NamedTuple):
+    """The library's strategies, by what they count."""
+
+    hits: "MovingWindowRateLimiter"
+    spending: "FixedWindowRateLimiter"
+
+
+class Counters:
+    """The counters of all callers' use, in the memory of this process; they end with it.
+
+    ``lost`` counts the callers' uses that could not be counted.
+    """
+
+    down = False
+    """Whether nothing can be counted now."""
+
+    def __init__(self) -> None:
+        self._owed: dict[str, dict[Limit, int]] = {}
+        self._open: dict[str, int] = {}
+        self._payer: asyncio.Task[None] | None = None
+        self.lost = 0
+        declare("limits_owed", self._owed_size)
+
+    async def take(
+        self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
+    ) -> LimitVerdict:
+        """Count one against all of ``hits`` if each has room and each of ``spending`` is not used up.
+
+        With ``streams`` the caller also takes one of that many places, and gives it back later by the name
+        ``lease``. All limits are tested before one is hit, and the one with the least left is hit first. So a
+        refused request counts nowhere, except if others use up two limits at the same moment. Raises
+        :class:`LimitsUnavailable`.
+        """
+        if len(hits) == 1 and not spending and streams is None:
+            # One limit alone needs no test: the hit is one, and comes together with what is left after it.
+            taken, status = await self._together([self._hit(caller, hits[0]), self._status(caller, hits[0])])
+            return _verdict(() if taken else (status,), (status,))
+        owed = self._owed.pop(caller, {}) if spending else {}
+        asked = [*self._paying(caller, owed), *(self._status(caller, limit) for limit in (*hits, *spending))]
+        try:
+            answers = await self._together(asked)
+        except LimitsUnavailable:
+            self.lost += bool(owed)  # Unknown whether it was counted; never count it twice.
+            raise
+        statuses: list[LimitStatus] = answers[len(owed) :]
+        used_up = [status for status in statuses if not status.left]
+        if used_up:
+            return _verdict(used_up, statuses)
+        if streams is not None and not await self._take_place(caller, streams, lease):
+            return _verdict(
+                [LimitStatus(Limit("concurrent_streams", streams, 0), 0, _PLACE_WAIT_S)], statuses
+            )
+        tightest_first = sorted(statuses[: len(hits)], key=lambda status: status.left)
+        for group in (tightest_first[:1], tightest_first[1:]):
+            taken = await self._together([self._hit(caller, status.limit) for status in group])
+            if not all(taken):
+                if streams is not None:
+                    self.release(caller, lease)
+                return _verdict([group[taken.index(False)]], statuses)
+        left = [LimitStatus(limit, left - 1, reset_s) for limit, left, reset_s in statuses[: len(hits)]]
+        return _verdict((), [*left, *statuses[len(hits) :]])
+
+    def spend(self, caller: str, spent: Iterable[tuple[Limit, int]]) -> None:
+        """Count the use soon, also past the limit. Never waits, never raises."""
+        owed = self._owed.get(caller)
+        if owed is None:
+            if len(self._owed) >= _MOST_OWED:
+                self.lost += 1
+                return
+            owed = self._owed[caller] = {}
+        for limit, amount in spent:
+            owed[limit] = min(owed.get(limit, 0) + amount, _MOST)
+        self._wake()
+
+    def release(self, caller: str, lease: str) -> None:
+        """Give back the place that was taken as ``lease``."""
+        left = self._open.get(caller, 0) - 1
+        if left > 0:
+            self._open[caller] = left
+        else:
+            self._open.pop(caller, None)
+
+    async def aclose(self) -> None:
+        """Count what is still to be counted."""
+        await self._pay()
+
+    # What Redis does in another way.
+
+    def _storage(self) -> "Storage":
+        from proxy.server.limits.memory import BoundedMemory
+
+        return BoundedMemory()
+
+    async def _together(self, asked: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """Return the answers; in memory none of these coroutines waits."""
+        return [await each for each in asked]
+
+    async def _take_place(self, caller: str, most: int, lease: str) -> bool:
+        count = self._open.get(caller, 0)
+        if count < most:
+            self._open[caller] = count + 1
+        return count < most
+
+    # The library.
+
+    @cached_property
+    def _windows(self) -> _Windows:
+        from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
+
+        storage = self._storage()
+        return _Windows(MovingWindowRateLimiter(storage), FixedWindowRateLimiter(storage))
+
+    async def _hit(self, caller: str, limit: Limit) -> bool:
+        return await self._windows.hits.hit(_item(limit), name_in_keys(caller))
+
+    async def _status(self, caller: str, limit: Limit) -> LimitStatus:
+        item, name = _item(limit), name_in_keys(caller)
+        if limit.kind in ("tokens", "cost"):
+            # What the strategy would ask one after the other.
+            storage, key = self._windows.spending.storage, item.key_for(name)
+            used, reset = await self._together([storage.get(key), storage.get_expiry(key)])
+            left = limit.amount - used
+        else:
+            reset, left = await self._windows.hits.get_window_stats(item, name)
+        return LimitStatus(limit, max(left, 0), max(reset - time.time(), 0.0))
+
+    # What was used.
+
+    def _paying(self, caller: str, owed: dict[Limit, int]) -> list[Coroutine[Any, Any, bool]]:
+        name, window = name_in_keys(caller), self._windows.spending
+        return [window.hit(_item(limit), name, cost=amount) for limit, amount in owed.items()]
+
+    def _wake(self) -> None:
+        if not self.down and (self._payer is None or self._payer.done()):
+            self._payer = asyncio.get_running_loop().create_task(self._pay())
+
+    async def _pay(self) -> None:
+        while self._owed and not self.down:
+            owed = {caller: self._owed.pop(caller) for caller in [*islice(self._owed, _BATCH)]}
+            try:
+                await self._together([each for one in owed.items() for each in self._paying(*one)])
+            except LimitsUnavailable:
+                self.lost += len(owed)  # As above.
+                return
+
+    def _owed_size(self) -> CacheSize:
+        # Bounded: a caller is an address, or a name that the operator chose or that has a largest length.
+        held = sum(500 + 200 * len(owed) for owed in self._owed.values())
+        return CacheSize(held, _MOST_OWED * (500 + 200 * 16))
+
+
+def open_counters(url: str) -> Counters:
+    """Return the counters at a checked address: ``memory://``, or ``redis://…`` and its kin.
+
+    Raises :class:`~proxy.errors.ConfigError` if the Redis driver, an extra, is not installed.
+    """
+    if url == "memory://":
+        return Counters()
+    try:
+        from proxy.server.limits.redis import RedisCounters
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        scheme = url.partition("://")[0]
+        raise ConfigError(
+            "limits.storage",
+            f"{scheme}:// needs the redis library, which is not installed",
+            how_to_install("redis"),
+        ) from None
+    return RedisCounters(url)
+
+
+def _verdict(refusing: Sequence[LimitStatus], statuses: Sequence[LimitStatus]) -> LimitVerdict:
+    """Return the verdict: taken, or refused by the limit with the longest wait."""
+    if not refusing:
+        return LimitVerdict(None, 0.0, statuses)
+    refused = max(refusing, key=lambda status: status.reset_s)
+    return LimitVerdict(refused.limit, max(refused.reset_s, _LEAST_WAIT_S), statuses)
+
+
+@lru_cache(maxsize=4096)
+def _item(limit: Limit) -> "RateLimitItem":
+    from limits import RateLimitItemPerSecond
+
+    return RateLimitItemPerSecond(limit.amount, limit.seconds, namespace=limit.kind)
+
+
+@lru_cache(maxsize=4096)
+def name_in_keys(caller: str) -> str:
+    """Return a caller's name as part of a key: plain names and addresses unchanged, others as a digest."""
+    if _PLAIN.match(caller):
+        return caller
+    return "~" + hashlib.blake2b(caller.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+declare_lru("limit_items", _item, 400)
+declare_lru("limit_callers", name_in_keys, 2000)
