@@ -253,6 +253,7 @@ ORDER = {
         "nested",
         "headers",
         "choosing",
+        "tool_limits",
         "offer",
         "stopping",
         "sniffing",

@@ -198,18 +198,12 @@ def decide(
         if not replaced or not limits.takes:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
-    added = []
     # A tool is offered once, under the name that the client knows.
     declared = {spec.name for spec in replaced.values()}
-    for spec in chosen:
-        if spec.name in client_names:
-            withheld[spec.name] = "the client declared a function of this name"
-        elif spec.name not in declared:
-            added.append(spec)
-    if limits.most is not None:
-        room = max(0, limits.most - request.tool_count)
-        withheld |= {spec.name: too_many(limits.most) for spec in added[room:]}
-        del added[room:]
+    added, refused = _with_room(
+        [spec for spec in chosen if spec.name not in declared], request, limits, client_names
+    )
+    withheld |= refused
     made = Offer(
         added=tuple(spec.definition() for spec in added),
         replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
@@ -222,6 +216,20 @@ def decide(
         asked=asked,
     )
     return made if limits.strict else made.loosened()
+
+
+def _with_room(
+    chosen: Sequence[ToolSpec], request: ClientRequest, limits: ToolLimits, client_names: frozenset[str]
+) -> tuple[Sequence[ToolSpec], dict[str, str]]:
+    """Return the tools to add to a request, and those that it has no name or no room for, with the reason."""
+    clashing = {spec.name for spec in chosen if spec.name in client_names}
+    added = [spec for spec in chosen if spec.name not in clashing]
+    withheld = dict.fromkeys(clashing, "the client declared a function of this name")
+    if limits.most is not None:
+        room = max(0, limits.most - request.tool_count)
+        withheld |= {spec.name: too_many(limits.most) for spec in added[room:]}
+        del added[room:]
+    return added, withheld
 
 
 def _with_body(

@@ -19,6 +19,8 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import unquote
 
+from proxy.plain_text import plain_text
+
 __all__ = ["LISTS", "MAPS", "REFUSED_BY", "SINGLE", "follow", "repaired", "subschemas", "unportable"]
 
 MAPS: Final = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
@@ -54,6 +56,7 @@ _MOST_DEPTH: Final = 64
 _MOST_COPIED: Final = 5000
 """A schema whose references would copy more parts than this keeps them."""
 
+_MOST_PATH: Final = 200
 _PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 REFUSED_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -95,11 +98,15 @@ def repaired(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def unportable(schema: Mapping[str, Any]) -> dict[str, str]:
-    """Return what some providers refuse in a schema: keys of :data:`REFUSED_BY`, each with its first path."""
+    """Return what some providers refuse in a schema: keys of :data:`REFUSED_BY`, each with its first path.
+
+    The paths can be printed; a long one is cut.
+    """
     found: dict[str, str] = {}
     for path, node in subschemas(schema, "parameters"):
         for feature in _features(node):
-            found.setdefault(feature, path)
+            if feature not in found:
+                found[feature] = plain_text(path, _MOST_PATH)
     return found
 
 

@@ -50,7 +50,7 @@ def _learn(job: Job, state: State, message: str) -> tuple[Offer, ToolLesson] | N
     offer, catalog = state.tools.offer, state.tools.catalog
     if any(tool.strict for tool in (*offer.added, *offer.replaced)) and _STRICT.search(message):
         return offer.loosened(), ToolLesson(strict=True)
-    if named := job.upstream.editor.tools_named(message):
+    if named := job.upstream.editor.tools_named(message) or _suspected(state, message):
         specs = [catalog.get(offer.names[name]) for name in named]
         lesson = ToolLesson(frozenset(spec.digest for spec in specs if spec is not None))
         return _rest(state, named, REFUSED), lesson
@@ -61,6 +61,18 @@ def _learn(job: Job, state: State, message: str) -> tuple[Offer, ToolLesson] | N
     kept = len(offer.added) - (sent - most)
     surplus = sorted(tool.name for tool in offer.added if tool.name not in offer.guarded)[max(0, kept) :]
     return _rest(state, surplus, too_many(most)), ToolLesson(most=most)
+
+
+def _suspected(state: State, message: str) -> frozenset[str]:
+    """Return the tools that an error about a schema may mean if it names none.
+
+    Source: "tools.function.parameters is not a valid moonshot flavored json schema, details: <At path ...>"
+    (Moonshot).
+    """
+    if "json schema" not in message.lower():
+        return frozenset()
+    found = ((name, state.tools.catalog.get(tool)) for name, tool in state.tools.offer.names.items())
+    return frozenset(name for name, spec in found if spec is not None and spec.unportable)
 
 
 def _rest(state: State, names: Collection[str], reason: str) -> Offer:

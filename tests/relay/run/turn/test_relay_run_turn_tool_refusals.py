@@ -16,13 +16,21 @@ REPLY: Final = whole(
     b'"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
 )
 STRICT: Final = """
-from proxy.tools.contract.spec import Redaction
-from proxy.tools.providers.function import tool
+from proxy.tools import Redaction, tool
 
 @tool(effect="read_only", redaction=Redaction(), strict=True)
 async def look(what: str) -> str:
     \"\"\"Look at something.\"\"\"
     return what
+"""
+ODD: Final = """
+from proxy.tools import Redaction, tool
+
+ONE = {"type": "object", "properties": {"a": {"oneOf": [{"type": "string"}, {"type": "null"}]}}}
+
+@tool(description="odd", effect="read_only", redaction=Redaction(), parameters=ONE)
+async def look(arguments: dict) -> str:
+    return "x"
 """
 BUY: Final = "probe_tools__buy"
 WORDS: Final[dict[str, Callable[[str, int], str]]] = {
@@ -201,3 +209,22 @@ async def test_a_model_without_strict_gets_the_tools_without(tmp_path: Path) -> 
     assert later == [first, first]
     assert "firm__look" in first
     assert "firm__look" in run.offered
+
+
+async def test_an_error_that_names_no_tool_is_about_the_odd_ones(tmp_path: Path) -> None:
+    """Moonshot names no tool: those whose schema some provider refuses are withheld, if there are any."""
+    words = "tools.function.parameters is not a valid moonshot flavored json schema, details: <At path 'x'>"
+
+    def answer(request: RawRequest) -> list[Step]:
+        return refusal(words) if b'"oneOf"' in request.body else SAID
+
+    module = tmp_path / "odd.py"
+    module.write_text(ODD)
+    async with looping(answer, tools={"modules": (str(module),)}, allow=("*",)) as (proxy, upstream):
+        assert (await proxy.ask(ASK)).status == 200
+        assert (await proxy.ask(ASK)).status == 200
+    first, *later = map(tools_of, upstream.requests)
+    assert later == [[name for name in first if name != "odd__look"]] * 2
+    async with looping(refusal(words), SAID) as (proxy, upstream):
+        assert (await proxy.ask(ASK)).status == 400
+    assert len(upstream.requests) == 1
