@@ -25,6 +25,10 @@ from bench.wire import KEY, Plan
 __all__ = ["main"]
 
 _RESTORED: Final = "x-toolrelay-restored"
+_LOST: Final = "toolrelay_store_lost_writes_total"
+_ADMIN: Final = "an-administrator-of-the-benchmark"
+_SCRAPER: Final = {"Authorization": f"Bearer {_ADMIN}"}
+_MORE: Final = '[keys.admin]\nsecret = "env:BENCH_ADMIN"\nadmin = true\n'
 _SETTLE_S: Final = 2.0
 """Seconds in which all queued writes are committed."""
 
@@ -37,13 +41,15 @@ class Row:
     requests: int = 0
     restored: int = 0
     failed: int = 0
+    lost: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
     def __str__(self) -> str:
         return (
             f"{self.clients:>7} {self.requests:>8} {self.requests / self.wall_s:>10.0f} "
-            f"{1e6 * self.cpu_s / self.requests:>11.0f} {self.requests - self.restored:>12} {self.failed:>6}"
+            f"{1e6 * self.cpu_s / self.requests:>11.0f} {self.requests - self.restored:>12} {self.failed:>6} "
+            f"{self.lost:>11}"
         )
 
 
@@ -100,7 +106,15 @@ async def measure(proxy: Process, clients: int, each: int) -> Row:
         cpu, began = proxy.cpu_s(), time.monotonic()
         await asyncio.gather(*map(work, talking))
         row.wall_s, row.cpu_s = time.monotonic() - began, proxy.cpu_s() - cpu
+        row.lost = await lost_writes(session, proxy.port)
     return row
+
+
+async def lost_writes(session: aiohttp.ClientSession, port: int) -> int:
+    """Return how many writes to the record the proxy has lost since its start."""
+    async with session.get(f"http://127.0.0.1:{port}/metrics", headers=_SCRAPER) as answer:
+        lines = (await answer.text()).splitlines()
+    return int(sum(float(line.split()[-1]) for line in lines if line.startswith(_LOST)))
 
 
 @contextlib.contextmanager
@@ -109,16 +123,20 @@ def served(folder: Path, workers: int, url: str) -> Iterator[Process]:
     port = free_port()
     mock = python("-m", "bench.mock", str(port))
     sealed = {"TOOLRELAY_STORE__SEAL_KEY": "env:BENCH_SEAL", "BENCH_SEAL": "1f" * 32}
-    env = {"TOOLRELAY_STORE__URL": url, **sealed} if url else {}
+    env = {"BENCH_ADMIN": _ADMIN}
+    if url:
+        env |= {"TOOLRELAY_STORE__URL": url, **sealed}
     with (
         started("mock", port, mock, folder / "mock.log", core=INSTRUMENT_CORE),
-        toolrelay("proxy", folder, port, tools=True, core=PROXY_CORE, workers=workers, env=env) as proxy,
+        toolrelay(
+            "proxy", folder, port, tools=True, core=PROXY_CORE, workers=workers, more=_MORE, env=env
+        ) as proxy,
     ):
         yield proxy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; return 1 if a turn was not put back or a request failed."""
+    """Print the table; return 1 if a turn was not put back, a request failed, or a write was lost."""
     parser = argparse.ArgumentParser("bench.history", description="Measure conversations with hidden turns.")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 64, 250])
     parser.add_argument("--requests", type=int, default=2000, help="requests for each number of clients")
@@ -126,7 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", default="", help="the address of a record in PostgreSQL; default: SQLite")
     wanted = parser.parse_args(arguments)
     print(
-        f"{'clients':>7} {'requests':>8} {'requests/s':>10} {'CPU us each':>11} {'not put back':>12} failed"
+        f"{'clients':>7} {'requests':>8} {'requests/s':>10} {'CPU us each':>11} {'not put back':>12} failed "
+        "lost writes"
     )
     good = True
     with (
@@ -137,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for clients in wanted.clients:
             row = asyncio.run(measure(proxy, clients, -(-wanted.requests // clients)))
             print(row, flush=True)
-            good = good and not row.failed and row.restored == row.requests
+            good = good and not row.failed and not row.lost and row.restored == row.requests
     return 0 if good else 1
 
 

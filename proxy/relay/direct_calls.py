@@ -10,6 +10,7 @@ from proxy.events import ToolCall, ToolResult
 from proxy.records import Meter, RunRecord, RunStatus, ToolEffect
 from proxy.relay.ask import Identity
 from proxy.relay.base import RunEvents
+from proxy.relay.memory.commit_waiter import ROOM_WAIT_S
 from proxy.relay.memory.idempotency import NO_REPEAT, Idempotency, Repeat
 from proxy.store.base import Store
 from proxy.tools.access.catalog import Selection
@@ -103,6 +104,8 @@ class OpenCall:
         status: RunStatus = "failed"
         error: str | None = "internal_error"
         try:
+            if calls._store.crowded:
+                await calls._store.wait_for_room(ROOM_WAIT_S)
             result = await self._result(on_progress)
             status, error = "completed", None
             return result

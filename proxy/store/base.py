@@ -351,6 +351,23 @@ class Store(
         ...
 
     @property
+    def lost_needed(self) -> int:
+        """The number of lost writes that a client's next request needs."""
+        ...
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the record is alive and cannot keep up, so that runs should wait before they go on."""
+        ...
+
+    async def wait_for_room(self, within_s: float) -> None:
+        """Wait until the record has room for the writes of a run, at most ``within_s`` seconds.
+
+        Ends at once when the record fails or stands still. Never raises.
+        """
+        ...
+
+    @property
     def vault(self) -> TokenVault | None:
         """The vault that keeps tokens of connections sealed; ``None`` if the store cannot seal."""
         ...
@@ -449,7 +466,8 @@ class Store(
         ...
 
     async def wait_until_visible(self, within_s: float) -> bool:
-        """Wait until other processes can see all writes queued before this call; return whether they can.
+        """Wait until other processes can see what a client's next request needs of the writes queued before
+        this call; return whether they can.
 
         Never raises. A write that is not visible in time may follow later or be lost.
         """

@@ -128,24 +128,26 @@ class Insert(str):
         return statement
 
     def of_many(self, number: int) -> str:
-        """Return the statement for ``number`` rows, whose values are passed one after the other.
-
-        Only for SQLite, which inserts the rows one by one. PostgreSQL refuses two rows with the same key in
-        one statement.
-        """
+        """Return the statement for ``number`` rows, whose values are passed one after the other (SQLite)."""
         opening, row, rest = self._parts
         return opening + ", ".join([row] * number) + rest
+
+    def of_rows_from(self, source: str) -> str:
+        """Return the statement for the rows of a table function; PostgreSQL refuses two with the same key."""
+        opening, _, rest = self._parts
+        return f"{opening.removesuffix('VALUES ')}SELECT * FROM {source}{rest}"
 
 
 class Upsert(Insert):
     """A statement that inserts a row, or updates the changeable columns of the row with the same key.
 
-    ``key_of`` returns the key of a row of values.
+    ``key_of`` returns the key that a row of values has in ``table``.
     """
 
-    __slots__ = ("key_of",)
+    __slots__ = ("key_of", "table")
 
     key_of: Callable[[Row], Hashable]
+    table: str
 
 
 def upsert(table: str, columns: Sequence[str], key: Sequence[str], fixed: Sequence[str] = ()) -> Upsert:
@@ -161,6 +163,7 @@ def upsert(table: str, columns: Sequence[str], key: Sequence[str], fixed: Sequen
         + ", ".join(f"{column} = excluded.{column}" for column in rest),
     )
     statement.key_of = itemgetter(*map(columns.index, key))
+    statement.table = table
     return statement
 
 

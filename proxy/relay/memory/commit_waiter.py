@@ -1,4 +1,4 @@
-"""Wait for the record before a client continues from an answer.
+"""Wait for the record: before a client continues from an answer, and while it cannot keep up.
 
 The client's next request may come within a millisecond and reach another process.  The data for it must be
 committed by then, so the last bytes of the answer wait.  For most answers they wait at most a second,
@@ -15,7 +15,7 @@ import structlog
 from proxy.errors import NotOnRecord, StoreError
 from proxy.store.base import Store
 
-__all__ = ["END_WAIT_S", "SUSPEND_WAIT_S", "CommitWaiter", "Late", "OnLate", "ignore_late"]
+__all__ = ["END_WAIT_S", "ROOM_WAIT_S", "SUSPEND_WAIT_S", "CommitWaiter", "Late", "OnLate", "ignore_late"]
 
 T = TypeVar("T")
 
@@ -24,6 +24,9 @@ END_WAIT_S: Final = 1.0
 
 SUSPEND_WAIT_S: Final = 30.0
 """The longest that a turn which waits for its client waits for its commit, in seconds."""
+
+ROOM_WAIT_S: Final = 10.0
+"""The longest that a step of a run waits while the record cannot keep up, in seconds."""
 
 _AGAIN_S: Final = 0.25
 _PAUSES_S: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.35)
@@ -53,6 +56,18 @@ class CommitWaiter:
         self._late = late
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the record cannot keep up, so that a run should wait before its next step."""
+        return self._store.crowded
+
+    async def wait_for_room(self) -> None:
+        """Wait until the record has room for what a step of a run adds, at most :data:`ROOM_WAIT_S`.
+
+        A record that fails or stands still stops no run.
+        """
+        await self._store.wait_for_room(ROOM_WAIT_S)
+
     async def wait_before_end(self, what: Late = "answer") -> None:
         """Wait until everything noted so far can be found by other processes, at most :data:`END_WAIT_S`.
 
@@ -69,7 +84,7 @@ class CommitWaiter:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + SUSPEND_WAIT_S
-        lost = self._store.lost
+        lost = self._store.lost_needed
         reason = "not committed in time"
         queued: bool | None = None
         while True:
@@ -79,14 +94,14 @@ class CommitWaiter:
                 if not queued:
                     return
                 # Lost writes are only in the memory of this process, and nothing waits for their commit.
-                in_time = self._store.lost == lost and await self._store.wait_until_visible(
+                in_time = self._store.lost_needed == lost and await self._store.wait_until_visible(
                     until - loop.time()
                 )
-                if in_time and self._store.lost == lost:
+                if in_time and self._store.lost_needed == lost:
                     return
             except StoreError as error:
                 reason = str(error)
-            if self._store.lost != lost:
+            if self._store.lost_needed != lost:
                 reason = "the record loses writes"
                 break
             if loop.time() + _AGAIN_S >= until:

@@ -25,6 +25,7 @@ from proxy.relay.run.ending import RunEnding
 from proxy.relay.run.failing import tell_failure
 from proxy.relay.run.job import Job
 from proxy.relay.run.journal import Journal
+from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.parents import Parents
 from proxy.relay.run.run import AskApproval, CallModel, Finish, Run, RunTools, Suspend
 from proxy.relay.run.state import ClientOutput, RunClock, State, ToolState
@@ -63,6 +64,7 @@ class Orchestrator:
         self._tools = ToolCalls(runner, approver, settings, memory, journal.watch, parents or Parents())
         self._approvals = memory.approvals
         self._ending = RunEnding(memory, settings)
+        self._commits = memory.commits
         self._journal = journal
 
     async def run(self, job: Job, client: ClientStream) -> None:
@@ -209,6 +211,8 @@ class Orchestrator:
             return "suspended", None
         command = state.run.start()
         while True:
+            if self._commits.crowded:
+                await self._wait_for_room(state)
             match command:
                 case CallModel():
                     command = await self._turns.call(job, state, command)
@@ -227,6 +231,14 @@ class Orchestrator:
                 case Finish():
                     await _before_end(job)
                     return await self._finish(job, state, command)
+
+    async def _wait_for_room(self, state: State) -> None:
+        """Wait while the record cannot keep up: each step of a run adds to what it must write."""
+        room = self._commits.wait_for_room()
+        if state.output.client.started:
+            await with_keepalive(room, self._settings.keepalive_s, state.output.keep_alive)
+        else:  # The head is not known: the run may still fail.
+            await room
 
     async def _finish(self, job: Job, state: State, command: Finish) -> tuple[RunStatus, str | None]:
         """Carry out a :class:`Finish`; return the run's status and error code."""

@@ -7,18 +7,15 @@ import contextlib
 import itertools
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
-from asyncpg.transaction import Transaction
 
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.store.look_ups import Answer, Query
-from proxy.store.sql.writer import WriteError
-from proxy.store.sql.writes import Batch
 
 __all__ = [
     "CONNECTIONS",
@@ -29,9 +26,9 @@ __all__ = [
     "Connection",
     "PostgresConnections",
     "PostgresReader",
-    "PostgresWriting",
     "answer",
     "connect",
+    "error_name",
     "failure_of",
     "fitting",
     "numbered",
@@ -185,24 +182,15 @@ def store_error(error: BaseException) -> StoreError:
         )
     if failure is not None:
         return StoreUnavailable(f"the record in PostgreSQL cannot be used: {failure}")
-    return StoreError(f"PostgreSQL refused a statement: {_name(error)}")
+    return StoreError(f"PostgreSQL refused a statement: {error_name(error)}")
 
 
-def _name(error: BaseException) -> str:
+def error_name(error: BaseException) -> str:
     """Describe an error without its message, which may quote a row."""
     constraint = getattr(error, "constraint_name", None)
     state = getattr(error, "sqlstate", None)
     words = [type(error).__name__, *([state] if state else []), *([constraint] if constraint else [])]
     return " ".join(str(word) for word in words)
-
-
-async def _rolled_back(connection: "asyncpg.Connection[Any]", transaction: Transaction) -> bool:
-    """Roll back; return whether the connection is usable, outside a transaction."""
-    with contextlib.suppress(*DRIVER_ERRORS):
-        if connection.is_in_transaction():  # A refused commit has already ended it.
-            await transaction.rollback()
-        return not connection.is_closed()
-    return False
 
 
 class PostgresConnections:
@@ -309,75 +297,3 @@ class PostgresReader:
         """Return the rows of a query."""
         found = await self._connection.fetch(numbered(sql), *fitting(parameters or ()))
         return [tuple(row.values()) for row in found]
-
-
-class PostgresWriting:
-    """The connection that writes; it is opened when needed, and again after it broke.
-
-    ``lost`` is called when the connection breaks, whether or not it is in use.
-    """
-
-    def __init__(self, url: str, settings: dict[str, str], lost: Callable[[], None]) -> None:
-        self._url = url
-        self._settings = settings
-        self._lost = lost
-        self._connection: asyncpg.Connection[Any] | None = None
-
-    async def connection(self) -> "asyncpg.Connection[Any]":
-        """Return the connection, after opening one if there is none; raises :class:`WriteError`."""
-        if self._connection is None or self._connection.is_closed():
-            try:
-                self._connection = await connect(self._url, **self._settings)
-            except DRIVER_ERRORS as error:
-                raise WriteError(failure_of(error) or "unreachable", _name(error)) from error
-            self._connection.add_termination_listener(self._terminated)
-        return self._connection
-
-    async def write(self, batches: Sequence[Batch]) -> None:
-        """Commit all batches in one transaction; without a batch, check that there is a connection."""
-
-        async def work(connection: "asyncpg.Connection[Any]") -> None:
-            for statement, rows in batches:
-                await connection.executemany(numbered(statement), [fitting(row) for row in rows])
-
-        await self.transaction(work)
-
-    async def transaction(self, work: "Callable[[asyncpg.Connection[Any]], Awaitable[None]]") -> None:
-        """Commit all of ``work`` or nothing; raises :class:`WriteError`."""
-        connection = await self.connection()
-        transaction = connection.transaction()
-        try:
-            await transaction.start()
-            await work(connection)
-            await transaction.commit()
-        except DRIVER_ERRORS as error:
-            failure = failure_of(error)
-            if failure == "unreachable" or not await _rolled_back(connection, transaction):
-                failure = "unreachable"
-                self._drop()
-            raise WriteError(failure, _name(error)) from error
-        except BaseException:  # The end of the session also ends this work, so no rollback is needed.
-            self._drop()
-            raise
-
-    async def aclose(self) -> None:
-        """Close the connection; the server frees the locks of its session."""
-        connection, self._connection = self._connection, None
-        if connection is None or connection.is_closed():
-            return
-        connection.remove_termination_listener(self._terminated)
-        try:
-            await connection.close(timeout=CONNECT_S)
-        except DRIVER_ERRORS:
-            connection.terminate()
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None and not connection.is_closed():
-            connection.remove_termination_listener(self._terminated)
-            connection.terminate()
-
-    def _terminated(self, connection: Connection) -> None:
-        if connection is self._connection:
-            self._connection = None
-            self._lost()

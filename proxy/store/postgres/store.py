@@ -29,7 +29,6 @@ from proxy.store.postgres.db import (
     TOKEN_LOCK_CLASS,
     PostgresConnections,
     PostgresReader,
-    PostgresWriting,
     answer,
     connect,
     failure_of,
@@ -38,6 +37,7 @@ from proxy.store.postgres.db import (
 )
 from proxy.store.postgres.keys import KeyListener
 from proxy.store.postgres.migrate import migrate_postgres
+from proxy.store.postgres.writing import PostgresWriting
 from proxy.store.seal import CONTENT
 from proxy.store.sql.effects import FORGET_RESULTS
 from proxy.store.sql.retention import content_size, make_room

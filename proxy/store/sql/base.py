@@ -17,7 +17,7 @@ from proxy.store.seal import CALLS, CONTENT, MESSAGES, NATIVE_CALLS, SEALED, Con
 from proxy.store.shelf import oldest_kept
 from proxy.store.sql.retention import CallerCap
 from proxy.store.sql.writer import GroupWriter, WriterHooks
-from proxy.store.sql.writes import Write
+from proxy.store.sql.writes import StateKey, Write
 from proxy.store.tokens import TOKENS
 
 __all__ = ["SqlBase", "SqlReader", "select"]
@@ -85,6 +85,20 @@ class SqlBase(ABC):
         return self._writer.lost
 
     @property
+    def lost_needed(self) -> int:
+        """The number of those that a client's next request needs."""
+        return self._writer.lost_needed
+
+    @property
+    def crowded(self) -> bool:
+        """Whether runs have to wait for room among the queued writes."""
+        return self._writer.pressure.crowded
+
+    async def wait_for_room(self, within_s: float) -> None:
+        """Wait for that room, at most ``within_s`` seconds."""
+        await self._writer.pressure.wait(within_s)
+
+    @property
     def sealed(self) -> bool:
         """Whether content never reaches the disk in plain text: the store seals it, or does not write it."""
         return self._ring.seals or self._content == "none"
@@ -135,12 +149,12 @@ class SqlBase(ABC):
         return self._look_ups.run(sql, values, caller)
 
     async def _see_writes(self) -> None:
-        """Wait until look-ups see all queued writes; time limit and errors are those of a look-up."""
+        """Wait until look-ups see the queued writes that requests need; limit and errors are a look-up's."""
         if self._writer.waiting:
             if self._look_ups.is_unresponsive or self._writer.failure is not None:
                 reason = self._writer.failure or "it does not answer"
                 raise StoreUnavailable(f"the record cannot be written: {reason}")
-            await self._writer.flush(LOOK_UP_S)
+            await self._writer.flush(LOOK_UP_S, needed=True)
 
     async def _take_key(self) -> None:
         """Read the key beside the record; create one if it should seal and there is none.
@@ -196,12 +210,13 @@ class SqlBase(ABC):
     def _put_dated(
         self, table: ContentTable, encode: Callable[[_Record], rows.Row], records: Sequence[_Record]
     ) -> Write:
-        """Queue content whose records have no time of their own."""
+        """Queue content whose records have no time of their own, and which only people read."""
         return self._put(
             _PUT_DATED[table.name],
             (self._clock(),),
             lambda record: self._ring.close(table, encode(record)),
             records,
+            needed=False,
         )
 
     def _put_content(
@@ -210,6 +225,8 @@ class SqlBase(ABC):
         encode: Callable[[_Record], rows.Row],
         record: _Record,
         settled: Callable[[bool], None] | None = None,
+        *,
+        needed: bool = True,
     ) -> Write:
         return self._put(
             _PUT_CONTENT[table.name],
@@ -217,6 +234,7 @@ class SqlBase(ABC):
             lambda each: self._ring.close(table, encode(each)),
             (record,),
             settled,
+            needed=needed,
         )
 
     async def _read(self, db: SqlReader, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
@@ -244,6 +262,9 @@ class SqlBase(ABC):
         encode: Callable[[_Record], rows.Row],
         records: Sequence[_Record],
         settled: Callable[[bool], None] | None = None,
+        *,
+        needed: bool = True,
+        state_of: StateKey | None = None,
     ) -> Write:
         try:
             encoded = [prefix + encode(record) for record in records]
@@ -251,7 +272,7 @@ class SqlBase(ABC):
             write = Write(statement, (), settled=settled)
             self._writer.drop_as_lost([write], f"a record does not encode: {error}")
         else:
-            write = Write(statement, encoded, settled=settled)
+            write = Write(statement, encoded, settled=settled, needed=needed, state_of=state_of)
             self._writer.put(write)
         return write
 

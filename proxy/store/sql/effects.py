@@ -20,7 +20,7 @@ from proxy.effect_records import (
     EffectClaim,
     EffectResult,
 )
-from proxy.records import ToolInvocationRecord
+from proxy.records import ToolEffect, ToolInvocationRecord
 from proxy.store import rows
 from proxy.store.seal import CALLS, CLAIMS
 from proxy.store.sql.approvals import SqlApprovals
@@ -106,7 +106,14 @@ class SqlEffects(SqlApprovals):
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
         """Queue the final state of the row; if its first state was lost, the row is inserted."""
-        self._put(_PUT_INVOCATION, (self._owner_id,), self._call_row, (record,))
+        self._put(
+            _PUT_INVOCATION,
+            (self._owner_id,),
+            self._call_row,
+            (record,),
+            needed=record.effect is not ToolEffect.READ_ONLY,
+            state_of=("tool_invocations", record.id),
+        )
 
     async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
         """Commit the row and its claims, or return the earlier effect and commit nothing.

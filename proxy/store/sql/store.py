@@ -147,12 +147,18 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         """Return a context manager that only one process at a time can hold for each name."""
 
     def put_run(self, record: RunRecord) -> None:
-        """Queue the run; it replaces an earlier row with its id."""
-        self._put(_PUT_RUN, (self._owner_id,), rows.run_row, (record,))
+        """Queue the run; it replaces an earlier row with its id.
+
+        Held turns refer to the first row of a run, and the repeat of an effect is judged by the last.
+        """
+        needed = record.status == "running" or record.tool_calls > 0
+        self._put(
+            _PUT_RUN, (self._owner_id,), rows.run_row, (record,), needed=needed, state_of=("runs", record.id)
+        )
 
     def put_turn(self, record: TurnRecord) -> None:
         """Queue a turn; its run must have been put before."""
-        self._put(_PUT_TURN, (), rows.turn_row, (record,))
+        self._put(_PUT_TURN, (), rows.turn_row, (record,), needed=False)
 
     def put_messages(self, records: Sequence[MessageRecord]) -> None:
         """Queue messages in one write, unless ``store.content`` is ``none``."""
@@ -413,7 +419,8 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return len(found)
 
     async def wait_until_visible(self, within_s: float) -> bool:
-        """Wait at most ``within_s`` seconds for the commit of all queued writes; return whether it came.
+        """Wait at most ``within_s`` seconds for the commit of what the next request needs; return whether it
+        came.
 
         Under ``none`` there is nothing to wait for: what the next request needs is only in memory.
         """

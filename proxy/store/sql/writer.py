@@ -2,15 +2,17 @@
 
 Callers queue writes and continue without waiting for a disk. A group is one transaction: all writes that are
 queued when it begins, in order. It begins at once if a caller waits for it or the group is full. Otherwise it
-begins a moment after its first write, so that writes close together cost one commit. While the database
-cannot be written, writes stay queued up to a limit. Beyond the limit they are lost, which is counted and
-logged once.
+begins a moment after its first write, so that writes close together cost one commit.
+
+If the database does not keep up, runs wait (:mod:`proxy.store.sql.back_pressure`), and what a client's next
+request needs is written first (:mod:`proxy.store.sql.write_queue`). While the database cannot be written,
+nobody waits, and writes stay queued up to a limit. Beyond the limit they are lost, which is counted and
+logged once; what clients need is lost last.
 """
 
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,6 +21,8 @@ from proxy.caches import CacheSize, declare
 from proxy.errors import StoreUnavailable
 from proxy.hard_timeout import ends_in_time
 from proxy.store.rows import Row
+from proxy.store.sql.back_pressure import BackPressure
+from proxy.store.sql.write_queue import WriteQueue
 from proxy.store.sql.writes import Batch, Write, batches_of
 
 __all__ = [
@@ -82,19 +86,20 @@ class WriterHooks:
 class GroupWriter:
     """Accepts writes in the event loop's thread and commits them in groups.
 
-    ``lost`` counts the writes that never reached the database. ``failure`` is one word while the database
+    ``lost`` counts the writes that never reached the database, ``lost_needed`` those of them that a client's
+    next request needs. ``failure`` is one word while the database
     cannot be written, else ``None``.
     """
 
     def __init__(self, hooks: WriterHooks, *, max_writes: int, max_bytes: int, lock_timeout_s: float) -> None:
         self.lost = 0
+        self.lost_needed = 0
         self.failure: str | None = None
         self._hooks = hooks
         self._max_writes = max_writes
         self._max_bytes = max_bytes
         self._lock_timeout_s = lock_timeout_s
-        self._queue: deque[Write] = deque()
-        self._bytes = 0
+        self._queue = WriteQueue()
         self._inflight = 0
         self._inflight_bytes = 0
         self._db: Database | None = None
@@ -107,12 +112,13 @@ class GroupWriter:
         self._burst_lost = 0
         self._committed = 0
         """The number of committed groups: the sign that the database is alive, however long the queue is."""
+        self.pressure = BackPressure(self._progress, lock_timeout_s)
         declare("record_queue", self._cache_size)
 
     @property
     def waiting(self) -> int:
         """The number of writes that are queued or being committed."""
-        return len(self._queue) + self._inflight
+        return self._queue.count + self._inflight
 
     @property
     def prepared(self) -> bool:
@@ -137,13 +143,26 @@ class GroupWriter:
             self._work.set()
 
     def put(self, write: Write) -> None:
-        """Queue a write, or lose it if there is no room. Never waits, never raises."""
+        """Queue a write, or lose it if there is no room. Never waits, never raises.
+
+        Without room, writes that nobody needs are lost for a write that is needed.
+        """
         if self._closing or self._task is None or self._task.done():
             self.drop_as_lost([write], "the record is closed")
-        elif len(self._queue) >= self._max_writes or self._held + write.size > self._max_bytes:
-            self.drop_as_lost([write], f"too many writes wait ({self.failure or 'the disk is too slow'})")
-        else:
-            self._append(write)
+            return
+        if write.state_of is not None and self._queue.take_place(write):
+            return
+        while self._queue.count >= self._max_writes or self._held + write.size > self._max_bytes:
+            fits = write.needed and write.size <= self._max_bytes
+            dropped = self._queue.drop_last_unneeded() if fits else None
+            self.drop_as_lost(
+                [dropped or write], f"too many writes wait ({self.failure or 'the disk is too slow'})"
+            )
+            if dropped is None:
+                return
+        self._append(write)
+        if self._queue.count * 2 > self._max_writes or self._queue.bytes * 2 > self._max_bytes:
+            self.pressure.begin(self.failure)
 
     def withdraw(self, write: Write) -> bool:
         """Remove a queued write without settling it; return whether that was in time.
@@ -151,12 +170,7 @@ class GroupWriter:
         A write that is being committed may still succeed and is settled, but it is not retried.
         """
         write.withdrawn = True
-        try:
-            self._queue.remove(write)
-        except ValueError:
-            return False
-        self._bytes -= write.size
-        return True
+        return self._queue.remove(write)
 
     async def commit(
         self,
@@ -173,7 +187,7 @@ class GroupWriter:
         the subclass :class:`RowRefused` means that one of its rows is at fault. If the caller got such an
         error or was cancelled during a commit that then succeeds, the write that ``undo`` returns follows.
         """
-        if len(self._queue) >= 2 * self._max_writes:  # A full queue alone must not refuse it.
+        if self._queue.count >= 2 * self._max_writes:  # A full queue alone must not refuse it.
             raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
         done = asyncio.get_running_loop().create_future()
         write = Write(statement, rows, done=done, undo=undo, in_order=in_order, also=also)
@@ -181,23 +195,23 @@ class GroupWriter:
             raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
         await self._wait_for(write, self._lock_timeout_s)
 
-    async def flush(self, timeout_s: float | None = None) -> None:
-        """Return when every write queued before this call is committed.
+    async def flush(self, timeout_s: float | None = None, *, needed: bool = False) -> None:
+        """Return when every write queued before this call is committed, or every write that is ``needed``.
 
         Raises :class:`~proxy.errors.StoreUnavailable` if the database cannot be written.
         """
-        if self._queue or self._inflight:
-            await self.probe(timeout_s)
+        if self._queue.count or self._inflight:
+            await self.probe(timeout_s, needed=needed)
 
-    async def probe(self, timeout_s: float | None = None) -> None:
+    async def probe(self, timeout_s: float | None = None, *, needed: bool = False) -> None:
         """Do the same as :meth:`flush`, but take the write lock even if nothing is queued."""
-        mark = Write("", (), done=asyncio.get_running_loop().create_future())
+        mark = Write("", (), done=asyncio.get_running_loop().create_future(), needed=needed)
         await self._wait_for(mark, self._lock_timeout_s if timeout_s is None else timeout_s)
 
     async def settled(self, timeout_s: float, *, probing: bool = False) -> bool:
-        """Return whether :meth:`flush`, or :meth:`probe`, succeeds in time."""
+        """Return whether :meth:`flush`, or :meth:`probe`, of what is needed succeeds in time."""
         try:
-            await (self.probe(timeout_s) if probing else self.flush(timeout_s))
+            await (self.probe if probing else self.flush)(timeout_s, needed=True)
         except StoreUnavailable:
             return False
         return True
@@ -212,12 +226,12 @@ class GroupWriter:
             task.cancel()
             await asyncio.wait({task})
         self._rest()
-        rest = [write for write in self._queue if not write.abandoned]
-        for write in self._queue:
+        self.pressure.end()
+        left = self._queue.clear()
+        rest = [write for write in left if not write.abandoned]
+        for write in left:
             if write.abandoned:
                 _skip(write)
-        self._queue.clear()
-        self._bytes = 0
         self.drop_as_lost(rest, f"the record closes ({self.failure or 'the disk is too slow'})")
         if self._burst_lost:  # No later commit will log it.
             _log.error("the record is closed; %d writes were lost", self._burst_lost)
@@ -245,10 +259,9 @@ class GroupWriter:
 
     def _append(self, write: Write) -> None:
         self._queue.append(write)
-        self._bytes += write.size
         if self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(_LINGER_S, self._work.set)
-        if self._bytes > _GROUP_BYTES or len(self._queue) >= _GROUP_WRITES:
+        if self._queue.bytes > _GROUP_BYTES or self._queue.count >= _GROUP_WRITES:
             self._work.set()
 
     def _hurry(self) -> None:
@@ -261,7 +274,7 @@ class GroupWriter:
         loop = asyncio.get_running_loop()
         tidy_at = loop.time() + tidy_in_s if tidy_in_s is not None else math.inf
         retry_s = _FIRST_RETRY_S
-        while self._queue or not self._closing:
+        while self._queue.count or not self._closing:
             if self.failure is not None:
                 await _sleep_until(self._urgent, retry_s)
                 retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
@@ -269,7 +282,7 @@ class GroupWriter:
                 retry_s = _FIRST_RETRY_S
                 await _sleep_until(self._work, tidy_at - loop.time())
             self._rest()
-            if self._queue or self.failure is not None:
+            if self._queue.count or self.failure is not None:
                 await self._group()
             if self._closing and self.failure not in (None, "locked"):
                 return  # A lock may be released in time, but a full disk will not recover.
@@ -286,9 +299,10 @@ class GroupWriter:
             self._soon = None
 
     async def _group(self) -> None:
+        queued = self._queue.bytes
         group = self._take()
         self._inflight = len(group)
-        self._inflight_bytes = sum(write.size for write in group)
+        self._inflight_bytes = queued - self._queue.bytes
         try:
             await self._transaction(group)
         except WriteError as error:
@@ -297,7 +311,7 @@ class GroupWriter:
             else:
                 await self._without_faults(group)
         except asyncio.CancelledError:
-            self._queue.extendleft(reversed(group))  # aclose counts them as lost.
+            self._queue.put_back(group)  # aclose counts them as lost.
             raise
         else:
             self._recovered()
@@ -305,10 +319,16 @@ class GroupWriter:
         finally:
             self._inflight = 0
             self._inflight_bytes = 0
+            if self.pressure.crowded:
+                self.pressure.ease(self._room())
 
     @property
     def _held(self) -> int:
-        return self._bytes + self._inflight_bytes
+        return self._queue.bytes + self._inflight_bytes
+
+    def _room(self) -> int:
+        """Return the number of writes until the queue is half full; it is also full by its bytes."""
+        return self._max_writes // 2 - self._queue.count if self._held <= self._max_bytes // 2 else 0
 
     def _cache_size(self) -> CacheSize:
         """Return the memory size: each row counts twice, because the record it was made of is kept too."""
@@ -316,17 +336,12 @@ class GroupWriter:
 
     def _take(self) -> list[Write]:
         group: list[Write] = []
-        size, room = 0, _GROUP_WRITES
-        while self._queue and room and size < _GROUP_BYTES:
-            write = self._queue.popleft()
-            self._bytes -= write.size
+        for write in self._queue.take(_GROUP_WRITES, _GROUP_BYTES):
             if write.withdrawn or (write.done is not None and write.abandoned):
                 _skip(write)
-                continue
-            group.append(write)
-            size += write.size
-            room -= 1
-        if self._queue:
+            else:
+                group.append(write)
+        if self._queue.count:
             self._work.set()  # The rest follows at once.
         return group
 
@@ -356,20 +371,26 @@ class GroupWriter:
                     )
                     return
                 if len(part) == 1:
-                    self._refuse(part[0], error)
+                    parts += self._refuse(part[0], error)
                 else:
                     parts += _halves(part)
             else:
                 self._settle(part)
         self._recovered()
 
-    def _refuse(self, write: Write, error: WriteError) -> None:
+    def _refuse(self, write: Write, error: WriteError) -> list[list[Write]]:
+        """Lose a write that the database refuses; return the part to write in its place, if any."""
+        why = f"the database refuses the row ({error})"
+        if write.before is not None:
+            self.drop_as_lost([Write(write.statement, write.rows, needed=write.needed)], why)
+            return [[Write(write.statement, write.before, settled=write.settled)]]
         if write.done is not None and not write.done.done():
             write.done.set_exception(RowRefused(f"the record refuses the row ({error})"))
             if write.settled is not None:
                 write.settled(False)
         else:
-            self.drop_as_lost([write], f"the database refuses the row ({error})")
+            self.drop_as_lost([write], why)
+        return []
 
     def _requeue(self, group: Sequence[Write], failure: str) -> None:
         """Queue a group again; fail callers that wait for a commit now, unless the database is only
@@ -383,8 +404,7 @@ class GroupWriter:
                     write.settled(False)
             else:
                 keep.append(write)
-        self._queue.extendleft(reversed(keep))
-        self._bytes += sum(write.size for write in keep)
+        self._queue.put_back(keep)
         self._fail(failure)
 
     def _fail(self, failure: str) -> None:
@@ -393,9 +413,10 @@ class GroupWriter:
                 "the record cannot be written (%s): runs go on, tools with side effects are refused, "
                 "%d writes wait",
                 failure,
-                len(self._queue),
+                self._queue.count,
             )
         self.failure = failure
+        self.pressure.end()
 
     def _settle(self, group: Iterable[Write]) -> None:
         for write in group:
@@ -421,6 +442,7 @@ class GroupWriter:
         self._burst_lost += len(writes)
         self.lost += len(writes)
         for write in writes:
+            self.lost_needed += write.needed
             if write.done is not None and not write.done.done():
                 write.done.set_exception(StoreUnavailable(f"the record could not be written: {why}"))
             if write.settled is not None:

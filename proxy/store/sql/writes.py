@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from proxy.store.rows import Row, Upsert
 
-__all__ = ["Batch", "Write", "batches_of"]
+__all__ = ["Batch", "StateKey", "Write", "batches_of"]
 
 Batch = tuple[str, Sequence[Row]]
 """A statement and the rows that it is executed with, in order."""
+
+StateKey: TypeAlias = tuple[str, str]
+"""A table and the key of a row that is written several times, each time as a whole."""
 
 _OVERHEAD_BYTES: Final = 200
 _COUNTED: Final = frozenset({str, bytes})
@@ -26,9 +29,15 @@ class Write:
     A write without a statement only marks a place in the queue. A write ``in_order`` stays behind all writes
     queued before it and ahead of all later ones. Others may change places within a group, statement by
     statement.
+
+    A write that is not ``needed`` is only for people to read. ``state_of`` names the row of which this is a
+    state; a later state takes its place in the queue. ``before`` has the rows of the state before that.
     """
 
-    __slots__ = ("also", "done", "in_order", "rows", "settled", "size", "statement", "undo", "withdrawn")
+    __slots__ = (
+        "also", "before", "done", "in_order", "needed", "rows", "settled", "size", "state_of", "statement",
+        "undo", "withdrawn",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -40,6 +49,8 @@ class Write:
         undo: "Callable[[], Write] | None" = None,
         in_order: bool = False,
         also: Sequence[Batch] = (),
+        needed: bool = True,
+        state_of: StateKey | None = None,
     ) -> None:
         self.statement = statement
         self.rows = rows
@@ -48,6 +59,9 @@ class Write:
         self.done = done
         self.undo = undo
         self.in_order = in_order
+        self.needed = needed
+        self.state_of = state_of
+        self.before: Sequence[Row] | None = None
         self.withdrawn = False
         size = _OVERHEAD_BYTES
         for _, each in ((statement, rows), *also):
@@ -56,6 +70,10 @@ class Write:
                     if type(value) in _COUNTED:
                         size += len(value)
         self.size = size
+
+    def become(self, later: "Write") -> None:
+        """Write a later state of the row in place of this one."""
+        self.before, self.rows, self.size = self.rows, later.rows, later.size
 
     @property
     def abandoned(self) -> bool:

@@ -37,8 +37,8 @@ async def slowed() -> AsyncIterator[None]:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_every_hidden_turn_of_250_clients_comes_back(kind: str, workers: int) -> None:
-    """Of 250 clients that continue their conversations at once, each gets its hidden turn back, and no
-    request fails."""
+    """Of 250 clients that continue their conversations at once, each gets its hidden turn back, no request
+    fails, and no write of the record is lost."""
     async with contextlib.AsyncExitStack() as stack:
         more: list[str] = []
         if kind == "postgres":

@@ -159,7 +159,7 @@ async def test_after_a_restart_of_the_server_nothing_is_lost(
     for number in range(5):
         await _sessions_end(postgres_url)
         store.put_turn(turn(number=number + 1))
-    await until(lambda: store._writer.failure is None and not store._writer._queue)
+    await until(lambda: store._writer.failure is None and not store._writer._queue.count)
     await store.open_invocation(invocation(), durable=True)
     detail = await store.get_run("run_1")
     assert detail is not None

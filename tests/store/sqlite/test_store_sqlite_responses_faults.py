@@ -115,7 +115,7 @@ async def test_a_deletion_outlasts_a_short_lock(make_sqlite: Make, tmp_path: Pat
             store.put_response(response(name, response=b"before"))
         await until_failing(store)
         deleting = [asyncio.create_task(store.delete_response(f"resp_{n}", "open")) for n in (1, 2)]
-        await until(lambda: sum(write.in_order for write in store._writer._queue) == 2)
+        await until(lambda: sum(write.in_order for write in store._writer._queue._needed) == 2)
         store.put_response(response("resp_2", response=b"after"))
         assert not any(task.done() for task in deleting)
     assert await asyncio.gather(*deleting) == [True, True]
@@ -133,9 +133,9 @@ async def test_a_queued_response_that_is_deleted_never_reaches_the_file(
         store.put_run(run())
         await until_failing(store)
         store.put_response(response(response=b"a secret sentence"))
-        queued = store._writer._bytes
+        queued = store._writer._queue.bytes
         assert await store.delete_response("resp_1", "open") is True
-        assert store._writer._bytes < queued
+        assert store._writer._queue.bytes < queued
         assert await store.find_response("resp_1", "open") is None
     await store.list_runs(RunFilter())
     assert store.lost == 0
@@ -158,7 +158,7 @@ async def test_a_response_deleted_during_its_commit_is_deleted_after_it(
     async def delete_then_write(work: Callable[[sqlite3.Connection], Any]) -> Any:
         if not deleting:
             deleting.append(asyncio.create_task(store.delete_response("resp_1", "open")))
-            await until(lambda: any(write.in_order for write in store._writer._queue))
+            await until(lambda: any(write.in_order for write in store._writer._queue._needed))
         return await real(work)
 
     db.run = delete_then_write  # type: ignore[method-assign]
@@ -181,7 +181,7 @@ async def test_a_deletion_reaches_past_the_newest_form(make_sqlite: Make, tmp_pa
         for name, content in newer.items():
             store.put_response(response(name, response=content))
         deleting = [asyncio.create_task(store.delete_response(name, "open")) for name in newer]
-        await until(lambda: sum(write.in_order for write in store._writer._queue) == 2)
+        await until(lambda: sum(write.in_order for write in store._writer._queue._needed) == 2)
     assert await asyncio.gather(*deleting) == [True, True]
     await store.list_runs(RunFilter())
     assert _stored(tmp_path / "r.db") == []
