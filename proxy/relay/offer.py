@@ -199,17 +199,15 @@ def decide(
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
     # A tool is offered once, under the name that the client knows.
-    declared = {spec.name for spec in replaced.values()}
-    added, refused = _with_room(
-        [spec for spec in chosen if spec.name not in declared], request, limits, client_names
-    )
-    withheld |= refused
+    declared = {spec.name for spec in replaced.values()} - client_names
+    chosen = [spec for spec in chosen if spec.name not in declared]
+    added, left_out = _with_room(chosen, request, limits, client_names)
     made = Offer(
         added=tuple(spec.definition() for spec in added),
         replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
         names={**{spec.name: spec.name for spec in added}, **{n: spec.name for n, spec in replaced.items()}},
         client_names=client_names,
-        withheld=withheld,
+        withheld={**withheld, **left_out},
         open_names=request.open_names,
         fingerprint=_fingerprint({**{spec.name: spec for spec in added}, **replaced}),
         shown=shown.renamed({spec.name: name for name, spec in replaced.items()}),
