@@ -230,7 +230,7 @@ def explain(
     """Print what an error code, a setting, a header or a metric means."""
     from proxy.commands.explain import explain as text_of
 
-    common.say("\n".join(map(text_of, names)).rstrip())
+    common.say(*"\n".join(map(text_of, names)).rstrip().split("\n"))
 
 
 @app.command()

@@ -209,10 +209,10 @@ def confirmed(question: str) -> bool:
 
 def console() -> "Console":
     """Create the console for tables; without a terminal it is so wide that nothing is cut."""
-    from rich.console import Console
+    from proxy.commands.safe_console import SafeConsole
 
     terminal = sys.stdout.isatty()
-    return Console(width=None if terminal else 240, highlight=False, soft_wrap=not terminal)
+    return SafeConsole(width=None if terminal else 240, highlight=False, soft_wrap=not terminal)
 
 
 def table(*titles: str) -> "Table":

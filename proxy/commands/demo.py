@@ -112,9 +112,7 @@ async def demo(port: int) -> None:
                     app,
                     sockets,
                     drain_s=config.server.drain_s,
-                    announce=lambda: say(
-                        "\n".join([*_ui_line(app, address), *_greeting(config, address, folder)])
-                    ),
+                    announce=lambda: say(*_ui_line(app, address), *_greeting(config, address, folder)),
                     draining=lambda: say(
                         f"stopping; the recorded runs stay in {folder} until the next demo starts"
                     ),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from proxy.plain_text import printable
+
 __all__ = ["Column", "print_fitting"]
 
 _GAP = 2
@@ -35,7 +37,7 @@ def print_fitting(console: Console, columns: Sequence[Column], rows: Sequence[Se
     if not console.is_terminal:
         for cells in ([Text(column.title) for column in columns], *rows):
             # Rich would replace the tabs with spaces.
-            console.file.write("\t".join(cell.plain for cell in cells) + "\n")
+            console.file.write("\t".join(printable(cell.plain) for cell in cells) + "\n")
         return
     wanted = [
         max(len(column.title), *(row[place].cell_len for row in rows)) for place, column in enumerate(columns)

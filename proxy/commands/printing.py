@@ -11,12 +11,12 @@ MAX_LINE = 2000
 """The most characters of one printed line."""
 
 
-def say(line: str) -> None:
-    """Print one line to standard output at once, because a reader at a pipe may wait for it.
+def say(*lines: str) -> None:
+    """Print lines to standard output at once, because a reader at a pipe may wait for them.
 
-    Whatever it quotes, no character moves the cursor or hides others.
+    Whatever they quote, no character moves the cursor, hides others or begins a further line.
     """
-    print(printable(line), flush=True)
+    print("\n".join(printable(line).replace("\n", "\\n") for line in lines), flush=True)
 
 
 def say_error(message: str) -> None:

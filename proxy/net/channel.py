@@ -33,6 +33,7 @@ class Channel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._turn = asyncio.Lock()
 
     @classmethod
     async def over(cls, end: socket.socket) -> "Channel":
@@ -68,6 +69,15 @@ class Channel:
         self._writer.write(_LENGTHS.pack(len(raw), len(body)) + raw + body)
         return True
 
+    async def send_in_turn(self, kind: str, body: bytes = b"", **header: Any) -> bool:
+        """Send a message once the other end has read what was sent; return whether it was sent.
+
+        Those who wait take turns.  If the other end has gone, nothing is sent.
+        """
+        async with self._turn:
+            await self.flush()
+            return self.send(kind, body, **header)
+
     @property
     def unread(self) -> int:
         """The number of sent bytes that the other end has not read yet."""
@@ -79,7 +89,7 @@ class Channel:
         return self._writer.transport.is_closing()
 
     async def flush(self) -> None:
-        """Wait until the kernel has what was sent, or the other end has gone."""
+        """Wait until the kernel has most of what was sent, or the other end has gone."""
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 

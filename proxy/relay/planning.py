@@ -20,10 +20,10 @@ from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.body import check_switches
 from proxy.relay.headers import of_any_dialect
-from proxy.relay.memory.fingerprint import prompt_fingerprint
 from proxy.relay.memory.history import ApprovalResults, Restored, SettleApprovals
 from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.outcomes import MemoryOutcome
+from proxy.relay.memory.prompt_hash import prompt_hash
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.metering import price_of
@@ -370,7 +370,6 @@ class Planner:
                 # The query belongs to the client's dialect, too.
                 head=RequestHead(of_any_dialect(ask.head.headers)) if route.wire else ask.head,
                 crossed=is_crossed,
-                left_out=_left_out(editor),
                 is_large=is_large,
             ),
             tools,
@@ -394,7 +393,7 @@ class Planner:
             Accounting(meter, price_of(meter, self._prices, route, payload)),
             Recording(
                 request=ask.body.raw if self._settings.keep_requests else b"",
-                prompt_fingerprint=prompt_fingerprint(payload, tools.offer.fingerprint),
+                prompt_hash=prompt_hash(request, payload, tools.offer.fingerprint),
             ),
             Fallback(planning.candidates, lambda: self.job(planning)),
         )
@@ -450,11 +449,13 @@ class Planner:
         if not served.tools or self._refusals.refuses(*place):
             return NO_TOOLS
         dialect = self._wires[route.wire].dialect if route.wire else wire.dialect
+        profile = served.profiles.of(dialect.wire, route.model)
+        known = _limits_of(dialect, profile.max_tools, profile.schema_without)
         if not self._refusals.knows_tools:
-            return _limits_of(dialect)
+            return known
         digests, most = self._refusals.refused_tools(*place)
         strict = not self._refusals.refuses(*place, "strict")
-        return ToolLimits(True, most, digests, dialect.refused_schemas, strict)
+        return replace(known, most=most or known.most, refused=digests, strict=strict)
 
 
 def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, offer: Offer) -> BodyEditor:
@@ -466,10 +467,10 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
     return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
 
 
-@lru_cache(32)
-def _limits_of(dialect: Dialect) -> ToolLimits:
-    """Return the limits that every upstream of a dialect has."""
-    return ToolLimits(without=dialect.refused_schemas)
+@lru_cache(128)
+def _limits_of(dialect: Dialect, most: int | None, without: tuple[str, ...]) -> ToolLimits:
+    """Return the limits of a dialect together with those of a model's profile."""
+    return ToolLimits(most=most, without=dialect.refused_schemas.union(without))
 
 
 def _why_not(draft: _Draft) -> MemoryOutcome | None:
@@ -477,10 +478,3 @@ def _why_not(draft: _Draft) -> MemoryOutcome | None:
     if not draft.offer or draft.offer_fingerprint is not None:
         return None
     return "off" if draft.is_person else "no_person"
-
-
-def _left_out(editor: BodyEditor) -> Sequence[str]:
-    """Return the fields of a client's request that an upstream of another dialect does not get."""
-    if isinstance(editor, CrossedEditor | PromptedEditor):
-        return [left.field for left in editor.left_out]
-    return ()

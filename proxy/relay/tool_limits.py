@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from proxy.plain_text import plain_text
+from proxy.schemas.portable import REFUSED_BY, subschemas
 from proxy.tools.contract.spec import ToolSpec
 
 __all__ = ["ANY_TOOLS", "NO_TOOLS", "REFUSED", "ToolLesson", "ToolLimits", "too_many"]
@@ -18,8 +20,8 @@ class ToolLimits:
     ``takes``: whether it takes any.  ``most`` is the largest number in a request, the client's own included;
     ``None`` if it is not known.  ``refused`` are digests of tools whose definitions the model has refused
     (:attr:`~proxy.tools.contract.spec.ToolSpec.digest`).  ``without`` are the keys of
-    :data:`~proxy.schemas.portable.REFUSED_BY` that it refuses in schemas.  ``strict``: whether it takes
-    ``strict`` tools.
+    :data:`~proxy.schemas.portable.REFUSED_BY`, and other keywords, that it refuses in schemas.  ``strict``:
+    whether it takes ``strict`` tools.
     """
 
     takes: bool = True
@@ -36,10 +38,19 @@ class ToolLimits:
         for spec in specs:
             if spec.digest in self.refused:
                 found[spec.name] = REFUSED
-            elif spec.unportable and (odd := self.without.intersection(spec.unportable)):
-                what = min(odd)
-                found[spec.name] = f"the upstream refuses {what} in its schema: {spec.unportable[what]}"
+            elif (odd := self._odd(spec)) is not None:
+                found[spec.name] = f"the upstream refuses {odd[0]} in its schema: {odd[1]}"
         return found
+
+    def _odd(self, spec: ToolSpec) -> tuple[str, str] | None:
+        """Return what the model refuses in the schema of a tool, with its path."""
+        for what in sorted(self.without.intersection(spec.unportable)):
+            return what, spec.unportable[what]
+        if other := self.without.difference(REFUSED_BY):
+            for path, node in subschemas(spec.definition().parameters, "parameters"):
+                for keyword in sorted(other.intersection(node)):
+                    return keyword, plain_text(path)
+        return None
 
 
 ANY_TOOLS = ToolLimits()

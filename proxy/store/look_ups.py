@@ -136,6 +136,10 @@ class LookUps:
             batch.given_up = True
             self._went_away()
             return _all(batch, f"the record did not answer within {LOOK_UP_S:g} s")
+        # The boundary of the lane: the error goes to those who asked, and those who wait get their turn.
+        except Exception as error:  # noqa: BLE001
+            _log.exception("look-ups in the record failed unexpectedly")
+            return _all(batch, f"the record could not be read ({type(error).__name__})")
         except BaseException:  # Whatever ends this task, nobody may wait for it in vain.
             batch.given_up = True
             _settle(batch, _all(batch, "the record is closed"))
@@ -164,6 +168,10 @@ class LookUps:
                     in_time = await ends_in_time(asked, LOOK_UP_S)
                     (answer,) = await asked
                 except StoreError:
+                    continue
+                # As in _answers: only an answer ends the probe.
+                except Exception:  # noqa: BLE001
+                    _log.exception("a look-up in the record failed unexpectedly")
                     continue
                 finally:
                     asked.cancel()

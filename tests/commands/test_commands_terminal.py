@@ -1,6 +1,7 @@
 """No command prints characters that act on a terminal or hide others, whoever wrote the text."""
 
 import asyncio
+import io
 import json
 import re
 import tomllib
@@ -11,9 +12,14 @@ import pytest
 from command_line import Here
 from mcp_script import scripted, tool_definition
 from recorded_runs import fill, run
+from rich.text import Text
 from store_records import approval
 
 from proxy.approval_records import ApprovalStatus
+from proxy.commands.common import console, table
+from proxy.commands.fitting import Column, print_fitting
+from proxy.commands.printing import say
+from proxy.commands.safe_console import SafeConsole
 from proxy.plain_text import HIDDEN
 from proxy.store.options import StoreOptions
 from proxy.store.sqlite.store import SqliteStore
@@ -150,3 +156,25 @@ def test_errors_that_quote(command: tuple[str, ...], tmp_path: Path, here: Here)
     assert done.returncode != 0
     checked(done.stdout)
     checked(done.stderr)
+
+
+def test_what_a_command_forgets_to_escape(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines, tables and texts of every kind pass a barrier: nothing in them acts or begins a line."""
+    cell = EVIL.partition("\n")[0]
+    say(EVIL, f"{EVIL}!")
+    assert len(checked(capsys.readouterr().out).splitlines()) == 2
+    made = table("id", cell)
+    made.add_row(cell, Text(cell, style="bold"))
+    shown = console()
+    shown.print(made)
+    shown.print(Text(cell))
+    print_fitting(shown, [Column("a"), Column("b")], [[Text(cell), Text("b")]])
+    assert checked(capsys.readouterr().out).count("owned") == 5
+
+
+def test_styles_of_a_terminal_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    """The barrier leaves the escapes of rich's own styles alone."""
+    shown = SafeConsole(file=io.StringIO(), force_terminal=True, color_system="standard", width=80)
+    shown.print(Text("a\x1b[2Jb", style="bold red"))
+    assert isinstance(shown.file, io.StringIO)
+    assert shown.file.getvalue() == "\x1b[1;31ma\\x1b[2Jb\x1b[0m\n"

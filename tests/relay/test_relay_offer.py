@@ -489,3 +489,12 @@ def test_tools_are_loosened_for_a_model_without_strict() -> None:
     strict = decide(request(), selection, INJECT, None)
     loose = decide(request(), selection, INJECT, None, limits=ToolLimits(strict=False))
     assert [tool.strict for tool in (*strict.added, *loose.added)] == [True, False]
+
+
+def test_keywords_of_a_profile_are_found_at_any_depth() -> None:
+    """A keyword that an operator says an upstream refuses withholds the tools that use it."""
+    inner = {"type": "object", "properties": {"a": {"type": "array", "minItems": 2, "items": {}}}}
+    selection = Selection(Catalog(), offered=(spec(TIME), replace(spec(SHOP), parameters=inner)))
+    found = decide(request(), selection, INJECT, None, limits=ToolLimits(without=frozenset({"minItems"})))
+    assert found.tool_ids() == (TIME,)
+    assert found.withheld[SHOP] == "the upstream refuses minItems in its schema: parameters.properties.a"

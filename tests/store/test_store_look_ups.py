@@ -269,3 +269,25 @@ async def test_work_that_does_not_end_is_left_behind() -> None:
     assert not rolled_back.is_set()
     ended.set()
     await until(rolled_back.is_set)
+
+
+async def test_look_ups_go_on_after_an_error_that_they_do_not_know() -> None:
+    """Those of the batch get an error, those that wait get their turn, and none waits for nothing."""
+    batches = 0
+
+    async def ask(batch: QueryBatch) -> Sequence[Answer]:
+        nonlocal batches
+        batches += 1
+        if batches == 1:
+            raise TypeError("odd")
+        return [[query.sql] for query in batch.queries]
+
+    looks = LookUps(ask)
+    many = ("v",) * 400  # Two of these do not fit in one batch.
+    first, second = (asyncio.create_task(looks.run(sql, many)) for sql in ("a", "b"))
+    with pytest.raises(StoreUnavailable, match="TypeError"):
+        await first
+    async with asyncio.timeout(LATE_S):
+        assert await second == ["b"]
+    assert await looks.run("c", ()) == ["c"]
+    looks.close()

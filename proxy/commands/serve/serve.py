@@ -37,7 +37,7 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
                 sockets,
                 drain_s=config.server.drain_s,
                 notice_s=config.server.notice_s,
-                announce=lambda: say("\n".join(lines)),
+                announce=lambda: say(*lines),
                 ready=lambda: warn_of_upstreams(config, app.services.upstreams),
                 draining=lambda: say(f"stopping: open streams have {config.server.drain_s:g} s to end"),
             )

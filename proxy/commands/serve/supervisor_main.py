@@ -55,7 +55,7 @@ async def _supervise(handover: Handover) -> None:
     def started(lines: Sequence[str]) -> None:
         workers = supervisor.plan.workers
         with contextlib.suppress(OSError):
-            say("\n".join([*lines, *([f"workers: {workers}"] if workers > 1 else [])]))
+            say(*lines, *([f"workers: {workers}"] if workers > 1 else []))
         if handover.reload:
             watching = keep_running("reload-watch", lambda: watch(watched, before, changed))
             beside.append(asyncio.create_task(watching))

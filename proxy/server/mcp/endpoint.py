@@ -285,10 +285,9 @@ class McpHandler:
         exists."""
         message = asked.message
         if result is None:
+            words = f"there is no tool {call.tool[:200]} here; tools may change: list them again (tools/list)"
             status = 400 if message.modern else 200
-            raise ProtocolFault(
-                INVALID_PARAMS, f"there is no tool {call.tool[:200]}", status=status, number=message.id
-            )
+            raise ProtocolFault(INVALID_PARAMS, words, status=status, number=message.id)
         said = results.call_result(message, __version__, result.content, result.images, failed=not result.ok)
         return results.answer(message.id, said)
 

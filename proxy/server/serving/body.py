@@ -194,4 +194,7 @@ async def _pieces(
         left += len(piece) * earned_s - (loop.time() - began)
         if piece:
             yield piece
+        if not content.at_eof():
+            # The next piece may be there already, and tiny chunks are slow to parse: others get their turn.
+            await asyncio.sleep(0)
     request.body_is_read()

@@ -307,6 +307,7 @@ class EdgeConnection(AiohttpConnection):
                 async with asyncio.timeout(_LINGER_S):
                     while not payload.is_eof():
                         await payload.readany()
+                        await asyncio.sleep(0)  # What came may be there already, as tiny chunks.
             if not payload.is_eof():
                 self.close()
         payload.set_exception(web.PayloadAccessError())

@@ -40,6 +40,7 @@ _GROUP_BYTES = 8 * 2**20
 _LINGER_S = 0.02
 _FIRST_RETRY_S = 0.05
 _LONGEST_RETRY_S = 1.0
+_TIDY_AGAIN_S = 60.0
 
 
 class WriteError(Exception):
@@ -110,6 +111,7 @@ class GroupWriter:
         self._closing = False
         self._prepared = False
         self._burst_lost = 0
+        self._unexpected: type[Exception] | None = None
         self._committed = 0
         """The number of committed groups: the sign that the database is alive, however long the queue is."""
         self.pressure = BackPressure(self._progress, lock_timeout_s)
@@ -282,13 +284,23 @@ class GroupWriter:
                 retry_s = _FIRST_RETRY_S
                 await _sleep_until(self._work, tidy_at - loop.time())
             self._rest()
-            if self._queue.count or self.failure is not None:
-                await self._group()
+            try:
+                if self._queue.count or self.failure is not None:
+                    await self._group()
+                if self.failure is None and not self._closing and loop.time() >= tidy_at:
+                    tidy_at = loop.time() + _TIDY_AGAIN_S
+                    tidy_at = loop.time() + await self._hooks.tidy()
+            # The boundary of the task: without it nothing more would be written until the next start.
+            except Exception as error:  # noqa: BLE001
+                self._note_unexpected(error)
             if self._closing and self.failure not in (None, "locked"):
                 return  # A lock may be released in time, but a full disk will not recover.
-            if self.failure is None and not self._closing and loop.time() >= tidy_at:
-                wait_s = await self._hooks.tidy()
-                tidy_at = loop.time() + wait_s
+
+    def _note_unexpected(self, error: Exception) -> None:
+        """Log an error that no database should raise; for errors in a row of the same kind once."""
+        if type(error) is not self._unexpected:
+            _log.error("the writer of the record goes on after %s", type(error).__name__, exc_info=error)
+        self._unexpected = type(error)
 
     def _rest(self) -> None:
         """Reset the wake-up events: all queued writes are about to be written."""
@@ -308,7 +320,7 @@ class GroupWriter:
         except WriteError as error:
             if error.failure is not None:
                 self._requeue(group, error.failure)
-            else:
+            elif group:
                 await self._without_faults(group)
         except asyncio.CancelledError:
             self._queue.put_back(group)  # aclose counts them as lost.
@@ -353,7 +365,14 @@ class GroupWriter:
         opening: Sequence[Batch] = ()
         if self.failure is not None or (batches and not self._prepared):
             opening = [(statement, [row]) for statement, row in await self._hooks.prepare()]
-        await db.write([*opening, *batches])
+        try:
+            await db.write([*opening, *batches])
+        except WriteError:
+            raise
+        # The boundary to the driver: perhaps one row is at fault, which is then found and lost alone.
+        except Exception as error:
+            self._note_unexpected(error)
+            raise WriteError(None, type(error).__name__) from error
         self._committed += 1
         self._prepared = self._prepared or bool(opening)
 

@@ -117,6 +117,13 @@ class HostProcess:
                         self._groups = set(orjson.loads(message[1]))
                     case "server" if self._tells:
                         self._tell(message[0]["name"], orjson.loads(message[1]))
+                    case "fault" if self._tells:
+                        self._log.error(
+                            "background_work_failed",
+                            task="mcp-host",
+                            server=message[0]["name"],
+                            exception=message[1].decode(),
+                        )
 
     def _tell(self, name: str, told: Mapping[str, Any]) -> None:
         """Log that a server was connected, was lost, could not be reached, or wrote what is no message."""

@@ -229,3 +229,71 @@ async def test_a_commit_that_never_ends_is_a_failure() -> None:
         await writer.probe(0.1)
     database.release.set()
     assert await writer.aclose(LATE_S)
+
+
+class _Odd(_Database):
+    """A test double that raises what no database should for one value, or for everything."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+
+    async def write(self, batches: Sequence[Batch]) -> None:
+        if self.fault == "always" or any(self.fault in row for _, rows in batches for row in rows):
+            raise TypeError("odd")
+        await super().write(batches)
+
+
+async def test_the_writer_goes_on_after_an_error_that_it_does_not_know() -> None:
+    """Only the row at fault is lost; other rows of its group and later ones are written."""
+    database = _Odd("bad")
+    writer = _writer(database)
+    for value in ("a", "bad", "b"):
+        writer.put(Write("put", [(value,)]))
+    with pytest.raises(StoreUnavailable, match="TypeError"):
+        await writer.commit("put", [("bad",)])
+    await writer.commit("put", [("c",)])
+    assert sorted(row for group in database.groups for _, rows in group for row in rows) == [
+        ("a",),
+        ("b",),
+        ("c",),
+    ]
+    assert (writer.running, writer.lost) == (True, 1)
+    database.fault = "always"
+    with pytest.raises(StoreUnavailable, match="TypeError"):
+        await writer.commit("put", [("d",)])
+    database.fault = "none"
+    await writer.commit("put", [("e",)])
+
+
+async def test_the_writer_outlives_its_tidying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that tidying does not expect leaves the writer running, and tidying is tried again."""
+    monkeypatch.setattr("proxy.store.sql.writer._TIDY_AGAIN_S", 0.01)
+    tidied = 0
+
+    async def tidy() -> float:
+        nonlocal tidied
+        tidied += 1
+        if tidied == 1:
+            raise OSError("a lock file")
+        return LATE_S
+
+    database = _Database()
+    hooks = WriterHooks(_nothing_first, tidy)
+    writer = GroupWriter(hooks, max_writes=10, max_bytes=1 << 20, lock_timeout_s=LATE_S)
+    writer.start(database, tidy_in_s=0.0)
+    await until(lambda: tidied == 2)
+    await writer.commit("put", [("a",)])
+    assert writer.running
+
+
+async def test_an_odd_heartbeat_ends_nothing() -> None:
+    """With nothing to write, an unknown error while the database is probed is no row's fault."""
+    database = _Odd("always")
+    writer = _writer(database)
+    writer.note_failure("unreachable")
+    writer.put(Write("put", [("lost",)]))
+    await until(lambda: writer.lost == 1)
+    database.fault = "none"
+    await writer.commit("put", [("a",)])
+    assert writer.failure is None

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.errors import ConfigError, ToolFailure
+from proxy.tools.mcp.host.program import _keep
 from proxy.tools.mcp.host.service import Service
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.process import HostProcess
@@ -258,3 +259,23 @@ def test_no_folder_for_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _refuses(**_: object) -> str:
     raise OSError("it is read-only")
+
+
+async def test_a_connection_is_kept_whatever_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work of the host process that ends with an error begins again, and the parent process is told."""
+    monkeypatch.setattr("proxy.tools.mcp.host.program._AGAIN_S", 0.0)
+    told: list[str] = []
+    again = asyncio.Event()
+
+    async def work() -> None:
+        if told:
+            again.set()
+            await asyncio.Event().wait()
+        raise TypeError("odd")
+
+    kept = asyncio.create_task(_keep(lambda error: told.append(type(error).__name__), work))
+    async with asyncio.timeout(LATE_S):
+        await again.wait()
+    assert told == ["TypeError"]
+    kept.cancel()
+    await kept

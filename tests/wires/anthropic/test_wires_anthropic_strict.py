@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.conversation import Conversation, FunctionTool
+from proxy.conversation import Conversation, FunctionTool, Message, Text
 from proxy.errors import RequestError
 from proxy.events import ToolDefinition
 from proxy.wires.anthropic import AnthropicWire
@@ -20,6 +20,7 @@ def schema(**fields: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+ASKED = (Message("user", (Text("hi"),)),)
 NODE = {"anyOf": [schema(below={"$ref": "#/$defs/Node"}), {"type": "null"}]}
 PAIR = {"$defs": {"A": schema(a={"type": "string"})}}
 TAKEN = [
@@ -52,7 +53,7 @@ def test_other_schemas_go_without(shape: dict[str, Any]) -> None:
     """A tool whose schema the provider refuses with ``strict`` is sent without, and a client is told."""
     assert not takes_strict(shape)
     assert not {"strict"} & {*ours(shape), *translated(shape)}
-    asked = Conversation("m", (), tools=(FunctionTool("f", "d", shape, True, at="tools[0]"),))
+    asked = Conversation("m", ASKED, tools=(FunctionTool("f", "d", shape, True, at="tools[0]"),))
     assert [left.field for left in write_conversation(asked).left_out] == ["tools[].strict"]
     with pytest.raises(RequestError, match="strict"):
         write_conversation(asked, strict=True)
@@ -69,6 +70,6 @@ def ours(shape: dict[str, Any]) -> dict[str, Any]:
 
 def translated(shape: dict[str, Any]) -> dict[str, Any]:
     """A strict tool of a client of another dialect, as Anthropic gets it."""
-    asked = Conversation("m", (), tools=(FunctionTool("f", "d", shape, True, at="tools[0]"),))
+    asked = Conversation("m", ASKED, tools=(FunctionTool("f", "d", shape, True, at="tools[0]"),))
     (tool,) = json.loads(write_conversation(asked).body)["tools"]
     return dict(tool)

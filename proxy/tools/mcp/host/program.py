@@ -11,6 +11,8 @@ import os
 import resource
 import signal
 import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import orjson
 
@@ -25,6 +27,7 @@ from proxy.tools.mcp.servers import HostSettings
 __all__ = ["main"]
 
 _END_S = 8.0
+_AGAIN_S = 5.0
 
 
 def main(fd: int) -> int:
@@ -68,23 +71,27 @@ async def _serve(fd: int) -> None:
         }
         channel.send("server", orjson.dumps(told), name=name)
 
+    def on_fault(name: str, error: Exception) -> None:
+        """Tell the parent process of an error that ended work which goes on."""
+        channel.send("fault", type(error).__name__.encode(), name=name)
+
     service = Service(settings, on_group, on_state)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     listening = await asyncio.start_unix_server(service.serve, path, backlog=64)
     os.chmod(path, 0o600)
-    connections = [asyncio.create_task(_keep(one)) for one in service.connections.values()]
+    kept = {name: one.run for name, one in service.connections.items()} | {"": left_behind.keep_reaping}
+    working = [asyncio.create_task(_keep(partial(on_fault, name), work)) for name, work in kept.items()]
     channel.send("ready")
     gone = asyncio.create_task(_until_gone(channel))
     stopping = asyncio.create_task(stop.wait())
-    reaping = asyncio.create_task(left_behind.keep_reaping())
     try:
         await asyncio.wait({gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         listening.close()
         with contextlib.suppress(OSError):
             os.unlink(path)
-        tasks = [*connections, gone, stopping, reaping]
+        tasks = [*working, gone, stopping]
         for task in tasks:
             task.cancel()
         # A server that does not end is killed with its process group well before that.
@@ -93,9 +100,19 @@ async def _serve(fd: int) -> None:
         channel.close()
 
 
-async def _keep(connection: Connection) -> None:
+async def _keep(on_fault: Callable[[Exception], None], work: Callable[[], Awaitable[None]]) -> None:
+    """Run work that must not end until it is cancelled, whatever it raises.
+
+    This is :func:`proxy.net.keep_running.keep_running` for a process that writes no log.
+    """
     with contextlib.suppress(asyncio.CancelledError):
-        await connection.run()
+        while True:
+            try:
+                await work()
+            # The boundary of the task: a connection that is not kept would be lost without a word.
+            except Exception as error:  # noqa: BLE001
+                on_fault(error)
+            await asyncio.sleep(_AGAIN_S)
 
 
 async def _until_gone(channel: Channel) -> None:

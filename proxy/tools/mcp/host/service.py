@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -28,6 +29,9 @@ _MAX_CALLS: Final = 1024
 OnState = Callable[[str, ConnectionState, Connection], None]
 """Called with a server's name, its previous state, and its connection."""
 
+_MAX_WAITING: Final = 32 << 20
+"""The most bytes of results of one server that wait until one worker reads them."""
+
 _CREDENTIALS: Final = struct.Struct("iII")
 """``struct ucred`` of ``unix(7)``: process, user and group."""
 
@@ -35,6 +39,28 @@ _PROGRESS_EVERY_S: Final = 0.25
 _MAX_WORDS: Final = 200
 _MOST_PROGRESS: Final = 1e15
 """A bound below which every JSON parser reads a number without loss."""
+
+
+class _Worker(Channel):
+    """The channel to one worker.  Results wait until the worker reads, within a bound for each server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(reader, writer)
+        self._waiting: Counter[str] = Counter()
+
+    async def deliver(self, server: str, number: int, result: bytes) -> None:
+        """Send the result of a call.  Raises :class:`CallFailed` if the worker cannot get it."""
+        size = len(result)
+        if size > MAX_BODY:
+            raise CallFailed("error", f"the tool ran, but its result is larger than {MAX_BODY} bytes")
+        if self._waiting[server] + size > _MAX_WAITING:
+            words = f"the tool ran, but over {_MAX_WAITING} bytes of results of its server wait to be read"
+            raise CallFailed("error", words)
+        self._waiting[server] += size
+        try:
+            await self.send_in_turn("result", result, id=number)
+        finally:
+            self._waiting[server] -= size
 
 
 class Service:
@@ -56,7 +82,7 @@ class Service:
             )
             for server in settings.servers
         }
-        self._workers: set[Channel] = set()
+        self._workers: set[_Worker] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one worker until it closes the connection; its open calls are then cancelled.
@@ -66,7 +92,7 @@ class Service:
         if not _is_own(writer):
             writer.close()
             return
-        channel = Channel(reader, writer)
+        channel = _Worker(reader, writer)
         calls: dict[int, asyncio.Task[None]] = {}
         self._workers.add(channel)
         self._tell_all(channel)
@@ -83,14 +109,14 @@ class Service:
             channel.close()
 
     def _handle(
-        self, channel: Channel, calls: dict[int, asyncio.Task[None]], header: dict[str, Any], body: bytes
+        self, channel: _Worker, calls: dict[int, asyncio.Task[None]], header: dict[str, Any], body: bytes
     ) -> None:
         number = header.get("id", 0)
         match header["kind"]:
             case "call" if len(calls) < _MAX_CALLS:
                 self._begin(calls, number, self._call(channel, number, header, body))
             case "call":
-                _send_failure(channel, number, CallFailed("busy", "too many calls are open"))
+                channel.send("failed", _written(CallFailed("busy", "too many calls are open")), id=number)
             case "list":
                 self._begin(calls, number, self._list(channel, number, header))
             case "cancel" if number in calls:
@@ -109,7 +135,7 @@ class Service:
         task = calls[number] = asyncio.create_task(run())
         task.add_done_callback(lambda _: calls.pop(number, None))
 
-    async def _call(self, channel: Channel, number: int, header: dict[str, Any], body: bytes) -> None:
+    async def _call(self, channel: _Worker, number: int, header: dict[str, Any], body: bytes) -> None:
         try:
             connection = self.connections.get(header["server"])
             if connection is None:
@@ -121,26 +147,24 @@ class Service:
                 timeout_s=header["within_s"],
                 on_progress=_progress(channel, number) if header["progress"] else None,
             )
-            written = orjson.dumps(result)
-            if len(written) > MAX_BODY:
-                raise CallFailed("error", f"the tool ran, but its result is larger than {MAX_BODY} bytes")
-            if not channel.send("result", written, id=number):
-                # A worker that no longer reads must not wait for this result.
-                channel.close()
-        except CallFailed as failure:
-            _send_failure(channel, number, failure)
+            await channel.deliver(header["server"], number, orjson.dumps(result))
+            return
+        except CallFailed as caught:
+            failure = caught
         except (orjson.JSONEncodeError, RecursionError):
-            _send_failure(channel, number, CallFailed("error", "the result cannot be read"))
+            failure = CallFailed("error", "the result cannot be read")
         # The boundary to the SDK: whatever it raises, the worker must not have to wait for its time-out.
         except Exception:  # noqa: BLE001
-            words = f"the connection to the server {header['server']} failed"
-            _send_failure(channel, number, CallFailed("lost", words))
+            failure = CallFailed("lost", f"the connection to the server {header['server']} failed")
+        await channel.send_in_turn("failed", _written(failure), id=number)
 
-    async def _list(self, channel: Channel, number: int, header: dict[str, Any]) -> None:
+    async def _list(self, channel: _Worker, number: int, header: dict[str, Any]) -> None:
         """Send a server's listing, or the part that ``only`` names, once it is connected or has failed."""
         connection = self.connections.get(header["server"])
         if connection is None:
-            return _send_failure(channel, number, CallFailed("away", "the server is not configured"))
+            failure = CallFailed("away", "the server is not configured")
+            await channel.send_in_turn("failed", _written(failure), id=number)
+            return
         await connection.wait(header["within_s"])
         listing = connection.status.listing
         found = listing.definitions if listing is not None else ()
@@ -153,9 +177,10 @@ class Service:
         }
         written = orjson.dumps(told)
         if len(written) > MAX_BODY:
-            return _send_failure(channel, number, CallFailed("error", "the server's tools are too large"))
-        channel.send("result", written, id=number)
-        return None
+            failure = CallFailed("error", "the server's tools are too large")
+            await channel.send_in_turn("failed", _written(failure), id=number)
+            return
+        await channel.send_in_turn("result", written, id=number)
 
     def _changed(self, name: str) -> None:
         """Report the changed status of a server."""
@@ -202,9 +227,8 @@ def _is_own(writer: asyncio.StreamWriter) -> bool:
     return bool(_CREDENTIALS.unpack(told)[1] == os.getuid())
 
 
-def _send_failure(channel: Channel, number: int, failure: CallFailed) -> None:
-    told = {"kind": failure.kind, "words": failure.words, "error": failure.error}
-    channel.send("failed", orjson.dumps(told), id=number)
+def _written(failure: CallFailed) -> bytes:
+    return orjson.dumps({"kind": failure.kind, "words": failure.words, "error": failure.error})
 
 
 def _progress(channel: Channel, number: int) -> OnProgress:
