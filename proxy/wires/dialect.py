@@ -216,10 +216,12 @@ class UsageFields:
 class ModelLists:
     """How a dialect lists models: at ``path``, which is ``rooted`` if the dialect's paths are.
 
-    ``read`` returns the models of a list, by name.  ``entry`` makes an entry from a name and an owner;
-    ``whole`` makes a list of entries.  ``names`` are the members of an entry that hold its name.  ``show``
-    describes a model, from its owner, its entry and whether it takes tools.  ``version`` is the version of
-    the dialect.  ``show`` and ``version`` matter only in a dialect that has paths for them.
+    ``query`` asks an upstream for all of them.  ``read`` returns the models of a list, by name.  ``entry``
+    makes an entry from a name and an owner; ``whole`` makes a list of entries; ``page`` makes the part of it
+    that a client's query asks for, and is ``None`` in a dialect without pages.  ``names`` are the members of
+    an entry that hold its name.  ``show`` describes a model, from its owner, its entry and whether it takes
+    tools.  ``version`` is the version of the dialect.  ``show`` and ``version`` matter only in a dialect that
+    has paths for them.
     """
 
     path: str
@@ -228,6 +230,8 @@ class ModelLists:
     entry: Callable[[str, str], dict[str, Any]]
     names: Sequence[str]
     whole: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
+    page: Callable[[Sequence[dict[str, Any]], Mapping[str, str]], dict[str, Any]] | None = None
+    query: str = ""
     show: Callable[[str, Mapping[str, Any], bool], dict[str, Any]] = lambda owner, entry, tools: dict(entry)
     version: str = ""
 

@@ -36,6 +36,7 @@ from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.anthropic.thinking import needs_adaptive, thinking_off
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
+from proxy.wires.crossing.media import omit_detail
 from proxy.wires.profile import Profile
 from proxy.wires.providers import known_profile
 from proxy.wires.turn.arguments import arguments_object
@@ -188,6 +189,7 @@ class _Blocks:
             case ToolCallPart():
                 made = self._call(part)
             case Image():
+                omit_detail(part, self._ledger)
                 made = {"type": "image", "source": self._source(part.source, part.at)}
             case File():
                 titled = {
