@@ -73,7 +73,7 @@ def fill(path: Path, runs: int = RUNS, invocations: int = INVOCATIONS) -> None:
         for kind, name, _ in apart:
             db.execute(f"DROP {kind} {name}")
         db.execute("INSERT OR IGNORE INTO owners VALUES (?, 1, 'bench', NULL, 0, 0, 1)", (_OWNER,))
-        _insert(db, "runs", 20, _runs(runs), "trace", "shape")
+        _insert(db, "runs", 20, _runs(runs), "trace", "prompt_hash")
         _insert(db, "turns", 10, _turns(runs))
         _insert(db, "tool_invocations", 18, _invocations(runs, invocations))
         db.execute(

@@ -44,7 +44,7 @@ async def prepare(file: Path, runs: int) -> int:
                 output_tokens=200,
                 total_tokens=1100,
                 offered=("bench_tools__act", "bench_tools__work"),
-                shape=f"{number % 40:024x}",
+                prompt_hash=f"{number % 40:024x}",
             )
         )
         for turn in (1, 2):

@@ -8,6 +8,7 @@ from typing import Final
 
 from docgen.llms import llms_text
 from docgen.modules import folders, shared_modules
+from docgen.profiles import profiles
 from docgen.tables import (
     admin_paths,
     commands,
@@ -41,6 +42,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         **{f"read {table.dialect}": partial(rows_of, table) for table in _FIELDS},
         # The proxy sends no upstream requests in a dialect whose table has nothing ``written``.
         **{f"written {table.dialect}": partial(missing_rows_of, table) for table in _FIELDS if table.written},
+        "profiles": profiles,
     },
     "packages.md": {"modules": shared_modules, "folders": folders},
     "reference/admin-api.md": {"paths": admin_paths},

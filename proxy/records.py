@@ -69,9 +69,9 @@ class RunRecord:
 
     ``caller`` is the id of a client key, or ``"open"``, with the end user if one is named.
     ``finish_reason`` is the one that the client got.  ``withheld`` maps a tool that was not offered to the
-    rule that withheld it.  ``trace`` is how much of server tools the client was shown.  ``shape`` is a
-    digest of the prompt without the conversation: model, tools, parameters.  Two runs with the same shape
-    asked in the same way.  Both are empty if they are unknown.  ``cost`` is in billionths of the currency of
+    rule that withheld it.  ``trace`` is how much of server tools the client was shown.  ``prompt_hash``
+    is a digest of the prompt without the conversation: model, instructions, system messages and tools.  Both
+    are empty if they are unknown.  ``cost`` is in billionths of the currency of
     the prices, ``None`` if the model has no price.  ``spent`` is the setting whose budget the run has used
     up.  ``unreported`` counts the turns for which the upstream reported no usage; the token counts are those
     of the other turns.  ``left_out`` names fields of the client's request that were not sent to an upstream
@@ -79,8 +79,8 @@ class RunRecord:
     (``answer.citations``).
 
     The run of an agent has the name of the ``agent``, and the id of the run that called it as
-    ``parent_run``.  ``parent_call`` is the id of the execution of the agent's tool there.  All three are
-    empty for any other run.
+    ``parent_run``.  ``parent_call`` is the id of the execution of the agent's tool there.  ``agent_version``
+    is a digest of the agent's definition.  All four are empty for any other run.
 
     ``memory`` says which hidden turns were restored into the request, and why others were not.  Its
     ``put_back`` is a list of ``run``, ``kind``, ``bytes`` and ``loosely``; its ``counts`` has a number for
@@ -112,7 +112,7 @@ class RunRecord:
     offered: tuple[str, ...] = ()
     withheld: Mapping[str, str] = field(default_factory=dict)
     trace: str = ""
-    shape: str = ""
+    prompt_hash: str = ""
     cost: int | None = None
     spent: str | None = None
     unreported: int = 0
@@ -123,6 +123,7 @@ class RunRecord:
     memory: Mapping[str, Any] | None = None
     continues: str = ""
     takes_over: str = ""
+    agent_version: str = ""
 
 
 @value_class

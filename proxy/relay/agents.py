@@ -263,7 +263,7 @@ class AgentRuns:
             RequestOptions(wanted=Wanted(every=True), history=False),
             Access(permissions, routes, outer.access.meter),
             nested=Nested(
-                agent=agent.name,
+                agent=agent,
                 parent_run=context.run_id,
                 parent_call=context.invocation_id,
                 settings=replace(

@@ -8,6 +8,7 @@ from proxy.approval_records import Approval
 from proxy.events import FinishReason, ToolCall, ToolResult
 from proxy.records import RunStatus
 from proxy.relay.base import RunSettings
+from proxy.tools.agents.agent import Agent
 from proxy.tools.running.ledger import RunLedger
 from proxy.values import value_class
 
@@ -175,13 +176,13 @@ class AgentAsking:
 class Nested:
     """Links an agent's run to the call that it serves.
 
-    ``agent`` is the agent's name, ``parent_run`` the id of the run that called it, and ``parent_call`` the
-    id of the execution of its tool.  ``settings`` are its own budgets.  It takes what it uses from
-    ``purse``.  Its effects are in ``ledger``, together with those of the calling run.  ``asking`` says how
-    it takes part in approvals.
+    ``agent`` is its definition.  ``parent_run`` is the id of the run that called it, and ``parent_call`` the
+    id of the execution of its tool.  ``settings`` are its own budgets.  It takes what it uses from ``purse``.
+    Its effects are in ``ledger``, together with those of the calling run.  ``asking`` says how it takes part
+    in approvals.
     """
 
-    agent: str
+    agent: Agent
     parent_run: str
     parent_call: str
     settings: RunSettings

@@ -20,10 +20,10 @@ from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.body import check_switches
 from proxy.relay.headers import of_any_dialect
-from proxy.relay.memory.fingerprint import prompt_fingerprint
 from proxy.relay.memory.history import ApprovalResults, Restored, SettleApprovals
 from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.outcomes import MemoryOutcome
+from proxy.relay.memory.prompt_hash import prompt_hash
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.metering import price_of
@@ -368,7 +368,6 @@ class Planner:
                 # The query belongs to the client's dialect, too.
                 head=RequestHead(of_any_dialect(ask.head.headers)) if route.wire else ask.head,
                 crossed=is_crossed,
-                left_out=_left_out(editor),
                 is_large=is_large,
             ),
             tools,
@@ -392,7 +391,7 @@ class Planner:
             Accounting(meter, price_of(meter, self._prices, route, payload)),
             Recording(
                 request=ask.body.raw if self._settings.keep_requests else b"",
-                prompt_fingerprint=prompt_fingerprint(payload, tools.offer.fingerprint),
+                prompt_hash=prompt_hash(request, payload, tools.offer.fingerprint),
             ),
             Fallback(planning.candidates, lambda: self.job(planning)),
         )
@@ -461,10 +460,3 @@ def _why_not(draft: _Draft) -> MemoryOutcome | None:
     if not draft.offer or draft.offer_fingerprint is not None:
         return None
     return "off" if draft.is_person else "no_person"
-
-
-def _left_out(editor: BodyEditor) -> Sequence[str]:
-    """Return the fields of a client's request that an upstream of another dialect does not get."""
-    if isinstance(editor, CrossedEditor | PromptedEditor):
-        return [left.field for left in editor.left_out]
-    return ()

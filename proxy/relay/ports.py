@@ -46,13 +46,13 @@ def port_of(
     upstream = wires[route.wire] if route.wire else wire
     if not (isinstance(wire, CrossableWire) and isinstance(upstream, CrossableWire)):
         raise TypeError(f"{upstream.dialect.name} cannot answer {wire.dialect.name}")
-    strict = route.served.strict_bridge
+    strict, profile = route.served.strict_bridge, route.served.profiles.of(upstream.dialect.wire, route.model)
     port: UpstreamPort
     if rules is None:
-        port = Crossing(wire, upstream, request, strict=strict)
+        port = Crossing(wire, upstream, request, profile, strict=strict)
     else:
         note = partial(_log_text_calls, route.served.upstream.name)
-        port = text_call_port(wire, upstream, request, rules, note, strict=strict)
+        port = text_call_port(wire, upstream, request, rules, note, profile, strict=strict)
     if isinstance(port, Crossing):
         port.ask_for(route.model, route.served.output_limit(route.model))
     return port

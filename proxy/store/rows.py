@@ -84,10 +84,10 @@ MAX_NAME: Final = 200
 HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted'))"
 
 RUN_COLUMNS: Final = (
-    "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
-    "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
-    "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape", "cost", "spent",
-    "unreported", "left_out", "agent", "parent_run", "parent_call", "memory", "continues", "takes_over",
+    "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at", "ended_at",
+    "error_code", "finish_reason", "turns", "tool_calls", "input_tokens", "output_tokens", "total_tokens",
+    "offered", "withheld", "trace", "prompt_hash", "cost", "spent", "unreported", "left_out", "agent",
+    "parent_run", "parent_call", "memory", "continues", "takes_over", "agent_version",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
@@ -106,9 +106,7 @@ INVOCATION_COLUMNS: Final = (
 NATIVE_COLUMNS: Final = ("invocation_id", "run_id", "payload")
 SUSPENDED_COLUMNS: Final = ("key", "run_id", "caller", "wire", "payload", "created_at")
 HIDDEN_COLUMNS: Final = ("key", "variant", "run_id", "caller", "wire", "payload", "created_at")
-RESPONSE_COLUMNS: Final = (
-    "id", "caller", "run_id", "response", "input_items", "continuation", "created_at",
-)  # fmt: skip
+RESPONSE_COLUMNS: Final = ("id", "caller", "run_id", "response", "input_items", "continuation", "created_at")
 RESULT_COLUMNS: Final = ("handle", "run_id", "caller", "untrusted", "content", "created_at")
 CLAIM_COLUMNS: Final = ("invocation_id", "result")
 
@@ -211,7 +209,7 @@ def run_row(record: RunRecord) -> Row:
         write_json(record.offered),
         write_json(dict(record.withheld)) if record.withheld else "{}",
         record.trace,
-        record.shape,
+        record.prompt_hash,
         record.cost,
         record.spent,
         record.unreported,
@@ -222,6 +220,7 @@ def run_row(record: RunRecord) -> Row:
         None if record.memory is None else write_json(record.memory),
         record.continues,
         record.takes_over,
+        record.agent_version,
     )
 
 

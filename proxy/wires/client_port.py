@@ -138,6 +138,11 @@ class ClientRequest(Protocol):
         ...
 
     @property
+    def system_texts(self) -> Sequence[str]:
+        """The system prompt and the system messages as texts, in a canonical form."""
+        ...
+
+    @property
     def preview(self) -> str:
         """The beginning of the newest user text, for people who watch the run; never stored."""
         ...

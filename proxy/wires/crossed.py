@@ -21,7 +21,9 @@ from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.ledger import Ledger, LeftOut
 from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
+from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
+from proxy.wires.profile import Profile
 from proxy.wires.turn.restored import is_too_long_error
 from proxy.wires.upstream_port import (
     BodyEditor,
@@ -46,10 +48,15 @@ class Crossing:
         client: CrossableWire,
         upstream: CrossableWire,
         request: ClientRequest,
+        profile: Profile | None = None,
         *,
         strict: bool = False,
     ) -> None:
-        """With ``strict`` the proxy refuses a request instead of leaving a field of the client's out."""
+        """``profile`` is what the upstream's model takes; without it, what is known of the model by its name.
+
+        With ``strict`` the proxy refuses a request instead of leaving a field of the client's out.
+        """
+        self._profile = profile
         self._strict = strict
         self._client = client
         self._upstream = upstream
@@ -76,9 +83,8 @@ class Crossing:
         """See :meth:`proxy.wires.upstream_port.UpstreamPort.editor`."""
         own = self._client.editor(raw, request, "stateless", caller=caller)
         kind = _ChainedCrossedEditor if isinstance(own, ChainedEditor) else CrossedEditor
-        self._editor = editor = kind(
-            own, self._client, self._upstream, state, caller=caller, strict=self._strict
-        )
+        translation = Translation(self._upstream.codec, self._profile, strict=self._strict)
+        self._editor = editor = kind(own, self._client, self._upstream, state, translation, caller=caller)
         editor.ask_for(self._model, self._max_tokens)
         return editor
 
@@ -120,16 +126,16 @@ class CrossedEditor:
         client: CrossableWire,
         upstream: CrossableWire,
         state: StateHabit,
+        translation: Translation,
         *,
         caller: str,
-        strict: bool = False,
     ) -> None:
         self._own = own
         self._client = client
         self._upstream = upstream
         self._state = state
+        self._translation = translation
         self._caller = caller
-        self._strict = strict
         self._changes: list[Callable[[BodyEditor], object]] = []
         self._own_results: dict[bytes, bytes] = {}
         self._natives = NativeTurns(upstream)
@@ -151,7 +157,7 @@ class CrossedEditor:
             conversation = replace(conversation, output=output)
         if self._lacks_reasoning:
             conversation = self._upstream.codec.repair_missing_reasoning(conversation)
-        self._written = written = self._upstream.codec.write(conversation, strict=self._strict)
+        self._written = written = self._translation.write(conversation)
         request = self._upstream.parse(orjson.loads(written.body))
         editor = self._upstream.editor(written.body, request, self._state, caller=self._caller)
         if isinstance(editor, CachingEditor):
@@ -291,7 +297,12 @@ class CrossedEditor:
 
     def ask_usage(self) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.ask_usage`."""
-        self._change(lambda editor: editor.ask_usage())
+        self._changes.append(self._ask_usage)
+        self._ask_usage(self._editor)
+
+    def _ask_usage(self, editor: BodyEditor) -> None:
+        if "stream_usage" not in self._translation.profile.without:
+            editor.ask_usage()
 
     def leave_out_images(self) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_images`."""
@@ -299,6 +310,8 @@ class CrossedEditor:
 
     def leave_out_fields(self, names: Collection[str]) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_fields`."""
+        if self._translation.leave_out(names):
+            self._sent = None
         self._change(lambda editor: editor.leave_out_fields(names))
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
@@ -328,7 +341,7 @@ class CrossedEditor:
     @property
     def fields_refused(self) -> frozenset[str]:
         """See :attr:`proxy.wires.upstream_port.BodyEditor.fields_refused`."""
-        return self._editor.fields_refused
+        return self._editor.fields_refused | self._translation.learned
 
     def render(self) -> bytes:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.render`."""
@@ -336,6 +349,9 @@ class CrossedEditor:
 
     def recover(self, message: str, code: str | None) -> bool:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.recover`."""
+        if self._translation.learn(message):
+            self._sent = None
+            return True
         if self._editor.recover(message, code):
             return True
         if asks_for_reasoning(message):

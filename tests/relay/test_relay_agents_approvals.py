@@ -89,6 +89,43 @@ async def test_an_approved_call_of_an_agent_runs(watch: Watch, tmp_path: Path) -
     assert [len(models.asked[name]) for name in ("boss", "small")] == [2, 2]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"instructions": "Buy everything."}, {"tools": ("*",)}, {"model": "large"}, {"max_tokens": 9}, {}],
+    ids=["instructions", "tools", "model", "budgets", "nothing"],
+)
+@pytest.mark.parametrize("approve", [RESEARCHER, BUY], ids=["the agent", "its call"])
+async def test_an_approval_holds_for_one_version_of_an_agent(
+    approve: str, change: dict[str, Any], watch: Watch, tmp_path: Path
+) -> None:
+    """After an agent's definition has changed, neither an approved call of it nor its held turn goes on."""
+
+    def small(asked: Asked) -> Turn:
+        return Turn("It is 42.") if asked.results else Turn(calls=[(BUY, {"what": "tea"})])
+
+    models = Models({"boss": boss, "small": small, "large": small})
+    async with served(models, tmp_path, approve) as proxy:
+        notice = await say(proxy, QUESTION)
+        (approval_id,) = set(ID.findall(notice))
+        before = models.count
+    told: list[Any] = [
+        QUESTION,
+        {"role": "assistant", "content": notice},
+        {"role": "user", "content": "Yes."},
+    ]
+    async with served(models, tmp_path, approve, agents=agents(**change)) as proxy:
+        said = await say(proxy, *told, x_toolrelay_approve=approval_id)
+        runs = await runs_of(proxy)
+    if not change:
+        assert (said, watch.started) == ("It is 42.", ["buy"])
+        versions = {run.agent_version for run in runs if run.agent}
+        assert [len(version) for version in versions] == [32]
+        assert {run.agent_version for run in runs if not run.agent} == {""}
+    else:
+        assert "It is 42." not in said
+        assert models.count == before + 1, "only the calling model was asked"
+
+
 async def test_an_approved_agent_uses_the_budgets_of_the_request_that_goes_on(
     watch: Watch, tmp_path: Path
 ) -> None:

@@ -62,10 +62,10 @@ def whole_run(store: Store, id: str, **changes: Any) -> None:
 
 
 async def test_a_run_keeps_trace_and_shape(store: Store) -> None:
-    """The store returns what a client was shown of a run and the digest of its prompt's shape unchanged."""
-    store.put_run(run(trace="status", shape="sha256:ab"))
+    """The store returns what a client was shown of a run and the digest of its prompt unchanged."""
+    store.put_run(run(trace="status", prompt_hash="sha256:ab"))
     (found,) = await store.list_runs(RunFilter())
-    assert (found.trace, found.shape) == ("status", "sha256:ab")
+    assert (found.trace, found.prompt_hash) == ("status", "sha256:ab")
 
 
 async def test_runs_are_listed_between_two_times(store: Store) -> None:
@@ -304,7 +304,7 @@ async def test_runs_of_an_earlier_schema_have_neither_trace_nor_shape(tmp_path: 
     await store.start()
     try:
         (found,) = await store.list_runs(RunFilter())
-        assert (found.trace, found.shape) == ("", "")
+        assert (found.trace, found.prompt_hash) == ("", "")
         assert await store.purge(PurgeFilter()) == 1
     finally:
         await store.aclose()

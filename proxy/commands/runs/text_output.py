@@ -36,7 +36,7 @@ _WIDE: Final = 120
 _NAME_LIMIT: Final = 64
 _JSON_LIMIT: Final = 300
 _CONTENT_LIMIT: Final = 2000
-_SHAPE_SHOWN: Final = 8
+_DIGITS_SHOWN: Final = 8
 _SHORTEST_ID: Final = 8
 _AHEAD_S: Final = 60.0
 _LIST: Final = (
@@ -51,7 +51,7 @@ _LIST: Final = (
     Column("cost", rank=2, right=True),
     Column("time", right=True),
     Column("end", rank=7, least=10),
-    Column("shape", rank=8),
+    Column("prompt", rank=8),
 )
 _STATUS_STYLES: Final = {
     "running": "cyan",
@@ -118,7 +118,7 @@ def render_list(
             Text(costs_text(run)),
             Text(_length(run.started_at, run.ended_at)),
             _end(run),
-            safe_cell(run.shape[:_SHAPE_SHOWN] or "-", "dim"),
+            safe_cell(run.prompt_hash[:_DIGITS_SHOWN] or "-", "dim"),
         )
         for run in runs
     ]
@@ -153,7 +153,10 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("run", safe_cell(run.id)),
         ("request", safe_cell(run.request_id)),
         *(
-            (("agent", safe_cell(f"{run.agent}, called in {run.parent_run}", limit=2 * _NAME_LIMIT)),)
+            (
+                ("agent", safe_cell(f"{run.agent}, called in {run.parent_run}", limit=2 * _NAME_LIMIT)),
+                ("agent version", safe_cell(run.agent_version or "-")),
+            )
             if run.parent_run
             else ()
         ),
@@ -173,7 +176,7 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("tokens", Text(_tokens(run))),
         ("cost", Text(_cost(run))),
         *((("with agents", Text(_with_agents(detail))),) if detail.children else ()),
-        ("shape", safe_cell(run.shape or "not in the store")),
+        ("prompt", safe_cell(run.prompt_hash or "not in the store")),
         ("left out", safe_cell(", ".join(run.left_out) or "-")),
     ):
         facts.add_row(Text(name, style="bold"), value)

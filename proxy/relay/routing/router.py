@@ -10,6 +10,7 @@ from proxy.relay.routing.breaker import Breaker
 from proxy.relay.routing.deadlines import Deadlines
 from proxy.tools.access.policy import Policy
 from proxy.upstreams.base import Upstream
+from proxy.wires.providers import UpstreamProfiles
 from proxy.wires.repairing import RepairHabit
 from proxy.wires.text_calls.rules import TextCalls
 from proxy.wires.upstream_port import StateHabit
@@ -37,12 +38,12 @@ class ServedUpstream:
     ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state`` and
     ``force_usage`` describe the provider's behaviour.  With ``strict_bridge``, a request of another dialect
     is refused if this upstream's dialect cannot express a field; otherwise it is sent without the field.
-    ``repair`` says which defects of its streams are repaired.  ``total`` limits the time of responses that
-    pass through.  ``max_tokens`` maps patterns of its models to the most output tokens to ask for, if a
-    client of another dialect sets no limit.  ``text_calls`` says which of its models write calls into their
-    text, ``None`` for none.  ``breaker`` is its circuit breaker.  ``secrets`` are the proxy's secrets that
-    the upstream knows.  ``query_names`` are the query parameters that it gets with inference requests,
-    beside those that all upstreams get.
+    ``profiles`` say what its models take of such a request.  ``repair`` says which defects of its streams are
+    repaired.  ``total`` limits the time of responses that pass through.  ``max_tokens`` maps patterns of its
+    models to the most output tokens to ask for, if a client of another dialect sets no limit.  ``text_calls``
+    says which of its models write calls into their text, ``None`` for none.  ``breaker`` is its circuit
+    breaker.  ``secrets`` are the proxy's secrets that the upstream knows.  ``query_names`` are the query
+    parameters that it gets with inference requests, beside those that all upstreams get.
     """
 
     upstream: Upstream
@@ -53,6 +54,7 @@ class ServedUpstream:
     narrowing: Policy | None = None
     force_usage: bool = False
     strict_bridge: bool = False
+    profiles: UpstreamProfiles = field(default_factory=UpstreamProfiles)
     repair: RepairHabit = "auto"
     max_tokens: Sequence[tuple[str, int]] = ()
     text_calls: TextCalls | None = None

@@ -19,6 +19,8 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RunLedger
 from proxy.values import value_class
 from proxy.wires.client_port import ClientPort, ClientRequest, Trace
+from proxy.wires.crossed import CrossedEditor
+from proxy.wires.text_calls.editor import PromptedEditor
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 
 __all__ = [
@@ -48,9 +50,8 @@ class ClientSide:
 class UpstreamSide:
     """How the proxy asks the upstream: in the dialect of ``port``, with the body of ``editor``.
 
-    ``crossed`` says that the client speaks another dialect.  Then no byte passes unchanged, and ``left_out``
-    names the client's fields that are not sent to the upstream.  ``head`` goes with every turn.  ``is_large``
-    says that a thread serializes the body.
+    ``crossed`` says that the client speaks another dialect.  Then no byte passes unchanged.  ``head`` goes
+    with every turn.  ``is_large`` says that a thread serializes the body.
     """
 
     route: Route
@@ -58,8 +59,14 @@ class UpstreamSide:
     editor: BodyEditor
     head: RequestHead
     crossed: bool
-    left_out: Sequence[str]
     is_large: bool
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The client's fields that the upstream gets with another value, or not at all."""
+        if isinstance(self.editor, CrossedEditor | PromptedEditor):
+            return [left.field for left in self.editor.left_out]
+        return ()
 
 
 @value_class
@@ -131,12 +138,12 @@ class Accounting:
 class Recording:
     """What the record gets of the request.
 
-    ``request`` is the client's body if it is to be stored, else empty.  ``prompt_fingerprint`` identifies how
-    the model is asked.
+    ``request`` is the client's body if it is to be stored, else empty.  ``prompt_hash`` is a digest
+    of the prompt (:mod:`proxy.relay.memory.prompt_hash`).
     """
 
     request: bytes
-    prompt_fingerprint: str
+    prompt_hash: str
 
 
 @value_class

@@ -157,7 +157,7 @@ class Journal:
             offered=state.tools.offer.tool_ids(),
             withheld=dict(state.tools.offer.withheld),
             trace=job.client.trace,
-            shape=job.recording.prompt_fingerprint,
+            prompt_hash=job.recording.prompt_hash,
             cost=run.cost,
             spent=run.spent or None,
             unreported=len(run.silent_turns),
@@ -168,6 +168,7 @@ class Journal:
             memory=recall.written(),
             continues=recall.continues,
             takes_over="" if detached is None else detached.takes_over,
+            agent_version="" if nested is None else nested.agent.version,
         )
 
 
@@ -180,7 +181,7 @@ def _left_out(job: Job, state: State) -> tuple[str, ...]:
 
 def _agent(job: Job) -> str:
     """Return the name of the agent whose run this is; empty for any other run."""
-    return "" if job.client.ask.nested is None else job.client.ask.nested.agent
+    return "" if job.client.ask.nested is None else job.client.ask.nested.agent.name
 
 
 def _messages(job: Job, state: State, status: RunStatus) -> Sequence[MessageRecord]:

@@ -74,7 +74,7 @@ class ToolCalls:
                 *(() if nested is None else nested.asking.asked_in),
             ),
             can_wait=nested is not None or can_hold_turn(job.client.request),
-            agent="" if nested is None else nested.agent,
+            agent="" if nested is None else nested.agent.name,
         )
         asked = await with_keepalive(asking, self._settings.keepalive_s, state.output.keep_alive)
         state.turn.waiting, state.turn.granted = dict(asked.waiting), dict(asked.granted)

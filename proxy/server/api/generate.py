@@ -216,7 +216,7 @@ class Generate:
             await resumable.resume(asked, caller, request, client)
             return client.response
         job = await self._planner.job(self._planner.begin(ask))
-        run_id = context.facts.run_id = job.identity.run_id
+        run_id = _note_run(context, job)
         client = self._clients.open(context, caller)
 
         async def work(stream: ClientStream) -> None:
@@ -234,7 +234,7 @@ class Generate:
 
     async def _run(self, context: Context, ask: Ask, job: Job) -> web.StreamResponse:
         """Answer with the response that a run composes."""
-        run_id = context.facts.run_id = job.identity.run_id
+        run_id = _note_run(context, job)
         client = self._clients.open(context, job.identity.caller)
         client.set_header(RUN, run_id)
         bound = structlog.contextvars.bind_contextvars(run_id=run_id)
@@ -245,6 +245,12 @@ class Generate:
         if not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response
+
+
+def _note_run(context: Context, job: Job) -> str:
+    """Return the id of a run, which the access log and the span get with the prompt hash."""
+    context.facts.run_id, context.facts.prompt_hash = job.identity.run_id, job.recording.prompt_hash
+    return job.identity.run_id
 
 
 def _is_background(context: Context, body: Body) -> bool:

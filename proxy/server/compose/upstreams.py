@@ -17,6 +17,7 @@ from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.origin import long_secrets
 from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures
 from proxy.wires.dialect import EndpointTable
+from proxy.wires.providers import UpstreamProfiles, provider_at
 from proxy.wires.text_calls.rules import ModelTextCalls, TextCalls, ToolMode
 
 __all__ = ["open_upstreams", "served"]
@@ -73,6 +74,7 @@ def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
         narrowing=_narrowing(name, settings),
         force_usage=config.force_usage,
         strict_bridge=config.strict_bridge,
+        profiles=_profiles(config),
         repair=config.repair,
         max_tokens=tuple(config.max_tokens.items()),
         text_calls=_text_calls(config),
@@ -83,6 +85,13 @@ def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
         query_names=frozenset(config.forward_query),
         breaker=Breaker(config.breaker_failures, config.breaker_open_s),
     )
+
+
+def _profiles(config: UpstreamConfig) -> UpstreamProfiles:
+    """Return what the models of an upstream take: the table of providers, changed by the settings."""
+    provider = config.profile.provider or provider_at(config.base_url)
+    per_model = [(pattern, said.profile.facts()) for pattern, said in config.per_model.items()]
+    return UpstreamProfiles(provider, config.profile.facts(), per_model)
 
 
 def _narrowing(name: str, config: Config) -> Policy | None:

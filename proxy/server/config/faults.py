@@ -122,6 +122,9 @@ def tables_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel], Fi
             inner = model_of(get_args(annotation)[1])
             if inner is not None:
                 yield f"{name}.*", inner, info
+                for below, table, about in tables_of(inner):
+                    if "*" not in below:
+                        yield f"{name}.*.{below}", table, about
 
 
 def fields_of(model: type[BaseModel]) -> Mapping[str, FieldInfo]:

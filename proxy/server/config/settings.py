@@ -33,7 +33,7 @@ from proxy.server.config.agents import AgentConfig, check_agent_names
 from proxy.server.config.credentials import CredentialConfig
 from proxy.server.config.key_grants import KeyGrants
 from proxy.server.config.mcp import McpConfig, secrets_of
-from proxy.server.config.per_model import ModelTable, TextCallForm
+from proxy.server.config.per_model import ModelTable, ProfileConfig, TextCallForm
 from proxy.server.config.secret import Secret
 from proxy.server.config.types import (
     TRACES,
@@ -207,9 +207,15 @@ class UpstreamConfig(Section):
     )
     per_model: ModelTable = Field(
         default={},
-        description="text_calls, text_calls_repair and tools (native or prompt) for some models, by "
+        description="text_calls, text_calls_repair, tools (native or prompt) and profile for some models, by "
         "patterns of the upstream's own model names; the first pattern that matches applies.",
         json_schema_extra={"example": '"qwen2.5*" = {text_calls = "hermes", tools = "prompt"}'},
+    )
+    profile: ProfileConfig = Field(
+        default=ProfileConfig(),
+        description="What its models take of requests of other dialects, where that is not known from the "
+        "address and the model's name: see upstreams.*.profile.",
+        json_schema_extra={"example": 'provider = "vllm"', "shown_as": "default"},
     )
     strict_bridge: bool = Field(
         default=False,

@@ -48,18 +48,19 @@ class AccessLog:
         model = facts.model
         if model and model not in self._seen and model not in self._models:
             model = self._checked_name(model)
-        first, head, run_id = facts.first_byte_s, facts.upstream_s, facts.run_id
+        first, head, run_id, prompt = facts.first_byte_s, facts.upstream_s, facts.run_id, facts.prompt_hash
         # A line recurs, and is safe, only if the path is the name of its class and the proxy made the id.
         if first is None or head is None or facts.path != facts.endpoint or facts.id_given or not facts.sent:
             log.write(_event(facts, model))
             return
         key = (
             facts.method, facts.path, facts.status, facts.caller, model,
-            facts.upstream, facts.upstream_status, run_id == "", facts.error_code,
+            facts.upstream, facts.upstream_status, run_id == "", prompt == "", facts.error_code,
         )  # fmt: skip
         form = log.form(key)
         if form is None:
-            left_open = {**_OPEN, "run_id": ID} if run_id else _OPEN
+            given = {"run_id": run_id, "prompt_hash": prompt}
+            left_open = {**_OPEN, **{name: ID for name, value in given.items() if value}}
             form = log.make_form(key, {**_event(facts, model), **left_open})
         if not form:
             log.write(_event(facts, model))
@@ -67,7 +68,8 @@ class AccessLog:
         ms, ttfb, upstream = _tenths(facts.seconds), _tenths(first), _tenths(head)
         request_id = facts.request_id.encode()
         times = (ms // 10, ms % 10, ttfb // 10, ttfb % 10, facts.sent, upstream // 10, upstream % 10)
-        log.write_form(form, (*times, request_id, run_id.encode()) if run_id else (*times, request_id))
+        of_run = [value.encode() for value in (run_id, prompt) if value]
+        log.write_form(form, (*times, request_id, *of_run))
 
     def _cache_size(self) -> CacheSize:
         return CacheSize(250 * len(self._seen), 250 * _MOST_MODELS)
@@ -108,6 +110,8 @@ def _event(facts: RequestFacts, model: str) -> dict[str, Any]:
     line["request_id"] = facts.request_id
     if facts.run_id:
         line["run_id"] = facts.run_id
+    if facts.prompt_hash:
+        line["prompt_hash"] = facts.prompt_hash
     return line
 
 

@@ -96,6 +96,7 @@ class RequestFacts:
     caller: str = ""
     model: str = ""
     run_id: str = ""
+    prompt_hash: str = ""
     upstream: str = ""
     upstream_status: int = 0
     upstream_s: float | None = None

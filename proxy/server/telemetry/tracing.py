@@ -197,6 +197,8 @@ class Tracing(Observer):
         }
         if facts.run_id:
             attributes["toolrelay.run_id"] = facts.run_id
+        if facts.prompt_hash:
+            attributes["toolrelay.prompt_hash"] = facts.prompt_hash
         if facts.status >= 500 or facts.status == 499:
             attributes["error.type"] = str(facts.status)
         span.set_attributes(attributes)

@@ -22,7 +22,7 @@ def comparison(
         "object": "ui.comparison",
         "a": shown_a,
         "b": shown_b,
-        "same_shape": bool(a.run.shape) and a.run.shape == b.run.shape,
+        "same_prompt": bool(a.run.prompt_hash) and a.run.prompt_hash == b.run.prompt_hash,
         "fields": [
             {"name": name, "a": shown_a["run"][name], "b": shown_b["run"][name]}
             for name in _FIELDS

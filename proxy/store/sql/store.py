@@ -72,7 +72,17 @@ _PUT_RUN: Final = rows.upsert(
     "runs",
     ("owner_id", *rows.RUN_COLUMNS),
     ("id",),
-    fixed=("request_id", "caller", "model", "started_at", "agent", "parent_run", "parent_call", "takes_over"),
+    fixed=(
+        "request_id",
+        "caller",
+        "model",
+        "started_at",
+        "agent",
+        "parent_run",
+        "parent_call",
+        "takes_over",
+        "agent_version",
+    ),
 )
 _PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"

@@ -88,8 +88,7 @@ class GroupWriter:
     """Accepts writes in the event loop's thread and commits them in groups.
 
     ``lost`` counts the writes that never reached the database, ``lost_needed`` those of them that a client's
-    next request needs. ``failure`` is one word while the database
-    cannot be written, else ``None``.
+    next request needs. ``failure`` is one word while the database cannot be written, else ``None``.
     """
 
     def __init__(self, hooks: WriterHooks, *, max_writes: int, max_bytes: int, lock_timeout_s: float) -> None:
@@ -339,8 +338,10 @@ class GroupWriter:
         return self._queue.bytes + self._inflight_bytes
 
     def _room(self) -> int:
-        """Return the number of writes until the queue is half full; it is also full by its bytes."""
-        return self._max_writes // 2 - self._queue.count if self._held <= self._max_bytes // 2 else 0
+        """Return how many writes runs may add: until the queue is half full, or full if nothing is queued."""
+        if self._held > self._max_bytes // 2:
+            return 0
+        return self._max_writes // 2 - self._queue.count if self._queue.count else self._max_writes
 
     def _cache_size(self) -> CacheSize:
         """Return the memory size: each row counts twice, because the record it was made of is kept too."""

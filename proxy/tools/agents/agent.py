@@ -1,7 +1,9 @@
 """Define agents: models with instructions, tools and budgets, which another model calls as tools."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from proxy.globs import fits
@@ -17,6 +19,7 @@ AGENT_PREFIX: Final = f"{PROVIDER}__"
 TASK: Final = "task"
 """The name of the only argument."""
 
+_DIGITS: Final = 32
 _STRENGTH: Final = (ToolEffect.READ_ONLY, ToolEffect.STATE_CHANGE, ToolEffect.EXTERNAL_SIDE_EFFECT)
 _PARAMETERS: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -78,6 +81,12 @@ class Agent:
         """The id of the tool that calls the agent; raises :class:`~proxy.errors.ConfigError`."""
         return tool_id(PROVIDER, self.name)
 
+    @property
+    def version(self) -> str:
+        """A digest of the whole definition: description, instructions, tools, model and budgets."""
+        definition = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(definition.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+
     def takes(self, tool: str) -> bool:
         """Return whether the agent gets the tool with that id, if policy allows it."""
         return agent_takes(tool, self.tools)
@@ -90,6 +99,7 @@ class Agent:
         own = [spec for spec in loaded if self.takes(spec.name)]
         effect = self.effect or strongest(spec.effect for spec in own)
         name = self.tool
+        seen = spec_digest(name, self.description, _PARAMETERS, effect)
         return ToolSpec(
             name=name,
             description=self.description,
@@ -97,7 +107,8 @@ class Agent:
             effect=effect,
             provider=PROVIDER,
             validate=SchemaValidator(_PARAMETERS),
-            digest=spec_digest(name, self.description, _PARAMETERS, effect),
+            # Approvals, and turns that wait for them, hold for this version of the agent only.
+            digest=hashlib.sha256(f"{seen} {self.version}".encode()).hexdigest(),
             # A report is content, which only the calling model may see.
             redaction=Redaction(),
             timeout_s=self.timeout_s,

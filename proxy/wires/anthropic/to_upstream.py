@@ -33,8 +33,11 @@ from proxy.conversation import (
 )
 from proxy.schemas.portable import repaired
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
-from proxy.wires.anthropic.limits import output_limit
+from proxy.wires.anthropic.thinking import needs_adaptive, thinking_off
+from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
+from proxy.wires.profile import Profile
+from proxy.wires.providers import known_profile
 from proxy.wires.turn.arguments import arguments_object
 
 __all__ = ["write_conversation"]
@@ -44,33 +47,44 @@ _MOST_NAME: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _UNANSWERED: Final = "This call was not answered."
 _BEFORE: Final = "(continued)"
+_MAX_TOKENS: Final = 8192
+"""The limit for a model that is not known, if the client sets none; Messages needs one."""
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required": "any"}
 
 
-def write_conversation(conversation: Conversation, *, strict: bool = False) -> Written:
+def write_conversation(
+    conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+) -> Written:
     """Write the body of a Messages request.
 
     Raises :class:`RequestError` with status 400, which names the field of the client's request, if Messages
     cannot express a field that must not be left out; with ``strict``, for every field left out.
     """
     ledger = Ledger(ANTHROPIC_FIELDS, conversation.names, strict=strict)
+    profile = profile or known_profile("anthropic", conversation.model)
+    conversation = fitted(conversation, profile, ledger)
     ledger.check(conversation)
     writer = _Blocks(ledger)
     limit = conversation.output.max_tokens
     body: dict[str, Any] = {
         "model": conversation.model,
-        "max_tokens": output_limit(conversation.model) if limit is None else limit,
+        "max_tokens": profile.max_output_tokens or _MAX_TOKENS if limit is None else limit,
         "messages": writer.messages(conversation.messages),
     }
     system = [block for message in conversation.system for block in writer.contents(message.parts)]
     for message in conversation.system:
         ledger.put_natives(message.native, {})
-    if system:
+    if not body["messages"]:
+        # A prompt of system messages alone is the first message of a conversation.
+        body["messages"] = [{"role": "user", "content": system}] if system else []
+    elif system:
         body["system"] = system
     body |= _tools(conversation, ledger)
-    body |= _settings(conversation, ledger)
+    body |= _settings(conversation, ledger, chooses=body.get("tool_choice"))
     ledger.put_natives(conversation.native, body)
+    if not body["messages"]:
+        raise ledger.refuse(ledger.name_of("messages"), "Messages needs at least one message with content.")
     return ledger.close(body)
 
 
@@ -168,6 +182,8 @@ class _Blocks:
         made: dict[str, Any]
         match part:
             case Text() | Refusal():
+                if part.text.isspace():
+                    return  # Messages refuses a text of white space only.
                 made = {"type": "text", "text": part.text}
             case ToolCallPart():
                 made = self._call(part)
@@ -283,15 +299,17 @@ def _choice(choice: ToolChoice, ledger: Ledger) -> dict[str, Any]:
     return {"type": _CHOICES[choice.kind]}
 
 
-def _settings(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
-    """Return the settings that the client asked for."""
+def _settings(
+    conversation: Conversation, ledger: Ledger, *, chooses: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the settings that the client asked for; ``chooses`` is the choice of a tool."""
     output, sampling, service = conversation.output, conversation.sampling, conversation.service
     if sampling.temperature is not None and sampling.temperature > 1:
         raise ledger.refuse(ledger.name_of("sampling.temperature"), "Messages allows at most 1.")
     config: dict[str, Any] = {}
     effort = conversation.reasoning.effort
-    if effort in _EFFORTS or effort == "minimal":
-        config["effort"] = "low" if effort == "minimal" else effort
+    if effort in _EFFORTS:
+        config["effort"] = effort
     if output.format is not None:
         if output.format.schema is None:
             raise ledger.refuse(ledger.name_of("output.format"), "Messages needs a schema for JSON.")
@@ -306,9 +324,22 @@ def _settings(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
         "top_k": sampling.top_k,
         "stop_sequences": list(output.stops) or None,
         "output_config": config or None,
-        "thinking": {"type": "disabled"} if effort == "none" else None,
+        "thinking": _thinking(conversation, chooses) if effort else None,
         "metadata": {"user_id": user} if user else None,
         "service_tier": tiers.get(service.tier or ""),
         "stream": conversation.stream or None,
     }
     return without_none(asked)
+
+
+def _thinking(conversation: Conversation, chooses: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """Return what turns thinking on or off for the effort that was asked for; ``None`` for the default.
+
+    Some models think only on request, which is refused beside a forced call and beside sampling.
+    """
+    model, sampling = conversation.model, conversation.sampling
+    if conversation.reasoning.effort == "none":
+        return {"type": thinking_off(model)}
+    is_forced = chooses is not None and chooses["type"] in ("any", "tool")
+    is_sampled = any(value is not None for value in (sampling.temperature, sampling.top_p, sampling.top_k))
+    return {"type": "adaptive"} if needs_adaptive(model) and not (is_forced or is_sampled) else None

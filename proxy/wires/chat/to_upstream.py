@@ -4,7 +4,6 @@ Source: OpenAI's API reference, "Create chat completion".
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.conversation import (
@@ -32,43 +31,24 @@ from proxy.conversation import (
 )
 from proxy.schemas.portable import repaired
 from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
+from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import data_url, file_words, result_words
 from proxy.wires.crossing.reasoning import in_loops, is_plain
+from proxy.wires.profile import Profile
+from proxy.wires.providers import known_profile
 
-__all__ = ["ChatForm", "write_conversation"]
+__all__ = ["write_conversation"]
 
 _MOST_ID: Final = 40
 _MOST_FOREIGN_ID: Final = 64
 """The longest id that another dialect's own providers make."""
-
-_MORE_SAMPLING: Final = ("sampling.top_k", "sampling.min_p")
 _BETWEEN: Final = {"assistant": "", "system": "\n\n", "developer": "\n\n", "user": "\n\n", "tool": "\n"}
 """The separator between texts that are joined, by role: a model's texts are pieces of one text."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatForm:
-    """The form in which an upstream accepts Chat requests.
-
-    ``limit_field`` is the name of the field for the token limit.  ``reasoning_field`` is the field of the
-    model's messages in which its reasoning goes back with tool calls; empty if it does not go back.  With
-    ``all_reasoning`` it also goes back without calls.
-    ``text_lists``: several texts of a message stay separate, also in roles other than ``user``.
-    ``result_images``: images of results follow them in a message of the user's.
-    ``more_sampling``: the upstream accepts ``top_k`` and ``min_p``.
-    """
-
-    limit_field: str = "max_completion_tokens"
-    reasoning_field: str = "reasoning_content"
-    all_reasoning: bool = False
-    text_lists: bool = False
-    result_images: bool = False
-    more_sampling: bool = False
-
-
 def write_conversation(
-    conversation: Conversation, form: ChatForm = ChatForm(), *, strict: bool = False
+    conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
 ) -> Written:
     """Write the body of a Chat request.
 
@@ -76,16 +56,23 @@ def write_conversation(
     cannot express a field that must not be left out; with ``strict``, for every field left out.
     """
     ledger = Ledger(CHAT_FIELDS, conversation.names, strict=strict)
-    ledger.check(conversation, _MORE_SAMPLING if form.more_sampling else ())
-    writer = _Messages(form, ledger)
+    profile = profile or known_profile("chat", conversation.model)
+    conversation = fitted(conversation, profile, ledger)
+    ledger.check(conversation, _more_sampling(profile))
+    writer = _Messages(profile, ledger)
     body: dict[str, Any] = {
         "model": conversation.model,
         "messages": writer.write((*conversation.system, *conversation.messages)),
         **_tools(conversation, ledger),
-        **_settings(conversation, form),
+        **_settings(conversation, profile),
     }
     ledger.put_natives(conversation.native, body)
     return ledger.close(body)
+
+
+def _more_sampling(profile: Profile) -> tuple[str, ...]:
+    """Return the aspects of sampling that OpenAI has no fields for, and this upstream has."""
+    return tuple(f"sampling.{name}" for name in ("top_k", "min_p") if name in (profile.sampling or ()))
 
 
 # ---------------------------------------------------------------- messages
@@ -94,8 +81,8 @@ def write_conversation(
 class _Messages:
     """A writer of messages, one after the other."""
 
-    def __init__(self, form: ChatForm, ledger: Ledger) -> None:
-        self._form = form
+    def __init__(self, profile: Profile, ledger: Ledger) -> None:
+        self._profile = profile
         self._ledger = ledger
 
     def write(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -132,7 +119,7 @@ class _Messages:
                     content.append(part)
         said["content"] = self._content("assistant", content) if content or not (calls or refusals) else None
         if thoughts:
-            said[self._form.reasoning_field] = "\n\n".join(thoughts)
+            said[self._profile.reasoning_field] = "\n\n".join(thoughts)
         if refusals:
             said["refusal"] = "".join(refusals)
         if calls:
@@ -147,7 +134,7 @@ class _Messages:
             self._ledger.omit(
                 part.at, "Reasoning in this form can be read only by the provider that made it."
             )
-        elif not (self._form.reasoning_field and (in_loop or self._form.all_reasoning)):
+        elif not (self._profile.reasoning_field and (in_loop or self._profile.all_reasoning)):
             self._ledger.omit(
                 part.at, "The upstream takes the model's reasoning back only with calls of tools."
             )
@@ -172,7 +159,7 @@ class _Messages:
         plain = [
             part["text"] for part in written if isinstance(part, dict) and part.keys() == {"type", "text"}
         ]
-        if len(plain) < len(written) or (len(plain) > 1 and (role == "user" or self._form.text_lists)):
+        if len(plain) < len(written) or (len(plain) > 1 and (role == "user" or self._profile.text_lists)):
             return written
         return _BETWEEN[role].join(plain)
 
@@ -230,7 +217,7 @@ class _Messages:
         return {"type": "file", "file": file}
 
     def _results(self, message: Message) -> Iterator[dict[str, Any]]:
-        """Write a message for each result, and one of the user's for images if the form says so."""
+        """Write a message for each result, and one of the user's for their images if the profile says so."""
         images: list[Any] = []
         for part in message.parts:
             if not isinstance(part, ToolResultPart):
@@ -243,7 +230,7 @@ class _Messages:
             self._ledger.put_natives(part.native, result)
             yield result
             pictures = [inner for inner in part.parts if isinstance(inner, Image)]
-            if pictures and self._form.result_images:
+            if pictures and self._profile.result_images:
                 images.append({"type": "text", "text": f"[image from {part.name or part.call_id}]"})
                 images += [made for picture in pictures for made in self._part(picture)]
         if images:
@@ -251,9 +238,9 @@ class _Messages:
 
     def _result(self, part: ToolResultPart) -> Any:
         texts = [inner for inner in part.parts if isinstance(inner, Text)]
-        if len(texts) == len(part.parts) > 1 and self._form.text_lists and not part.is_error:
+        if len(texts) == len(part.parts) > 1 and self._profile.text_lists and not part.is_error:
             return self._content("tool", texts)
-        return result_words(part, self._ledger, images=not self._form.result_images)
+        return result_words(part, self._ledger, images=not self._profile.result_images)
 
 
 # ---------------------------------------------------------------- settings
@@ -312,7 +299,7 @@ def _choice(choice: ToolChoice, custom: set[str], ledger: Ledger) -> Any:
     return {"type": "allowed_tools", "allowed_tools": allowed}
 
 
-def _settings(conversation: Conversation, form: ChatForm) -> dict[str, Any]:
+def _settings(conversation: Conversation, profile: Profile) -> dict[str, Any]:
     """Return the settings that the client asked for."""
     sampling, output, service = conversation.sampling, conversation.output, conversation.service
     options = {
@@ -320,7 +307,7 @@ def _settings(conversation: Conversation, form: ChatForm) -> dict[str, Any]:
         "include_obfuscation": conversation.stream_padding,
     }
     asked = {
-        form.limit_field: output.max_tokens,
+        profile.limit_field: output.max_tokens,
         "stop": list(output.stops) or None,
         "response_format": _format(output.format),
         "verbosity": output.verbosity,
@@ -329,8 +316,8 @@ def _settings(conversation: Conversation, form: ChatForm) -> dict[str, Any]:
         "top_logprobs": output.top_logprobs if output.logprobs else None,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "top_k": sampling.top_k if form.more_sampling else None,
-        "min_p": sampling.min_p if form.more_sampling else None,
+        "top_k": sampling.top_k if profile.sampling else None,
+        "min_p": sampling.min_p if profile.sampling else None,
         "seed": sampling.seed,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,

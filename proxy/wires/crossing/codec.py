@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from proxy.conversation import Conversation
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
+from proxy.wires.profile import Profile
 
 __all__ = ["ConversationCodec"]
 
@@ -27,8 +28,10 @@ class ConversationCodec(Protocol):
         """Read a request.  Raises :class:`RequestError`, which names a field of the wrong type."""
         ...
 
-    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
-        """Write a request body.
+    def write(
+        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+    ) -> Written:
+        """Write a request body for a model with this profile; without one, for what is known of the model.
 
         Raises :class:`RequestError` with status 400, which names the field of the client's request, if this
         dialect cannot express a field that must not be left out; with ``strict``, for every field left out.

@@ -13,7 +13,7 @@ from proxy.conversation import ASPECT_DEFAULTS, Conversation, Native
 from proxy.errors import RequestError
 from proxy.wires.crossing.tables import FieldTable, general_path
 
-__all__ = ["Ledger", "LeftOut", "Written", "fitting_id", "without_none"]
+__all__ = ["Ledger", "LeftOut", "Written", "fitting_id", "shortened", "without_none"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _DIGEST: Final = 8
@@ -21,7 +21,8 @@ _DIGEST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A field that the body lacks; ``field`` is its path in the client's request, without indices."""
+    """A field that the body lacks or has with another value; ``field`` is its path in the client's request,
+    without indices."""
 
     field: str
     reason: str
@@ -31,8 +32,8 @@ class LeftOut:
 class Written:
     """A request body.
 
-    ``left_out`` are the fields that it lacks, each once.  ``renamed`` are the tool names that the upstream
-    does not accept: the name in the body → the client's name.
+    ``left_out`` are the fields that it lacks or has with another value, each once.  ``renamed`` are the tool
+    names that the upstream does not accept: the name in the body → the client's name.
     """
 
     body: bytes
@@ -63,6 +64,10 @@ class Ledger:
         """Leave a field out, and record that."""
         if self._strict:
             raise self.refuse(path, reason)
+        self._left_out.setdefault(general_path(path), reason)
+
+    def change(self, path: str, reason: str) -> None:
+        """Record that a field has another value than the client's, also if nothing may be left out."""
         self._left_out.setdefault(general_path(path), reason)
 
     def check(self, conversation: Conversation, said: Collection[str] = ()) -> None:
@@ -144,6 +149,11 @@ def without_none(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a digest of at most ``most`` characters, always the same for the same text."""
+    return _digest(text)[:most]
 
 
 def fitting_id(call_id: str, most: int, allowed: re.Pattern[str] | None = None) -> str:

@@ -116,6 +116,13 @@ class MessageListRequest(ABC):
         """
         return None
 
+    @property
+    def system_texts(self) -> Sequence[str]:
+        # The role is enough here: who spoke may take a look at all of a message.
+        said = [one for one in self.messages if one.get("role") in ("system", "developer")]
+        texts = [self._spoken(one) or _canonical(self._identity(one)) for one in said]
+        return [text.strip() for text in (self._system_text("exact"), *texts) if text]
+
     # What the client sends back.
 
     @abstractmethod
@@ -174,6 +181,10 @@ class MessageListRequest(ABC):
         if found is None or system is None:
             return found
         return replace(found, system=found.system + system.encode("utf-8", "surrogatepass"))
+
+
+def _canonical(identity: Any) -> str:
+    return orjson.dumps(identity, option=orjson.OPT_SORT_KEYS).decode()
 
 
 class CallsWithIdsRequest(MessageListRequest):

@@ -9,6 +9,7 @@ from proxy.wires.crossing.ledger import Written
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.from_client import read_conversation
 from proxy.wires.ollama.to_upstream import write_conversation
+from proxy.wires.profile import Profile
 
 __all__ = ["OllamaCodec"]
 
@@ -24,8 +25,10 @@ class OllamaCodec:
     def read(self, payload: Mapping[str, Any]) -> Conversation:
         return read_conversation(payload)
 
-    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
-        return write_conversation(conversation, strict=strict)
+    def write(
+        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+    ) -> Written:
+        return write_conversation(conversation, profile, strict=strict)
 
     def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
         """Return the same conversation: no upstream of this dialect is known to ask for reasoning."""

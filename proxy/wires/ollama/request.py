@@ -14,6 +14,7 @@ from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
 from proxy.wires.message_list.request import JsonMessage, MessageListRequest
 from proxy.wires.ollama.calls import calls_of, keys_of, pair, role_of
+from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Speaker
 from proxy.wires.turn.request_members import (
     answers_server_call,
@@ -37,9 +38,17 @@ _SPEAKERS: Final[Mapping[str, Speaker]] = {
 
 @value_class
 class OllamaRequest(MessageListRequest):
-    """The parts of a request that the proxy needs."""
+    """The parts of a request that the proxy needs.
+
+    ``system`` is the system prompt of a completion; a chat has its own among the messages.
+    """
+
+    system: str = ""
 
     dialect_name: ClassVar[str] = "ollama"
+
+    def _system_text(self, rule: SystemRule) -> str | None:
+        return self.system or None
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Check that no result answers a server tool's call, and that no call has two results."""

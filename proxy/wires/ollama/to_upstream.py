@@ -27,10 +27,13 @@ from proxy.conversation import (
     ToolResultPart,
 )
 from proxy.schemas.portable import repaired
+from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, without_none
 from proxy.wires.crossing.media import file_words, result_words
 from proxy.wires.ollama.encoder import call_object
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
+from proxy.wires.profile import Profile
+from proxy.wires.providers import known_profile
 
 __all__ = ["write_conversation"]
 
@@ -39,13 +42,17 @@ _BETWEEN: Final = {"assistant": "", "system": "\n\n", "user": "\n\n"}
 """The separator between texts that are joined, by role: a model's texts are pieces of one text."""
 
 
-def write_conversation(conversation: Conversation, *, strict: bool = False) -> Written:
+def write_conversation(
+    conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+) -> Written:
     """Write the body of a chat request.
 
     Raises :class:`RequestError` with status 400, which names the field of the client's request, if Ollama
     cannot express a field that must not be left out; with ``strict``, for every field left out.
     """
     ledger = Ledger(OLLAMA_FIELDS, conversation.names, strict=strict)
+    profile = profile or known_profile("ollama", conversation.model)
+    conversation = fitted(conversation, profile, ledger)
     ledger.check(conversation, ("tool_choice",))
     body: dict[str, Any] = {
         "model": conversation.model,
@@ -241,5 +248,6 @@ def _think(asked: ReasoningSettings) -> bool | str | None:
     if asked.effort == "none":
         return False
     if asked.effort is None:
-        return True if asked.summary else None
+        # A summary shows thoughts if there are any; it asks for none, and not all models can think.
+        return None
     return _EFFORTS.get(asked.effort, asked.effort)

@@ -6,6 +6,7 @@ from typing import Any
 
 from proxy.conversation import Conversation
 from proxy.wires.crossing.ledger import Written
+from proxy.wires.profile import Profile
 from proxy.wires.responses.fields import RESPONSES_FIELDS
 from proxy.wires.responses.from_client import read_conversation
 from proxy.wires.responses.to_upstream import write_conversation
@@ -23,8 +24,10 @@ class ResponsesCodec:
     def read(self, payload: Mapping[str, Any]) -> Conversation:
         return read_conversation(payload)
 
-    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
-        return write_conversation(conversation, strict=strict)
+    def write(
+        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+    ) -> Written:
+        return write_conversation(conversation, profile, strict=strict)
 
     def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
         """Return the conversation unchanged: no upstream of this dialect is known to require reasoning."""

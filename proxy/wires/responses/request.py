@@ -268,6 +268,12 @@ class ResponsesRequest:
         """
         return (caller, self.people, self.model, self._system_text(rule), self.continues or "")
 
+    @property
+    def system_texts(self) -> Sequence[str]:
+        spoken = [_spoken(item) for item in self.items if _speaker(item) == "system"]
+        texts = [orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode() for said in spoken]
+        return [text for text in (self._system_text("exact"), *texts) if text]
+
     def _system_text(self, rule: SystemRule) -> str:
         """Return ``instructions`` and the stored prompt in canonical form; ``""`` if there are none."""
         said = self.instructions.strip() if isinstance(self.instructions, str) else self.instructions

@@ -30,17 +30,23 @@ from proxy.conversation import (
     ToolResultPart,
 )
 from proxy.schemas.portable import repaired
+from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import data_url, file_words, marked_result
+from proxy.wires.profile import Profile
+from proxy.wires.providers import known_profile
 from proxy.wires.responses.fields import KEEPER, RESPONSES_FIELDS
 from proxy.wires.responses.from_client import LOGPROBS
+from proxy.wires.turn.token_limit import LEAST_TOKENS
 
 __all__ = ["write_conversation"]
 
 _MOST_ID: Final = 64
 
 
-def write_conversation(conversation: Conversation, *, strict: bool = False) -> Written:
+def write_conversation(
+    conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+) -> Written:
     """Write the body of a Responses request.
 
     Raises :class:`RequestError` with status 400, which names the field of the client's request, if
@@ -48,6 +54,8 @@ def write_conversation(conversation: Conversation, *, strict: bool = False) -> W
     out.
     """
     ledger = Ledger(RESPONSES_FIELDS, conversation.names, strict=strict)
+    profile = profile or known_profile("responses", conversation.model)
+    conversation = fitted(conversation, profile, ledger)
     ledger.check(conversation)
     instructions, system = _instructions(conversation.system)
     body: dict[str, Any] = {"model": conversation.model}
@@ -55,7 +63,7 @@ def write_conversation(conversation: Conversation, *, strict: bool = False) -> W
         body["instructions"] = instructions
     body["input"] = _Items(ledger).write((*system, *conversation.messages))
     body |= _tools(conversation, ledger)
-    body |= _settings(conversation)
+    body |= _settings(conversation, ledger)
     ledger.put_natives(conversation.native, body)
     return ledger.close(body)
 
@@ -263,14 +271,14 @@ def _choice(choice: ToolChoice, custom: set[str], ledger: Ledger) -> Any:
     return {"type": "allowed_tools", "mode": "required" if choice.forced else "auto", "tools": tools}
 
 
-def _settings(conversation: Conversation) -> dict[str, Any]:
+def _settings(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
     """Return the settings that the request gives, besides its input."""
     output, service, truncate = conversation.output, conversation.service, conversation.truncate
     text = {"format": _format(output.format), "verbosity": output.verbosity}
     reasoning = {"effort": conversation.reasoning.effort, "summary": conversation.reasoning.summary}
     padding = {"include_obfuscation": conversation.stream_padding}
     asked = {
-        "max_output_tokens": output.max_tokens,
+        "max_output_tokens": _limit(output.max_tokens, ledger),
         "text": without_none(text) or None,
         "include": [LOGPROBS] if output.logprobs else None,
         "top_logprobs": output.top_logprobs,
@@ -290,6 +298,14 @@ def _settings(conversation: Conversation) -> dict[str, Any]:
         "stream_options": (without_none(padding) or None) if conversation.stream else None,
     }
     return without_none(asked)
+
+
+def _limit(asked: int | None, ledger: Ledger) -> int | None:
+    """Return the token limit; clients that probe a model ask for one token, and Responses takes no so few."""
+    if asked is None or asked >= LEAST_TOKENS:
+        return asked
+    ledger.change(ledger.name_of("output.max_tokens"), f"Responses takes no limit below {LEAST_TOKENS}.")
+    return LEAST_TOKENS
 
 
 def _format(form: OutputFormat | None) -> dict[str, Any] | None:

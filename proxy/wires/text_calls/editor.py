@@ -15,6 +15,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.ledger import LeftOut
+from proxy.wires.crossing.translation import Translation
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor, Mask, SuspendedCall
 from proxy.wires.wire import CrossableWire
 
@@ -22,22 +23,20 @@ __all__ = ["PromptedEditor", "prompted_editor"]
 
 
 class PromptedEditor:
-    """See the module. ``own`` is the client's editor; ``change`` turns tools into text."""
+    """See the module. ``own`` is the client's editor; ``change`` turns tools into text, and ``translation``
+    writes the bodies."""
 
     def __init__(
         self,
         own: BodyEditor,
         client: CrossableWire,
-        upstream: CrossableWire,
+        translation: Translation,
         change: Callable[[Conversation], Conversation],
-        *,
-        strict: bool = False,
     ) -> None:
         self._own = own
         self._client = client
-        self._upstream = upstream
+        self._translation = translation
         self._change = change
-        self._strict = strict
         self._asks_usage = False
         self._left_out: Sequence[LeftOut] | None = None
 
@@ -61,7 +60,7 @@ class PromptedEditor:
         asked = self.conversation()
         if self._asks_usage and asked.stream:
             asked = replace(asked, stream_usage=True)
-        written = self._upstream.codec.write(self._change(asked), strict=self._strict)
+        written = self._translation.write(self._change(asked))
         self._left_out = written.left_out
         return written.body
 
@@ -117,12 +116,14 @@ class PromptedEditor:
 
     def leave_out_fields(self, names: Collection[str]) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_fields`."""
+        if self._translation.leave_out(names):
+            self._left_out = None
         self._own.leave_out_fields(names)
 
     @property
     def fields_refused(self) -> frozenset[str]:
         """See :attr:`proxy.wires.upstream_port.BodyEditor.fields_refused`."""
-        return self._own.fields_refused
+        return self._own.fields_refused | self._translation.learned
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.relax_tool_choice`."""
@@ -138,7 +139,10 @@ class PromptedEditor:
 
     def recover(self, message: str, code: str | None) -> bool:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.recover`."""
-        return self._own.recover(message, code)
+        if self._own.recover(message, code):
+            return True
+        self._left_out = None
+        return self._translation.learn(message)
 
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.records`."""
@@ -176,11 +180,9 @@ class _ChainedPromptedEditor(PromptedEditor):
 def prompted_editor(
     own: BodyEditor,
     client: CrossableWire,
-    upstream: CrossableWire,
+    translation: Translation,
     change: Callable[[Conversation], Conversation],
-    *,
-    strict: bool = False,
 ) -> PromptedEditor:
     """Return an editor around the client's ``own``. It can continue responses by their ids if ``own`` can."""
     kind = _ChainedPromptedEditor if isinstance(own, ChainedEditor) else PromptedEditor
-    return kind(own, client, upstream, change, strict=strict)
+    return kind(own, client, translation, change)

@@ -9,7 +9,9 @@ from proxy.wires.client_port import ClientRequest, ContinuingEncoder
 from proxy.wires.crossed import Crossing
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
+from proxy.wires.profile import Profile
 from proxy.wires.text_calls.continued import continued
 from proxy.wires.text_calls.editor import PromptedEditor, prompted_editor
 from proxy.wires.text_calls.prompting import prompted
@@ -30,17 +32,20 @@ def text_call_port(
     request: ClientRequest,
     rules: TextCallRules,
     note: Note,
+    profile: Profile | None = None,
     *,
     strict: bool = False,
 ) -> UpstreamPort:
-    """Return the port of an upstream for one request. With ``strict`` a request is refused if the
-    upstream's dialect cannot express one of its fields."""
+    """Return the port of an upstream for one request, whose model takes what ``profile`` says.
+
+    With ``strict`` a request is refused if the upstream's dialect cannot express one of its fields.
+    """
     reading = CallReading(rules.form, repair=rules.repair, note=note)
     if rules.prompt:
-        return _PromptedPort(client, upstream, request, reading, strict=strict)
+        return _PromptedPort(client, upstream, request, reading, profile, strict=strict)
     if client is upstream and isinstance(client.encoder(request), ContinuingEncoder):
         return _ReadingPort(client, request, reading)
-    return _ReadingCrossing(client, upstream, request, reading, strict=strict)
+    return _ReadingCrossing(client, upstream, request, reading, profile, strict=strict)
 
 
 class _ReadingPort:
@@ -89,10 +94,11 @@ class _ReadingCrossing(Crossing):
         upstream: CrossableWire,
         request: ClientRequest,
         reading: CallReading,
+        profile: Profile | None,
         *,
         strict: bool = False,
     ) -> None:
-        super().__init__(client, upstream, request, strict=strict)
+        super().__init__(client, upstream, request, profile, strict=strict)
         self._reading = reading
 
     def turn_reader(
@@ -113,6 +119,7 @@ class _PromptedPort:
         upstream: CrossableWire,
         request: ClientRequest,
         reading: CallReading,
+        profile: Profile | None,
         *,
         strict: bool = False,
     ) -> None:
@@ -120,6 +127,7 @@ class _PromptedPort:
         self._upstream = upstream
         self._request = request
         self._reading = reading
+        self._profile = profile
         self._strict = strict
         self._editor: PromptedEditor | None = None
 
@@ -136,7 +144,8 @@ class _PromptedPort:
         written = self._upstream.codec.fields.written["output.stops"]
         takes_stops = written.handling == "translated"
         change = partial(prompted, form=self._reading.form, takes_stops=takes_stops)
-        self._editor = prompted_editor(own, self._client, self._upstream, change, strict=self._strict)
+        translation = Translation(self._upstream.codec, self._profile, strict=self._strict)
+        self._editor = prompted_editor(own, self._client, translation, change)
         return self._editor
 
     def reader(

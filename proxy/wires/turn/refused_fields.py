@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-__all__ = ["BLOCK_FIELDS", "ITEM_FIELDS", "MESSAGE_FIELDS", "RefusedFields"]
+__all__ = ["BLOCK_FIELDS", "ITEM_FIELDS", "MESSAGE_FIELDS", "UNSUPPORTED", "RefusedFields"]
 
 _FIELDS = frozenset({"type", "id", "role", "content", "name", "arguments", "input", "text"})
 MESSAGE_FIELDS = _FIELDS | {"tool_calls", "function_call", "function", "custom"}
@@ -25,12 +25,13 @@ _NESTED = ("tool_calls", "function", "custom", "content")
 _MOST = 4
 """Learn no more fields in a run that has learned this many: some providers name one field at a time."""
 _LONGEST_NAME = 64
-_REFUSAL = re.compile(
+UNSUPPORTED = re.compile(
     r"(un|not[ _](be[ _])?|n't[ _](be[ _])?)(support|permit|allow|recogni[sz]|expect|known\b)"
     r"|\bextra[_ ](inputs?|fields?|forbidden)|additional propert|cannot find field|no such field"
     r"|does(n't| not) (take|support|accept|exist)",
     re.IGNORECASE,
 )
+"""Matches the words with which providers say that they do not have a field."""
 _NONE: frozenset[str] = frozenset()
 _NEAR = 160
 """The largest distance of the field from such words, in characters. Farther text may be a quotation."""
@@ -80,7 +81,7 @@ class RefusedFields:
         named = set(map(int, positions))
         if named and named.isdisjoint(ours):
             return False
-        near = [said[max(0, m.start() - _NEAR) : m.end() + _NEAR] for m in _REFUSAL.finditer(said)]
+        near = [said[max(0, m.start() - _NEAR) : m.end() + _NEAR] for m in UNSUPPORTED.finditer(said)]
         held = {name for message in ours.values() for name in _names(message, self._keep)}
         found = {
             name for name in held - self._left_out if any(_is_named(name, words) for words in near)

@@ -130,11 +130,11 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 def test_a_run_is_shown_whole(record: Path, here: Any) -> None:
-    """``runs show`` prints timeline, withheld tools, shape and what the client did not get; no content."""
+    """``runs show`` prints timeline, withheld tools, prompt hash and what is missing; no content."""
     done = here("runs", "show", "run_pl")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert 'withheld core__g policy.allow lacks "core__g"' in lines
-    assert "shape 0a1b2c3d4e5f60718293a4b5c6d7e8f9" in lines
+    assert "prompt 0a1b2c3d4e5f60718293a4b5c6d7e8f9" in lines
     assert any(
         line.startswith("1 tool call, arguments and results the proxy ran these tools") for line in lines
     )

@@ -37,7 +37,7 @@ RUN = RunRecord(
     offered=("core__get_weather",),
     withheld=MappingProxyType({"core__erase": "policy.allow"}),
     trace="silent",
-    shape="0a1b2c3d4e5f60718293a4b5c6d7e8f9",
+    prompt_hash="0a1b2c3d4e5f60718293a4b5c6d7e8f9",
     cost=123_000,
 )
 TURNS = [
@@ -311,7 +311,7 @@ def test_cost_is_shown_where_there_is_a_price() -> None:
     render_detail(console, replace(DETAIL, run=replace(RUN, cost=None)))
     render_list(console, [replace(RUN, cost=None)])
     text = " ".join(_text(console).split())
-    assert "cost 0.000123 shape" in text
+    assert "cost 0.000123 prompt" in text
     assert "cost no price for this model" in text
     assert "230 - 4.00 s" in text
     answer = detail_to_json(DETAIL)

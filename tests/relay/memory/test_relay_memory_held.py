@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from responses_script import stream as response_stream
 from running_proxy import Proxy
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.errors import StoreUnavailable
+from proxy.errors import NotOnRecord, StoreUnavailable
+from proxy.relay.memory.commit_waiter import CommitWaiter
+from proxy.store.sql.writes import Write
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
 UTC = '{"timezone":"UTC"}'
@@ -170,6 +174,24 @@ async def test_a_lost_turn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert store.lost > 0
             holder.execute("ROLLBACK")
         store._writer._max_writes = 1000
+
+
+async def test_a_lost_row_that_nobody_needs_fails_no_turn() -> None:
+    """A turn is held although a row that only people read was lost meanwhile, and not if its own was lost."""
+    store = MemoryStore()
+    await store.start()
+    waiter = CommitWaiter(store)
+
+    async def hold(*, loses: bool) -> bool:
+        store._writer.drop_as_lost([Write("a", (), needed=loses)], "a test")
+        return True
+
+    await waiter.wait_before_suspend(partial(hold, loses=False))
+    assert (store.lost, store.lost_needed) == (1, 0)
+    with pytest.raises(NotOnRecord):
+        await waiter.wait_before_suspend(partial(hold, loses=True))
+    assert (store.lost, store.lost_needed) == (2, 1)
+    await store.aclose()
 
 
 async def test_a_record_that_comes_back_in_time_is_waited_for(

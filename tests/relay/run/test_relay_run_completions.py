@@ -87,7 +87,7 @@ async def test_a_chat_upstream_gets_the_completion_as_a_chat() -> None:
         "response_format": {"type": "json_object"},
         "reasoning_effort": "medium",
         "temperature": 0.5,
-        "max_completion_tokens": 9,
+        "max_tokens": 9,
         "stream": True,
         "stream_options": {"include_usage": True},
     }

@@ -17,8 +17,6 @@ from responses_check import check_response_stream
 from running_proxy import Answer, Proxy, make_config, running
 from sse_check import check_chat_stream
 
-from proxy.wires.anthropic.limits import output_limit
-
 CHAT_PATH, RESPONSES_PATH, PATH = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 ASK: dict[str, Any] = {
     "model": "m",
@@ -78,7 +76,7 @@ async def test_a_messages_client_sees_a_run_on_any_upstream(wire: str) -> None:
     first = json.loads(requests[0].body)
     assert requests[0].target == (CHAT_PATH if wire == "chat" else RESPONSES_PATH)
     assert first["model"] == "m"
-    bound = "max_completion_tokens" if wire == "chat" else "max_output_tokens"
+    bound = "max_tokens" if wire == "chat" else "max_output_tokens"
     assert first[bound] == 500
     assert len(requests) == 2
 
@@ -249,7 +247,7 @@ async def test_a_chat_clients_prompt_is_cached_and_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "limits"), [({"max_tokens": 500}, [500, 493]), ({}, [output_limit("m")] * 2)], ids=["own", "none"]
+    ("own", "limits"), [({"max_tokens": 500}, [500, 493]), ({}, [8192] * 2)], ids=["own", "none"]
 )
 async def test_only_a_clients_own_limit_counts_for_all_turns(own: dict[str, Any], limits: list[int]) -> None:
     """What the first turn used lowers the client's own limit in the second, but not the proxy's default."""

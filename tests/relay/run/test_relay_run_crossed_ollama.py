@@ -53,7 +53,7 @@ UPSTREAMS: dict[str, tuple[list[Step], list[Step]]] = {
     ),
 }
 LIMITS = {
-    "chat": ("max_completion_tokens",),
+    "chat": ("max_tokens",),
     "responses": ("max_output_tokens",),
     "anthropic": ("max_tokens",),
     "ollama": ("options", "num_predict"),

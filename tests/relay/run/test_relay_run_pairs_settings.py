@@ -24,7 +24,7 @@ CHOSEN: Object = {"type": "function", "name": "mine"}
 
 SETTINGS: dict[str, dict[str, Object | str]] = {
     "max tokens": {
-        "chat": {"max_completion_tokens": 77},
+        "chat": {"max_tokens": 77},
         "responses": {"max_output_tokens": 77},
         "anthropic": {"max_tokens": 77},
         "ollama": {"options": {"num_predict": 77}},
@@ -92,8 +92,9 @@ SETTINGS: dict[str, dict[str, Object | str]] = {
         "ollama": {"think": "low"},
     },
     "no thinking": {
-        "chat": {"reasoning_effort": "none"},
-        "responses": {"reasoning": {"effort": "none"}},
+        # Only a model that is known to take it is asked not to reason.
+        "chat": LEFT_OUT,
+        "responses": LEFT_OUT,
         "anthropic": {"thinking": {"type": "disabled"}},
         "ollama": {"think": False},
     },

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.errors import ConfigError
 from proxy.server.config.load import Config, Options, find_faults, load_config
-from proxy.server.config.per_model import TextCallForm
+from proxy.server.config.per_model import ProfileConfig, TextCallForm
 from proxy.server.config.rules import is_loopback
 from proxy.wires.text_calls.table import FORMS
 
@@ -79,6 +79,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
             "text_calls": None,
             "text_calls_repair": False,
             "per_model": {},
+            "profile": dict.fromkeys(ProfileConfig.model_fields),
             "strict_bridge": False,
             "repair": "auto",
             "max_tokens": {},

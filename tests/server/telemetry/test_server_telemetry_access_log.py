@@ -53,7 +53,8 @@ names = st.sampled_from(["", "config:a%d", 'quo"ted', "ümlaut", "100%", "a\\b",
 @given(
     whole=seconds, first=st.none() | seconds, head=st.none() | seconds, sent=st.integers(0, 1 << 40),
     caller=names, model=names, upstream=names, status=st.sampled_from([200, 404, 499]),
-    run_id=st.sampled_from(["", "run_" + "ab" * 16]), path=st.sampled_from([CHAT, "/v1/files/x"]),
+    run_id=st.sampled_from(["", "run_" + "ab" * 16]), prompt_hash=st.sampled_from(["", "cd" * 16]),
+    path=st.sampled_from([CHAT, "/v1/files/x"]),
 )  # fmt: skip
 def test_a_form_makes_the_line_that_the_long_way_makes(
     whole: float, first: float | None, head: float | None, path: str, **more: Any

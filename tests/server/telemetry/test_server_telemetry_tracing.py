@@ -111,6 +111,7 @@ async def test_a_run_is_one_trace() -> None:
     about = attributes(server)
     assert about["http.response.status_code"] == 200
     assert about["toolrelay.run_id"].startswith("run_")
+    assert len(about["toolrelay.prompt_hash"]) == 32
     turns = collector.named("chat m")
     (tool,) = collector.named(f"execute_tool {TIME}")
     assert {span.trace_id for span in collector.spans} == {server.trace_id}

@@ -8,6 +8,7 @@ from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.errors import StoreUnavailable
 from proxy.store.rows import Row, upsert
+from proxy.store.sql.back_pressure import BackPressure
 from proxy.store.sql.writer import GroupWriter, WriteError, WriterHooks
 from proxy.store.sql.writes import Batch, Write
 
@@ -227,6 +228,23 @@ async def test_a_later_state_takes_the_place_of_one_that_waits() -> None:
     await writer.flush()
     assert database.rows[-1] == ("r1", "once more")
     assert await writer.aclose(LATE_S)
+
+
+async def test_runs_go_on_in_order() -> None:
+    """After a commit only the first runs go on, as many as there is room for; later runs wait behind the
+    others."""
+    pressure = BackPressure(lambda: 0, LATE_S)
+    pressure.begin(None)
+    waiting = [asyncio.ensure_future(pressure.wait(LATE_S)) for _ in range(4)]
+    await asyncio.sleep(0)
+    pressure.ease(0)
+    pressure.ease(16)
+    await asyncio.wait(waiting[:2])
+    assert ([one.done() for one in waiting], pressure.crowded) == ([True, True, False, False], True)
+    pressure.ease(17)
+    await asyncio.wait(waiting)
+    assert not pressure.crowded
+    await pressure.wait(LATE_S)
 
 
 async def test_a_closed_writer_makes_nobody_wait() -> None:

@@ -35,6 +35,7 @@ from proxy.wires.dialects.chat import CHAT
 from proxy.wires.dialects.openai import FRAMING
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.message_list.request import CallsWithIdsRequest
+from proxy.wires.profile import Profile
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment
@@ -267,7 +268,9 @@ class ToyCodec:
         messages = tuple(map(_message, payload["turns"]))
         return Conversation(payload["model"], messages, tools=tools, stream=payload.get("live") is True)
 
-    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
+    def write(
+        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+    ) -> Written:
         said = (*conversation.system, *conversation.messages)
         functions = [tool for tool in conversation.tools if isinstance(tool, FunctionTool)]
         kit = [orjson.Fragment(_tool(one.name, one.description, one.parameters)) for one in functions]

@@ -154,7 +154,7 @@ def conversations(
         "logit_bias": _optional(st.dictionaries(names, st.integers(-9, 9), min_size=1, max_size=2)),
     }
     wanted = {
-        "max_tokens": _tokens,
+        "max_tokens": _optional(st.integers(16, 10_000)),
         "stops": st.lists(words, max_size=3).map(tuple),
         "format": _optional(_formats),
         "verbosity": _optional(st.sampled_from(["low", "medium", "high"])),

@@ -22,7 +22,7 @@ def run(id: str, **changes: Any) -> RunRecord:
         "stream": True, "status": "completed", "started_at": NOW, "ended_at": NOW + 4, "turns": 2,
         "tool_calls": 1, "finish_reason": "stop", "input_tokens": 20, "output_tokens": 3, "total_tokens": 23,
         "offered": ("core__f",), "withheld": {"core__g": 'policy.allow lacks "core__g"'},
-        "trace": "silent", "shape": "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
+        "trace": "silent", "prompt_hash": "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
     }  # fmt: skip
     return RunRecord(id=id, **(values | changes))
 

@@ -503,7 +503,7 @@ def filled(fake: FakeUi) -> FakeUi:
                 "object": "ui.comparison",
                 "a": fake.detail(fake.runs[1]),
                 "b": fake.detail(fake.runs[2]),
-                "same_shape": True,
+                "same_prompt": True,
                 "fields": [{"name": "model", "a": "claude-sonnet-5", "b": "qwen3-coder-30b"}],
                 "turns": [],
                 "calls": [

@@ -101,7 +101,7 @@ class FakeUi:
             "offered": list(_TOOLS),
             "withheld": {"mcp__pay__send": "policy.approve"},
             "trace": "silent",
-            "shape": "5f2c" * 8,
+            "prompt_hash": "5f2c" * 8,
             "spent": None,
             "unreported": 0,
             "left_out": [],

@@ -40,6 +40,7 @@ from proxy.wires.responses.conversation import ResponsesCodec
 ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = sorted((ROOT / "fixtures" / "llamacpp.anthropic").rglob("*request*.json"))
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+HELLO = (Message("user", (Text("hi"),)),)
 
 
 def body_of(conversation: Conversation, **options: Any) -> dict[str, Any]:
@@ -221,10 +222,14 @@ def test_a_bound_is_always_set() -> None:
         ("anthropic/claude-3-5-sonnet-latest", 8192),
         ("claude-opus-4-1-20250805", 32_000),
         ("claude-opus-4-5", 64_000),
+        ("claude-opus-4-6", 128_000),
+        ("claude-sonnet-4.6", 128_000),
+        ("claude-opus-5-5", 128_000),
+        ("anthropic.claude-opus-4-1-20250805-v1:0", 32_000),
         ("us.anthropic.claude-sonnet-4-20250514-v1:0", 64_000),
     ):
-        assert body_of(Conversation(model, ()))["max_tokens"] == most
-    assert body_of(Conversation("m", (), output=Output(max_tokens=5)))["max_tokens"] == 5
+        assert body_of(Conversation(model, HELLO))["max_tokens"] == most
+    assert body_of(Conversation("m", HELLO, output=Output(max_tokens=5)))["max_tokens"] == 5
 
 
 def test_reasoning_goes_back_only_with_its_signature() -> None:
@@ -250,7 +255,7 @@ def test_reasoning_goes_back_only_with_its_signature() -> None:
 def test_a_choice_of_tools(choice: ToolChoice, said: dict[str, Any]) -> None:
     """Each tool choice has its form; for an allowed list only these tools are offered."""
     tools = (FunctionTool("f"), FunctionTool("g"))
-    body = body_of(Conversation("m", (), tools=tools, tool_choice=choice))
+    body = body_of(Conversation("m", HELLO, tools=tools, tool_choice=choice))
     assert body["tool_choice"] == said
     assert [tool["name"] for tool in body["tools"]] == (["f"] if choice.kind == "allowed" else ["f", "g"])
     assert body["tools"][0]["input_schema"] == {"type": "object", "properties": {}}
@@ -261,15 +266,19 @@ def test_a_choice_of_tools(choice: ToolChoice, said: dict[str, Any]) -> None:
     [
         (
             "heat",
-            Conversation("m", (), sampling=Sampling(temperature=1.5), names={"sampling.temperature": "heat"}),
+            Conversation(
+                "m", HELLO, sampling=Sampling(temperature=1.5), names={"sampling.temperature": "heat"}
+            ),
         ),
-        ("sampling.presence_penalty", Conversation("m", (), sampling=Sampling(presence_penalty=1))),
-        ("output.choices", Conversation("m", (), output=Output(choices=2))),
-        ("output.format", Conversation("m", (), output=Output(format=OutputFormat("json_object")))),
-        ("tools[0]", Conversation("m", (), tools=(CustomTool("f", at="tools[0]"),))),
+        ("sampling.presence_penalty", Conversation("m", HELLO, sampling=Sampling(presence_penalty=1))),
+        ("output.choices", Conversation("m", HELLO, output=Output(choices=2))),
+        ("output.format", Conversation("m", HELLO, output=Output(format=OutputFormat("json_object")))),
+        ("tools[0]", Conversation("m", HELLO, tools=(CustomTool("f", at="tools[0]"),))),
         (
             "tools[0]",
-            Conversation("m", (), tools=(FunctionTool("f", parameters={"type": "string"}, at="tools[0]"),)),
+            Conversation(
+                "m", HELLO, tools=(FunctionTool("f", parameters={"type": "string"}, at="tools[0]"),)
+            ),
         ),
         (
             "messages[1]",
@@ -290,7 +299,7 @@ def test_what_messages_cannot_say_is_refused(field: str, asked: Conversation) ->
 
 def test_what_is_left_out_is_reported() -> None:
     """The proxy reports fields that it leaves out, or refuses them in strict mode."""
-    asked = Conversation("m", (), sampling=Sampling(seed=7), service=Service(cache_key="k"))
+    asked = Conversation("m", HELLO, sampling=Sampling(seed=7), service=Service(cache_key="k"))
     left_out = {left.field for left in write_conversation(asked).left_out}
     assert left_out == {"sampling.seed", "service.cache_key"}
     with pytest.raises(RequestError):
@@ -307,7 +316,7 @@ def test_what_is_left_out_is_reported() -> None:
 )
 def test_efforts(effort: str, fields: dict[str, Any]) -> None:
     """Each effort becomes a thinking setting or an ``effort`` of Messages."""
-    body = body_of(Conversation("m", (), reasoning=ReasoningSettings(effort)))
+    body = body_of(Conversation("m", HELLO, reasoning=ReasoningSettings(effort)))
     assert {name: body[name] for name in ("thinking", "output_config") if name in body} == fields
 
 
@@ -379,7 +388,7 @@ def test_images_cross_to_chat() -> None:
 def test_a_forced_tool_may_be_one_of_the_proxys() -> None:
     """A forced choice is kept without client tools, because server tools are offered later."""
     forced = json.loads(
-        AnthropicCodec().write(Conversation("m", (), tool_choice=ToolChoice("required"))).body
+        AnthropicCodec().write(Conversation("m", HELLO, tool_choice=ToolChoice("required"))).body
     )
     assert forced["tool_choice"] == {"type": "any"}
 

@@ -24,17 +24,18 @@ from proxy.conversation import (
     ToolResultPart,
 )
 from proxy.errors import ModelMissing, RequestError
-from proxy.wires.chat.conversation import ChatCodec, ChatForm, read_conversation, write_conversation
+from proxy.wires.chat.conversation import ChatCodec, read_conversation, write_conversation
 from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.profile import EFFORTS, SAMPLING, Profile
 
 ROOT = Path(__file__).resolve().parents[3]
-EXACT = ChatForm(text_lists=True, more_sampling=True, all_reasoning=True)
-PLAIN = ChatForm()
+EXACT = Profile(text_lists=True, sampling=SAMPLING, all_reasoning=True, efforts=EFFORTS, user_chars=1_000_000)
+PLAIN = Profile()
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
-def body_of(conversation: Conversation, form: ChatForm = PLAIN, **options: Any) -> dict[str, Any]:
-    found = json.loads(write_conversation(conversation, form, **options).body)
+def body_of(conversation: Conversation, profile: Profile = PLAIN, **options: Any) -> dict[str, Any]:
+    found = json.loads(write_conversation(conversation, profile, **options).body)
     assert isinstance(found, dict)
     return found
 
@@ -224,12 +225,12 @@ def test_results_become_text() -> None:
         ToolResultPart("c2", (Text("Error: x"),)),
     )
     conversation = Conversation("m", (Message("tool", results),))
-    written = write_conversation(conversation)
+    written = write_conversation(conversation, Profile(result_images=False))
     first, second = json.loads(written.body)["messages"]
     assert first["content"].startswith("Error: no\n[toolrelay: an image (image/png, 3 bytes) was left out")
     assert second["content"] == "Error: x"
     assert [left.field for left in written.left_out] == ["input[].output[]"]
-    shown = body_of(conversation, ChatForm(result_images=True))["messages"]
+    shown = body_of(conversation, PLAIN)["messages"]
     assert [message["role"] for message in shown] == ["tool", "tool", "user"]
     assert shown[0]["content"] == "Error: no"
     assert shown[2]["content"][1]["image_url"] == {"url": "data:image/png;base64,AAAA"}
@@ -256,7 +257,7 @@ CALLED = (
 def test_reasoning_goes_back_with_calls(messages: tuple[Message, ...], goes: bool) -> None:
     """Reasoning of a loop with calls is sent under the upstream's name for it, until a user message."""
     conversation = Conversation("m", messages)
-    written = write_conversation(conversation, ChatForm(reasoning_field="thoughts"))
+    written = write_conversation(conversation, Profile(reasoning_field="thoughts"))
     said = [one.get("thoughts") for one in json.loads(written.body)["messages"]]
     assert said.count("a\n\nb") == goes
     assert [left.field for left in written.left_out] == ([] if goes else ["input[]"])

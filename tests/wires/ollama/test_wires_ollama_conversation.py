@@ -34,6 +34,7 @@ from proxy.wires.ollama.conversation import OllamaCodec
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.from_client import read_conversation
 from proxy.wires.ollama.to_upstream import write_conversation
+from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.responses.conversation import ResponsesCodec
 
 PNG = "iVBORw0KGgo="
@@ -174,10 +175,9 @@ def test_what_only_ollama_can_say_is_left_out_by_its_name(codec: Any) -> None:
 @pytest.mark.parametrize("codec", [ChatCodec(), AnthropicCodec(), ResponsesCodec()])
 @pytest.mark.parametrize("think", [True, False, "low"])
 def test_think_is_not_left_out_where_the_effort_is_asked_for(codec: Any, think: Any) -> None:
-    """In strict mode, every other dialect translates ``think`` and leaves nothing out."""
-    written = codec.write(
-        read_conversation({"model": "m", "messages": [user("a")], "think": think}), strict=True
-    )
+    """In strict mode, every other dialect translates ``think`` for a model that takes every effort."""
+    asked = read_conversation({"model": "m", "messages": [user("a")], "think": think})
+    written = codec.write(asked, Profile(efforts=EFFORTS), strict=True)
     assert not written.left_out
     body = json.loads(written.body)
     assert {"reasoning_effort", "reasoning", "output_config", "thinking"} & body.keys()

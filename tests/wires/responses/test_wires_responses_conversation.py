@@ -32,10 +32,12 @@ from proxy.conversation import (
 )
 from proxy.errors import ModelMissing, RequestError
 from proxy.wires.chat.conversation import ChatCodec
+from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.responses.conversation import ResponsesCodec, read_conversation, write_conversation
 from proxy.wires.responses.fields import RESPONSES_FIELDS
 
 ROOT = Path(__file__).resolve().parents[3]
+EXACT = Profile(limit_field="max_completion_tokens", efforts=EFFORTS, user_chars=1_000_000, text_lists=True)
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
@@ -52,7 +54,7 @@ def asking(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
 @given(conversations())
 def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
     """A conversation that Responses can express is the same after it was written and read again."""
-    written = write_conversation(conversation, strict=True)
+    written = write_conversation(conversation, EXACT, strict=True)
     assert read_conversation(json.loads(written.body)) == conversation
     assert not written.left_out
 
@@ -61,10 +63,10 @@ def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
 def test_what_chat_says_crosses_to_responses_and_back(conversation: Conversation) -> None:
     """What both dialects can express stays the same when it goes from Chat to Responses and back."""
     chat, responses = ChatCodec(), ResponsesCodec()
-    asked = chat.read(json.loads(chat.write(conversation).body))
-    crossed = responses.read(json.loads(responses.write(asked, strict=True).body))
+    asked = chat.read(json.loads(chat.write(conversation, EXACT).body))
+    crossed = responses.read(json.loads(responses.write(asked, EXACT, strict=True).body))
     assert crossed == asked
-    assert chat.read(json.loads(chat.write(crossed, strict=True).body)) == asked
+    assert chat.read(json.loads(chat.write(crossed, EXACT, strict=True).body)) == asked
 
 
 REQUESTS = sorted(

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from proxy.http.own_headers import RESTORED
+from proxy.http.own_headers import LEFT_OUT, RESTORED
 from proxy.in_thread import in_thread
 from proxy.relay.base import RunSettings
 from proxy.relay.headers import restored_header
@@ -21,6 +21,9 @@ __all__ = ["TurnRequests"]
 
 _REFUSALS: Final = (400, 404, 413, 422)
 """The statuses with which upstreams refuse the content of a body."""
+
+_MOST_ATTEMPTS: Final = 4
+"""A provider names one field at a time, so a first turn may need several more requests."""
 
 
 class TurnRequests:
@@ -56,6 +59,7 @@ class TurnRequests:
             editor.leave_out_images()
         if self._refusals.knows_fields and (fields := self._refusals.refused_fields(*place)):
             editor.leave_out_fields(fields)
+            _tell_left_out(job, state)
 
     def _remember_refusals(self, job: Job, state: State, response: UpstreamResponse) -> None:
         """Remember what had to be left out for this model to take the request.
@@ -97,8 +101,10 @@ class TurnRequests:
             if not is_refused or not _recover(job, state, rejection.upstream_message, rejection.code):
                 raise rejection
 
-    async def _ask_again(self, job: Job, state: State, response: UpstreamResponse) -> UpstreamResponse:
-        """Ask once more, without what the upstream refused, if the proxy had added it.
+    async def _ask_again(
+        self, job: Job, state: State, response: UpstreamResponse, attempts: int = _MOST_ATTEMPTS
+    ) -> UpstreamResponse:
+        """Ask again, without what the upstream refused, if the proxy had added or translated it.
 
         Any other refusal is returned with the body that was read.
         """
@@ -110,7 +116,11 @@ class TurnRequests:
         if not (no_tools and "image" not in message.lower()) and _recover(job, state, message, code):
             await response.aclose()
             state.output.client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
-            return await _send(job)
+            _tell_left_out(job, state)
+            response = await _send(job)
+            if response.status in _REFUSALS and attempts > 1:
+                return await self._ask_again(job, state, response, attempts - 1)
+            return response
         if no_tools:
             await response.aclose()
             return await self._without_tools(job, state)
@@ -135,6 +145,12 @@ class TurnRequests:
         if response.status < 300:
             self._refusals.remember(job.upstream.route.served.upstream.name, job.upstream.route.model)
         return response
+
+
+def _tell_left_out(job: Job, state: State) -> None:
+    """Tell the client which of its fields this upstream does not get, as far as it is known by now."""
+    if left_out := job.upstream.left_out:
+        state.output.client.set_header(LEFT_OUT, ", ".join(left_out))
 
 
 async def _send(job: Job) -> UpstreamResponse:

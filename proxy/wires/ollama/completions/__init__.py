@@ -39,6 +39,7 @@ class OllamaCompletionWire(OllamaWire):
             model=model_name(payload),
             stream=payload.get("stream") is not False,
             messages=(),
+            system=said if isinstance(said := payload.get("system"), str) else "",
             preview=preview_of(payload.get("prompt")),
             tools_forbidden=True,
         )

@@ -11,6 +11,7 @@ from proxy.wires.crossing.ledger import Written
 from proxy.wires.ollama.fields import COMPLETION_FIELDS
 from proxy.wires.ollama.from_client import read_images, read_settings
 from proxy.wires.ollama.to_upstream import write_conversation
+from proxy.wires.profile import Profile
 
 __all__ = ["CompletionCodec"]
 
@@ -44,7 +45,9 @@ class CompletionCodec:
             names=asked.names,
         )
 
-    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
+    def write(
+        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+    ) -> Written:
         """Write a chat: see :meth:`proxy.wires.crossing.codec.ConversationCodec.write`."""
         return write_conversation(conversation, strict=strict)
 

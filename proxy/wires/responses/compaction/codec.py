@@ -15,6 +15,7 @@ from proxy.conversation import (
     ToolResultPart,
 )
 from proxy.wires.crossing.ledger import Written
+from proxy.wires.profile import Profile
 from proxy.wires.responses.fields import RESPONSES_FIELDS
 from proxy.wires.responses.from_client import read_conversation
 from proxy.wires.responses.to_upstream import write_conversation
@@ -60,7 +61,9 @@ class CompactionCodec:
             stream=False,
         )
 
-    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
+    def write(
+        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+    ) -> Written:
         """See :meth:`proxy.wires.crossing.codec.ConversationCodec.write`."""
         return write_conversation(conversation, strict=strict)
 

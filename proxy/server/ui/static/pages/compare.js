@@ -25,7 +25,7 @@ export async function show({ query: asked, signal }) {
   return {
     title: "Compare",
     node: [
-      head("Compare two runs", found.same_shape ? "Both requests have the same model, tools and parameters." : "The requests differ in model, tools or parameters."),
+      head("Compare two runs", found.same_prompt ? "Both requests have the same model, instructions and tools." : "The requests differ in model, instructions or tools."),
       h("div.diff", side("A", found.a), side("B", found.b)),
       card("Differences", null, h("div.table-box", h("table.table", h("thead", h("tr", ["What", "A", "B"].map((one) => h("th", { scope: "col" }, one)))), h("tbody", unique.map(([name, x, y]) => h("tr", h("th", { scope: "row" }, name), h("td.isolate", x), h("td.isolate", x === y ? y : h("strong", y)))))))),
       found.calls.length > 0 && card("Calls", null, h("div", found.calls.map(call))),

@@ -169,7 +169,7 @@ function about({ run, wire }) {
   return facts([
     ["Run", h("code", run.id)], ["Request", h("code", run.request_id)], ["Caller", run.caller_name ? `${run.caller_name} (${run.caller})` : run.caller],
     ["Dialect", dialectName(run.wire)], ["Model", run.model], ["Upstream", run.upstream], ["Began", moment(run.started_at)], ["Ended", run.ended_at && moment(run.ended_at)],
-    ["Finish reason", run.finish_reason], ["Trace", run.trace], ["Shape", run.shape && h("code", run.shape.slice(0, 16))], ["Budget used up", run.spent],
+    ["Finish reason", run.finish_reason], ["Trace", run.trace], ["Prompt hash", run.prompt_hash && h("code", run.prompt_hash.slice(0, 16))], ["Budget used up", run.spent],
     ["Turns without usage", run.unreported || null], ["Fields left out", run.left_out?.join(", ")], ["Captured bytes", wire?.captured ? bytes(wire.bytes) : "none"],
   ]);
 }
@@ -238,9 +238,9 @@ async function compareWith(run) {
   const close = dialog("Compare with another run", body);
   try {
     const page = await api("runs?limit=100");
-    const others = page.data.filter((one) => one.id !== run.id).sort((a, b) => (b.shape === run.shape) - (a.shape === run.shape)).slice(0, 30);
+    const others = page.data.filter((one) => one.id !== run.id).sort((a, b) => (b.prompt_hash === run.prompt_hash) - (a.prompt_hash === run.prompt_hash)).slice(0, 30);
     if (!others.length) return set(body, h("p.muted", "There is no other run yet."));
-    set(body, h("p.muted", "Runs of the same shape come first: their requests have the same model, tools and parameters."), h("ul", others.map((one) =>
+    set(body, h("p.muted", "Runs of the same prompt come first: their requests have the same model, instructions and tools."), h("ul", others.map((one) =>
       h("li", h("a.row", { href: `/ui/compare?a=${run.id}&b=${one.id}`, onclick: () => close(), style: { padding: ".45rem 0", color: "inherit" } }, statusBadge(one.status), h("span.grow.cut", one.model), one.shape === run.shape && h("span.badge.accent", "same shape"), h("span.muted.nowrap", when(one.started_at)))))));
   } catch (error) {
     set(body, note("bad", error.message));
