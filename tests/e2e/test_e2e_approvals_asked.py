@@ -22,8 +22,14 @@ from proxy.approval_records import ApprovalFilter
 from proxy.server.config.secret import Secret
 
 APPROVE = "toolrelay__approve"
-DECLARED: Any = {"type": "function", "function": {"name": APPROVE, "parameters": {"type": "object"}}}
-OTHER: Any = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
+DECLARED: Any = {
+    "type": "function",
+    "function": {"name": APPROVE, "parameters": {"type": "object", "properties": {}}},
+}
+OTHER: Any = {
+    "type": "function",
+    "function": {"name": "mine", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 def client_of(proxy: Proxy) -> AsyncOpenAI:
@@ -369,7 +375,12 @@ async def test_responses_asks_twice_in_a_row(tmp_path: Path) -> None:
 async def test_responses_asks_by_a_call_without_our_tools(stream: bool, tmp_path: Path) -> None:
     """A client that declares only the asking function is asked by a call of it."""
     WATCH.reset()
-    declared = {"type": "function", "name": APPROVE, "parameters": {"type": "object"}, "strict": False}
+    declared = {
+        "type": "function",
+        "name": APPROVE,
+        "parameters": {"type": "object", "properties": {}},
+        "strict": False,
+    }
     async with (
         RawUpstream(*turns_of("responses", stream=stream)) as upstream,
         running(config_of(upstream.url, tmp_path)) as proxy,

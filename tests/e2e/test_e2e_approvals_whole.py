@@ -22,7 +22,10 @@ WHAT = "milk `for` <!-- " + "very " * 200 + "\u202e\u200b\u00a0\x7f\x9b money --
 """More than a row of the record shows, with characters that hide text, and with the price at the end."""
 LONG = "x" * MOST_IN_TEXT + " 9,000 EUR"
 APPROVE = "toolrelay__approve"
-DECLARED: Any = {"type": "function", "function": {"name": APPROVE, "parameters": {"type": "object"}}}
+DECLARED: Any = {
+    "type": "function",
+    "function": {"name": APPROVE, "parameters": {"type": "object", "properties": {}}},
+}
 
 
 def turns(wire: str, what: str) -> list[Script]:

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from probe_tools import WATCH, Watch
+from provider_rules.judge import strict_providers
+
+__all__ = ["strict_providers"]
 
 
 @pytest.fixture

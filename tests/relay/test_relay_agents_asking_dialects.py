@@ -150,7 +150,10 @@ async def test_other_dialects_ask_by_calls(watch: Watch, tmp_path: Path, wire: s
         tool: Any = {"name": APPROVE, "description": "", "input_schema": {"type": "object"}}
         if wire == "ollama":
             path, more = "/api/chat", {}
-            tool = {"type": "function", "function": {"name": APPROVE, "parameters": {"type": "object"}}}
+            tool = {
+                "type": "function",
+                "function": {"name": APPROVE, "parameters": {"type": "object", "properties": {}}},
+            }
         conversation: list[Any] = [{"role": "user", "content": "Shop."}]
         asked = {"model": "boss", "messages": conversation, "tools": [tool], "stream": stream, **more}
         for what in ("milk", "eggs"):

@@ -21,7 +21,10 @@ from proxy.relay.memory.agent_turns import AgentCall, AgentTurn, AgentTurns
 from proxy.relay.run.parents import Parent, Parents
 
 APPROVE = "toolrelay__approve"
-DECLARED: Any = {"type": "function", "function": {"name": APPROVE, "parameters": {"type": "object"}}}
+DECLARED: Any = {
+    "type": "function",
+    "function": {"name": APPROVE, "parameters": {"type": "object", "properties": {}}},
+}
 QUESTION: Any = {"role": "user", "content": "Find it out."}
 
 

@@ -128,6 +128,7 @@ async def test_an_upstream_that_is_always_asked_for_usage(allow: tuple[str, ...]
     assert sorted(float(line.split()[-1]) for line in tokens) == [40, 60]
 
 
+@pytest.mark.accepts("chat-required", why="only the options matter")
 async def test_other_options_of_the_client_stay() -> None:
     """The proxy adds only include_usage to the client's stream_options, and keeps its other fields."""
     async with AccessMiddleware(reported(1, 1), allow=(), limits=LIMITED) as (proxy, upstream):

@@ -14,7 +14,10 @@ from running_proxy import Answer, make_config, running
 from sse_check import check_chat_stream
 
 HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
-TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}},
+}
 CHAT: dict[str, Any] = {
     "model": "m",
     "stream": True,

@@ -337,6 +337,7 @@ MIXED = called(
 REFUSAL = b'{"error":{"message":"No call_c","type":"invalid_request_error","param":null,"code":null}}'
 
 
+@pytest.mark.accepts("chat-answers", why="the script has the upstream's error")
 async def test_a_turn_waits_for_its_client_at_any_worker(tmp_path: Path) -> None:
     """Rule R4: another worker resumes a suspended turn, also after a kill, and for its caller only.
 

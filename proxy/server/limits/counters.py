@@ -66,12 +66,13 @@ class Counters:
         refused request counts nowhere, except if others use up two limits at the same moment. Raises
         :class:`LimitsUnavailable`.
         """
+        name = name_in_keys(caller)
         if len(hits) == 1 and not spending and streams is None:
             # One limit alone needs no test: the hit is one, and comes together with what is left after it.
-            taken, status = await self._together([self._hit(caller, hits[0]), self._status(caller, hits[0])])
-            return _verdict(() if taken else (status,), (status,))
+            taken, status = await self._together([self._hit(name, hits[0]), self._status(name, hits[0])])
+            return LimitVerdict(None, 0.0, (status,)) if taken else _refusal((status,), (status,))
         owed = self._owed.pop(caller, {}) if spending else {}
-        asked = [*self._paying(caller, owed), *(self._status(caller, limit) for limit in (*hits, *spending))]
+        asked = [*self._paying(caller, owed), *(self._status(name, limit) for limit in (*hits, *spending))]
         try:
             answers = await self._together(asked)
         except LimitsUnavailable:
@@ -80,20 +81,19 @@ class Counters:
         statuses: list[LimitStatus] = answers[len(owed) :]
         used_up = [status for status in statuses if not status.left]
         if used_up:
-            return _verdict(used_up, statuses)
+            return _refusal(used_up, statuses)
         if streams is not None and not await self._take_place(caller, streams, lease):
-            return _verdict(
-                [LimitStatus(Limit("concurrent_streams", streams, 0), 0, _PLACE_WAIT_S)], statuses
-            )
+            full = LimitStatus(Limit("concurrent_streams", streams, 0), 0, _PLACE_WAIT_S)
+            return _refusal([full], statuses)
         tightest_first = sorted(statuses[: len(hits)], key=lambda status: status.left)
         for group in (tightest_first[:1], tightest_first[1:]):
-            taken = await self._together([self._hit(caller, status.limit) for status in group])
+            taken = await self._together([self._hit(name, status.limit) for status in group])
             if not all(taken):
                 if streams is not None:
                     self.release(caller, lease)
-                return _verdict([group[taken.index(False)]], statuses)
+                return _refusal([group[taken.index(False)]], statuses)
         left = [LimitStatus(limit, left - 1, reset_s) for limit, left, reset_s in statuses[: len(hits)]]
-        return _verdict((), [*left, *statuses[len(hits) :]])
+        return LimitVerdict(None, 0.0, [*left, *statuses[len(hits) :]])
 
     def spend(self, caller: str, spent: Iterable[tuple[Limit, int]]) -> None:
         """Count the use soon, also past the limit. Never waits, never raises."""
@@ -145,11 +145,11 @@ class Counters:
         storage = self._storage()
         return _Windows(MovingWindowRateLimiter(storage), FixedWindowRateLimiter(storage))
 
-    async def _hit(self, caller: str, limit: Limit) -> bool:
-        return await self._windows.hits.hit(_item(limit), name_in_keys(caller))
+    def _hit(self, name: str, limit: Limit) -> Coroutine[Any, Any, bool]:
+        return self._windows.hits.hit(_item(limit), name)
 
-    async def _status(self, caller: str, limit: Limit) -> LimitStatus:
-        item, name = _item(limit), name_in_keys(caller)
+    async def _status(self, name: str, limit: Limit) -> LimitStatus:
+        item = _item(limit)
         if limit.kind in ("tokens", "cost"):
             # What the strategy would ask one after the other.
             storage, key = self._windows.spending.storage, item.key_for(name)
@@ -157,7 +157,8 @@ class Counters:
             left = limit.amount - used
         else:
             reset, left = await self._windows.hits.get_window_stats(item, name)
-        return LimitStatus(limit, max(left, 0), max(reset - time.time(), 0.0))
+        reset_s = reset - time.time()
+        return LimitStatus(limit, left if left > 0 else 0, reset_s if reset_s > 0 else 0.0)
 
     # What was used.
 
@@ -205,10 +206,8 @@ def open_counters(url: str) -> Counters:
     return RedisCounters(url)
 
 
-def _verdict(refusing: Sequence[LimitStatus], statuses: Sequence[LimitStatus]) -> LimitVerdict:
-    """Return the verdict: taken, or refused by the limit with the longest wait."""
-    if not refusing:
-        return LimitVerdict(None, 0.0, statuses)
+def _refusal(refusing: Sequence[LimitStatus], statuses: Sequence[LimitStatus]) -> LimitVerdict:
+    """Return that the limit with the longest wait refuses."""
     refused = max(refusing, key=lambda status: status.reset_s)
     return LimitVerdict(refused.limit, max(refused.reset_s, _LEAST_WAIT_S), statuses)
 

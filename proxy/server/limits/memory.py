@@ -53,7 +53,7 @@ class BoundedMemory(MemoryStorage):
 
     async def _MemoryStorage__schedule_expiry(self) -> None:
         """Make room before a hit if there are too many counters; the library starts its task here."""
-        if self.size >= self._sweep_at or self._stamps > self._most_stamps:
+        if len(self.events) + len(self.expirations) >= self._sweep_at or self._stamps > self._most_stamps:
             self._make_room()
 
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
@@ -62,7 +62,8 @@ class BoundedMemory(MemoryStorage):
         if taken:
             del self.events[key][limit:]
             self._stamps += amount
-            self._most_stamps = max(self._most_stamps, 2 * limit)
+            if self._most_stamps < 2 * limit:
+                self._most_stamps = 2 * limit
         return taken
 
     @property

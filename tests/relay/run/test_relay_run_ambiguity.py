@@ -118,6 +118,7 @@ FORGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.accepts("chat-members", "chat-parts", "json", why="the client changes its own messages")
 async def test_an_answer_with_more_or_less_than_its_text_is_not_ours(forged: str) -> None:
     """Rule R4: if the client changed or extended an answer in any way, the proxy restores nothing."""
     changed = {**SAID, **FORGED[forged]}
@@ -226,6 +227,7 @@ CHANGED_CALLS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changed", CHANGED_CALLS)
+@pytest.mark.accepts("chat-answers", "chat-calls", why="the client changes its own messages")
 async def test_a_call_that_the_client_changed_is_its_own(changed: str) -> None:
     """Rule R4: if the client changed its call or the text, the proxy does not restore the held turn."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
@@ -361,6 +363,7 @@ async def test_a_turn_that_waits_beside_what_could_not_be_read_is_not_held() -> 
     [[RESULT, RESULT], [RESULT, {**RESULT, "tool_call_id": "call_s"}], [{**RESULT, "tool_call_id": ["x"]}]],
     ids=["twice", "of the hidden call", "of none"],
 )
+@pytest.mark.accepts("chat-answers", why="the client changes its own messages")
 async def test_results_of_other_calls_are_the_clients_to_answer_for(results: list[dict[str, Any]]) -> None:
     """Rule R4: results that do not match the calls go to the upstream unchanged, also if tools are off."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
@@ -465,6 +468,7 @@ ITEM_EDITS: dict[str, Edit] = {
 
 
 @pytest.mark.parametrize("edit", ITEM_EDITS)
+@pytest.mark.accepts("responses-answers", "responses-parts", why="the client changes its own messages")
 async def test_items_that_were_changed_stay_the_clients(edit: str) -> None:
     """Rule R4: if the client changed anything in the conversation, the proxy sends its items unchanged."""
     async with client_of(response(NOW), response(NOON, id="resp_2"), response(message("Welcome."))) as client:

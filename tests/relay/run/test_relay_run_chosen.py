@@ -111,7 +111,7 @@ async def test_the_connector_of_messages() -> None:
                 "configs": {"echo": {"enabled": True}},
             },
         ]
-        answer = await proxy.ask(body, path="/v1/messages")
+        answer = await proxy.ask(body, {"anthropic-beta": "mcp-client-2025-11-20"}, path="/v1/messages")
         assert answer.status == 200, answer.body
         assert SPEAKERS["anthropic"].seen(answer).text == "It is noon."
         sent = json.loads(served.requests[0].body)

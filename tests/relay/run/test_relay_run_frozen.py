@@ -245,14 +245,14 @@ async def test_a_frozen_redis_delays_one_request(tmp_path: Path, on_error: str) 
             with frozen(pid):
                 counters: Any = proxy.services.limiter._counters
                 sent = 0
-                send = counters._send
+                send = counters._line._send
 
                 async def counting(*arguments: Any) -> Any:
                     nonlocal sent
                     sent += 1
                     return await send(*arguments)
 
-                counters._send = counting
+                counters._line._send = counting
                 for _ in range(5):
                     answer = await in_time(proxy.ask(ASK))
                     if on_error == "open":

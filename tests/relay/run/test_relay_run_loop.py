@@ -339,6 +339,7 @@ async def test_usage_that_nobody_asked_for_stays_out() -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.accepts("chat-word-json", why="the format is not about what is asked")
 async def test_json_output_is_never_glued(streaming: bool) -> None:
     """With ``response_format`` the client gets only the last turn's text: two JSON texts are no JSON."""
     ask = {**ASK, "stream": streaming, "response_format": {"type": "json_object"}}
@@ -354,6 +355,7 @@ async def test_json_output_is_never_glued(streaming: bool) -> None:
     assert follow_up(requests)[0]["content"] == '{"a":1}'
 
 
+@pytest.mark.accepts("chat-word-json", why="the format is not about what is asked")
 async def test_json_output_without_a_call_passes_untouched() -> None:
     """Rule W2: with ``response_format``, an answer without server calls passes unchanged."""
     data = role() + content('{"b"', ":2}") + finish() + DONE
@@ -419,6 +421,7 @@ async def test_tokens_that_are_spent_are_taken_off_the_clients_bound() -> None:
 # ---------------------------------------------------------------- what the upstream gets
 
 
+@pytest.mark.accepts("chat-fields", "chat-members", why="the members are made up")
 async def test_the_clients_json_keeps_its_bytes() -> None:
     """Rule W8: numbers, key order, escapes and unknown fields go to the upstream as the client wrote them."""
     raw = (
@@ -439,6 +442,7 @@ async def test_the_clients_json_keeps_its_bytes() -> None:
     assert tools == requests[1].body[requests[1].body.index(b'"tools":') :]
 
 
+@pytest.mark.accepts("chat-members", why="other providers have these members")
 async def test_the_assistant_message_goes_back_as_it_came() -> None:
     """Rule W8: the model gets its reasoning, thought signatures and unknown fields back."""
     fragment = {
@@ -682,6 +686,7 @@ async def test_a_tool_that_fails_tells_the_model() -> None:
     assert text_of(payloads_of(answer.body)) == "It is noon."
 
 
+@pytest.mark.accepts("chat-answers", why="the client leaves its call open")
 async def test_calls_that_the_client_sends_are_never_run(watch: Watch) -> None:
     """Rule T1: a call in the client's messages does not run; only the model's calls of this request do."""
     made = {"id": "c", "type": "function", "function": {"name": ECHO, "arguments": '{"text":"x"}'}}

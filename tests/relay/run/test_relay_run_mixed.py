@@ -274,7 +274,10 @@ async def test_results_that_answer_nothing_are_refused(wrong: str) -> None:
 
 async def test_an_alias_is_run_here(watch: Watch) -> None:
     """If a client declares an alias, the proxy sends its own schema under that name and runs its tool."""
-    alias = {"type": "function", "function": {"name": "say", "parameters": {"type": "object"}}}
+    alias = {
+        "type": "function",
+        "function": {"name": "say", "parameters": {"type": "object", "properties": {}}},
+    }
     answer, requests = await one_loop(
         called(("call_1", "say", '{"text":"a"}')),
         ANSWER,
@@ -293,7 +296,10 @@ async def test_an_alias_is_run_here(watch: Watch) -> None:
 
 async def test_the_clients_function_wins_a_clash(watch: Watch) -> None:
     """If a client declares a server tool's name, it gets the calls; the record says why ours is missing."""
-    echo = {"type": "function", "function": {"name": "probe_tools__echo", "parameters": {"type": "object"}}}
+    echo = {
+        "type": "function",
+        "function": {"name": "probe_tools__echo", "parameters": {"type": "object", "properties": {}}},
+    }
     async with looping(called(("call_1", "probe_tools__echo", "{}"))) as (proxy, upstream):
         answer = await proxy.ask({**ASK, "tools": [echo]})
         message = client_message(answer.body, True)

@@ -50,6 +50,7 @@ def signed(arguments: str, **more: Any) -> bytes:
     return chunk_of({"tool_calls": [entry]})
 
 
+@pytest.mark.accepts("chat-members", why="other providers have these members")
 async def test_a_streamed_chat_call_is_kept_with_all_its_fields() -> None:
     """Rule R3: the record has a streamed call as a whole, with its unknown fields."""
     turn = stream(role(), signed('{"timezone":'), call(None, None, '"UTC"}'), finish("tool_calls"))
@@ -59,6 +60,7 @@ async def test_a_streamed_chat_call_is_kept_with_all_its_fields() -> None:
     assert kept == {**CHAT_CALL, "function": function, **SIGNED}
 
 
+@pytest.mark.accepts("chat-members", why="other providers have these members")
 async def test_a_whole_chat_call_is_kept_with_all_its_fields() -> None:
     """The record has a call of an answer without a stream, with its unknown fields."""
     turn = reply(None, tool_calls=[{**CHAT_CALL, **SIGNED}], reason="tool_calls")
@@ -77,6 +79,7 @@ async def test_an_older_function_call_is_kept_in_its_form() -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.accepts("responses-members", why="other providers have these members")
 async def test_a_response_item_is_kept_with_all_its_fields(streamed: bool) -> None:
     """Rule R3: on Responses the record has the call's final item, with its unknown fields."""
     item = function_call("call_1", TIME, UTC, signature="AbC==")
@@ -137,6 +140,7 @@ async def test_a_call_past_the_bound_is_not_kept() -> None:
         assert [len((await asked(proxy)).native_calls) for _ in turns] == [1, 0]
 
 
+@pytest.mark.accepts("chat-members", why="other providers have these members")
 async def test_private_arguments_are_masked_where_nothing_is_sealed(tmp_path: Path) -> None:
     """Rule R3: in a file that is not sealed, exactly the private arguments of a call are masked."""
     turn = stream(
@@ -196,6 +200,7 @@ async def test_arguments_of_an_unknown_tool_are_not_kept(tmp_path: Path) -> None
     assert b"own-4712" in written(tmp_path)
 
 
+@pytest.mark.accepts("chat-members", why="other providers have these members")
 async def test_a_payload_decides_nothing() -> None:
     """Fields of a call that name another tool or other arguments change nothing in what the proxy does."""
 

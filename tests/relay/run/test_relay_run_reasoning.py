@@ -204,6 +204,7 @@ async def test_thinking_goes_back_to_an_ollama_server(client: str) -> None:
     assert told.get("thinking") == (HELD if client == "chat" else None)
 
 
+@pytest.mark.accepts("chat-members", why="Google takes its signatures back")
 async def test_a_signature_of_a_call_goes_back() -> None:
     """A call goes back with its thought signature, because Gemini refuses it without."""
     extra = {"google": {"thought_signature": "c2ln"}}

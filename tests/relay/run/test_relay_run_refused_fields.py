@@ -63,6 +63,7 @@ async def test_it_is_asked_again_without_the_field(words: str, stream: bool) -> 
         assert provider.refused == ["reasoning", "reasoning"]
 
 
+@pytest.mark.accepts("chat-members", why="the script refuses")
 async def test_what_did_not_help_is_not_remembered() -> None:
     """If leaving out a field did not help and another change did, the next request to that model has the
     field again: the error may have quoted the client's own words."""
@@ -91,12 +92,12 @@ async def test_what_did_not_help_is_not_remembered() -> None:
 @pytest.mark.parametrize("words", WORDS)
 async def test_fields_are_refused_one_at_a_time(words: str) -> None:
     """The proxy leaves out each field that the upstream names, also inside a call, and keeps the others."""
-    provider = StrictChat(words, emits={"reasoning": "r", "annotations": [], "kept": "k"})
+    provider = StrictChat(words, emits={"reasoning": "r", "citations": [], "kept": "k"})
     provider.call_emits = {"extra_content": {"a": 1}, "held": "h"}
     provider.takes |= {"kept", "held"}
     async with before(provider) as proxy:
         said(await proxy.ask(ASK), True)
-    assert provider.refused == ["reasoning", "annotations", "tool_calls.0.extra_content"]
+    assert provider.refused == ["reasoning", "citations", "tool_calls.0.extra_content"]
     sent = turn_of(provider.requests[-1])
     assert set(sent) == {"role", "content", "kept", "tool_calls"}
     (call,) = sent["tool_calls"]
@@ -114,9 +115,9 @@ async def test_the_client_answers_for_its_own_messages() -> None:
         assert len(provider.requests) == 1
         # If the upstream refuses only the proxy's field, the client's message stays as it is.
         provider.takes |= {"reasoning"}
-        provider.emits = {"annotations": []}
+        provider.emits = {"citations": []}
         said(await proxy.ask({**ASK, "messages": messages}), True)
-    assert provider.refused == ["reasoning", "annotations"]
+    assert provider.refused == ["reasoning", "citations"]
     assert provider.requests[-1]["messages"][1] == THOUGHT
 
 

@@ -190,6 +190,7 @@ async def test_a_call_in_reasoning() -> None:
     assert (said.text, said.calls) == ("Hm.", [])
 
 
+@pytest.mark.accepts("chat-members", why="other providers have these members")
 async def test_reasoning_goes_back_with_the_call() -> None:
     """The next turn has the model's reasoning beside its call, and the call as a native one."""
     first = streamed_turn(role(), chunk_of({"reasoning_content": "I need it."}), content(OURS), finish())

@@ -56,6 +56,7 @@ async def test_status_is_ordinary_text() -> None:
     assert second == "It is noon."
 
 
+@pytest.mark.accepts("chat-word-json", why="the format is not about what is asked")
 async def test_status_stays_out_of_json_output() -> None:
     """With ``response_format`` the text is only the model's JSON, even with the trace ``status``."""
     ask = {**ASK, "response_format": {"type": "json_object"}}

@@ -19,7 +19,9 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 from fixture_loader import FIXTURES, Exchange
-from provider_rules.judge import refusal_now
+from provider_rules.chat import PLAIN, REASONING
+from provider_rules.judge import ADDED_BY_HTTP, refusal_now
+from provider_rules.rule import fits
 
 from proxy.records import ToolInvocationRecord
 from proxy.server.app import Overrides, Services, create_app
@@ -70,7 +72,10 @@ _SHORTEST_ID = 8
 
 
 class _Spy:
-    """An upstream that notes the bodies of its requests."""
+    """An upstream that notes the bodies of its requests; OpenAI's rules judge those to OpenAI's models.
+
+    Exchanges with other providers were recorded as these providers take them.
+    """
 
     def __init__(self, inner: Upstream, seen: list[dict[str, Any]]) -> None:
         self._inner = inner
@@ -83,7 +88,8 @@ class _Spy:
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
         if isinstance(request.body, bytes) and request.body:
             self._seen.append(json.loads(request.body))
-            refusal_now(request.method, request.path, request.headers, request.body)
+            if fits(self._seen[-1].get("model", ""), (*PLAIN, *REASONING)):
+                refusal_now(request.method, request.path, [*ADDED_BY_HTTP, *request.headers], request.body)
         return await self._inner.open(request)
 
     async def aclose(self) -> None:

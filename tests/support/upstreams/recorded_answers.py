@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from provider_rules.judge import refusal_now
+from provider_rules.judge import ADDED_BY_HTTP, refusal_now
 
 from proxy.errors import UpstreamBroken
 from proxy.http.headers import Headers
@@ -79,7 +79,7 @@ class Scripted:
         body = request.body if isinstance(request.body, bytes) and request.body else b"{}"
         said = orjson.loads(body)
         self.asked.append(Asked(request.method, request.path, request.headers, said, request.rooted))
-        if refused := refusal_now(request.method, request.path, request.headers, body):
+        if refused := refusal_now(request.method, request.path, [*ADDED_BY_HTTP, *request.headers], body):
             return _Response(Given(refused.data, refused.status))
         return _Response(self._answer(self.asked[-1]))
 

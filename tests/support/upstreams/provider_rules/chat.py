@@ -48,6 +48,7 @@ _PARTS = {
     "assistant": ("text", "refusal"), "developer": ("text",), "system": ("text",), "tool": ("text",),
     "user": ("text", "image_url", "input_audio", "file"),
 }  # fmt: skip
+_INSTEAD = {"function_call", "refusal", "tool_calls"}
 _SDK = "openai.types.chat of the openai package"
 _OPENAI = ("openai",)
 _CHAT = ("openai", "mistral", "deepseek", "kimi", "vllm", "xai", "groq", "google")
@@ -93,7 +94,8 @@ def _google_fields(asked: Asked) -> Iterator[Fault]:
 
 def _members(asked: Asked) -> Iterator[Fault]:
     for at, message in _messages(asked.body):
-        known = ASSISTANT if message.get("role") == "assistant" else _OTHERS
+        # OpenAI's replies have annotations, and clients send replies back as they came.
+        known = ASSISTANT | {"annotations"} if message.get("role") == "assistant" else _OTHERS
         extra = {"tool_call_id"} if message.get("role") == "tool" else set()
         yield from unknown(message, known | extra, ("messages", at))
     for at, position, call in _calls(asked.body):
@@ -111,7 +113,9 @@ def _parts(asked: Asked) -> Iterator[Fault]:
                 said = f"{said} 'function', 'tool', and 'developer'."
                 yield Fault(said, ("messages", at, "role"), "invalid_value")
             continue
-        if content is None and not (role == "assistant" and (message.keys() & {"tool_calls", "refusal"})):
+        if content is None and not (
+            role == "assistant" and (message.keys() & {"function_call", "refusal", "tool_calls"})
+        ):
             said = "Invalid value for 'content': expected a string, got null."
             yield Fault(said, ("messages", at, "content"))
         for position, part in enumerate(content if isinstance(content, list) else ()):
