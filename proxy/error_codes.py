@@ -134,11 +134,13 @@ _ALL: Final = (
         "Create a key whose `endpoints` name the path ([keys](how-to/keys.md)).",
     ),
     ErrorCode(
-        "model_not_readable", (403,), _REQUEST,
+        "model_not_readable", (400, 403), _REQUEST,
         "This client key is limited to some models, and the proxy cannot read the model from this kind of "
         "request, or from the field in `param`: a preset, a stored prompt or a tool that "
-        "leaves the choice of a model to the provider.",
-        "Name a model that the key may use, or leave the field out. Otherwise use a key without `models`.",
+        "leaves the choice of a model to the provider, or a form that names its model twice or behind its "
+        "file. Or a large form names its model behind its file, and the model chooses the upstream.",
+        "Name a model that the key may use, in a form before the file, or leave the field out. Otherwise use "
+        "a key without `models`.",
     ),
     ErrorCode(
         "minting_not_allowed", (403,), _REQUEST,

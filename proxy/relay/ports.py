@@ -21,7 +21,8 @@ __all__ = ["port_of", "text_call_rules"]
 def text_call_rules(route: Route, request: ClientRequest, offer: Offer) -> TextCallRules | None:
     """Return how the model's text is searched for calls in this request; ``None`` if it is not.
 
-    A model whose prompt describes tools also gets the earlier calls of the conversation as text.
+    A model whose prompt describes tools also gets the earlier calls of the conversation as text.  The text
+    of one that writes in channels is split without any tools, too.
     """
     text_calls = route.served.text_calls
     rules = text_calls.of(route.model) if text_calls is not None else None
@@ -30,7 +31,8 @@ def text_call_rules(route: Route, request: ClientRequest, offer: Offer) -> TextC
     if rules.prompt:
         continues = request.continues is not None or bool(request.returned_calls())
         return rules if request.declared or offer or continues else None
-    return rules if (request.declared or offer) and not request.tools_forbidden else None
+    calls = (request.declared or offer) and not request.tools_forbidden
+    return rules if calls or rules.form.channels else None
 
 
 def port_of(

@@ -216,10 +216,12 @@ class UsageFields:
 class ModelLists:
     """How a dialect lists models: at ``path``, which is ``rooted`` if the dialect's paths are.
 
-    ``read`` returns the models of a list, by name.  ``entry`` makes an entry from a name and an owner;
-    ``whole`` makes a list of entries.  ``names`` are the members of an entry that hold its name.  ``show``
-    describes a model, from its owner, its entry and whether it takes tools.  ``version`` is the version of
-    the dialect.  ``show`` and ``version`` matter only in a dialect that has paths for them.
+    ``query`` asks an upstream for all of them.  ``read`` returns the models of a list, by name.  ``entry``
+    makes an entry from a name and an owner; ``whole`` makes a list of entries; ``page`` makes the part of it
+    that a client's query asks for, and is ``None`` in a dialect without pages.  ``names`` are the members of
+    an entry that hold its name.  ``show`` describes a model, from its owner, its entry and whether it takes
+    tools.  ``version`` is the version of the dialect.  ``show`` and ``version`` matter only in a dialect that
+    has paths for them.
     """
 
     path: str
@@ -228,6 +230,8 @@ class ModelLists:
     entry: Callable[[str, str], dict[str, Any]]
     names: Sequence[str]
     whole: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
+    page: Callable[[Sequence[dict[str, Any]], Mapping[str, str]], dict[str, Any]] | None = None
+    query: str = ""
     show: Callable[[str, Mapping[str, Any], bool], dict[str, Any]] = lambda owner, entry, tools: dict(entry)
     version: str = ""
 
@@ -271,7 +275,9 @@ class Dialect:
     sees a defective stream; ``None`` if it repairs no stream of the dialect.  ``tag``: the end of a model's
     name that may be left out without a difference.  ``answer_ids``: the prefix of an answer's id.
     ``last_event``: matches the event that ends a stream, at the end of what came; for a dialect whose streams
-    may lack the end mark of the framing.
+    may lack the end mark of the framing.  ``refused_schemas``: the keys of
+    :data:`~proxy.schemas.portable.REFUSED_BY` that every provider of the dialect refuses in the schemas of
+    tools.
     """
 
     name: str
@@ -293,6 +299,7 @@ class Dialect:
     repair: RepairSigns | None = None
     answer_ids: str = ""
     last_event: re.Pattern[bytes] | None = None
+    refused_schemas: frozenset[str] = frozenset()
 
     def shown(self, below: str) -> str:
         """Return a path of the dialect as a client writes it."""

@@ -246,6 +246,78 @@ async def test_a_sound_response_stream_keeps_its_bytes() -> None:
         assert answer.body == data + DONE
 
 
+def response_stream(*, items: bool, response: bool) -> bytes:
+    """A stream that gives its item, or itself, another id in each event."""
+    part, number = {"type": "output_text", "text": "", "annotations": []}, iter(range(99))
+
+    def resource(status: str, *output: Any) -> dict[str, Any]:
+        response_id = f"resp_{next(number)}" if response else "resp_1"
+        fixed = {"object": "response", "created_at": 7, "model": "m", "tools": [], "error": None}
+        return {"id": response_id, "status": status, "output": [*output], "usage": None, **fixed}
+
+    def item(status: str, *content: Any) -> dict[str, Any]:
+        return {
+            "type": "message",
+            "id": item_id(),
+            "role": "assistant",
+            "status": status,
+            "content": [*content],
+        }
+
+    def item_id() -> str:
+        return f"msg_{next(number)}" if items else "msg_1"
+
+    def within(kind: str, **more: Any) -> dict[str, Any]:
+        return {
+            "type": f"response.{kind}",
+            "item_id": item_id(),
+            "output_index": 0,
+            "content_index": 0,
+            **more,
+        }
+
+    done = {**part, "text": "Hello"}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": resource("in_progress")},
+        {"type": "response.in_progress", "response": resource("in_progress")},
+        {"type": "response.output_item.added", "output_index": 0, "item": item("in_progress")},
+        within("content_part.added", part=part),
+        within("output_text.delta", delta="Hel", logprobs=[]),
+        within("output_text.delta", delta="lo", logprobs=[]),
+        within("output_text.done", text="Hello", logprobs=[]),
+        within("content_part.done", part=done),
+        {"type": "response.output_item.done", "output_index": 0, "item": item("completed", done)},
+        {"type": "response.completed", "response": resource("completed", item("completed", done))},
+    ]
+    return b"".join(
+        f"event: {one['type']}\ndata: {json.dumps({**one, 'sequence_number': at})}\n\n".encode()
+        for at, one in enumerate(events)
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("items", "response"), [(True, False), (False, True), (True, True)])
+async def test_rotating_ids_of_a_response_are_repaired(items: bool, response: bool, seed: int) -> None:
+    """An item, and a response, has one id in all events that the proxy reads."""
+    data = response_stream(items=items, response=response)
+    answer = await relayed(*cut(data, seed), body=RESPONSES, path="/v1/responses", allow=("core__*",))
+    read = check_response_stream(answer.body)
+    (item,) = read.response["output"]
+    assert item["content"][0]["text"] == "Hello"
+    events = [json.loads(line) for line in _data(answer.body)]
+    assert len({one["response"]["id"] for one in events if "response" in one}) == 1
+    ids = {one.get("item_id") or one["item"]["id"] for one in events if "output_index" in one}
+    assert ids == {item["id"]}
+
+
+async def test_steady_ids_of_a_response_keep_their_bytes() -> None:
+    """Rule W2: a stream whose ids stay the same passes as it came."""
+    data = response_stream(items=False, response=False)
+    answer = await relayed(*cut(data, 1), body=RESPONSES, path="/v1/responses", allow=("core__*",))
+    within = data[data.index(b"event: response.output_item.added") : data.index(b"event: response.completed")]
+    assert within in answer.body
+
+
 @pytest.mark.parametrize("last", [FIN, LAST_CHUNK], ids=["broken", "cut short"])
 async def test_a_response_stream_that_breaks_fails(last: Step) -> None:
     """A composed response without its terminal event ends with ``response.failed``."""

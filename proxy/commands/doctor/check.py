@@ -9,6 +9,7 @@ from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
 from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
+from proxy.commands.doctor.schemas import schema_lines
 from proxy.commands.doctor.sealing import seal_lines
 from proxy.commands.doctor.withholding import how_withheld, trusted_lines, untrusted_lines
 from proxy.commands.keys.keys import (
@@ -220,6 +221,7 @@ async def check(
         *plain_secret_lines(config),
         *services.idle_bounds(),
         *many_lines(services.catalog, services.policy),
+        *schema_lines(services.catalog, services.policy),
         *_served_lines(config),
     ):
         say(line)
@@ -310,9 +312,9 @@ def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
     """Return, for each upstream that restricts the tools, the allowed ones withheld from its models."""
     lines = []
     for name, upstream in config.upstreams.items():
-        if upstream.tools is True or not config.tools.enabled:
+        patterns = upstream.tool_patterns
+        if patterns is None or not config.tools.enabled:
             continue
-        patterns = () if upstream.tools is False else upstream.tools
         withheld = [
             spec.name
             for spec in services.catalog.tools()
@@ -360,8 +362,8 @@ def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
     tool that is not loaded."""
     lines = idle_lines("policy.allow", config.policy.allow, services.catalog)
     for name, upstream in config.upstreams.items():
-        if not isinstance(upstream.tools, bool):
-            lines += idle_lines(f"upstreams.{name}.tools", upstream.tools, services.catalog)
+        patterns = upstream.tool_patterns or ()
+        lines += idle_lines(f"upstreams.{name}.tools", patterns, services.catalog)
     for name, agent in config.agents.items():
         lines += idle_lines(f"agents.{name}.tools", agent.tools, services.catalog)
     return lines

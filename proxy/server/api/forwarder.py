@@ -21,6 +21,7 @@ from proxy.server.api.request_options import IDEMPOTENCY_KEY
 from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.routes import default_route
 from proxy.server.context import Context
+from proxy.server.serving.forms import Upload
 from proxy.server.serving.heads.head import Head
 from proxy.server.telemetry.hooks import Hooks
 from proxy.upstreams.base import UpstreamRequest
@@ -50,16 +51,22 @@ class Forwarder:
         self._hooks = hooks
 
     async def send(
-        self, context: Context, body: Body | None, candidates: Candidates, caller: str = ""
+        self,
+        context: Context,
+        body: Body | None,
+        candidates: Candidates,
+        caller: str = "",
+        upload: Upload | None = None,
     ) -> web.StreamResponse:
         """Forward a request to the first upstream that answers.
 
-        ``body`` is the body if it was read; ``None`` streams the client's body. ``caller`` is the owner of
-        the response. Raises :class:`~proxy.errors.UpstreamError` if none of them answers.
+        ``body`` is the body if it was read; ``None`` streams ``upload``, or else the client's body.
+        ``caller`` is the owner of the response. Raises :class:`~proxy.errors.UpstreamError` if none of them
+        answers.
         """
         while True:
             try:
-                return await self.send_to(context, body, candidates.next(), candidates, caller)
+                return await self.send_to(context, body, candidates.next(), candidates, caller, upload)
             except NextUpstream:
                 continue
 
@@ -69,12 +76,19 @@ class Forwarder:
         return await self.send(context, body, Candidates([route], NO_FALLBACK))
 
     async def send_to(
-        self, context: Context, body: Body | None, route: Route, candidates: Candidates, caller: str
+        self,
+        context: Context,
+        body: Body | None,
+        route: Route,
+        candidates: Candidates,
+        caller: str,
+        upload: Upload | None = None,
     ) -> web.StreamResponse:
         """Forward a request to one upstream; raise :class:`NextUpstream` if another may answer."""
         endpoint = context.target.endpoint
         request, posts = context.request, context.request.method == "POST"
-        upload = self._request_reader.upload(context) if body is None and request.body_exists else None
+        if upload is None and body is None and request.body_exists:
+            upload = Upload(self._request_reader.upload(context))
         metered = meter(context.admission, self._prices, endpoint, route, body) if posts else None
         repair = None
         if body is not None and route.served.repair != "off":
@@ -110,7 +124,7 @@ class Forwarder:
     def _outgoing(
         self,
         context: Context,
-        body: Body | AsyncIterator[bytes] | None,
+        body: Body | Upload | None,
         route: Route,
         metered: Metered | None,
         *,
@@ -128,8 +142,9 @@ class Forwarder:
                 raw = metered.body
             sent = join_object({**members(raw), "model": orjson.dumps(route.model)}) if route.renamed else raw
         else:
-            sent = body
+            sent = body.chunks if body is not None else None
             if (length := request.content_length) is not None:
+                length += body.added if body is not None else 0
                 headers = [*headers, ("Content-Length", str(length))]
         # Positional arguments take half the time of keyword arguments.
         rooted = target.endpoint.dialect.rooted

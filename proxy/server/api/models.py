@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 import orjson
 import structlog
@@ -22,7 +22,7 @@ from proxy.server.api.routes import routes_of_model
 from proxy.server.context import Context
 from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.dialect import Dialect, ModelLists
-from proxy.wires.dialects.table import BY_WIRE
+from proxy.wires.dialects.table import BY_WIRE, dialect_of
 
 __all__ = ["Models"]
 
@@ -41,25 +41,26 @@ class Models:
         """Return the models that the caller may use; see
         :class:`~proxy.server.api.pipeline.EndpointHandler`."""
         router, endpoint = context.permissions.router, context.target.endpoint
-        dialect = _dialect(context)
+        dialect = dialect_of(endpoint, context.request.headers)
         if endpoint.action == "show":
             return await self._shown(context, router)
         if router.is_plain and _lists(router.default, dialect) is dialect.models:
             return await self._forwarder.send_to_default(context)
         headers = self._forwarder.headers(context, None, identity=True)
+        query = dict(parse_qsl(context.target.query))
         match endpoint.action:
             case "version":
                 found: Any = {"version": dialect.models.version}
             case "running":
                 found = await _running(router, dialect, endpoint.path, headers)
             case "list":
-                found = await _list_models(router, dialect, headers)
+                found = await _list_models(router, dialect, headers, query)
             case _:
                 model = unquote(endpoint.stored_id(context.target.below or ""))
                 found = await (
                     _find_model(router, dialect, model, headers)
                     if "{" in endpoint.path
-                    else _list_models(router, dialect, headers)
+                    else _list_models(router, dialect, headers, query)
                 )
         return web.Response(body=orjson.dumps(found), content_type="application/json")
 
@@ -87,38 +88,23 @@ class Models:
         return web.Response(body=orjson.dumps(shown), content_type="application/json")
 
 
-def _dialect(context: Context) -> Dialect:
-    """Return the client's dialect: several dialects list their models at one path and differ in their
-    headers."""
-    own = context.target.endpoint.dialect
-    headers = context.request.headers
-    return next(
-        (
-            dialect
-            for dialect in BY_WIRE.values()
-            if (dialect.prefix, dialect.models.path) == (own.prefix, own.models.path)
-            and dialect.headers
-            and all(name in headers for name, _ in dialect.headers)
-        ),
-        own,
-    )
-
-
 def _lists(served: ServedUpstream, own: Dialect) -> ModelLists:
     """Return the form in which an upstream lists its models: the client's own if the upstream speaks it."""
     spoken = [BY_WIRE[wire].models for wire in sorted(served.wires)]
     return own.models if own.models in spoken else spoken[0]
 
 
-async def _list_models(router: Router, dialect: Dialect, headers: Headers) -> Any:
-    """Return one list of the served models under the names that clients use, each once.
+async def _list_models(router: Router, dialect: Dialect, headers: Headers, query: Mapping[str, str]) -> Any:
+    """Return one list of the served models under the names that clients use, each once.  ``query`` may ask
+    for a page of it.
 
     It leaves out upstreams that do not answer. Raises :class:`UpstreamError` if none answers.
     """
     models, failures = await _gather(router, dialect, headers)
     if failures and len(failures) == len(router.served):
         raise failures[0][1]
-    return dialect.models.whole(list(models.values()))
+    lists = dialect.models
+    return lists.page(list(models.values()), query) if lists.page else lists.whole(list(models.values()))
 
 
 async def _find_model(router: Router, dialect: Dialect, model: str, headers: Headers) -> Any:
@@ -182,7 +168,8 @@ async def _ask(
 ) -> Mapping[str, dict[str, Any]] | UpstreamError:
     """Return the upstream's models by name, or the error if it did not list them."""
     try:
-        request = UpstreamRequest("GET", path, headers=headers, rooted=lists.rooted)
+        query = lists.query if path == lists.path else ""
+        request = UpstreamRequest("GET", path, query, headers=headers, rooted=lists.rooted)
         response = await served.upstream.open(request)
         try:
             body = await response.read(_MAX_BYTES)

@@ -1,25 +1,23 @@
 """Requests without server tools: read only as far as routing needs it, and forwarded."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from aiohttp import web
 
 from proxy.errors import RequestError
 from proxy.relay.body import Body
 from proxy.relay.metering import counted_by_body
-from proxy.relay.routing.fallback import Candidates
+from proxy.relay.routing.fallback import NO_FALLBACK, Candidates
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
 from proxy.server.api.forwarder import Forwarder
 from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.routes import check_query, default_route, routes_of_model
-from proxy.server.auth.body_rights import must_read
+from proxy.server.auth.body_rights import FORM, must_read
 from proxy.server.context import Context
+from proxy.server.serving.azure_paths import named_deployment
 
 __all__ = ["Passthrough"]
-
-_FORM: Final = "multipart/form-data"
 
 
 class Passthrough:
@@ -49,11 +47,33 @@ class Passthrough:
             return await self._forwarder.send(context, body, Candidates.of(routes, body.payload))
         if not endpoint.is_inference:
             return await self._forwarder.send_to_default(context)
-        check_query(context, [default_route(context.permissions.router, endpoint)])
-        if endpoint.body == "form" and request.content_type == _FORM:
-            return await self._forwarder.send_to_default(context)
+        if endpoint.body == "form" and request.content_type.lower() == FORM:
+            return await self._send_form(context)
         # The body is read as strict JSON: two parsers must not read it in two ways.
-        return await self._forwarder.send_to_default(context, await self._request_reader.read(context))
+        body = await self._request_reader.read(context)
+        routes = self._routes(context, body, routed=body.payload.get("model") is not None)
+        return await self._forwarder.send(context, body, Candidates.of(routes, body.payload))
+
+    async def _send_form(self, context: Context) -> web.StreamResponse:
+        """Forward a form to the upstream of the model that it names, or to the first one if it names none.
+
+        Its files are streamed, so no other upstream can take over.
+        """
+        router, models = context.permissions.router, context.caller.rights.models
+        if router.is_plain and not models and not context.target.deployment:
+            check_query(context, [default_route(router, context.target.endpoint)])
+            return await self._forwarder.send_to_default(context)
+        form = self._request_reader.form(context, strict=bool(models))
+        model = await form.read_model(self._request_reader.most_held)
+        named = named_deployment(model, context.target.deployment)
+        if named is None:
+            routes: Sequence[Route] = [default_route(router, context.target.endpoint)]
+        else:
+            routes = routes_of_model(context, self._prices, {"model": named})
+        route = next((one for one in routes if one.served.breaker.ready), routes[0])
+        check_query(context, [route])
+        upload = form.upload(route.model if route.renamed else None)
+        return await self._forwarder.send(context, None, Candidates([route], NO_FALLBACK), upload=upload)
 
     def _prepared(self, context: Context, body: Body, route: Route) -> Body:
         """Return the body for the upstream, in place of the one that was read."""

@@ -11,6 +11,7 @@ from proxy.server.callers import Rights
 from proxy.server.context import Context
 from proxy.server.serving.azure_paths import name_deployment
 from proxy.server.serving.body import BodyBounds, read_body, received_body, stream_body
+from proxy.server.serving.forms import Form
 from proxy.server.serving.json_bodies import JsonBodies
 from proxy.store.base import Store
 
@@ -66,6 +67,15 @@ class RequestReader:
             check_rights(rights, permits, body.payload)
             if refers:
                 await check_references(rights, body.payload, caller, self._store, self._commits)
+
+    @property
+    def most_held(self) -> int:
+        """The most bytes of a body that are held in memory."""
+        return self._bounds.max_body_bytes
+
+    def form(self, context: Context, *, strict: bool) -> Form:
+        """Return the multipart form of a request; see :class:`~proxy.server.serving.forms.Form`."""
+        return Form(context.request.headers.get("Content-Type", ""), self.upload(context), strict=strict)
 
     def upload(self, context: Context) -> AsyncIterator[bytes]:
         """Stream the body on as it arrives."""

@@ -1,7 +1,7 @@
 """Checks the rights of a client key that depend on the body: its models, and the owners of the ids in it."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from proxy.errors import RequestError
 from proxy.globs import fits
@@ -14,14 +14,18 @@ from proxy.server.serving.target import Target
 from proxy.store.base import Store
 from proxy.wires.dialects.openai import CONVERSATIONS
 
-__all__ = ["check_references", "check_rights", "must_read", "not_found"]
+__all__ = ["FORM", "check_references", "check_rights", "must_read", "not_found"]
+
+
+FORM: Final = "multipart/form-data"
+"""The media type of forms with files."""
 
 
 def must_read(rights: Rights, request: EdgeRequest, target: Target) -> bool:
     """Return whether the rights require reading a body that the proxy would otherwise pass on unread.
 
     Raises :class:`RequestError` (403) if the key is limited to models and the model of the request cannot be
-    read.
+    read.  The model of a form is read as it passes (:class:`~proxy.server.serving.forms.Form`).
     """
     endpoint = target.endpoint
     if rights.isolated and endpoint.refers:
@@ -31,6 +35,8 @@ def must_read(rights: Rights, request: EdgeRequest, target: Target) -> bool:
     # If the top of a body does not name the model, a ``model`` there means nothing: a batch names it in the
     # lines of its file, an eval in its data source or its graders.
     media = request.content_type.lower()
+    if endpoint.body == "form" and media == FORM:
+        return False
     is_json = media == "application/json" or media.endswith("+json")
     if not is_json or not endpoint.model:
         raise RequestError(

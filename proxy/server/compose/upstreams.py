@@ -97,8 +97,9 @@ def _profiles(config: UpstreamConfig) -> UpstreamProfiles:
 def _narrowing(name: str, config: Config) -> Policy | None:
     """Return a policy of the tool patterns of an upstream, to narrow another policy; its other limits are the
     configured ones."""
-    patterns = config.upstreams[name].tools
-    if isinstance(patterns, bool | str):
+    upstream = config.upstreams[name]
+    patterns = upstream.tool_patterns
+    if patterns is None or upstream.tools is False:
         return None
     setting = f"upstreams.{name}.tools"
     return Policy(

@@ -305,6 +305,13 @@ class UpstreamConfig(Section):
                 )
         return self
 
+    @property
+    def tool_patterns(self) -> tuple[str, ...] | None:
+        """The patterns of the only tools that its models are offered; ``None`` if it offers all of them."""
+        if isinstance(self.tools, tuple):
+            return self.tools
+        return () if self.tools is False else None
+
     def header_pairs(self) -> tuple[tuple[str, str], ...]:
         """Return the configured headers for requests; raise ConfigError for an unresolved secret."""
         return tuple(
@@ -383,7 +390,11 @@ class ToolsConfig(Section):
         "and limits.concurrent_tools_per_caller limit all runs together.",
     )
     max_turns: int = Field(
-        default=8, ge=1, le=1000, description="Largest number of model responses in one run."
+        default=8,
+        ge=1,
+        le=1000,
+        description="Largest number of model responses in one run that may call server tools. If the last of "
+        "them does, the model is asked once more, without tools, for its answer.",
     )
     max_calls: int = Field(default=32, ge=1, le=10000, description="Largest number of tool calls in one run.")
     max_tokens: int = Field(default=0, ge=0, description="Largest number of tokens in one run; 0: no limit.")

@@ -17,7 +17,7 @@ from proxy.errors import RequestError
 from proxy.wires.dialect import EndpointTable
 from proxy.wires.json.splice import extend_object, join_object, members
 
-__all__ = ["SLASH", "below_openai", "name_deployment", "without_slashes"]
+__all__ = ["SLASH", "below_openai", "name_deployment", "named_deployment", "without_slashes"]
 
 _DEPLOYMENT: Final = re.compile(r"/openai/deployments/([^/]+)(/.*)\Z")
 SLASH: Final = re.compile("%2F", re.IGNORECASE)
@@ -68,6 +68,22 @@ def without_slashes(path: str, endpoints: EndpointTable) -> str:
     return f"/openai/deployments/{SLASH.sub('', deployed[1])}{deployed[2]}"
 
 
+def named_deployment(model: Any, deployment: str) -> Any:
+    """Return the model that a request names in its body or its path.
+
+    Raises :class:`~proxy.errors.RequestError` (400) if they name two.
+    """
+    if deployment and model is not None and model != deployment:
+        raise RequestError(
+            400,
+            f"The path names the deployment {deployment[:100]!r} but the body names the model "
+            f"{str(model)[:100]!r}. Use the same name in both, or leave model out of the body.",
+            param="model",
+            code="model_conflict",
+        )
+    return deployment or model
+
+
 def name_deployment(raw: bytes, payload: dict[str, Any], deployment: str) -> tuple[bytes, dict[str, Any]]:
     """Put the deployment that the path names into the body as its model; return the body's bytes and values.
 
@@ -76,14 +92,7 @@ def name_deployment(raw: bytes, payload: dict[str, Any], deployment: str) -> tup
     """
     if not deployment or payload.get("model") == deployment:
         return raw, payload
-    if payload.get("model") is not None:
-        raise RequestError(
-            400,
-            f"The path names the deployment {deployment[:100]!r} but the body names the model "
-            f"{str(payload['model'])[:100]!r}. Use the same name in both, or leave model out of the body.",
-            param="model",
-            code="model_conflict",
-        )
+    named_deployment(payload.get("model"), deployment)
     named: Mapping[str, bytes] = {"model": orjson.dumps(deployment)}
     raw = join_object({**members(raw), **named}) if "model" in payload else extend_object(raw, named)
     payload["model"] = deployment

@@ -12,6 +12,7 @@ from proxy.server.serving.azure_paths import SLASH, below_openai, without_slashe
 from proxy.server.serving.heads.head import Head
 from proxy.server.telemetry.hooks import OWN_PATHS
 from proxy.wires.dialect import Dialect, Endpoint, EndpointTable
+from proxy.wires.dialects.table import dialect_of
 
 __all__ = ["MAX_TARGET", "Target", "Targets"]
 
@@ -87,7 +88,7 @@ class Targets:
     def dialect(self, head: Head) -> Dialect:
         """Return the dialect for errors to the sender of a head, even if its target cannot be read."""
         try:
-            return head[self].endpoint.dialect
+            return dialect_of(head[self].endpoint, head.headers)
         except RequestError:
             return self._endpoints.other.dialect
 

@@ -118,6 +118,7 @@ class AnthropicTurnEncoder:
         self._is_cited = False
         self.left_out: set[str] = set()
         self._reason = FinishReason.STOP
+        self._has_refused = False
         self._usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0}
 
     def encode(self, frame: Frame) -> list[Frame]:
@@ -136,6 +137,8 @@ class AnthropicTurnEncoder:
             told: TurnEvent = event
             if isinstance(event, UsageReported):
                 told = UsageReported(_in_messages_words(event.usage))
+            elif isinstance(event, TurnFinished):
+                told = self._told(event)
             if not isinstance(event, ToolCallStarted):
                 # The event for a call's beginning goes with its own block, which may have to wait.
                 last = made.pop() if made else Frame(b"", undecided=frame.undecided)
@@ -163,6 +166,7 @@ class AnthropicTurnEncoder:
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
         """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         name = "thinking" if isinstance(event, ReasoningDelta) else "text"
+        self._has_refused = self._has_refused or isinstance(event, RefusalDelta)
         self._pieces.append(event.text)
         said = self._delta({"type": f"{name}_delta", name: event.text})
         return Frame(b"", said, (event,), count=count)
@@ -208,10 +212,11 @@ class AnthropicTurnEncoder:
             if not (isinstance(event, CitationAdded) and event.url):
                 for _ in self._encode(event):
                     pass
-            usage = (
-                UsageReported(_in_messages_words(event.usage)) if isinstance(event, UsageReported) else None
-            )
-            told.append(usage or event)
+            if isinstance(event, UsageReported):
+                event = UsageReported(_in_messages_words(event.usage))
+            elif isinstance(event, TurnFinished):
+                event = self._told(event)
+            told.append(event)
         self.close()
         content = cited_blocks(self._content, cited) if cited else self._content
         if content is None:
@@ -223,6 +228,14 @@ class AnthropicTurnEncoder:
             "usage": self._usage,
         }
         return Frame(orjson.dumps(message), message, tuple(told))
+
+    def _told(self, end: TurnFinished) -> TurnFinished:
+        """Return the end of a turn; Messages says there, and nowhere else, that the model has refused.
+
+        Source: Anthropic's documentation, "Handling stop reasons", ``refusal``.
+        """
+        refused = self._has_refused and end.reason is FinishReason.STOP and not self._calls
+        return TurnFinished(FinishReason.CONTENT_FILTER) if refused else end
 
     def _stop_reason(self) -> str:
         is_call = bool(self._calls) and self._reason is FinishReason.STOP
@@ -237,8 +250,8 @@ class AnthropicTurnEncoder:
                 yield from self._start()
             case UsageReported(usage=usage):
                 self._usage = dict(_in_messages_words(usage).native)
-            case TurnFinished(reason=reason):
-                self._reason = reason
+            case TurnFinished():
+                self._reason = self._told(event).reason
             case TurnFailed(error=error):
                 self._failed = True
                 yield {"type": "error", "error": error}
@@ -266,6 +279,7 @@ class AnthropicTurnEncoder:
             ):
                 self._later.append(event)
             case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
+                self._has_refused = self._has_refused or isinstance(event, RefusalDelta)
                 yield from self._start()
                 yield from self._said(text, thinking=isinstance(event, ReasoningDelta))
             case CitationAdded():

@@ -18,6 +18,7 @@ __all__ = [
     "call_object",
     "native_call",
     "part_text",
+    "part_thought",
     "reply_message",
 ]
 
@@ -91,6 +92,9 @@ class MessageBuilder:
         for part in value:
             if parts and _is_text(part) and _is_text(parts[-1]):
                 parts[-1] = {**parts[-1], "text": parts[-1]["text"] + part["text"]}
+            elif parts and part_thought(part) and part_thought(parts[-1]):
+                said = part_thought(parts[-1]) + part_thought(part)
+                parts[-1] = {**parts[-1], **part, "thinking": [{"type": "text", "text": said}]}
             else:
                 parts.append(part)
 
@@ -154,6 +158,17 @@ def reply_message(
 def part_text(part: Any) -> str:
     """Return the text of one content part; empty for any other kind."""
     return part["text"] if _is_text(part) else ""
+
+
+def part_thought(part: Any) -> str:
+    """Return the reasoning in one content part, as Magistral writes it; empty for any other kind.
+
+    Source: Mistral's documentation, "Reasoning": ``{"type": "thinking", "thinking": [{"type": "text", …}]}``.
+    """
+    if not isinstance(part, dict) or part.get("type") != "thinking":
+        return ""
+    said = part.get("thinking")
+    return "".join(map(part_text, said)) if isinstance(said, list) else said if isinstance(said, str) else ""
 
 
 def _is_text(part: Any) -> bool:

@@ -24,7 +24,7 @@ from proxy.events import (
     finished,
 )
 from proxy.wires.chat.later_choices import LaterChoices
-from proxy.wires.chat.message import MessageBuilder, native_call, part_text, reply_message
+from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
 from proxy.wires.json.lenient import (
     UNPLACED_CALL,
     UNREADABLE_REPLY,
@@ -196,8 +196,12 @@ class ChatTurnReader(StreamReader[SSEEvent]):
                 break
         content = delta.get("content")
         if type(content) is list:
-            content = "".join(map(part_text, content))
-        if content and type(content) is str:
+            for part in content:
+                if thought := part_thought(part):
+                    events.append(ReasoningDelta(thought))
+                elif text := part_text(part):
+                    events.append(TextDelta(text))
+        elif content and type(content) is str:
             events.append(TextDelta(content))
         if (refusal := delta.get("refusal")) and type(refusal) is str:
             events.append(RefusalDelta(refusal))

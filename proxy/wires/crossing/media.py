@@ -22,7 +22,16 @@ from proxy.net.public_addresses import is_public_url
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.ledger import Ledger
 
-__all__ = ["data_url", "file_words", "image_words", "inline_of", "marked_result", "remote_of", "result_words"]
+__all__ = [
+    "data_url",
+    "file_words",
+    "image_words",
+    "inline_of",
+    "marked_result",
+    "omit_detail",
+    "remote_of",
+    "result_words",
+]
 
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _FAILURE = re.compile(r"\W{0,4}(error|fail|exception|\"?ok\"?: ?false|traceback)", re.IGNORECASE)
@@ -53,6 +62,12 @@ def remote_of(fields: Fields, name: str, url: str) -> Remote:
             "the upstream speaks another dialect. Send the content itself as a data: URL",
         )
     return Remote(url)
+
+
+def omit_detail(image: Image, ledger: Ledger) -> None:
+    """Leave out how closely the model shall look at an image, for a dialect without a form for it."""
+    if image.detail:
+        ledger.omit(f"{image.at}.detail", "The dialect does not say how closely to look at an image.")
 
 
 def data_url(inline: Inline) -> str:

@@ -80,19 +80,20 @@ class FieldTable:
 
     ``read`` is the rule for each field of its requests, by path (``messages[].name``); a part, item or tool
     of a certain type has the path ``input[type=web_search_call]``.  ``written`` is the rule by which its
-    bodies express each aspect of a conversation.
+    bodies express each aspect of a conversation.  ``unknown`` is the rule for all other fields.
     """
 
     dialect: str
     read: Mapping[str, Rule]
     written: Mapping[str, Rule]
+    unknown: Rule = UNKNOWN_FIELD
 
     def native(self, value: Any, path: str, keys: tuple[str, ...] = (), kind: str = "") -> Native:
         """Return something that no other dialect has a form for; ``kind`` is its type, if it has one."""
         place = general_path(path)
         if kind:
             place = f"{place.removesuffix('[]')}[type={kind}]"
-        rule = self.read.get(place) or self.read.get(_DATE.sub("", place), UNKNOWN_FIELD)
+        rule = self.read.get(place) or self.read.get(_DATE.sub("", place), self.unknown)
         if rule.handling == "translated":
             rule = UNKNOWN_VALUE
         loss = cast("Loss", rule.handling)

@@ -4,12 +4,13 @@ Source: Anthropic's API reference, "Messages", "Streaming messages" and "Errors"
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 
+from proxy.errors import RequestError
 from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, UsageFields
 from proxy.wires.dialects import openai
 from proxy.wires.dialects.model_lists import OPENAI_LISTS
@@ -194,7 +195,31 @@ def _models(listed: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"data": list(listed), "has_more": False, "first_id": ends[0], "last_id": ends[1]}
 
 
-_LISTS: Final = replace(OPENAI_LISTS, entry=_model, whole=_models)
+def _page(listed: Sequence[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
+    """Make the page of a list that ``limit``, ``after_id`` and ``before_id`` ask for; all without a limit.
+
+    Source: Anthropic's API reference, "List Models".  Raises :class:`~proxy.errors.RequestError` (400) for a
+    limit that is no number from 1 to 1000, and for an id that is not on the list.
+    """
+    said = query.get("limit", "")
+    limit = int(said) if said.isascii() and said.isdecimal() and len(said) <= 4 else 0
+    if said and not 1 <= limit <= _MOST_MODELS:
+        raise RequestError(400, f"limit must be a whole number from 1 to {_MOST_MODELS}.", param="limit")
+    ids = [model["id"] for model in listed]
+    for name in ("after_id", "before_id"):
+        if query.get(name) and query[name] not in ids:
+            raise RequestError(400, f"{name} must be the id of a model on this list.", param=name)
+    if before := query.get("before_id"):
+        left = listed[: ids.index(before)]
+        shown = left[-limit:] if limit else left
+    else:
+        left = listed[ids.index(query["after_id"]) + 1 :] if query.get("after_id") else listed
+        shown = left[:limit] if limit else left
+    return {**_models(shown), "has_more": len(shown) < len(left)}
+
+
+_MOST_MODELS: Final = 1000
+_LISTS: Final = replace(OPENAI_LISTS, entry=_model, whole=_models, page=_page, query=f"limit={_MOST_MODELS}")
 
 ANTHROPIC: Final = Dialect(
     name="anthropic",
@@ -213,6 +238,7 @@ ANTHROPIC: Final = Dialect(
     families=frozenset({"messages"}),
     headers=(("anthropic-version", "2023-06-01"),),
     answer_ids="msg_",
+    refused_schemas=frozenset({"a property name"}),
 )
 
 ENDPOINTS: Final = (

@@ -1,13 +1,13 @@
 """The endpoints of all dialects that the proxy serves, and lookups across them."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from proxy.wires.dialect import Dialect, EndpointTable
+from proxy.wires.dialect import Dialect, Endpoint, EndpointTable
 from proxy.wires.dialects import anthropic, chat, ollama, openai, responses
 
-__all__ = ["BY_WIRE", "SERVED", "STREAM_TYPES"]
+__all__ = ["BY_WIRE", "SERVED", "STREAM_TYPES", "dialect_of"]
 
 SERVED: Final = EndpointTable(
     (*chat.ENDPOINTS, *responses.ENDPOINTS, *anthropic.ENDPOINTS, *ollama.ENDPOINTS, *openai.ENDPOINTS),
@@ -19,6 +19,22 @@ BY_WIRE: Final[Mapping[str, Dialect]] = MappingProxyType(
     {known.dialect.wire: known.dialect for known in SERVED.endpoints if known.kind == "generate"}
 )
 """The dialects in which a model answers with server tools, by the name of their wire."""
+
+
+def dialect_of(endpoint: Endpoint, names: Container[str]) -> Dialect:
+    """Return the client's dialect; ``names`` are those of the request's headers, in any case.
+
+    Several dialects list their models at one path, and differ in their headers.
+    """
+    own = endpoint.dialect
+    if endpoint.kind != "models":
+        return own
+    for dialect in BY_WIRE.values():
+        is_here = (dialect.prefix, dialect.models.path) == (own.prefix, own.models.path)
+        if is_here and dialect.headers and all(name in names for name, _ in dialect.headers):
+            return dialect
+    return own
+
 
 STREAM_TYPES: Final = frozenset(known.dialect.framing.content_type for known in SERVED.endpoints)
 """The media types of the streams of all dialects."""

@@ -11,6 +11,7 @@ from proxy.wires.crossing.tables import FieldTable, inverse, omitted, refused, t
 __all__ = ["COMPLETION_FIELDS", "OLLAMA_FIELDS"]
 
 _MACHINE = unneeded("It configures the server's own hardware.")
+_UNKNOWN = omitted("Ollama's server ignores fields that it does not know.")
 _SAMPLING = omitted("Only Ollama has this sampling method.")
 _CONTEXT = omitted("The provider decides how much of a conversation its model reads.")
 
@@ -84,6 +85,9 @@ OLLAMA_FIELDS: Final = FieldTable(
     dialect="ollama",
     read={**_REQUEST, **_ONLY_HERE},
     written={**inverse(_REQUEST), **_UNSAID},
+    # Go's ``encoding/json`` drops unknown members, and the server only logs options that it does not know.
+    # So clients send what other servers read: ``tool_choice`` (Vercel's provider), ``num_ctx`` at the top.
+    unknown=_UNKNOWN,
 )
 
 _DRAWS: Final = refused("Only Ollama returns an image.")
@@ -106,4 +110,5 @@ COMPLETION_FIELDS: Final = FieldTable(
     },
     # The proxy asks no upstream for a completion; it sends a chat.
     written={},
+    unknown=_UNKNOWN,
 )

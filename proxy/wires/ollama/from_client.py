@@ -21,6 +21,7 @@ from proxy.conversation import (
     ReasoningSettings,
     Role,
     Sampling,
+    Service,
     Text,
     ToolCallPart,
     ToolResultPart,
@@ -170,6 +171,8 @@ class Settings(NamedTuple):
     reasoning: ReasoningSettings
     truncate: bool | None
     stream: bool
+    # Ollama stores no answers, so the upstream must not store them either.
+    service: Service = Service(store=False)
 
 
 def read_settings(asked: Fields) -> Settings:
@@ -210,7 +213,8 @@ def _tool(tool: Fields) -> FunctionTool:
     if function is None or not name:
         raise tool.fault("function.name", "must name the tool")
     description, schema = function.text("description") or "", function.mapping("parameters")
-    return FunctionTool(name, description, schema, native=tool.rest(), at=tool.path)
+    # Ollama holds no model to a schema; Responses would by default.
+    return FunctionTool(name, description, schema, False, native=tool.rest(), at=tool.path)
 
 
 def _format(asked: Fields) -> OutputFormat | None:

@@ -29,7 +29,7 @@ from proxy.conversation import (
 from proxy.schemas.portable import repaired
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, without_none
-from proxy.wires.crossing.media import file_words, result_words
+from proxy.wires.crossing.media import file_words, omit_detail, result_words
 from proxy.wires.ollama.encoder import call_object
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
 from proxy.wires.profile import Profile
@@ -136,6 +136,7 @@ def _thought(part: Reasoning, ledger: Ledger) -> list[str]:
 
 
 def _image(part: Image, ledger: Ledger) -> str:
+    omit_detail(part, ledger)
     if not isinstance(part.source, Inline):
         raise ledger.refuse(part.at, "Ollama takes images only with their data, in base64.")
     ledger.put_natives(part.native, {})
@@ -166,7 +167,11 @@ def _results(message: Message, names: Mapping[str, str], ledger: Ledger) -> Iter
             for inner in part.parts
             if isinstance(inner, Image) and isinstance(inner.source, Inline)
         ]
-        pictured = sum(isinstance(inner, Image) for inner in part.parts)
+        pictured = 0
+        for inner in part.parts:
+            if isinstance(inner, Image):
+                pictured += 1
+                omit_detail(inner, ledger)
         said: dict[str, Any] = {
             "role": "tool",
             # If one image has only an address, words replace all of them.

@@ -51,6 +51,8 @@ from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ResponsesStreamWriter"]
 
+_FACTS = frozenset({"model", "created_at"})
+
 
 class ResponsesStreamWriter(FastWriter, RepairingWriter):
     """Writes one client's stream for all turns of its run.
@@ -100,13 +102,13 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         self._usage: dict[str, Any] | None = None
         self._turn_usage: Mapping[str, Any] = {}
         self._result: dict[str, Any] | None = None
-        self._repairs = self._inspects = False
+        self._repairs = self._inspects = self._inspects_items = False
         self._failure: Mapping[str, Any] | None = None
 
     def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
         """See :meth:`proxy.wires.repairing.RepairingWriter.repair`."""
         self._repairs = True
-        self._inspects = not always
+        self._inspects = self._inspects_items = not always
         if always:
             self._phase = COMPOSING
         if single_turn:
@@ -164,20 +166,32 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b"".join(map(self._forward, self._held.take())) if self._phase is PASSING else b""
 
     def _is_defective(self, frame: Frame) -> bool:
-        """Return whether a frame of a repaired stream is the first that must not leave unchanged.
-
-        The first item is the last check: if it has its place and number, so have all later events.
-        """
+        """Return whether a frame of a repaired stream is the first that must not leave unchanged."""
         payload = frame.payload or {}
         kind = payload.get("type")
-        if not kind:
+        said = event_response_id(payload)
+        if said and self._public_id and said != self._public_id:
+            return True  # openai-python keeps the first id, and later requests need the last one.
+        if not self._inspects_items or not kind or kind in CLOSING:
             return False
         if kind not in OPENING:
-            self._inspects = False
-            return "output_index" not in payload and "item" in payload
-        response = payload.get("response")
-        told = isinstance(response, dict) and ("model" in response or "created_at" in response)
+            return self._has_defective_item(payload)
+        told = isinstance(response := payload.get("response"), dict) and not _FACTS.isdisjoint(response)
         return type(payload.get("sequence_number")) is not int or not told
+
+    def _has_defective_item(self, payload: Mapping[str, Any]) -> bool:
+        """Return whether an event of the first item lacks its place, or has another id of the item.
+
+        openai-python raises for such an event, and Vercel's SDK loses its text.  If the item's second event
+        is sound, so are all later ones.
+        """
+        item, index = payload.get("item"), payload.get("output_index")
+        opened = next((one for one in self._open.values() if one.index == index), None)
+        self._inspects_items = opened is None and "output_index" in payload
+        if opened is None or not opened.item_id:
+            return "output_index" not in payload and item is not None
+        said = item.get("id") if isinstance(item, dict) else payload.get("item_id")
+        return isinstance(said, str) and said not in ("", opened.item_id)
 
     # The upstream's own bytes.
 

@@ -29,14 +29,17 @@ class Result:
 class Form(ABC):
     """One form. ``name`` is its name in settings.
 
-    ``markers`` are the possible beginnings of a call. ``bare``: a text that consists only of JSON calls
-    needs no marker. ``bare_repaired``: with repairs, such calls at the end of a text need none either.
-    ``inventions`` are beginnings of results: after a call, the model made up whatever it writes from there
-    on. ``around_results`` are the begin and end marks of a result, which no result's text may contain.
+    ``markers`` are the possible beginnings of a call. ``channels``: the whole text of a turn may consist of
+    thoughts, calls and words for the user (:mod:`proxy.wires.text_calls.channels`). ``bare``: a text that
+    consists only of JSON calls needs no marker. ``bare_repaired``: with repairs, such calls at the end of a
+    text need none either. ``inventions`` are beginnings of results: after a call, the model made up whatever
+    it writes from there on. ``around_results`` are the begin and end marks of a result, which no result's
+    text may contain.
     """
 
     name: ClassVar[str]
     markers: ClassVar[tuple[str, ...]]
+    channels: ClassVar[bool] = False
     bare: ClassVar[bool] = False
     bare_repaired: ClassVar[bool] = False
     inventions: ClassVar[tuple[str, ...]] = ("<tool_response>",)

@@ -12,6 +12,7 @@ from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
 from proxy.wires.profile import Profile
+from proxy.wires.text_calls.channel_reader import ChannelReader
 from proxy.wires.text_calls.continued import continued
 from proxy.wires.text_calls.editor import PromptedEditor, prompted_editor
 from proxy.wires.text_calls.prompting import prompted
@@ -75,7 +76,10 @@ class _ReadingPort:
         """See :meth:`proxy.wires.upstream_port.UpstreamPort.reader`."""
         inner = self._wire.reader(declared, is_hidden, max_argument_bytes)
         tools = TextTools(declared, partial(_sent, self._wire, self._editor))
-        reader = TextCallReader(inner, self._reading, tools, self._wire, max_argument_bytes)
+        reads = not self._request.tools_forbidden
+        reader = _reader_of(self._reading)(
+            inner, self._reading, tools, self._wire, max_argument_bytes, reads=reads
+        )
         return continued(inner, reader, self._encoder, self.dialect.framing.event_end)
 
     def _encoder(self) -> ContinuingEncoder:
@@ -107,7 +111,10 @@ class _ReadingCrossing(Crossing):
         """See :meth:`proxy.wires.crossed.Crossing.turn_reader`."""
         inner = super().turn_reader(declared, is_hidden, max_argument_bytes)
         tools = TextTools(declared, partial(_sent, self._upstream, self._editor))
-        return TextCallReader(inner, self._reading, tools, self._upstream, max_argument_bytes)
+        reads = not self._request.tools_forbidden
+        return _reader_of(self._reading)(
+            inner, self._reading, tools, self._upstream, max_argument_bytes, reads=reads
+        )
 
 
 class _PromptedPort:
@@ -153,7 +160,7 @@ class _PromptedPort:
     ) -> TurnReader:
         """See :meth:`proxy.wires.upstream_port.UpstreamPort.reader`."""
         inner = self._upstream.reader(declared, is_hidden, max_argument_bytes)
-        reader = TextCallReader(
+        reader = _reader_of(self._reading)(
             inner,
             self._reading,
             TextTools(declared, self._asked),
@@ -166,6 +173,10 @@ class _PromptedPort:
 
     def _asked(self) -> Conversation | None:
         return self._editor.conversation() if self._editor is not None else None
+
+
+def _reader_of(reading: CallReading) -> type[TextCallReader]:
+    return ChannelReader if reading.form.channels else TextCallReader
 
 
 def _sent(wire: CrossableWire, editor: BodyEditor | None) -> Conversation | None:

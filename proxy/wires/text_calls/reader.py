@@ -41,10 +41,10 @@ from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.upstream_port import Mask, TurnReader
 from proxy.wires.wire import CrossableWire
 
-__all__ = ["CallReading", "TextCallReader", "TextTools"]
+__all__ = ["LARGEST_CALL", "CallReading", "TextCallReader", "TextTools"]
 
 _CALLS: Final = (ToolCallStarted, ToolCallDelta, ToolCallFinished)
-_LARGEST_CALL: Final = 1024 * 1024
+LARGEST_CALL: Final = 1024 * 1024
 """The largest call, in characters. A client's tools may get whole files; the runner bounds server tools."""
 
 
@@ -115,7 +115,7 @@ class TextCallReader:
         self._wire = wire
         self._target = target or wire
         self._declared = Declared(tools.declared, tools.schemas, repair=reading.repair)
-        self._scanner = Scanner(reading.form, self._declared, max(_LARGEST_CALL, max_argument_bytes))
+        self._scanner = Scanner(reading.form, self._declared, max(LARGEST_CALL, max_argument_bytes))
         self._waiting: list[tuple[Frame, int]] = []
         self._text: list[str] = []
         self._fed = 0
@@ -171,17 +171,24 @@ class TextCallReader:
 
     def read_reply(self, body: bytes) -> Frame:
         """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`."""
-        frame = self._reader.read_reply(body)
+        return self._reply(self._reader.read_reply(body))
+
+    def _reply(self, frame: Frame) -> Frame:
+        """Take a whole reply, and return it with its calls."""
         going: list[Frame] = []
         self._read(frame, going)
         if self._reads:
             self._leave(going)
         if not self.rewritten:
             return frame
-        events = [event for one in going for event in one.events]
+        return Frame(
+            b"", frame.payload, self._with_finished([event for one in going for event in one.events])
+        )
+
+    def _with_finished(self, events: Sequence[TurnEvent]) -> tuple[TurnEvent, ...]:
+        """Return the events of a reply with the complete calls before its end."""
         end = next((at for at, event in enumerate(events) if isinstance(event, TurnFinished)), len(events))
-        events[end:end] = self._finished()
-        return Frame(b"", frame.payload, tuple(events))
+        return (*events[:end], *self._finished(), *events[end:])
 
     @property
     def text(self) -> str:
@@ -344,14 +351,17 @@ class TextCallReader:
         return kept
 
     def _tell_notes(self) -> None:
-        scanner = self._scanner
-        calls = sum(isinstance(part, TextCall) for part in scanner.parts)
-        if calls or scanner.notes:
+        calls = sum(isinstance(part, TextCall) for part in self._scanner.parts)
+        self._note(calls, self._scanner.notes)
+
+    def _note(self, calls: int, notes: Sequence[str]) -> None:
+        """Report the number of calls and what else was done, if anything was."""
+        if calls or notes:
             facts: dict[str, Any] = {"form": self._reading.form.name, "calls": calls}
             if self._declared.repaired and calls:
                 facts["repaired"] = list(self._declared.repaired)
-            if scanner.notes:
-                facts["notes"] = list(dict.fromkeys(scanner.notes))
+            if notes:
+                facts["notes"] = list(dict.fromkeys(notes))
             self._reading.note(facts)
 
 

@@ -281,6 +281,9 @@ def test_check_shows_bounds_and_tools_by_upstream(tmp_path: Path, here: Here) ->
         [upstreams.narrow]
         base_url = "replay:{packaged_fixtures()}"
         tools = ["core__get_*"]
+        [upstreams.worded]
+        base_url = "replay:{packaged_fixtures()}"
+        tools = "prompt"
         [policy]
         allow = ["core__calculate", "core__get_weather"]
         [policy.arguments."core__get_*"]
@@ -297,6 +300,7 @@ def test_check_shows_bounds_and_tools_by_upstream(tmp_path: Path, here: Here) ->
     ) in lines
     assert not any(line.startswith("argument limit of core__get_current_time") for line in lines)
     assert "upstream narrow: its models are not offered core__calculate (upstreams.narrow.tools)" in lines
+    assert not any("upstreams.worded.tools" in line for line in lines), "a way to offer tools is no pattern"
     assert done.returncode == 0, done.stderr
 
 

@@ -480,10 +480,10 @@ async def test_a_model_beside_the_one_that_counts_does_not_help(path: str, body:
 
 
 async def test_a_limited_key_gets_nothing_whose_model_cannot_be_read() -> None:
-    """A key limited to models gets a 403 for multipart bodies and for requests without a body."""
+    """A key limited to models gets a 403 for forms that name no model and for requests without a body."""
     keys = {"alice": declared(ALICE, models=("gpt-4o*",), endpoints=("/files*", "/rerank"))}
     async with keyed(keys=keys) as (proxy, upstream):
-        form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\ngpt-4o\r\n--b--\r\n'
+        form = b'--b\r\nContent-Disposition: form-data; name="prompt"\r\n\r\ngpt-4o\r\n--b--\r\n'
         for method, path, body in (
             ("POST", "/v1/audio/transcriptions", form),
             ("POST", "/v1/images/edits", form),

@@ -19,7 +19,7 @@ from responses_check import check_response_stream
 from running_proxy import Answer
 from sse_check import check_chat_stream
 
-__all__ = ["PATHS", "WIRES", "Said", "ask", "behind", "body_of", "pieces", "say", "understood"]
+__all__ = ["PATHS", "WIRES", "Said", "ask", "behind", "body_of", "pieces", "say", "thought_in", "understood"]
 
 WIRES = ("chat", "responses", "anthropic", "ollama")
 PATHS = {
@@ -198,3 +198,35 @@ def _ollama(answer: Answer, stream: bool) -> Said:
     read = ollama.read_stream(answer.body) if stream else ollama.read_reply(answer.body)
     assert not read.error
     return Said(read.text, read.called(), [call["id"] for call in read.calls], read.last["done_reason"])
+
+
+def thought_in(wire: str, answer: Answer, *, stream: bool) -> str:
+    """The reasoning that a client reads."""
+    if not stream:
+        whole = answer.json
+        if wire == "chat":
+            return str(whole["choices"][0]["message"].get("reasoning_content") or "")
+        if wire == "ollama":
+            return str(whole["message"].get("thinking") or "")
+        listed = whole["output" if wire == "responses" else "content"]
+        return "".join(map(_whole_thought, listed))
+    lines = [line.removeprefix(b"data: ") for line in answer.body.splitlines()]
+    return "".join(_thought(json.loads(line)) for line in lines if line[:1] == b"{")
+
+
+def _whole_thought(part: dict[str, Any]) -> str:
+    if part["type"] == "thinking":
+        return str(part["thinking"])
+    return "".join(one["text"] for one in part["summary"]) if part["type"] == "reasoning" else ""
+
+
+def _thought(event: dict[str, Any]) -> str:
+    """The reasoning in one event of any dialect."""
+    delta = event.get("delta")
+    if event.get("type") == "response.reasoning_summary_text.delta":
+        return str(delta)
+    if isinstance(delta, dict) and delta.get("type") == "thinking_delta":
+        return str(delta["thinking"])
+    choices = event.get("choices") or [{}]
+    holder = choices[0].get("delta") or event.get("message") or {}
+    return str(holder.get("reasoning_content") or holder.get("thinking") or "")

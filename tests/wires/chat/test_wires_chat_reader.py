@@ -267,15 +267,20 @@ def test_text() -> None:
 
 
 def test_text_in_parts() -> None:
-    """For content as a list of parts (Mistral), the text is that of the text parts."""
+    """For content as a list of parts (Mistral), the text is that of the text parts, the rest is reasoning."""
     parts = [
         {"type": "thinking", "thinking": []},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+        {"type": "thinking", "thinking": "so"},
         {"type": "text", "text": "a"},
         {"type": "text", "text": "b"},
     ]
     turn = reader()
     assert read(delta({"content": parts}), delta({"content": "c"}), turn=turn) == [
-        TextDelta("ab"),
+        ReasoningDelta("hm"),
+        ReasoningDelta("so"),
+        TextDelta("a"),
+        TextDelta("b"),
         TextDelta("c"),
     ]
     assert turn.text == "abc"

@@ -23,7 +23,7 @@ from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
 from proxy.wires.chat import ChatWire
 from proxy.wires.chat.fields import CHAT_FIELDS
 from proxy.wires.crossing.ledger import Written
-from proxy.wires.crossing.tables import UNKNOWN_FIELD, UNKNOWN_VALUE, FieldTable
+from proxy.wires.crossing.tables import UNKNOWN_VALUE, FieldTable
 from proxy.wires.ollama import OllamaWire
 from proxy.wires.ollama.completions import OllamaCompletionWire
 from proxy.wires.ollama.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
@@ -123,8 +123,8 @@ TYPES = (
         (ChatRequest,),
         {"model": "m", "stream": False},
         {
-            "messages[]{}": UNKNOWN_FIELD.reason,
-            "options{}": UNKNOWN_FIELD.reason,
+            "messages[]{}": OLLAMA_FIELDS.unknown.reason,
+            "options{}": OLLAMA_FIELDS.unknown.reason,
             "tools[]": "must name the tool",
         },
         added=frozenset({"truncate", "options.min_p"}),
@@ -136,7 +136,7 @@ TYPES = (
         COMPLETION_FIELDS,
         (GenerateRequest,),
         {"model": "m", "prompt": "hi", "stream": False},
-        {"options{}": UNKNOWN_FIELD.reason},
+        {"options{}": OLLAMA_FIELDS.unknown.reason},
         added=frozenset({"truncate", "options.min_p"}),
         sent=completion_sent,
         least=40,
@@ -182,7 +182,7 @@ def problem(types: Types, request: Mapping[str, Any]) -> str:
         found = natives(types.wire.codec.read(request))
     except RequestError as error:
         return str(error)
-    unknown = [one for one in found if one.reason in (UNKNOWN_FIELD.reason, UNKNOWN_VALUE.reason)]
+    unknown = [one for one in found if one.reason in (types.table.unknown.reason, UNKNOWN_VALUE.reason)]
     return "; ".join(f"{one.path}: {one.reason}" for one in unknown)
 
 

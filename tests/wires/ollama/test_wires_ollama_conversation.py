@@ -22,6 +22,7 @@ from proxy.conversation import (
     ReasoningSettings,
     Remote,
     Sampling,
+    Service,
     Text,
     ToolCallPart,
     ToolChoice,
@@ -98,7 +99,8 @@ _conversations = st.builds(
         "m",
         (first, *(message for turn in rest for message in turn)),
         system=tuple(Message("system", (Text(text),)) for text in system),
-        tools=tuple(FunctionTool(name, "d", schema) for name, schema in tools.items()),
+        tools=tuple(FunctionTool(name, "d", schema, False) for name, schema in tools.items()),
+        service=Service(store=False),
         sampling=sampling,
         output=output,
         reasoning=effort,
@@ -135,7 +137,7 @@ OBJECTS: list[tuple[str, dict[str, Any]]] = [
     ("messages[0]", {"role": "user", "content": "a"}),
     ("tools[0]", {"type": "function", "function": {"name": "f"}}),
     ("tools[0].function", {"name": "f"}),
-    ("options", {"seed": 1}),
+    ("options", {"num_predict": 9}),
 ]
 
 
@@ -143,24 +145,42 @@ OBJECTS: list[tuple[str, dict[str, Any]]] = [
 def test_nothing_inside_is_dropped(
     place: tuple[str, dict[str, Any]], name: str, value: dict[str, Any]
 ) -> None:
-    """The proxy finds an unknown field at any place, and every other dialect refuses it by its path."""
+    """The proxy finds an unknown field at any place; every other dialect leaves it out by its path, as
+    Ollama's own server ignores it, and refuses it only in strict mode."""
     path, known = place
     found: Any = {**known, name: value}
     for step in reversed(path.split(".")):
         key, _, listed = step.partition("[")
         found = {key: [found] if listed else found}
-    payload = {"model": "m", "messages": [user("a")], **found}
-    payload = payload if path == "options" else {**payload, "options": {"num_predict": 9}}
-    lost = [native for native in natives(read_conversation(payload)) if native.loss == "refused"]
+    payload = {"model": "m", "messages": [user("a")], "options": {"num_predict": 9}, **found}
+    lost = [native for native in natives(read_conversation(payload)) if native.loss == "omitted"]
     assert [(native.path, json.loads(native.value)) for native in lost] == [(f"{path}.{name}", value)]
     for codec in (ChatCodec(), AnthropicCodec(), ResponsesCodec()):
+        written = codec.write(read_conversation(payload))
+        assert [one.field for one in written.left_out] == [f"{path}.{name}".replace("[0]", "[]")]
         with pytest.raises(RequestError) as refusal:
-            codec.write(
-                read_conversation(
-                    {**payload, "options": {"num_predict": 9}} if path != "options" else payload
-                )
-            )
+            codec.write(read_conversation(payload), strict=True)
         assert refusal.value.param == f"{path}.{name}"
+
+
+@pytest.mark.parametrize("codec", [ChatCodec(), AnthropicCodec(), ResponsesCodec()])
+def test_what_real_clients_send_unasked_is_ignored(codec: Any) -> None:
+    """Vercel's provider sends ``tool_choice``, others ``num_ctx`` at the top, which Ollama ignores."""
+    more = {"tool_choice": "auto", "num_ctx": 8192, "user": "ann", "metadata": {"a": "b"}}
+    messages = [{"role": "user", "content": "a", "id": "msg_1", "refusal": None, "name": "Ann"}]
+    asked = {"model": "m", "messages": messages, "tools": [{**tool("look"), "strict": True}], **more}
+    written = codec.write(read_conversation(asked))
+    left = {*more, "messages[].id", "messages[].name", "tools[].strict"}
+    assert {one.field for one in written.left_out} == left
+    assert not {"tool_choice", "user", "metadata"} & json.loads(written.body).keys()
+
+
+def test_a_responses_upstream_stores_nothing_and_holds_to_no_schema() -> None:
+    """Ollama stores no answer and has no strict tools; Responses does both by default."""
+    asked = {"model": "m", "messages": [user("a")], "tools": [tool("look")]}
+    body = json.loads(ResponsesCodec().write(read_conversation(asked)).body)
+    assert body["store"] is False
+    assert [one["strict"] for one in body["tools"]] == [False]
 
 
 @pytest.mark.parametrize("codec", [ChatCodec(), AnthropicCodec(), ResponsesCodec()])

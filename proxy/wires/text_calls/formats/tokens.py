@@ -158,10 +158,12 @@ class Harmony(Form):
     """What servers of gpt-oss leave in the text: ``<|channel|>commentary to=functions.NAME
     …<|message|>{…}``.
 
-    The recipient may stand in the role or in the channel. Only messages to a declared tool are read.
+    The recipient may stand in the role or in the channel. Only messages to a declared tool are read. A text
+    that begins with a channel is split into its channels instead.
     """
 
     name = "harmony"
+    channels = True
     markers = ("<|start|>assistant", "<|channel|>commentary")
     inventions = ("<|start|>functions.",)
     around_results = ("<|start|>", "<|end|>", "<|call|>", "<|return|>")
