@@ -47,6 +47,7 @@ async def test_thoughts_in_the_content_are_reasoning(client: str, streams: bool)
 
 @pytest.mark.parametrize("client", ["chat", "anthropic"])
 @streamed
+@pytest.mark.accepts("chat-parts", why="Mistral has thoughts in the content")
 async def test_thoughts_in_the_content_go_back_in_their_form(client: str, streams: bool) -> None:
     """With the results of its calls the model gets its own thoughts and texts back, each as one part."""
     function = {"name": ECHO, "arguments": '{"text": "noon"}'}
