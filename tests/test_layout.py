@@ -256,6 +256,7 @@ ORDER = {
         "nested",
         "headers",
         "choosing",
+        "tool_limits",
         "offer",
         "stopping",
         "sniffing",

@@ -6,7 +6,7 @@ under it.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from proxy.caches import Derived, text_bytes
@@ -14,6 +14,7 @@ from proxy.errors import RequestError
 from proxy.events import ToolDefinition
 from proxy.http.own_headers import TOOLS
 from proxy.relay.choosing import Choice, choose
+from proxy.relay.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
@@ -127,6 +128,28 @@ class Offer:
         tool."""
         return name in self.names if self.open_names else name not in self.client_names
 
+    def without(self, names: Collection[str], reason: str) -> "Offer":
+        """Return the offer without these names.  A name that the client declared means its own tool again."""
+        left = {name: tool for name, tool in self.names.items() if name not in names}
+        mine = [tool.name for tool in self.replaced if tool.name in names]
+        return replace(
+            self,
+            added=tuple(tool for tool in self.added if tool.name not in names),
+            replaced=tuple(tool for tool in self.replaced if tool.name not in names),
+            names=left,
+            client_names=self.client_names.union(mine),
+            withheld={**self.withheld, **{self.names[name]: reason for name in names if name in self.names}},
+            guarded=self.guarded.difference(names),
+        )
+
+    def loosened(self) -> "Offer":
+        """Return the offer with the same tools, none of them ``strict``."""
+        return replace(
+            self,
+            added=tuple(replace(tool, strict=False) for tool in self.added),
+            replaced=tuple(replace(tool, strict=False) for tool in self.replaced),
+        )
+
     def tool_ids(self) -> tuple[str, ...]:
         """Return the ids of the tools that a model is shown."""
         return self._tool_ids
@@ -138,14 +161,17 @@ def decide(
     rules: OfferRules,
     wanted: Wanted | None,
     *,
-    upstream_takes_tools: bool,
+    limits: ToolLimits = ANY_TOOLS,
 ) -> Offer:
     """Return what this request offers.
 
+    If an upstream takes no more tools, those of the proxy that come last by id are withheld.
+
     Raise :class:`RequestError` if the client named a tool that it cannot have.
     """
-    available = {spec.name: spec for spec in selection.offered}
-    withheld = dict(selection.withheld)
+    refused = limits.refusals(selection.offered)
+    available = {spec.name: spec for spec in selection.offered if spec.name not in refused}
+    withheld = {**selection.withheld, **refused}
     wanted, shown, asked = _with_body(request, selection, wanted)
     named = frozenset(request.declared)
     nothing = Offer(client_names=named, withheld=withheld, open_names=request.open_names, shown=shown)
@@ -155,7 +181,7 @@ def decide(
     replaced = _replaced(request, available, rules)
     by_name = bool(wanted and wanted.names) or bool(replaced)
     client_names = named - frozenset(replaced)
-    obstacle = _obstacle(request, client_names, upstream_takes_tools)
+    obstacle = _obstacle(request, client_names, limits)
     if obstacle is not None:
         if (by_name or wanted) and request.background:
             raise RequestError(
@@ -167,30 +193,41 @@ def decide(
             raise RequestError(
                 400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
             )
-        if wanted and wanted.names and not upstream_takes_tools:
+        if wanted and wanted.names and not limits.takes:
             raise RequestError(400, "The upstream of this model does not accept tools.", param=wanted.param)
-        if not replaced or not upstream_takes_tools:
+        if not replaced or not limits.takes:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
-    added = []
     # A tool is offered once, under the name that the client knows.
-    declared = {spec.name for spec in replaced.values()}
-    for spec in chosen:
-        if spec.name in client_names:
-            withheld[spec.name] = "the client declared a function of this name"
-        elif spec.name not in declared:
-            added.append(spec)
-    return Offer(
+    declared = {spec.name for spec in replaced.values()} - client_names
+    chosen = [spec for spec in chosen if spec.name not in declared]
+    added, left_out = _with_room(chosen, request, limits, client_names)
+    made = Offer(
         added=tuple(spec.definition() for spec in added),
         replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
         names={**{spec.name: spec.name for spec in added}, **{n: spec.name for n, spec in replaced.items()}},
         client_names=client_names,
-        withheld=withheld,
+        withheld={**withheld, **left_out},
         open_names=request.open_names,
         fingerprint=_fingerprint({**{spec.name: spec for spec in added}, **replaced}),
         shown=shown.renamed({spec.name: name for name, spec in replaced.items()}),
         asked=asked,
     )
+    return made if limits.strict else made.loosened()
+
+
+def _with_room(
+    chosen: Sequence[ToolSpec], request: ClientRequest, limits: ToolLimits, client_names: frozenset[str]
+) -> tuple[Sequence[ToolSpec], dict[str, str]]:
+    """Return the tools to add to a request, and those that it has no name or no room for, with the reason."""
+    clashing = {spec.name for spec in chosen if spec.name in client_names}
+    added = [spec for spec in chosen if spec.name not in clashing]
+    withheld = dict.fromkeys(clashing, "the client declared a function of this name")
+    if limits.most is not None:
+        room = max(0, limits.most - request.tool_count)
+        withheld |= {spec.name: too_many(limits.most) for spec in added[room:]}
+        del added[room:]
+    return added, withheld
 
 
 def _with_body(
@@ -266,7 +303,7 @@ class Offers:
 
     def __init__(self, rules: OfferRules) -> None:
         self._rules = rules
-        self._known: Derived[tuple[Selection, str | None, bool], Offer] = Derived(
+        self._known: Derived[tuple[Selection, str | None, bool, ToolLimits], Offer] = Derived(
             "offers", _MAX_BYTES, lambda _, offer: offer.kept_bytes
         )
 
@@ -276,18 +313,18 @@ class Offers:
         selection: Selection,
         wanted: Wanted | None,
         *,
-        upstream_takes_tools: bool,
+        limits: ToolLimits = ANY_TOOLS,
     ) -> Offer:
         """See :func:`decide`."""
-        if request.declared or wanted is not None or request.chosen:
-            return decide(request, selection, self._rules, wanted, upstream_takes_tools=upstream_takes_tools)
+        if request.tool_count or wanted is not None or request.chosen:
+            return decide(request, selection, self._rules, wanted, limits=limits)
         # An offer for such a request depends on nothing else of it.
-        obstacle = _obstacle(request, frozenset(), upstream_takes_tools)
-        key = (selection, obstacle, request.open_names)
+        obstacle = _obstacle(request, frozenset(), limits)
+        key = (selection, obstacle, request.open_names, limits)
         offers = self._known.of(selection.catalog)
         known = offers.get(key)
         if known is None:
-            offer = decide(request, selection, self._rules, wanted, upstream_takes_tools=upstream_takes_tools)
+            offer = decide(request, selection, self._rules, wanted, limits=limits)
             known = offers.put(key, offer)
         return known
 
@@ -368,9 +405,9 @@ def _replaced(
     return found
 
 
-def _obstacle(request: ClientRequest, client_names: frozenset[str], upstream_takes_tools: bool) -> str | None:
+def _obstacle(request: ClientRequest, client_names: frozenset[str], limits: ToolLimits) -> str | None:
     """Return the reason why nothing may be injected, as text; ``None`` if there is none."""
-    if not upstream_takes_tools:
+    if not limits.takes:
         return "the upstream takes no tools"
     if request.background:
         return "the request runs in the background"

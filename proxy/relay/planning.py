@@ -7,7 +7,7 @@ This module does not know HTTP: any code that fills an :class:`Ask` can start a 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 from proxy.approval_records import Approval
@@ -45,10 +45,12 @@ from proxy.relay.run.job import (
     UpstreamSide,
 )
 from proxy.relay.run.parents import Parent, Parents, can_hold_turn
+from proxy.relay.tool_limits import NO_TOOLS, ToolLimits
 from proxy.tools.running.ledger import RunLedger
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
 from proxy.wires.crossed import CrossedEditor
+from proxy.wires.dialect import Dialect
 from proxy.wires.text_calls.editor import PromptedEditor
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
@@ -162,6 +164,7 @@ class Planner:
 
     def routes_that_offer(
         self,
+        wire: Wire,
         routes: Sequence[Route],
         request: ClientRequest,
         permissions: UpstreamPermissions,
@@ -174,9 +177,8 @@ class Planner:
 
         def can_offer(route: Route) -> bool:
             selection = permissions.selections[route.served.upstream.name]
-            takes = self._takes_tools(route)
             try:
-                self._offers.decide(request, selection, wanted, upstream_takes_tools=takes)
+                self._offers.decide(request, selection, wanted, limits=self._limits(route, wire))
             except RequestError:
                 return False
             return True
@@ -188,7 +190,7 @@ class Planner:
     ) -> bytes:
         """Return the body of a request with the server tools that its model would be offered."""
         selection = permissions.selections[route.served.upstream.name]
-        offer = self._offers.decide(request, selection, None, upstream_takes_tools=self._takes_tools(route))
+        offer = self._offers.decide(request, selection, None, limits=self._limits(route, wire))
         less, sent = wire.without_chosen(raw, request, offer.shown)
         editor = wire.editor(less, sent)
         editor.offer(offer.added, offer.replaced)
@@ -206,7 +208,7 @@ class Planner:
                 request,
                 ask.access.permissions.selections[route.served.upstream.name],
                 ask.options.wanted,
-                upstream_takes_tools=self._takes_tools(route),
+                limits=self._limits(route, ask.wire),
             )
             for route in ask.access.routes
         )
@@ -330,8 +332,8 @@ class Planner:
     async def _draft(self, ask: Ask, route: Route, request: ClientRequest) -> _Draft:
         """Return what the upstream would be offered, and how it would be asked."""
         selection = ask.access.permissions.selections[route.served.upstream.name]
-        takes_tools = self._takes_tools(route)
-        offer = self._offers.decide(request, selection, ask.options.wanted, upstream_takes_tools=takes_tools)
+        limits = self._limits(route, ask.wire)
+        offer = self._offers.decide(request, selection, ask.options.wanted, limits=limits)
         rules = text_call_rules(route, request, offer)
         port = port_of(route, ask.wire, self._wires, request, rules)
         make = partial(_editor, ask, route, port, request, offer)
@@ -441,9 +443,19 @@ class Planner:
         ids = [one for one in (request.conversation, *continued, *request.references) if one]
         return await self._threads.untrusted(ids, caller)
 
-    def _takes_tools(self, route: Route) -> bool:
-        served = route.served
-        return served.tools and not self._refusals.refuses(served.upstream.name, route.model)
+    def _limits(self, route: Route, wire: Wire) -> ToolLimits:
+        """Return what the model of a route takes of tools; ``wire`` is the client's."""
+        served, place = route.served, (route.served.upstream.name, route.model)
+        if not served.tools or self._refusals.refuses(*place):
+            return NO_TOOLS
+        dialect = self._wires[route.wire].dialect if route.wire else wire.dialect
+        profile = served.profiles.of(dialect.wire, route.model)
+        known = _limits_of(dialect, profile.max_tools, profile.schema_without)
+        if not self._refusals.knows_tools:
+            return known
+        digests, most = self._refusals.refused_tools(*place)
+        strict = not self._refusals.refuses(*place, "strict")
+        return replace(known, most=most or known.most, refused=digests, strict=strict)
 
 
 def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, offer: Offer) -> BodyEditor:
@@ -453,6 +465,12 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
     if request.chosen:
         raw, sent = ask.wire.without_chosen(raw, request, offer.shown)
     return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
+
+
+@lru_cache(128)
+def _limits_of(dialect: Dialect, most: int | None, without: tuple[str, ...]) -> ToolLimits:
+    """Return the limits of a dialect together with those of a model's profile."""
+    return ToolLimits(most=most, without=dialect.refused_schemas.union(without))
 
 
 def _why_not(draft: _Draft) -> MemoryOutcome | None:

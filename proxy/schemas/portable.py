@@ -19,6 +19,8 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import unquote
 
+from proxy.plain_text import plain_text
+
 __all__ = ["LISTS", "MAPS", "REFUSED_BY", "SINGLE", "follow", "repaired", "subschemas", "unportable"]
 
 MAPS: Final = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
@@ -45,8 +47,10 @@ _HOLDERS: Final = frozenset((*MAPS, *LISTS, *SINGLE))
 _OWN_BASES: Final = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
 """Keywords that give references another meaning; a schema that has one keeps its references."""
 
-_PLAIN_REFERENCE: Final = re.compile(r"#(/(\$defs|definitions)/[A-Za-z0-9_.-]+)?")
-"""The references that every provider that knows references follows."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_PLAIN_REFERENCE: Final = re.compile(r"#(/\$defs/[A-Za-z0-9_.-]+)?")
+"""The references that stay: those that every provider that knows references follows, and the schema itself,
+of which no copy can be made in it."""
 
 _MOST_DEPTH: Final = 64
 """Parts nested deeper stay as they are."""
@@ -54,10 +58,12 @@ _MOST_DEPTH: Final = 64
 _MOST_COPIED: Final = 5000
 """A schema whose references would copy more parts than this keeps them."""
 
+_MOST_PATH: Final = 200
 _PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 REFUSED_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
+        "$ref": ("Moonshot",),
         "a property name": ("Anthropic",),
         "type beside $ref": ("Moonshot",),
         "type beside anyOf": ("Moonshot",),
@@ -79,7 +85,7 @@ def repaired(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a schema with the same meaning that more providers accept; the same object if nothing changes.
 
     An object at the top level gets its type and its ``properties``, an array its ``items``.  A reference to
-    anything but a definition, such as ``#/properties/a/anyOf/1``, becomes one to a copy in ``$defs``.
+    anything else than ``$defs``, such as ``#/properties/a/anyOf/1``, becomes one to a copy there.
     """
     repair = _Repair(schema)
     made = repair.part(schema, 0)
@@ -89,17 +95,23 @@ def repaired(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     if made.get("properties") is None and schema.get("type", "object") == "object":
         top["properties"] = {}
     if repair.copies:
+        if not repair.kept:
+            made = {key: value for key, value in made.items() if key != "definitions"}
         known = made.get("$defs")
         top["$defs"] = {**(known if isinstance(known, Mapping) else {}), **repair.copies}
     return {**made, **top} if top else made
 
 
 def unportable(schema: Mapping[str, Any]) -> dict[str, str]:
-    """Return what some providers refuse in a schema: keys of :data:`REFUSED_BY`, each with its first path."""
+    """Return what some providers refuse in a schema: keys of :data:`REFUSED_BY`, each with its first path.
+
+    The paths can be printed; a long one is cut.
+    """
     found: dict[str, str] = {}
     for path, node in subschemas(schema, "parameters"):
         for feature in _features(node):
-            found.setdefault(feature, path)
+            if feature not in found:
+                found[feature] = plain_text(path, _MOST_PATH)
     return found
 
 
@@ -141,7 +153,8 @@ def follow(root: Mapping[str, Any], reference: str) -> Mapping[str, Any] | None:
 
 
 class _Repair:
-    """One repair.  ``copies`` are the definitions to add, by name."""
+    """One repair.  ``copies`` are the definitions to add, by name.  ``kept`` says that a reference had to
+    stay as it was."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -149,6 +162,7 @@ class _Repair:
         self._left = _MOST_COPIED
         self._keeps_references: bool | None = None
         self.copies: dict[str, Any] = {}
+        self.kept = False
 
     def part(self, node: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
         """Return a repaired subschema; the same object if nothing in it changes."""
@@ -168,6 +182,8 @@ class _Repair:
                 moved = reference
             if moved != reference:
                 new["$ref"] = moved
+            else:
+                self.kept = True
         return {**node, **new} if new else node
 
     def _held(self, key: str, value: Any, depth: int) -> Any:
@@ -196,7 +212,10 @@ class _Repair:
                 return reference
             self._left -= size
             taken = (self._root.get("$defs") or {}).keys() | set(self._names.values())
-            name = next(made for at in range(len(taken) + 1) if (made := f"part{at + 1}") not in taken)
+            numbered = (f"part{at + 1}" for at in range(len(taken) + 1))
+            named = [one for one in [reference.rpartition("/")[2]] if "/definitions/" in reference]
+            names = (one for one in (*named, *numbered) if _NAME.fullmatch(one))
+            name = next(one for one in names if one not in taken)
             self._names[reference] = name
             self.copies[name] = self.part(target, depth + 1)
         return f"#/$defs/{self._names[reference]}"
@@ -224,8 +243,11 @@ def _features(node: Mapping[str, Any]) -> Iterator[str]:
     names = node.get("properties")
     if isinstance(names, Mapping) and not all(map(_PROPERTY_NAME.fullmatch, names)):
         yield "a property name"
+    reference = node.get("$ref", "")
+    if isinstance(reference, str) and reference and not reference.startswith("#/$defs/"):
+        yield "$ref"
     if "type" in node:
         yield from (f"type beside {key}" for key in ("$ref", "anyOf") if key in node)
     if isinstance(node.get("items"), list):
         yield "a list of items"
-    yield from (key for key in node if key in REFUSED_BY)
+    yield from (key for key in node if key in REFUSED_BY and key != "$ref")

@@ -68,6 +68,11 @@ class ClientRequest(Protocol):
         ...
 
     @property
+    def tool_count(self) -> int:
+        """The number of entries in the client's list of tools, also of tools that the provider runs."""
+        ...
+
+    @property
     def chosen(self) -> Chosen:
         """The server tools that the body chooses."""
         ...

@@ -314,6 +314,10 @@ class CrossedEditor:
             self._sent = None
         self._change(lambda editor: editor.leave_out_fields(names))
 
+    def tools_named(self, message: str) -> frozenset[str]:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.tools_named`."""
+        return self._editor.tools_named(message)
+
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.relax_tool_choice`."""
         self._change(lambda editor: editor.relax_tool_choice(called))

@@ -275,7 +275,9 @@ class Dialect:
     sees a defective stream; ``None`` if it repairs no stream of the dialect.  ``tag``: the end of a model's
     name that may be left out without a difference.  ``answer_ids``: the prefix of an answer's id.
     ``last_event``: matches the event that ends a stream, at the end of what came; for a dialect whose streams
-    may lack the end mark of the framing.
+    may lack the end mark of the framing.  ``refused_schemas``: the keys of
+    :data:`~proxy.schemas.portable.REFUSED_BY` that every provider of the dialect refuses in the schemas of
+    tools.
     """
 
     name: str
@@ -297,6 +299,7 @@ class Dialect:
     repair: RepairSigns | None = None
     answer_ids: str = ""
     last_event: re.Pattern[bytes] | None = None
+    refused_schemas: frozenset[str] = frozenset()
 
     def shown(self, below: str) -> str:
         """Return a path of the dialect as a client writes it."""

@@ -124,6 +124,10 @@ class BodyEditor(Protocol):
         """The fields that :meth:`recover` left out of the model's messages."""
         ...
 
+    def tools_named(self, message: str) -> frozenset[str]:
+        """Return the names of offered tools whose definitions an upstream's error is about."""
+        ...
+
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """Stop forcing a call if these calls of server tools fulfil the tool choice (rule W9)."""
         ...

@@ -145,7 +145,7 @@ def offer(header: str | None, *tools: Any, **fields: Any) -> Offer:
     """The offer for a request with this header and these tools."""
     payload = {"model": "m", "messages": [], "tools": list(tools), **fields}
     asked, selection = ChatWire().parse(payload), Selection(Catalog(), offered=TOOLS)
-    return decide(asked, selection, OfferRules(), parse_wanted(header), upstream_takes_tools=True)
+    return decide(asked, selection, OfferRules(), parse_wanted(header))
 
 
 def test_a_choice_narrows_the_offer() -> None:
@@ -175,6 +175,6 @@ def test_a_tool_that_the_client_calls_otherwise() -> None:
         }
     )
     rules = OfferRules(aliases={"look": READ})
-    found = decide(asked, Selection(Catalog(), offered=TOOLS), rules, None, upstream_takes_tools=True)
+    found = decide(asked, Selection(Catalog(), offered=TOOLS), rules, None)
     assert found.names == {"look": READ}
     assert found.shown.called("look") == ("docs", "read")

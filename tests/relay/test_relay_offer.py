@@ -21,6 +21,7 @@ from proxy.relay.offer import (
     offered_only,
     parse_wanted,
 )
+from proxy.relay.tool_limits import ANY_TOOLS, NO_TOOLS, ToolLimits
 from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
@@ -67,7 +68,9 @@ def offer(
     asked: ClientRequest, wanted: str | None = None, rules: OfferRules = INJECT, *, takes_tools: bool = True
 ) -> Offer:
     """The offer for a request and the text of its header."""
-    return decide(asked, SELECTION, rules, parse_wanted(wanted), upstream_takes_tools=takes_tools)
+    return decide(
+        asked, SELECTION, rules, parse_wanted(wanted), limits=ANY_TOOLS if takes_tools else NO_TOOLS
+    )
 
 
 def names(definitions: Sequence[Any]) -> list[str]:
@@ -357,7 +360,7 @@ def test_what_was_read_narrows_an_offer(word: Any) -> None:
     selection = Selection(Catalog(), offered=(spec(TIME), buy, core_buy), withheld={})
     policy = Policy(allow=("*",), after_untrusted=word)
     asked = request("core__order")
-    before = decide(asked, selection, INJECT, None, upstream_takes_tools=True)
+    before = decide(asked, selection, INJECT, None)
     assert guard(before, selection.offered, policy, "") is before
     after = guard(before, selection.offered, policy, "web__fetch_page")
     if word == "allow":
@@ -380,7 +383,7 @@ def test_a_tool_under_two_names_is_guarded_under_both() -> None:
     buy = replace(spec(SHOP), effect=ToolEffect.EXTERNAL_SIDE_EFFECT)
     selection = Selection(Catalog(), offered=(spec(TIME), buy), withheld={})
     rules = OfferRules(aliases={"purchase": SHOP, "order": SHOP})
-    found = decide(request("purchase", "order"), selection, rules, None, upstream_takes_tools=True)
+    found = decide(request("purchase", "order"), selection, rules, None)
     policy = Policy(allow=("*",))
     specs = {one.name: one for one in selection.offered}
     assert set(guarded_names(found, specs.get, policy, "web__fetch_page")) == {"purchase", "order"}
@@ -394,11 +397,11 @@ def test_an_offer_is_decided_once() -> None:
 
     def made(*declared: str, wanted: str | None = None, takes: bool = True, **fields: Any) -> Offer:
         asked = request(*declared, **fields)
-        return offers.decide(asked, SELECTION, parse_wanted(wanted), upstream_takes_tools=takes)
+        return offers.decide(asked, SELECTION, parse_wanted(wanted), limits=ANY_TOOLS if takes else NO_TOOLS)
 
     plain = made()
     assert plain is made()
-    decided = decide(request(), SELECTION, INJECT, None, upstream_takes_tools=True)
+    decided = decide(request(), SELECTION, INJECT, None)
     assert (plain.added, plain.names, plain.fingerprint) == (
         decided.added,
         decided.names,
@@ -411,9 +414,7 @@ def test_an_offer_is_decided_once() -> None:
     assert made() is plain
     for catalog in (SELECTION.catalog, Catalog()):
         fewer = Selection(catalog, offered=SELECTION.offered[:1], withheld={})
-        assert offers.decide(request(), fewer, None, upstream_takes_tools=True).tool_ids() == (
-            SELECTION.offered[0].name,
-        )
+        assert offers.decide(request(), fewer, None).tool_ids() == (SELECTION.offered[0].name,)
 
 
 # ---------------------------------------------------------------- the history
@@ -452,3 +453,48 @@ def test_only_what_was_offered_may_run() -> None:
     assert offered_only(policy, chosen, (SHOP,)).decide(spec(SHOP)).allowed
     assert offered_only(Policy(), chosen, (SHOP,)).decide(spec(SHOP)).rule == f'policy.allow lacks "{SHOP}"'
     assert (run.max_argument_bytes, run.max_result_bytes, run.max_image_bytes) == (1000, 2000, 3)
+
+
+def test_what_a_model_refuses_is_withheld() -> None:
+    """Tools with a refused definition, or with what the upstream refuses in schemas, are left out alone."""
+    odd = replace(
+        spec(SHOP), digest="e", parameters={"type": "object", "properties": {"uids[]": {"type": "string"}}}
+    )
+    bad = replace(spec(WEATHER), digest="f")
+    selection = Selection(Catalog(), offered=(spec(TIME), bad, odd))
+    limits = ToolLimits(refused=frozenset({"f"}), without=frozenset({"a property name"}))
+    found = decide(request("mine"), selection, INJECT, None, limits=limits)
+    assert found.tool_ids() == (TIME,)
+    assert found.withheld[WEATHER] == "the model was seen to refuse its definition"
+    assert found.withheld[SHOP] == "the upstream refuses a property name in its schema: parameters"
+    with pytest.raises(RequestError, match="not available"):
+        decide(request(), selection, INJECT, parse_wanted(SHOP), limits=limits)
+    aliased = OfferRules(aliases={"shop": SHOP})
+    assert decide(request("shop"), selection, aliased, None, limits=limits).client_names == {"shop"}
+
+
+@pytest.mark.parametrize(("most", "offered"), [(5, 3), (4, 2), (3, 1), (2, 0), (1, 0)])
+def test_the_clients_tools_come_first(most: int, offered: int) -> None:
+    """If an upstream takes no more tools, the last ones of the proxy by id are withheld."""
+    found = decide(request("a", "b"), SELECTION, INJECT, None, limits=ToolLimits(most=most))
+    assert found.tool_ids() == tuple(sorted((TIME, WEATHER, SHOP))[:offered])
+    assert found.client_names == {"a", "b"}
+    for name in sorted((TIME, WEATHER, SHOP))[offered:]:
+        assert found.withheld[name].startswith(f"the upstream takes at most {most} tools")
+
+
+def test_tools_are_loosened_for_a_model_without_strict() -> None:
+    """A strict tool is offered without ``strict`` to a model that refuses it."""
+    selection = Selection(Catalog(), offered=(replace(spec(TIME), strict=True),))
+    strict = decide(request(), selection, INJECT, None)
+    loose = decide(request(), selection, INJECT, None, limits=ToolLimits(strict=False))
+    assert [tool.strict for tool in (*strict.added, *loose.added)] == [True, False]
+
+
+def test_keywords_of_a_profile_are_found_at_any_depth() -> None:
+    """A keyword that an operator says an upstream refuses withholds the tools that use it."""
+    inner = {"type": "object", "properties": {"a": {"type": "array", "minItems": 2, "items": {}}}}
+    selection = Selection(Catalog(), offered=(spec(TIME), replace(spec(SHOP), parameters=inner)))
+    found = decide(request(), selection, INJECT, None, limits=ToolLimits(without=frozenset({"minItems"})))
+    assert found.tool_ids() == (TIME,)
+    assert found.withheld[SHOP] == "the upstream refuses minItems in its schema: parameters.properties.a"

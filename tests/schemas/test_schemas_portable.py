@@ -115,6 +115,18 @@ def test_a_reference_becomes_one_to_a_definition() -> None:
     assert made["$defs"]["part1"]["properties"]["below"]["items"] == {"$ref": "#/$defs/part1"}
 
 
+def test_definitions_move_to_their_newer_place() -> None:
+    """Moonshot follows only references to ``$defs``; the older ``definitions`` move there."""
+    node = {"type": "object", "properties": {"below": {"$ref": "#/definitions/Node"}}}
+    fields = {"a": {"$ref": "#/definitions/Node"}}
+    schema = {"type": "object", "properties": fields, "definitions": {"Node": node}}
+    assert repaired(schema) == {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/Node"}},
+        "$defs": {"Node": {"type": "object", "properties": {"below": {"$ref": "#/$defs/Node"}}}},
+    }
+
+
 def test_references_under_another_base_stay() -> None:
     """Below an ``$id`` the same reference means another place, so nothing is rewritten."""
     schema = {
@@ -191,12 +203,7 @@ def test_everything_that_some_provider_refuses_is_found() -> None:
         },
     }
     found = unportable(odd)
-    assert found.keys() == {
-        "oneOf",
-        "patternProperties",
-        "a list of items",
-        "type beside $ref",
-        "type beside anyOf",
-    }
+    beside = {"type beside $ref", "type beside anyOf"}
+    assert found.keys() == {"oneOf", "patternProperties", "a list of items", "$ref", *beside}
     assert found["a list of items"] == "parameters.properties.a.oneOf[0]"
     assert found.keys() <= REFUSED_BY.keys()

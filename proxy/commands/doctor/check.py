@@ -9,6 +9,7 @@ from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
 from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
+from proxy.commands.doctor.schemas import schema_lines
 from proxy.commands.doctor.sealing import seal_lines
 from proxy.commands.doctor.withholding import how_withheld, trusted_lines, untrusted_lines
 from proxy.commands.keys.keys import (
@@ -220,6 +221,7 @@ async def check(
         *plain_secret_lines(config),
         *services.idle_bounds(),
         *many_lines(services.catalog, services.policy),
+        *schema_lines(services.catalog, services.policy),
         *_served_lines(config),
     ):
         say(line)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from proxy.commands.common import MAX_LINE, say
 from proxy.commands.doctor.check import CheckedServices, token_lines, withheld_lines
 from proxy.commands.doctor.connectivity import warn_of_upstreams
+from proxy.commands.doctor.schemas import schema_lines
 from proxy.commands.doctor.sealing import seal_lines
 from proxy.commands.keys.keys import authentication_lines, bounds_of_keys
 from proxy.commands.mcp.host import mcp_host
@@ -71,6 +72,7 @@ def banner(
     lines.extend(unallowed_lines(config, services.catalog))
     lines.extend(plain_secret_lines(config))
     lines.extend(many_lines(services.catalog, services.policy))
+    lines.extend(schema_lines(services.catalog, services.policy))
     lines.extend(token_lines(config))
     lines.append(f"record: {config.store.shown_url}")
     lines.extend(seal_lines(config))

@@ -163,6 +163,7 @@ class Orchestrator:
             job.accounting.meter,
             identity.key,
             tools.selection.catalog,
+            job.keeps,
         )
         now = ToolState(tools, context, self._journal.sealed)
         writer = job.client.port.writer(

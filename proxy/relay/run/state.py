@@ -16,6 +16,7 @@ from proxy.relay.run.keepalive import SilenceTimer
 from proxy.relay.run.parallel_tool_use import is_wrapper, mask_parts
 from proxy.relay.run.run import Run
 from proxy.relay.run.usage import RunUsage
+from proxy.relay.tool_limits import ToolLesson
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.redaction import mask_written, redact_written
 from proxy.tools.running.granted import GrantedCall
@@ -161,7 +162,8 @@ class TurnProgress:
 
     ``first_chunk_at`` is when its stream began, 0 before that.  ``events`` counts the events of its stream if
     use is limited.  ``results`` are its result messages by call id.  ``fields_recovered`` says that the last
-    change after the upstream's refusal was to leave out fields.  ``waiting`` are the approvals that its calls
+    change after the upstream's refusal was to leave out fields.  ``lessons`` are what its refusals said about
+    tools.  ``waiting`` are the approvals that its calls
     wait for, by the indices of the calls; ``of_agents`` are those that its calls of agents wait for.
     ``granted`` are the grants that let other calls run.  ``asks_by_call`` says that the client is asked by
     calls of a function.  ``text_sent_back`` is the answer's text as the client will send it back; it is empty
@@ -173,6 +175,7 @@ class TurnProgress:
     events: int = 0
     results: dict[str, bytes] = field(default_factory=dict)
     fields_recovered: bool = False
+    lessons: list[ToolLesson] = field(default_factory=list)
     waiting: dict[int, Approval] = field(default_factory=dict)
     of_agents: dict[int, Sequence[Approval]] = field(default_factory=dict)
     granted: dict[int, GrantedCall] = field(default_factory=dict)

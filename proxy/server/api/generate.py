@@ -139,7 +139,7 @@ class Generate:
         chooses = (options.wanted and options.wanted.names) or _NAMED in body.raw
         if len(routes) > 1 and chooses:
             asked = wire.parse(body.payload)
-            routes = self._planner.routes_that_offer(routes, asked, context.permissions, options.wanted)
+            routes = self._planner.routes_that_offer(wire, routes, asked, context.permissions, options.wanted)
         check_query(context, routes)
         return routes
 

@@ -69,7 +69,9 @@ class StoredAskBuilder:
         )
         if len(routes) > 1:
             asked = self._wire.parse(body.payload)
-            routes = self._runs.planner.routes_that_offer(routes, asked, permissions, request.wanted)
+            routes = self._runs.planner.routes_that_offer(
+                self._wire, routes, asked, permissions, request.wanted
+            )
         most = TRACES.index(permissions.trace_max)
         return Ask(
             Identity(

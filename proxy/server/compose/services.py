@@ -222,8 +222,7 @@ async def create_services(
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
     registry = await load_registry([*providers, *mcp, *agents], given, guard)
     instruments = _instruments(config, registry, given.endpoints, store)
-    webhook = make_webhook(config)
-    figures = make_figures(config, store, instruments.metrics)
+    webhook, figures = make_webhook(config), make_figures(config, store, instruments.metrics)
     runner = Runner(
         registry,
         policy,
@@ -232,6 +231,7 @@ async def create_services(
         clock,
         default_timeout_s=config.tools.timeout_s,
         paged_results=paged_results,
+        cached_results=store if store.sealed and config.store.content != "none" else None,
         max_read_only=config.limits.concurrent_tools,
         max_read_only_per_caller=config.limits.concurrent_tools_per_caller,
         max_parallel=config.tools.max_parallel,

@@ -6,7 +6,7 @@ from typing import Any
 
 from proxy.events import ToolDefinition
 from proxy.records import ToolEffect
-from proxy.schemas.portable import repaired
+from proxy.schemas.portable import repaired, unportable
 
 __all__ = ["Redaction", "ToolEffect", "ToolOrigin", "ToolSpec", "texts"]
 
@@ -77,7 +77,8 @@ class ToolSpec:
     before strict mode removed its defaults; ``None`` if the tool is not strict.  ``url_arguments`` names the
     arguments that are URLs (:data:`~proxy.tools.contract.url_argument.Url`).  ``origin`` is set for a tool of
     an MCP server.  ``together`` lets adjacent calls of one turn run at the same time although the tool has
-    effects.  Only agents set it, because each agent orders its own effects.
+    effects.  Only agents set it, because each agent orders its own effects.  ``unportable`` is what some
+    providers refuse in the schema (:func:`~proxy.schemas.portable.unportable`).
     """
 
     name: str
@@ -105,11 +106,13 @@ class ToolSpec:
     url_arguments: tuple[str, ...] = ()
     origin: ToolOrigin | None = None
     together: bool = False
+    unportable: Mapping[str, str] = field(init=False, repr=False, compare=False)
     _definition: ToolDefinition = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         seen = ToolDefinition(self.name, self.description, repaired(self.parameters), self.strict)
         object.__setattr__(self, "_definition", seen)
+        object.__setattr__(self, "unportable", unportable(seen.parameters))
 
     @property
     def schema_with_defaults(self) -> Mapping[str, Any]:

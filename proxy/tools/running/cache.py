@@ -1,16 +1,22 @@
 """Cache results of tools that set ``cache_ttl_s``.
 
 A key contains everything that a result depends on, also the caller: no caller ever gets another caller's
-result.  Failures are not cached.
+result.  Failures are not cached.  A record that seals its content also keeps results for other processes, and
+for this one after a restart.
 """
 
 import hashlib
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import orjson
+
 from proxy.caches import CacheSize, declare, value_bytes
+from proxy.errors import StoreError
+from proxy.records import KeptResult, KeptResults
 from proxy.tools.access.single_flight import SingleFlight
 from proxy.tools.contract.results import Output
 
@@ -20,6 +26,13 @@ T = TypeVar("T")
 
 _ENTRY_OVERHEAD = 512
 """Roughly the bytes that an entry takes beside its text and images."""
+
+
+_SHARED_FROM_S = 60.0
+"""The shortest ``cache_ttl_s`` in seconds for which a result is worth a row of the record."""
+
+_MOST_SHARED = 256 << 10
+"""The most characters of a result in the record; the record bounds what each caller keeps."""
 
 
 def cache_key(*parts: str) -> str:
@@ -48,6 +61,8 @@ class ResultCache:
         monotonic: returns monotonic seconds, for the age of a result.
         wall: returns seconds since the epoch, for results that expire at a fixed time.
         max_entries, max_bytes: the limits of the whole cache.
+        record: where other processes find the results; ``None`` for none.  It must seal them, because they
+            are personal.
     """
 
     def __init__(
@@ -57,7 +72,9 @@ class ResultCache:
         wall: Callable[[], float],
         max_entries: int = 1024,
         max_bytes: int = 32 << 20,
+        record: KeptResults | None = None,
     ) -> None:
+        self._record = record
         self._monotonic = monotonic
         self._wall = wall
         self._max_entries = max_entries
@@ -91,6 +108,42 @@ class ResultCache:
         while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
             self._remove(next(iter(self._entries)))
 
+    async def find(self, key: str, caller: str) -> Output | None:
+        """Return a caller's result that is on record, and cache it; ``None`` if there is none."""
+        if self._record is None:
+            return None
+        try:
+            kept = await self._record.find_result(_handle(key), caller)
+        except StoreError:
+            return None  # The tool itself can answer.
+        if kept is None:
+            return None
+        said = orjson.loads(kept.content)
+        until = said.pop("until")
+        if (left_s := until - self._wall()) <= 0:
+            return None
+        output = Output(value=None, **said | {"notes": tuple(said["notes"])})
+        self.put(key, output, left_s, until)
+        return output
+
+    def share(
+        self, key: str, output: Output, ttl_s: float, until: float | None, *, caller: str, run_id: str
+    ) -> None:
+        """Put a caller's result on record, as :meth:`put` caches it, unless it is short-lived or large."""
+        now = self._wall()
+        ends = now + ttl_s if until is None else min(now + ttl_s, until)
+        if self._record is None or output.images or ends - now < _SHARED_FROM_S:
+            return
+        said = {name: getattr(output, name) for name in _SHARED}
+        try:
+            content = orjson.dumps({"until": ends, **said}).decode()
+        except orjson.JSONEncodeError:
+            return  # A lone surrogate, which no record can keep.
+        if len(content) <= _MOST_SHARED:
+            self._record.put_result(
+                KeptResult(_handle(key), run_id, caller, content, bool(output.untrusted), time.time())
+            )
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -101,3 +154,11 @@ class ResultCache:
 
     def _cache_size(self) -> CacheSize:
         return CacheSize(self._bytes, self._max_bytes)
+
+
+_SHARED = ("text", "size", "truncated", "redacted", "untrusted", "notes", "note_bytes")
+"""The fields of an output that the record keeps; see :class:`~proxy.tools.contract.results.Output`."""
+
+
+def _handle(key: str) -> str:
+    return f"cache_{key}"

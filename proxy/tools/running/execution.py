@@ -97,13 +97,19 @@ class Executor:
             invocation.source = "shared"
         try:
             async with asyncio.timeout(left_s):
-                return await self._cache.flights.run(
-                    key, lambda: self._in_a_slot(invocation, planned, self.limit_s(planned.spec), key)
-                )
+                return await self._cache.flights.run(key, lambda: self._on_record(invocation, planned, key))
         except TimeoutError:
             raise _timed_out(invocation) from None
         except WorkCancelled:
             raise ToolFailure("the tool failed") from None
+
+    async def _on_record(self, invocation: Invocation, planned: PlannedCall, key: str) -> Output:
+        """Return a result that another process has put on record, or execute the tool."""
+        kept = await self._cache.find(key, planned.caller)
+        if kept is None:
+            return await self._in_a_slot(invocation, planned, self.limit_s(planned.spec), key)
+        invocation.source = "cached"
+        return kept
 
     async def _in_a_slot(
         self, invocation: Invocation, planned: PlannedCall, limit_s: float, key: str = ""
@@ -158,7 +164,10 @@ class Executor:
         except ToolCrashed as crash:
             raise self._failure(invocation, planned, crash.cause) from None
         if key:
-            self._cache.put(key, output, spec.cache_ttl_s, context.signals.cache.until)
+            until, run_id = context.signals.cache.until, context.run_id
+            self._cache.put(key, output, spec.cache_ttl_s, until)
+            if invocation.context.keeps:
+                self._cache.share(key, output, spec.cache_ttl_s, until, caller=planned.caller, run_id=run_id)
         return output
 
     async def _call(self, invocation: Invocation, planned: PlannedCall, context: CallContext) -> Any:

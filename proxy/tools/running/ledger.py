@@ -227,7 +227,8 @@ class RunContext:
     makes the next turn's context.  ``limiter`` counts this caller's calls instead of the runner's own.
     ``key`` is the client key whose places for tools the call takes, since the end users of one key may be
     separate callers; if empty, the caller's own.  ``catalog`` has the tools that the run was planned with;
-    ``None`` for those that are served at the time of the call.
+    ``None`` for those that are served at the time of the call.  ``keeps`` allows that content is stored for
+    other processes; a client may ask that none is.
     """
 
     run_id: str
@@ -238,6 +239,7 @@ class RunContext:
     limiter: Limiter | None = None
     key: str = ""
     catalog: Catalog | None = None
+    keeps: bool = False
 
     def at_turn(self, turn: int) -> "RunContext":
         """Return the context of another turn of the run; turns count from 1."""
@@ -250,6 +252,7 @@ class RunContext:
             self.limiter,
             self.key,
             self.catalog,
+            self.keeps,
         )
 
 

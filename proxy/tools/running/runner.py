@@ -18,7 +18,7 @@ from types import MappingProxyType
 from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog
 from proxy.errors import StoreError, ToolFailure
 from proxy.events import ToolCall, ToolResult
-from proxy.records import InvocationLog, Limiter
+from proxy.records import InvocationLog, KeptResults, Limiter
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Clock, Credentials
@@ -66,6 +66,7 @@ class Runner:
         clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it.  The record uses the
             machine's clock: a clock that stands still (the demo's) would put a call days before its run.
         paged_results: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
+        cached_results: the sealed record that shares cached results with other processes, or ``None``.
         max_read_only, max_read_only_per_caller: how many read-only tools run at the same time.
         max_parallel: how many of these one run may have at the same time.
         on_crash: called with what a tool raised, unless it is a ``ToolFailure``.
@@ -87,6 +88,7 @@ class Runner:
         ids: Callable[[], str] = new_invocation_id,
         max_stuck: int = 3,
         paged_results: PagedResults | None = None,
+        cached_results: KeptResults | None = None,
         max_read_only: int = 64,
         max_read_only_per_caller: int = 16,
         max_parallel: int = 8,
@@ -108,7 +110,9 @@ class Runner:
         self._executor = Executor(
             self._tasks,
             self._journal,
-            ResultCache(monotonic=time.monotonic, wall=lambda: clock.now(UTC).timestamp()),
+            ResultCache(
+                monotonic=time.monotonic, wall=lambda: clock.now(UTC).timestamp(), record=cached_results
+            ),
             Slots(max_read_only, max_read_only_per_caller),
             default_timeout_s=default_timeout_s,
             on_crash=on_crash,

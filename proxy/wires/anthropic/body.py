@@ -17,9 +17,10 @@ from proxy.wires.anthropic.breakpoints import MARK, with_breakpoints
 from proxy.wires.anthropic.held import collect_results, masked_turn, rows_of
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
 from proxy.wires.anthropic.results import image_bytes, result_block, without_images
+from proxy.wires.anthropic.strict import takes_strict
 from proxy.wires.json.splice import elements, extend_object, join_array, join_object, members
 from proxy.wires.message_list.body import MessageListBody
-from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
+from proxy.wires.turn.choice import forces_own, relaxed
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import BLOCK_FIELDS
 from proxy.wires.turn.restored import is_too_long_error
@@ -38,8 +39,6 @@ class AnthropicBody(MessageListBody):
 
     def __init__(self, raw: bytes, request: AnthropicRequest) -> None:
         super().__init__(raw, request)
-        self._own: Collection[str] = request.declared
-        self._offered: frozenset[str] = frozenset()
         self._without_thoughts = False
         self._marks_cache = False
         if request.has_proxy_calls:
@@ -47,15 +46,17 @@ class AnthropicBody(MessageListBody):
             self._members["messages"] = join_array(self._client_messages)
 
     def _tool(self, definition: ToolDefinition) -> bytes:
-        """Return a tool without ``strict``: the client decides about the cost of a new strict schema.
+        """Return a tool; it is ``strict`` only if the provider takes its schema then.
 
-        The proxy checks the arguments itself.
+        The proxy checks the arguments in any case.
         """
-        tool = {
+        tool: dict[str, Any] = {
             "name": definition.name,
             "description": definition.description,
             "input_schema": definition.parameters,
         }
+        if definition.strict and takes_strict(definition.parameters):
+            tool["strict"] = True
         return orjson.dumps(tool)
 
     def _replacement(self, declared: bytes, definition: ToolDefinition) -> bytes:
@@ -68,10 +69,6 @@ class AnthropicBody(MessageListBody):
 
     def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
         return masked_turn(raw, mask)
-
-    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        self._own, self._offered = own_and_offered(self._own, added, replaced)
-        super().offer(added, replaced)
 
     def mark_cache(self) -> None:
         """See :meth:`proxy.wires.upstream_port.CachingEditor.mark_cache`."""

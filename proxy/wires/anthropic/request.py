@@ -176,6 +176,7 @@ def parse_anthropic_request(payload: Mapping[str, Any]) -> AnthropicRequest:
         stream=payload.get("stream") is True,
         messages=messages,
         declared=declared_names(tools := listed_tools(payload), declared_name, "tools[{}].name"),
+        tool_count=len(tools),
         tools_forbidden=kind == "none",
         forced=frozenset([named]) if kind == "tool" and isinstance(named, str) else None,
         wants_json=_wants_json(payload),

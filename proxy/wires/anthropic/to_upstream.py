@@ -33,6 +33,7 @@ from proxy.conversation import (
 )
 from proxy.schemas.portable import repaired
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
+from proxy.wires.anthropic.strict import takes_strict
 from proxy.wires.anthropic.thinking import needs_adaptive, thinking_off
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
@@ -287,8 +288,10 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
             if tool.description:
                 written["description"] = tool.description
             written["input_schema"] = schema
-            if tool.strict:
+            if tool.strict and takes_strict(schema):
                 written["strict"] = True
+            elif tool.strict:
+                ledger.omit(f"{tool.at}.strict", "Messages takes no strict tool with this schema.")
             ledger.put_natives(tool.native, written)
             return written
 

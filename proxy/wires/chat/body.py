@@ -16,7 +16,7 @@ from proxy.records import MessageRecord
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.message_list.body import MessageListBody
-from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
+from proxy.wires.turn.choice import forces_own, relaxed
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import MESSAGE_FIELDS
 from proxy.wires.turn.token_limit import tokens_left
@@ -36,8 +36,6 @@ class ChatBody(MessageListBody):
         super().__init__(raw, request, tools_key="functions" if request.legacy else "")
         self._choice_key = "function_call" if request.legacy else "tool_choice"
         self._legacy = request.legacy
-        self._own: Collection[str] = request.declared
-        self._offered: frozenset[str] = frozenset()
 
     def _tool(self, definition: ToolDefinition) -> bytes:
         """Return one element of ``tools``, or of the older ``functions``."""
@@ -59,10 +57,6 @@ class ChatBody(MessageListBody):
         if b'"tool_calls"' not in raw and b'"function_call"' not in raw:
             return raw  # orjson wrote the message, and it escapes no letter of a name.
         return masked_turn(raw, mask)
-
-    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        self._own, self._offered = own_and_offered(self._own, added, replaced)
-        super().offer(added, replaced)
 
     def ask_usage(self) -> None:
         options = self._members["stream_options"] if "stream_options" in self._named else b"null"

@@ -249,6 +249,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
             if legacy
             else declared_names(tools, declared_name, "tools[{}].function.name")
         ),
+        tool_count=len(functions if legacy else tools),
         choices=_count(payload.get("n")),
         tools_forbidden=choice == "none",
         forced=_forced(choice),

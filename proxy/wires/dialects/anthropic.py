@@ -238,6 +238,7 @@ ANTHROPIC: Final = Dialect(
     families=frozenset({"messages"}),
     headers=(("anthropic-version", "2023-06-01"),),
     answer_ids="msg_",
+    refused_schemas=frozenset({"a property name"}),
 )
 
 ENDPOINTS: Final = (

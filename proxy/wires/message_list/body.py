@@ -25,6 +25,8 @@ from proxy.wires.json.splice import (
     members,
 )
 from proxy.wires.message_list.request import MessageListRequest
+from proxy.wires.turn.choice import own_and_offered
+from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import RefusedFields
 from proxy.wires.turn.restored import (
@@ -82,6 +84,8 @@ class MessageListBody(ABC):
         self._is_model_message = partial(_is_model_message, type(request))
         self._refused = RefusedFields(self._MESSAGES, self._NEEDED_FIELDS, self._is_model_message)
         self._images = ImageBudget(self._MOST_IMAGE_BYTES)
+        self._own: Collection[str] = request.declared
+        self._offered: frozenset[str] = frozenset()
         self._withheld: frozenset[str] = frozenset()
         self._without_tools = False
         self._translated = False
@@ -197,6 +201,7 @@ class MessageListBody(ABC):
     # Tools.
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
+        self._own, self._offered = own_and_offered(self._request.declared, added, replaced)
         new = [self._definition(definition) for definition in sorted(added, key=_BY_NAME)]
         tools = self._declared if self._declared and self._declared[:1] == b"[" else b"[]"
         if replaced:
@@ -213,13 +218,18 @@ class MessageListBody(ABC):
         self._withheld = frozenset(names)
 
     def withdraw(self) -> None:
-        self._withheld = frozenset()
+        self._withheld = self._offered = frozenset()
+        self._own = self._request.declared
         if self._declared is not None:
             self._members[self._tools_key] = self._declared
         elif self._cut is None:
             self._added_members.pop(self._tools_key, None)
         else:
             self._cut.pop(self._tools_key, None)
+
+    def tools_named(self, message: str) -> frozenset[str]:
+        tools = elements(self._narrowed().get(self._tools_key, b"[]"))
+        return named_tools(message, tools, self._offered, self._declared_name)
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """Do nothing, unless the dialect can force a call."""

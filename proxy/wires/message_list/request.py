@@ -39,6 +39,7 @@ class MessageListRequest(ABC):
     stream: bool
     messages: Sequence[JsonMessage]
     declared: tuple[str, ...] = ()
+    tool_count: int = 0
     preview: str = ""
     tools_forbidden: bool = False
     forced: frozenset[str] | None = None

@@ -148,6 +148,7 @@ def parse_ollama_request(payload: Mapping[str, Any]) -> OllamaRequest:
         stream=payload.get("stream") is not False,
         messages=messages,
         declared=declared_names(tools := listed_tools(payload), declared_name, "tools[{}].function.name"),
+        tool_count=len(tools),
         wants_json=bool(payload.get("format")),
         preview=_preview(messages),
         # A request to load the model asks it nothing.

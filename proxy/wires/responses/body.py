@@ -39,6 +39,7 @@ from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_co
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.spans import answer_length
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
+from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
 from proxy.wires.turn.restored import (
@@ -118,7 +119,7 @@ class ResponsesBody:
                 self._input[position] = orjson.dumps(summaries.message(item, f"input[{position}]"))
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        self._own, self._offered = own_and_offered(self._own, added, replaced)
+        self._own, self._offered = own_and_offered(self._request.declared, added, replaced)
         ours = {definition.name: definition_of(definition) for definition in replaced}
         declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
         kept = [ours.get(function_name(raw), raw) for raw in declared]
@@ -134,7 +135,8 @@ class ResponsesBody:
         self._withheld = frozenset(names)
 
     def withdraw(self) -> None:
-        self._withheld = frozenset()
+        self._withheld = self._offered = frozenset()
+        self._own = self._request.declared
         if self._declared is None:
             self._members.pop("tools", None)
         else:
@@ -319,6 +321,10 @@ class ResponsesBody:
                 said = [without_images(item) for item in replacement.messages]
                 self._restored[oldest] = replace(replacement, messages=said)
         return True
+
+    def tools_named(self, message: str) -> frozenset[str]:
+        tools = elements(self._narrowed().get("tools", b"[]"))
+        return named_tools(message, tools, self._offered, called_by)
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
         choice = orjson.loads(self._members.get("tool_choice", b"null"))

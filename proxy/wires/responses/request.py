@@ -64,6 +64,7 @@ class ResponsesRequest:
     stream: bool
     items: Sequence[Mapping[str, Any]]
     declared: tuple[str, ...]
+    tool_count: int
     tools_forbidden: bool
     forced: frozenset[str] | None
     continues: str | None
@@ -400,6 +401,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         stream=payload.get("stream") is True,
         items=_items(payload.get("input")),
         declared=declared_names(tools := listed_tools(payload), _declared_name, "tools[{}].name"),
+        tool_count=len(tools),
         tools_forbidden=choice == "none",
         forced=_forced(choice),
         continues=continues if isinstance(continues, str) and continues else None,

@@ -125,6 +125,10 @@ class PromptedEditor:
         """See :attr:`proxy.wires.upstream_port.BodyEditor.fields_refused`."""
         return self._own.fields_refused | self._translation.learned
 
+    def tools_named(self, message: str) -> frozenset[str]:
+        """Return nothing: the upstream gets no definition of a tool."""
+        return frozenset()
+
     def relax_tool_choice(self, called: Collection[str]) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.relax_tool_choice`."""
         self._own.relax_tool_choice(called)

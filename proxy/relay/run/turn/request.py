@@ -15,6 +15,7 @@ from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.run import CallModel
 from proxy.relay.run.state import State
 from proxy.relay.run.turn.rejection import MAX_ERROR_BYTES, read_later_turn_error, retry_wait
+from proxy.relay.run.turn.tool_refusals import adapt_tools
 from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
 
 __all__ = ["TurnRequests"]
@@ -71,6 +72,12 @@ class TurnRequests:
             return
         if editor.images_refused:
             self._refusals.remember(route.served.upstream.name, route.model, "images")
+        place = route.served.upstream.name, route.model
+        for lesson in state.turn.lessons:
+            if lesson.strict:
+                self._refusals.remember(*place, "strict")
+            else:
+                self._refusals.remember_tools(*place, lesson.digests, lesson.most)
         if state.turn.fields_recovered and editor.fields_refused:
             self._refusals.remember_fields(route.served.upstream.name, route.model, editor.fields_refused)
 
@@ -98,7 +105,10 @@ class TurnRequests:
                 continue
             rejection = await read_later_turn_error(response, job.upstream.port.dialect.errors)
             is_refused = response.status in _REFUSALS
-            if not is_refused or not _recover(job, state, rejection.upstream_message, rejection.code):
+            message = rejection.upstream_message
+            if not is_refused or not (
+                adapt_tools(job, state, message) or _recover(job, state, message, rejection.code)
+            ):
                 raise rejection
 
     async def _ask_again(
@@ -108,9 +118,16 @@ class TurnRequests:
 
         Any other refusal is returned with the body that was read.
         """
-        body = await response.read(MAX_ERROR_BYTES)
         dialect = job.upstream.port.dialect
-        message, code = dialect.errors.read(body)
+        while True:
+            body = await response.read(MAX_ERROR_BYTES)
+            message, code = dialect.errors.read(body)
+            if not adapt_tools(job, state, message):
+                break
+            await response.aclose()
+            response = await _send(job)
+            if response.status not in _REFUSALS:
+                return response
         no_tools = bool(state.tools.offer) and dialect.quirks.refuses_tools(message)
         # Errors about images in tool results sound much like errors about tools.
         if not (no_tools and "image" not in message.lower()) and _recover(job, state, message, code):
