@@ -332,6 +332,10 @@ CHECKS: Final = (
         "Do not rely on JSON output from this model.",
     ),
     Check("context_error", "context error", _too_long),
+    Check(
+        "effort", "reasoning effort", _takes("effort"),
+        "toolrelay leaves the effort out of translated requests.",
+    ),
     Check("choices", "n", _needs("choices", _choices), "Ask for one choice per request."),
     Check("logprobs", "logprobs", _needs("logprobs", _logprobs)),
     Check(

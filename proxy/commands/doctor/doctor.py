@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ from proxy.server.config.load import Config
 from proxy.server.config.text import toml_value
 from proxy.server.ui.diagnoses import KeptFinding
 from proxy.upstreams.base import Upstream
+from proxy.wires.crossing.refused import after_refusal
+from proxy.wires.profile import EFFORTS, Profile
+from proxy.wires.providers import known_profile
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["Diagnosis", "diagnose", "doctor", "find_model", "hiding", "new_lines"]
@@ -153,11 +157,19 @@ async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -
     _check_model(model, listed, [one.problem for one in spoken if one.spoken is None and one.status == 404])
     dialects = [one.name for one in spoken if one.spoken]
     replies: dict[str, Reply] = {}
+    learned: frozenset[str] = frozenset()
     chat, responses = wires["chat"], wires["responses"]
     asked = questions(model)
     if "chat" in dialects and isinstance(chat, CrossableWire):
+        # Nothing may be lowered or left out of what the upstream is asked about.
+        open_to_all = known_profile("chat", model).changed(
+            {"max_output_tokens": None, "efforts": EFFORTS, "user_chars": 1000}
+        )
         for name, question in asked.items():
-            replies[name] = await exchange(upstream, chat, question)
+            replies[name] = await exchange(upstream, chat, question, profile=open_to_all)
+            taught = after_refusal(replies[name].error, question, open_to_all, chat.codec.fields)
+            if taught is not None and taught.lasts and replies[name].status in (400, 422):
+                learned |= taught.profile.lessons(open_to_all)
     if "responses" in dialects and isinstance(responses, CrossableWire):
         first = await exchange(upstream, responses, asked["plain_stream"], {"store": True})
         replies["response"] = first
@@ -165,10 +177,22 @@ async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -
         replies["next_response"] = await exchange(upstream, responses, asked["plain_stream"], more)
     found = judge(Replies(replies, dialects))
     settings = dict(finding.setting for _, finding in found if finding.setting is not None)
+    settings |= _profile_settings(learned)
     if any(one.spoken is None for one in spoken):
         # A server that was busy for a moment may speak this dialect too.
         settings.pop("wires", None)
     return Diagnosis(model, found, len(spoken) + len(replies), settings)
+
+
+def _profile_settings(learned: frozenset[str]) -> dict[str, object]:
+    """Return the settings of the profile that the refusals of the upstream have shown."""
+    profile, unset = Profile().learned(learned), Profile()
+    names = (one.name for one in fields(Profile))
+    return {
+        f"profile.{name}": list(value) if isinstance(value, tuple) else value
+        for name in names
+        if (value := getattr(profile, name)) != getattr(unset, name)
+    }
 
 
 def _check_model(model: str, listed: Sequence[str], problems: Sequence[str]) -> None:
@@ -233,7 +257,7 @@ def new_lines(config: Config, name: str, settings: Mapping[str, object]) -> dict
     present = config.upstreams[name]
     lines = {}
     for key, value in settings.items():
-        now = getattr(present, key)
+        now = attrgetter(key)(present)
         same = list(now) == value if isinstance(value, list) and isinstance(now, tuple) else now == value
         if not same:
             lines[key] = f"{key} = {toml_value(value)}"

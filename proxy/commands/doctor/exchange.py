@@ -13,6 +13,7 @@ from proxy.errors import UpstreamError, WireError
 from proxy.events import ReasoningDelta, TextDelta, ToolCall, ToolCallFinished, TurnEvent, TurnFinished
 from proxy.plain_text import plain_text
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
+from proxy.wires.profile import Profile
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["Reply", "exchange"]
@@ -78,13 +79,16 @@ async def exchange(
     wire: CrossableWire,
     asked: Conversation,
     more: Mapping[str, Any] | None = None,
+    profile: Profile | None = None,
 ) -> Reply:
     """Send a conversation in a dialect; ``more`` are additional members of the body.
+
+    It is written for a model with this ``profile``; without one, for what is known of the model.
 
     Never raises for failures of the upstream.
     """
     reply = Reply()
-    body = orjson.loads(wire.codec.write(asked).body)
+    body = orjson.loads(wire.codec.write(asked, profile).body)
     headers = (("Content-Type", "application/json"), *wire.dialect.headers)
     request = UpstreamRequest(
         "POST",

@@ -12,6 +12,7 @@ from proxy.conversation import (
     Message,
     Output,
     OutputFormat,
+    ReasoningSettings,
     Text,
     ToolCallPart,
     ToolChoice,
@@ -88,6 +89,7 @@ def questions(model: str) -> dict[str, Conversation]:
             ),
         ),
         "too_long": replace(plain, messages=(_said("Say ok."),), output=Output(max_tokens=100_000_000)),
+        "effort": replace(plain, messages=(_said("Say ok."),), reasoning=ReasoningSettings("low")),
         "choices": replace(plain, messages=(_said("Say ok."),), output=Output(max_tokens=16, choices=2)),
         "logprobs": replace(plain, messages=(_said("Say ok."),), output=Output(max_tokens=16, logprobs=True)),
     }

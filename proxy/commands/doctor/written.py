@@ -10,6 +10,7 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,10 @@ def _is_as_meant(before: str, after: str, upstream: str, settings: Mapping[str, 
     try:
         wanted: dict[str, Any] = tomllib.loads(before)
         table = wanted.setdefault("upstreams", {}).setdefault(upstream, {})
-        table.update(
-            {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
-        )
+        for key, value in settings.items():
+            *holders, last = key.split(".")
+            holder = reduce(lambda inner, name: inner.setdefault(name, {}), holders, table)
+            holder[last] = list(value) if isinstance(value, tuple) else value
         return tomllib.loads(after) == wanted
     except (tomllib.TOMLDecodeError, AttributeError, TypeError):
         return False

@@ -288,7 +288,8 @@ class GroupWriter:
                     await self._group()
                 if self.failure is None and not self._closing and loop.time() >= tidy_at:
                     tidy_at = loop.time() + _TIDY_AGAIN_S
-                    tidy_at = loop.time() + await self._hooks.tidy()
+                    wait_s = await self._hooks.tidy()
+                    tidy_at = loop.time() + wait_s  # The time after the call: it may take long.
             # The boundary of the task: without it nothing more would be written until the next start.
             except Exception as error:  # noqa: BLE001
                 self._note_unexpected(error)

@@ -221,10 +221,10 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
 
     def _stop_reason(self, holder: Mapping[str, Any]) -> list[TurnEvent]:
         reason = holder.get("stop_reason")
-        if not isinstance(reason, str) or not reason:
+        if not reason:
             return []
         self._last_word = True
-        return [finished(reason)]
+        return [finished(reason if isinstance(reason, str) else str(reason))]
 
     def _open(self, index: int, block: Block) -> list[TurnEvent]:
         """Begin a block."""

@@ -34,7 +34,7 @@ from proxy.wires.json.lenient import (
 )
 from proxy.wires.json.objects import objects_in
 from proxy.wires.stream.reader import StreamReader
-from proxy.wires.stream.sse import SSEEvent
+from proxy.wires.stream.sse import SSEEvent, encode_event
 from proxy.wires.turn.assembler import Fragment
 from proxy.wires.turn.citations import read_annotations
 from proxy.wires.turn.usage import usage_of, without_null_usage
@@ -51,6 +51,7 @@ _CALLS = ("tool_calls", "function_call")
 _ECHOED = ("tools", "functions", "arguments", "input")
 """Members in which an object that looks like a call is none."""
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_MOST_WORDS = 1000
 _PADDING = ("obfuscation", "p")
 """Members without meaning, which hide the length of the text from those who see the size of an event."""
 
@@ -116,6 +117,8 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             self._ended = True
             return Frame(event.raw, is_end_mark=True, undecided=self._undecided)
         payload = loads(event.data, halves=self._halves) if event.data else None
+        if event.event == b"error" and not (isinstance(payload, dict) and payload.get("error")):
+            return _named_error(event, payload)
         if not isinstance(payload, dict):
             return self._unread(event, cut=cut)
         events = self._events(payload, whole=False)
@@ -179,9 +182,8 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             other = "delta" if whole else "message"
             if other in choice and self._taken and choice[other] is not delta:
                 self._taken.append((choice[other], self._taken[-1][1], False))
-        reason = choice.get("finish_reason")
-        if reason and type(reason) is str:
-            events.append(finished(reason))
+        if reason := choice.get("finish_reason"):
+            events.append(finished(reason if type(reason) is str else str(reason)))
 
     def _delta(self, delta: dict[str, Any], events: list[TurnEvent], whole: bool) -> None:
         if not delta:
@@ -325,3 +327,15 @@ def _fragment(call: Mapping[str, Any]) -> Fragment:
 def _legacy_fragment(call: Mapping[str, Any]) -> Fragment:
     arguments = _arguments(call.get("arguments"))
     return Fragment(None, None, _text(call.get("name")), arguments, {"type": "function_call"}, legacy=True)
+
+
+def _named_error(event: SSEEvent, said: Any) -> Frame:
+    """Return the frame of an event that only its name makes an error, in the form that clients read.
+
+    OpenAI's SDKs read the ``error`` of the data and ignore the name.
+    """
+    error = (
+        said if isinstance(said, dict) else {"message": event.data.decode("utf-8", "replace")[:_MOST_WORDS]}
+    )
+    payload = {"error": error}
+    return Frame(encode_event(orjson.dumps(payload)), payload, (TurnFailed(error),))

@@ -44,6 +44,8 @@ _BESIDE: Final = re.compile(
 """Words about a setting that the model does not take, or does not take beside another one."""
 _PLACED: Final = re.compile(r"\b(messages|input)\W{1,4}\d")
 """The place of a message: then the error is about its content."""
+_ALSO: Final = {"think": ("thinking",)}
+"""Other names that a server has for a field: Ollama says that a model does not support thinking."""
 _MOST_CHARS: Final = 1000
 _LEAST: Final = 16
 """The smallest token limit that a refusal may set."""
@@ -101,6 +103,7 @@ def _fields(aspect: str, table: FieldTable) -> Iterator[str]:
     for path, rule in table.read.items():
         if aspect in rule.to:
             yield path
+            yield from _ALSO.get(path, ())
             last = path.rpartition(".")[2]
             if "_" in last or last in _BARE:
                 yield last

@@ -1,6 +1,7 @@
 """``toolrelay doctor`` finds each quirk of an upstream, and reports no other."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,9 @@ def test_settings_are_written_into_their_table() -> None:
 
 def test_a_table_that_is_not_there_is_added() -> None:
     """If the upstream has no table, the settings get a new table at the end of the file."""
+    deeper = with_settings(TOML, "u", {"profile.efforts": []})
+    assert deeper is not None
+    assert tomllib.loads(deeper)["upstreams"]["u"]["profile"] == {"efforts": []}
     assert with_settings("", "u", {"repair": "off"}) == '[upstreams.u]\nrepair = "off"\n'
     assert (with_settings(TOML, "w", {"repair": "off"}) or "").startswith(TOML)
 

@@ -86,6 +86,8 @@ CHAT_FORMS: dict[str, list[bytes]] = {
     ],
     "an error and then a reason": [*ERRORS["chat"], chat.finish("stop"), chat.DONE],
     "an error that is a text": [chat.sse({"error": WORDS})],
+    "an error by name": [b"event: error\n" + chat.sse({"message": WORDS}), chat.DONE],
+    "an error by name and no JSON": [f"event: error\ndata: {WORDS}\n\n".encode(), chat.finish("tool_calls")],
 }
 
 
@@ -103,10 +105,14 @@ async def test_forms_of_an_error_of_chat(client: str, form: str, called: bool) -
     check_failed(pair, answer, WORDS)
 
 
+ODD_REASONS: list[Any] = ["abort", "error", "cancelled", "MALFORMED_FUNCTION_CALL", "a new one"]
+ODD_REASONS += [3, True, ["tool_calls"], {"type": 1}]
+
+
 @pytest.mark.parametrize("client", SPEAKERS)
-@pytest.mark.parametrize("word", ["abort", "error", "cancelled", "MALFORMED_FUNCTION_CALL", "a new one"])
+@pytest.mark.parametrize("word", ODD_REASONS)
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_an_aborted_turn_runs_no_tool(client: str, word: str, stream: bool) -> None:
+async def test_an_aborted_turn_runs_no_tool(client: str, word: Any, stream: bool) -> None:
     """Rule W7: a call runs only after a finish reason that says so; else the client gets an error."""
     (name, arguments), *_ = [(call.name, '{"text":"x"}') for call in CALLS.calls]
     if stream:
@@ -116,7 +122,18 @@ async def test_an_aborted_turn_runs_no_tool(client: str, word: str, stream: bool
     async with pair_of(client, "chat", script, *scripts("chat", ANSWER, stream=stream)) as pair:
         answer = await pair.ask([QUESTION], stream=stream)
     assert len(pair.server.requests) == 1
-    check_failed(pair, answer, word)
+    check_failed(pair, answer, str(word))
+
+
+@pytest.mark.parametrize("client", SPEAKERS)
+@pytest.mark.parametrize("word", ODD_REASONS)
+async def test_an_aborted_turn_of_messages_runs_no_tool(client: str, word: Any) -> None:
+    """Rule W7 holds for an upstream that speaks Messages, whatever its reason is."""
+    events = [*unfinished("anthropic", Turn("", CALLS.calls)), messages.ending(word)]
+    async with pair_of(client, "anthropic", steps("anthropic", events)) as pair:
+        answer = await pair.ask([QUESTION])
+    assert len(pair.server.requests) == 1
+    check_failed(pair, answer, str(word))
 
 
 ABORTS: dict[str, bytes] = {

@@ -374,10 +374,17 @@ def test_choices_of_another_kind(choices: Any) -> None:
     assert read({"choices": choices}) == []
 
 
-@pytest.mark.parametrize("reason", [None, "", 5, ["stop"]])
+@pytest.mark.parametrize("reason", [None, "", 0, False, [], {}])
 def test_no_finish_reason(reason: Any) -> None:
-    """A finish reason that is not a word counts as missing."""
+    """A finish reason that is empty counts as missing."""
     assert read(delta({}, finish_reason=reason)) == []
+
+
+@pytest.mark.parametrize("reason", [5, True, ["stop"], {"type": "stop"}])
+def test_a_finish_reason_that_is_no_word(reason: Any) -> None:
+    """A finish reason that is not a word is one that nobody knows (rule W7)."""
+    (event,) = read(delta({}, finish_reason=reason))
+    assert event == TurnFinished(FinishReason.ERROR, str(reason))
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def check(*messages: dict[str, Any]) -> None:
     parse(*messages).check_history(lambda name: name.startswith("core__"))
 
 
-LONG = "x" * 128
+LONG = "x" * 5000
 
 
 @pytest.mark.parametrize(

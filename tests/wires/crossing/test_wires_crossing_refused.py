@@ -1,0 +1,218 @@
+"""What the words of a provider's refusal show about its model.
+
+The messages are those of the providers' APIs, as people quote them in public issues.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.conversation import (
+    Conversation,
+    Image,
+    Inline,
+    Message,
+    Output,
+    ReasoningSettings,
+    Sampling,
+    Service,
+    Text,
+    ToolResultPart,
+)
+from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
+from proxy.wires.chat.conversation import ChatCodec
+from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.crossing.refused import after_refusal
+from proxy.wires.crossing.tables import FieldTable
+from proxy.wires.crossing.translation import Translation
+from proxy.wires.ollama.fields import OLLAMA_FIELDS
+from proxy.wires.profile import EFFORTS, Profile
+from proxy.wires.responses.fields import RESPONSES_FIELDS
+
+ASKED = Conversation(
+    "m",
+    (Message("user", (Text("hi"),)),),
+    parallel_tool_calls=False,
+    sampling=Sampling(temperature=0.5, top_p=0.5),
+    output=Output(max_tokens=32_000, verbosity="low"),
+    reasoning=ReasoningSettings("medium"),
+    service=Service(user="u" * 120, metadata={"a": "b"}, store=True),
+    stream=True,
+)
+CHAT, RESPONSES, MESSAGES, OLLAMA = CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS
+
+
+@pytest.mark.parametrize(
+    ("table", "message", "facts"),
+    [
+        (
+            CHAT,
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+            "'max_completion_tokens' instead.",
+            {"limit_field": "max_completion_tokens"},
+        ),
+        (
+            CHAT,
+            "max_tokens is too large: 32000. This model supports at most 16384 completion tokens, whereas "
+            "you provided 32000.",
+            {"max_output_tokens": 16_384},
+        ),
+        (
+            CHAT,
+            "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
+            {"max_output_tokens": 8192},
+        ),
+        (
+            CHAT,
+            "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less "
+            "than the `context_window` for this model",
+            {"max_output_tokens": 8192},
+        ),
+        (
+            RESPONSES,
+            "Invalid 'max_output_tokens': integer above maximum value. Expected a value <= 16384, but got "
+            "32000 instead.",
+            {"max_output_tokens": 16_384},
+        ),
+        (
+            MESSAGES,
+            "max_tokens: 32000 > 8192, which is the maximum allowed number of output tokens for "
+            "claude-3-5-haiku-20241022",
+            {"max_output_tokens": 8192},
+        ),
+        (CHAT, "Unrecognized request argument supplied: reasoning_effort", {"efforts": ()}),
+        (CHAT, "body.reasoning_effort: Extra inputs are not permitted", {"efforts": ()}),
+        (CHAT, "Model grok-4 does not support parameter reasoningEffort.", {"efforts": ()}),
+        (
+            CHAT,
+            "Unsupported value: 'reasoning_effort' does not support 'medium' with this model. Supported "
+            "values are: 'none', 'low', and 'high'.",
+            {"efforts": ("none", "low", "high")},
+        ),
+        (
+            RESPONSES,
+            "Unsupported parameter: 'reasoning.effort' is not supported with this model.",
+            {"efforts": ()},
+        ),
+        (MESSAGES, "This model does not support the effort parameter.", {"efforts": ()}),
+        (OLLAMA, '"llama3.2" does not support thinking', {"efforts": ()}),
+        (
+            CHAT,
+            "Invalid 'user': string too long. Expected a string with maximum length 32, but got a string "
+            "with length 64 instead.",
+            {"user_chars": 32},
+        ),
+        (CHAT, "body.user: Extra inputs are not permitted", {"without": ("service.user",)}),
+        (
+            CHAT,
+            "Unsupported value: 'temperature' does not support 0.5 with this model. Only the default (1) "
+            "value is supported.",
+            {"without": ("sampling.temperature",)},
+        ),
+        (
+            CHAT,
+            "Unsupported parameter: 'parallel_tool_calls' is not supported with this model.",
+            {"without": ("parallel_tool_calls",)},
+        ),
+        (
+            CHAT,
+            'Invalid JSON payload received. Unknown name "store": Cannot find field.',
+            {"without": ("service.store",)},
+        ),
+        (CHAT, "property 'metadata' is unsupported", {"without": ("service.metadata",)}),
+        (CHAT, "body.stream_options: Extra inputs are not permitted", {"without": ("stream_usage",)}),
+        (CHAT, "body.verbosity: Extra inputs are not permitted", {"without": ("output.verbosity",)}),
+    ],
+)
+def test_what_providers_say(table: FieldTable, message: str, facts: dict[str, Any]) -> None:
+    """Each message shows one fact about the model, which holds for its other requests, too."""
+    found = after_refusal(message, ASKED, Profile(), table)
+    assert found is not None
+    assert found.profile == replace(Profile(), **facts)
+    assert found.lasts
+    lessons = found.profile.lessons(Profile())
+    assert Profile().learned(lessons) == found.profile
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "The model `m` does not exist.",
+        "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead.",
+        "'messages.2' : property 'metadata' is unsupported",
+        "Unknown parameter: 'messages[2].store'.",
+        "input[3]: 'user' is not permitted here",
+        "The user has no access to this model, which is not supported.",
+        "Unsupported parameter: 'seed' is not supported with this model.",
+        "max_tokens: 32000 is fine, temperature is not",
+    ],
+)
+def test_what_shows_nothing(message: str) -> None:
+    """A value that the client got wrong, a place in a message, and what was not sent teach nothing."""
+    assert after_refusal(message, ASKED, Profile(), CHAT) is None
+
+
+def test_the_room_beside_a_conversation_is_not_remembered() -> None:
+    """How many tokens fit beside this input says nothing about the next request."""
+    message = (
+        "'max_tokens' is too large: 32000. This model's maximum context length is 8192 tokens and your "
+        "request has 200 input tokens (32000 > 8192 - 200)."
+    )
+    found = after_refusal(message, ASKED, Profile(), CHAT)
+    assert found is not None
+    assert (found.profile.max_output_tokens, found.lasts) == (7992, False)
+
+
+def test_thinking_that_cannot_be_turned_off() -> None:
+    """A model that always thinks is asked for its least effort instead."""
+    asked = replace(ASKED, reasoning=ReasoningSettings("none"))
+    message = '"thinking.type.disabled" is not supported for this model.'
+    found = after_refusal(message, asked, Profile(efforts=EFFORTS), MESSAGES)
+    assert found is not None
+    assert found.profile.effort("none") == "minimal"
+
+
+def test_images_of_results() -> None:
+    """An upstream without vision gets words in place of images of results; one bad image shows nothing."""
+    picture = ToolResultPart("c", (Image(Inline("image/png", "AAAA")),))
+    asked = replace(ASKED, messages=(*ASKED.messages, Message("tool", (picture,))))
+    found = after_refusal("This model does not support image input.", asked, Profile(), CHAT)
+    assert found is not None
+    assert not found.profile.result_images
+    assert after_refusal("Invalid image data.", asked, Profile(), CHAT) is None
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_it(message: str) -> None:
+    """Whatever an upstream writes, the profile stays valid and a body can be written."""
+    found = after_refusal(message, ASKED, Profile(), CHAT)
+    if found is not None:
+        ChatCodec().write(ASKED, found.profile)
+        assert isinstance(Profile().learned(found.profile.lessons(Profile())), Profile)
+
+
+def test_lessons_from_elsewhere_are_checked() -> None:
+    """Names of refused fields share the memory with lessons, and no text in it makes an invalid profile."""
+    odd = {"reasoning", "without:messages", "limit_field:x", "max_output_tokens:-1", "efforts:odd,low"}
+    assert Profile().learned(odd) == Profile(efforts=("low",))
+
+
+def test_a_strict_translation_learns_nothing() -> None:
+    """With ``strict`` nothing may be left out, so a refusal stays the client's to read."""
+    translation = Translation(ChatCodec(), Profile(efforts=EFFORTS, user_chars=200), strict=True)
+    translation.write(ASKED)
+    assert not translation.learn("Unrecognized request argument supplied: reasoning_effort")
+    assert not translation.leave_out({"without:service.store"})
+
+
+def test_a_translation_learns_a_bounded_number_of_times() -> None:
+    """An upstream that refuses everything is not asked without end."""
+    translation = Translation(ChatCodec(), Profile(), strict=False)
+    translation.write(ASKED)
+    names = ("reasoning_effort", "temperature", "top_p", "user", "store", "metadata", "verbosity")
+    learned = [translation.learn(f"body.{name}: Extra inputs are not permitted") for name in names]
+    assert learned == [True] * 4 + [False] * 3
