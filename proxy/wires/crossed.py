@@ -297,8 +297,7 @@ class CrossedEditor:
 
     def ask_usage(self) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.ask_usage`."""
-        self._changes.append(self._ask_usage)
-        self._ask_usage(self._editor)
+        self._change(self._ask_usage)
 
     def _ask_usage(self, editor: BodyEditor) -> None:
         if "stream_usage" not in self._translation.profile.without:

@@ -7,7 +7,7 @@ the model takes, and the client is told which of its fields that concerns.
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 __all__ = ["EFFORTS", "HINTS", "SAMPLING", "LimitField", "Profile"]
 
@@ -107,20 +107,24 @@ class Profile:
         return frozenset(_differences(before, self))
 
     def learned(self, lessons: Collection[str]) -> "Profile":
-        """Return the profile with what :meth:`lessons` returned; other texts are ignored."""
-        facts: dict[str, object] = {}
+        """Return the profile with what :meth:`lessons` returned; other texts are ignored.
+
+        Of several lessons about one field, the narrowest holds.
+        """
+        facts: dict[str, Any] = {}
         for name, _, value in sorted(lesson.partition(":") for lesson in lessons):
             match name:
                 case "max_output_tokens" | "user_chars" if value.isdecimal():
-                    facts[name] = int(value)
+                    facts[name] = min(int(value), facts.get(name, int(value)))
                 case "result_images":
                     facts[name] = False
                 case "limit_field" if value in get_args(LimitField):
                     facts[name] = value
                 case "efforts":
-                    facts[name] = tuple(level for level in value.split(",") if level in EFFORTS)
+                    levels = tuple(level for level in value.split(",") if level in EFFORTS)
+                    facts[name] = min(levels, facts.get(name, levels), key=len)
                 case "without" if value in HINTS:
-                    facts[name] = (*facts.get(name, ()), value)  # type: ignore[misc]  # A tuple of texts.
+                    facts[name] = (*facts.get(name, ()), value)
         return self.changed(facts) if facts else self
 
 

@@ -14,6 +14,8 @@ from wire_kits import Kit
 from proxy.wires.dialect import Endpoint
 from proxy.wires.dialects.table import SERVED
 
+pytestmark = pytest.mark.accepts("*", why="requests are odd by intention")
+
 BEHIND = "/v1/behind"
 """The target of a request that reaches the upstream if the proxy misjudges where a body ends."""
 

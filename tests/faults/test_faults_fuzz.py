@@ -19,6 +19,8 @@ from proxy.wires.stream.sse import EventBoundary, SSEParser, is_comment
 from proxy.wires.upstream_port import TurnReader
 from proxy.wires.wire import Wire
 
+pytestmark = pytest.mark.accepts("*", why="requests are odd by intention")
+
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 MAX_SEED_BYTES = 60_000
 

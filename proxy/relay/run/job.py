@@ -64,7 +64,7 @@ class UpstreamSide:
     @property
     def left_out(self) -> Sequence[str]:
         """The client's fields that the upstream gets with another value, or not at all."""
-        if isinstance(self.editor, CrossedEditor | PromptedEditor):
+        if self.crossed and isinstance(self.editor, CrossedEditor | PromptedEditor):
             return [left.field for left in self.editor.left_out]
         return ()
 

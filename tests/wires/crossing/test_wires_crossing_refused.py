@@ -201,6 +201,12 @@ def test_lessons_from_elsewhere_are_checked() -> None:
     assert Profile().learned(odd) == Profile(efforts=("low",))
 
 
+def test_the_narrowest_lesson_holds() -> None:
+    """A later refusal may be narrower than an earlier one, and the memory keeps both."""
+    lessons = {"max_output_tokens:16384", "max_output_tokens:9000", "efforts:none,low", "efforts:"}
+    assert Profile().learned(lessons) == Profile(max_output_tokens=9000, efforts=())
+
+
 def test_a_strict_translation_learns_nothing() -> None:
     """With ``strict`` nothing may be left out, so a refusal stays the client's to read."""
     translation = Translation(ChatCodec(), Profile(efforts=EFFORTS, user_chars=200), strict=True)

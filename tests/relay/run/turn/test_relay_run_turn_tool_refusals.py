@@ -228,3 +228,14 @@ async def test_an_error_that_names_no_tool_is_about_the_odd_ones(tmp_path: Path)
     async with looping(refusal(words), SAID) as (proxy, upstream):
         assert (await proxy.ask(ASK)).status == 400
     assert len(upstream.requests) == 1
+
+
+async def test_a_limit_in_the_configuration_needs_no_refusal() -> None:
+    """The limit that a profile names holds from the first request on, in the client's own dialect too."""
+    async with looping(SAID, served={"profile": {"max_tools": 3}}) as (proxy, upstream):
+        assert (await proxy.ask(asking(2))).status == 200
+        run = (await proxy.only_run()).run
+    (names,) = map(tools_of, upstream.requests)
+    assert names[:2] == ["mine0", "mine1"]
+    assert len(names) == 3
+    assert any("at most 3 tools" in rule for rule in run.withheld.values())

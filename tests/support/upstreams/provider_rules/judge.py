@@ -3,7 +3,7 @@
 A test's doubles refuse what the reference provider of the dialect refuses, and the test fails.  Marks say
 where a test means something else:
 
-``accepts("rule", why="…")``   the rule does not hold in this test
+``accepts("rule", why="…")``   the rule does not hold in this test; ``"*"`` is all rules
 ``refuses("rule")``            the refusal is what the test is about: it must come, and does not fail the test
 ``provider(chat="deepseek")``  another provider stands behind a dialect
 """
@@ -88,7 +88,7 @@ def strict_providers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     for name, rules in marks.items():
         for mark in request.node.iter_markers(name):
             assert name == "refuses" or mark.kwargs.get("why"), "say why the rule does not hold here"
-            rules.update(mark.args)
+            rules.update(RULES if mark.args == ("*",) else mark.args)
         assert rules <= RULES.keys(), f"no such rules: {rules - RULES.keys()}"
     providers = {
         dialect: provider
