@@ -48,8 +48,10 @@ NO_CACHE: dict[str, str] = {
     "proxy.relay.routing.router.Router": "part of permissions, which count it: 64 names of 100 characters",
     "proxy.relay.run.run.Run": "lives as long as its run",
     "proxy.relay.run.tool_calls._ShownCalls": "lives as long as the calls of one turn",
+    "proxy.schemas.portable._Repair": "lives as long as a schema is repaired, and bounded by it",
     "proxy.server.replaying.frozen.FrozenResults": "the calls of the one run that is replayed",
     "proxy.server.serving.draining.Draining": "requests that are open",
+    "proxy.server.serving.forms.Form": "lives as long as its request; its parts are bounded",
     "proxy.server.serving.json_bodies.JsonBodies": "callers one of whose large bodies is being parsed",
     "proxy.server.websockets.session.WebSockets": "connections that are open, which limits.websockets bounds",
     "proxy.server.websockets.websocket.WebSocket": "messages that wait, bounded in number and bytes",
@@ -93,8 +95,12 @@ NO_CACHE: dict[str, str] = {
     "proxy.store.sql.back_pressure.BackPressure": "runs that wait",
     "proxy.store.sql.write_behind.WriteBehind": "rows that record_queue counts",
     "proxy.store.sql.write_queue.WriteQueue": "rows that record_queue counts",
+    "proxy.tools.access.catalog.Registry": "tools that do not fit, of the newest catalog",
+    "proxy.tools.mcp.host.left_behind.LeftBehind": "servers that end just now",
     "proxy.tools.mcp.host.service.Service": "workers of this machine",
+    "proxy.tools.mcp.host.service._Worker": "bytes that wait, counted for each configured server",
     "proxy.tools.mcp.host.stdio.StdioServer": "calls that are open at one server, bounded in number",
+    "proxy.tools.mcp.pins.RecordedPins": "pins, of which there are a thousand at most",
     "proxy.tools.mcp.process.HostProcess": "servers of the configuration",
     "proxy.tools.mcp.authorization.ServerAuthorizer": "the configured servers",
     "proxy.tools.mcp.host.authorization.Authorizations": "workers, and what they are asked now",
@@ -202,10 +208,12 @@ def test_every_remembered_function_is_declared() -> None:
 BY_IDENTITY = {
     "proxy.tools.contract.schema": "parts of one schema, which lives longer than the walk through it",
     "proxy.wires.anthropic.body": "messages of one request, which holds them",
+    "proxy.wires.anthropic.reader": "blocks of one event, which are held beside their ids",
     "proxy.wires.message_list.body": "messages of one request, which holds them",
+    "proxy.wires.responses.reader": "items of one event, which are held beside their ids",
     "proxy.wires.turn.refused_fields": "messages of one request, which holds them",
 }
-"""Modules that use ``id``, within one function only."""
+"""Modules that use ``id``, while what has it is held."""
 
 
 def test_nothing_is_kept_by_an_address() -> None:

@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 
 from proxy.approval_records import Approval
+from proxy.caches import declare_lru
 from proxy.errors import RequestError
 from proxy.events import ToolResult
 from proxy.in_thread import LARGE_BYTES, in_thread
@@ -471,6 +472,9 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
 def _limits_of(dialect: Dialect, most: int | None, without: tuple[str, ...]) -> ToolLimits:
     """Return the limits of a dialect together with those of a model's profile."""
     return ToolLimits(most=most, without=dialect.refused_schemas.union(without))
+
+
+declare_lru("tool_limits", _limits_of, 1000)
 
 
 def _why_not(draft: _Draft) -> MemoryOutcome | None:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
+from proxy.caches import declare_lru
 from proxy.globs import fits
 from proxy.wires.profile import Profile
 
@@ -376,6 +377,9 @@ def _known(provider: str, wire: str, model: str) -> Profile:
         ):
             profile = profile.changed(row.facts)
     return profile
+
+
+declare_lru("model_profiles", _known, 3000)
 
 
 def known_profile(wire: str, model: str, provider: str = "") -> Profile:

@@ -49,10 +49,9 @@ class Passthrough:
             return await self._forwarder.send_to_default(context)
         if endpoint.body == "form" and request.content_type.lower() == FORM:
             return await self._send_form(context)
+        check_query(context, [default_route(context.permissions.router, endpoint)])
         # The body is read as strict JSON: two parsers must not read it in two ways.
-        body = await self._request_reader.read(context)
-        routes = self._routes(context, body, routed=body.payload.get("model") is not None)
-        return await self._forwarder.send(context, body, Candidates.of(routes, body.payload))
+        return await self._forwarder.send_to_default(context, await self._request_reader.read(context))
 
     async def _send_form(self, context: Context) -> web.StreamResponse:
         """Forward a form to the upstream of the model that it names, or to the first one if it names none.

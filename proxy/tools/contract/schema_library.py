@@ -13,6 +13,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, Protocol
 
+from proxy.caches import declare_lru
 from proxy.errors import ConfigError
 
 __all__ = [
@@ -189,6 +190,9 @@ def _metaschema(address: str) -> Any:
     import jsonschema_rs
 
     return jsonschema_rs.validator_for({"$schema": address, "$ref": address}, retriever=_refuse_to_fetch)
+
+
+declare_lru("metaschemas", _metaschema, 200_000)
 
 
 def _refuse_to_fetch(uri: str) -> NoReturn:

@@ -62,7 +62,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         self._numbers: dict[int, int] = {}
         self._given: dict[int, str] = {}
         self._running: set[int] = set()
-        self._placed: set[int] = set()
+        self._placed: dict[int, Any] = {}
         self._count = 0
         self._usage: dict[str, Any] = {}
         self._reply: bytes | None = None
@@ -151,7 +151,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         The official SDKs take every ``tool_use`` block for a call, whatever its index, and those in
         ``message_start``, too.  Source: ``accumulate_event`` of Anthropic's Python SDK.
         """
-        placed, self._placed = self._placed, set()
+        placed, self._placed = self._placed, {}
         blocks = [one for one in objects_in(payload, ("input",)) if one.get("type") == "tool_use"]
         if any(id(block) not in placed for block in blocks):
             self._stop(Unreadable(UNPLACED_CALL))
@@ -249,7 +249,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
 
     def _open_call(self, index: int, name: str, block: Block) -> list[TurnEvent]:
         number = self._numbers[index] = self._count
-        self._placed.add(id(block))
+        self._placed[id(block)] = block
         self._count += 1
         self._message.start(index, block, number)
         given = block.get("input")

@@ -136,7 +136,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         self._seqs: dict[int, int] = {}
         self._started = False
         self._ended = False
-        self._placed: set[int] = set()
+        self._placed: dict[int, Any] = {}
         self._id = ""
         self._final: Mapping[str, Any] = {}
         self._text: list[str] = []
@@ -317,7 +317,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             if self._is_ours(item):
                 self._stop(Unreadable(_MISPLACED))
             return
-        self._placed.add(id(item))
+        self._placed[id(item)] = item
         self._sent_ids.setdefault(key, item.get("call_id"))
         call_id = item["call_id"] = self._call_id(key, _text(item.get("call_id")))
         arguments = item.get("input" if custom else "arguments")
@@ -362,7 +362,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
 
     def _check_placed(self, payload: Mapping[str, Any]) -> None:
         """Stop if an event or a reply has a server call where no client must find one (rule W5)."""
-        placed, self._placed = self._placed, set()
+        placed, self._placed = self._placed, {}
         if any(id(item) not in placed and self._is_ours(item) for item in objects_in(payload)):
             self._stop(Unreadable(_MISPLACED))
 
@@ -374,7 +374,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             if not isinstance(item, dict):
                 continue
             if item.get("type") in _CALL_TYPES:
-                self._placed.add(id(item))
+                self._placed[id(item)] = item
             if not streamed:
                 self._item(position, item, events)
                 continue
