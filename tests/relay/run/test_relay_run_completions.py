@@ -108,7 +108,6 @@ async def test_a_completion_that_is_not_streamed() -> None:
     ("field", "value"),
     [
         ("suffix", "}"), ("template", "{{ .Prompt }}"), ("raw", True), ("context", [1, 2]), ("width", 64),
-        ("messages", []), ("tools", []), ("odd", 1),
     ],
 )  # fmt: skip
 async def test_what_no_other_upstream_can_do_is_refused(field: str, value: Any) -> None:
@@ -118,6 +117,19 @@ async def test_what_no_other_upstream_can_do_is_refused(field: str, value: Any) 
     assert (answer.status, list(answer.json)) == (400, ["error"])
     assert answer.json["error"].startswith(f"{field}: ")
     assert not upstream.requests
+
+
+@pytest.mark.parametrize(("field", "value"), [("messages", []), ("tools", []), ("odd", 1)])
+async def test_what_ollama_ignores_is_left_out(field: str, value: Any) -> None:
+    """A field that Ollama itself ignores is left out, and the response names it."""
+    async with serving("chat", stream(role(), content("Hi."), finish())) as (proxy, upstream):
+        answer = await proxy.ask({**ASK, field: value}, path=PATH)
+    assert answer.status == 200, answer.body
+    assert field in (answer.header("x-toolrelay-left-out") or "").split(", ")
+    (request,) = upstream.requests
+    sent = json.loads(request.body)
+    assert "odd" not in sent
+    assert not sent.get("tools")
 
 
 @pytest.mark.parametrize(

@@ -285,13 +285,18 @@ def mistakes(client: Speaker) -> list[tuple[str, dict[str, Any]]]:
     """Return requests with one mistake each, together with the wrong field."""
     asked = client.ask([QUESTION], tools=["mine"])
     history = "input" if "input" in asked else "messages"
-    return [
+    found = [
         (history, {**asked, history: 7}),
         ("tools", {**asked, "tools": "all"}),
         ("stream", {**asked, "stream": "yes"}),
+        (f"{history}[0].role", {**asked, history: [{"role": "robot", "content": "hi"}]}),
+    ]
+    if client.name == "ollama":  # It ignores what it does not know.
+        return [*found, ("options.temperature", {**asked, "options": {"temperature": "hot"}})]
+    return [
+        *found,
         ("temperature", {**asked, "temperature": "hot"}),
         ("not_known_to_anybody", {**asked, "not_known_to_anybody": 1}),
-        (f"{history}[0].role", {**asked, history: [{"role": "robot", "content": "hi"}]}),
     ]
 
 
