@@ -20,6 +20,7 @@ from proxy.server.grant_terms import read_terms
 from proxy.server.serving.body import read_body
 from proxy.server.serving.request import EdgeRequest
 from proxy.tools.contract.redaction import bounded
+from proxy.wires.approving.answers import checked_object
 
 __all__ = [
     "AdminApprovals",
@@ -96,15 +97,6 @@ def grant_to_json(grant: Grant, state: str) -> dict[str, Any]:
     }
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object; raise ``ValueError`` for duplicate members, because parsers differ about which one
-    counts."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("duplicate member")
-    return found
-
-
 def read_verdict(raw: bytes) -> Verdict:
     """Return the decision in a request body: only the JSON value ``true`` approves.
 
@@ -112,10 +104,12 @@ def read_verdict(raw: bytes) -> Verdict:
     """
     example = 'like {"approve": true}'
     try:
-        value = json.loads(raw, object_pairs_hook=_once)
+        value = json.loads(raw, object_pairs_hook=checked_object)
     except (ValueError, RecursionError):
         raise RequestError(
-            400, f"The body must be JSON without duplicate members, {example}.", code="invalid_json"
+            400,
+            f"The body must be JSON without duplicate members and lone surrogates in names, {example}.",
+            code="invalid_json",
         ) from None
     if not isinstance(value, dict):
         raise RequestError(400, f"The body must be a JSON object, {example}.", code="invalid_json")
