@@ -20,7 +20,6 @@ from proxy.server.grant_terms import read_terms
 from proxy.server.serving.body import read_body
 from proxy.server.serving.request import EdgeRequest
 from proxy.tools.contract.redaction import bounded
-from proxy.wires.approving.answers import checked_object
 
 __all__ = [
     "AdminApprovals",
@@ -97,6 +96,16 @@ def grant_to_json(grant: Grant, state: str) -> dict[str, Any]:
     }
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object; raise ``ValueError`` for duplicate members, because parsers differ about which one
+    counts, and for a name with a lone surrogate, because no error could show it: it has no UTF-8."""
+    found = dict(pairs)
+    "".join(found).encode()
+    if len(found) != len(pairs):
+        raise ValueError("duplicate member")
+    return found
+
+
 def read_verdict(raw: bytes) -> Verdict:
     """Return the decision in a request body: only the JSON value ``true`` approves.
 
@@ -104,7 +113,7 @@ def read_verdict(raw: bytes) -> Verdict:
     """
     example = 'like {"approve": true}'
     try:
-        value = json.loads(raw, object_pairs_hook=checked_object)
+        value = json.loads(raw, object_pairs_hook=_once)
     except (ValueError, RecursionError):
         raise RequestError(
             400,

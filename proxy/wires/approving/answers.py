@@ -13,15 +13,7 @@ import orjson
 from proxy.wires.approving.shown import APPROVE
 from proxy.wires.json.splice import elements, join_array
 
-__all__ = [
-    "NO_ANSWER",
-    "answer_of",
-    "checked_object",
-    "function_name",
-    "leave_out_function",
-    "loaded",
-    "text_of",
-]
+__all__ = ["NO_ANSWER", "answer_of", "function_name", "leave_out_function", "loaded", "text_of"]
 
 NO_ANSWER: Final = "The client gave no clear answer."
 """The reason of a refusal for which the client gave none."""
@@ -61,17 +53,14 @@ def loaded(text: object) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text, object_pairs_hook=checked_object)
+        return json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError):
         return None
 
 
-def checked_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of a JSON object as a dictionary.
-
-    Raise ``ValueError`` for duplicate members, because parsers differ about which one counts, and for a name
-    with a lone surrogate, because an error could not show it: it has no UTF-8.
-    """
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raise for duplicate members, because parsers differ about which one counts, and
+    for a name with a lone surrogate, because no error could show it: it has no UTF-8."""
     found = dict(pairs)
     "".join(found).encode()
     if len(found) != len(pairs):
