@@ -243,8 +243,9 @@ KNOWN: Final[Sequence[Known]] = (
     Known("google", _CHAT, ("*gemini-1*", "*gemini-2.0*"), {"efforts": ()}, f"{_GEMINI_LEVELS}; unverified"),
     Known("openrouter", _CHAT, _ALL,
           {"efforts": ("none", "minimal", *_TO_MAX), "reasoning_field": "reasoning",
-           "sampling": _LOCAL_SAMPLING},
+           "sampling": _LOCAL_SAMPLING, "user_chars": 128},
           "https://openrouter.ai/docs/client-sdks/typescript/models/chatrequestreasoningeffort; "
+          f"{_GH}ujisati/claude-code-provider-proxy/pull/11; "
           "https://openrouter.ai/docs/use-cases/reasoning-tokens; unverified: sampling"),
     Known("ollama", _CHAT, _ALL,
           {"efforts": ("none", *_TO_HIGH, "max"), "reasoning_field": "reasoning", "sampling": _SEEDED,
