@@ -37,8 +37,8 @@ def checked(printed: str) -> str:
 
 def put_evil(path: Path) -> None:
     """Fill a record with text that clients, models and people wrote."""
-    names = ("model", "caller", "upstream", "shape", "finish_reason", "error_code", "request_id", "spent")
-    said: dict[str, Any] = dict.fromkeys(names, EVIL)
+    names = ("model", "caller", "upstream", "finish_reason", "error_code", "request_id", "spent")
+    said: dict[str, Any] = dict.fromkeys((*names, "prompt_hash"), EVIL)
     said |= {"offered": (EVIL,), "withheld": {EVIL: EVIL}, "left_out": (EVIL,), "status": "failed"}
     fill(path, [run("run_1", **said)], tools=[EVIL])
 

@@ -49,6 +49,7 @@ def check_sent(bodies: list[Any], *, approve: bool, reason: str) -> None:
         assert approve or reason in result
 
 
+@pytest.mark.accepts("responses-parts", why="the package sends back what it parsed")
 @STREAM
 @APPROVE
 @pytest.mark.parametrize(("store", "by_id"), [(True, True), (True, False), (False, False)])

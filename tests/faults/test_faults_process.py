@@ -98,6 +98,7 @@ async def test_memory_of_a_bomb(kit: Kit, allow: Allow, tmp_path: Path) -> None:
         assert kit.read((await ask(proxy, kit)).body).text == "next"
 
 
+@pytest.mark.accepts("chat-lengths", "responses-bounds", why="the test is about the size of the whole body")
 async def test_memory_of_bodies(kit: Kit, tmp_path: Path) -> None:
     """C33, C36: large bodies, many values, and endless bodies and heads cost bounded memory."""
     async with (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.http.secrets import Sink
+from proxy.relay.run.keepalive import SilenceTimer
 from proxy.relay.run.state import RunClock, TurnProgress
 from proxy.relay.run.turn.stream import read_stream
 from proxy.relay.run.usage import RunUsage
@@ -69,7 +70,7 @@ async def test_an_end_mark_at_the_last_moment_goes_out(monkeypatch: pytest.Monke
     frames: Any = _Frames()
     state: Any = SimpleNamespace(
         run=frames,
-        output=SimpleNamespace(client=frames, writer=frames, push=frames.push),
+        output=SimpleNamespace(client=frames, writer=frames, push=frames.push, silence=SilenceTimer()),
         turn=TurnProgress(),
         clock=RunClock(0.0),
         usage=RunUsage(None),

@@ -22,6 +22,8 @@ FIELDS = frozenset({
     "top_p", "truncation", "user",
 })  # fmt: skip
 """The fields of the request (``ResponseCreateParams`` of the ``openai`` package)."""
+_UNDOCUMENTED = {"client_metadata"}
+"""What OpenAI's own Codex sends to OpenAI's API with each request."""
 _CALLED = {"caller", "id", "type"}
 ITEMS: dict[str, frozenset[str]] = {
     kind: frozenset(members)
@@ -82,7 +84,7 @@ def _required(asked: Asked) -> Iterator[Fault]:
 
 
 def _fields(asked: Asked) -> Iterator[Fault]:
-    yield from unknown(asked.body, FIELDS)
+    yield from unknown(asked.body, FIELDS | _UNDOCUMENTED)
     yield from unknown(
         asked.body.get("reasoning") or {},
         {"context", "effort", "generate_summary", "mode", "summary"},
