@@ -21,9 +21,12 @@ from waiting import LATE_S, PATIENCE_S
 
 from proxy.commands.cli import app
 from proxy.commands.demo import MODEL
+from proxy.server.app import Overrides
 from proxy.server.config.load import load_config
+from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
+WEATHER = "What is the weather in Berlin?"
 SECRET = "0123456789abcdef" * 4
 """The content of a file that a snippet names."""
 
@@ -174,6 +177,28 @@ def test_each_command_and_option_exists() -> None:
         for word in rest:
             if word.startswith("--"):
                 assert word.partition("=")[0] in options, f"{snippet}: {' '.join(words)}"
+
+
+async def test_the_events_of_a_call_are_those_of_the_page() -> None:
+    """The page on trace levels shows the events of a call as a client gets them, apart from times and ids."""
+    (shown,) = snippets("text", (DOCS / "concepts/trace-levels.md",))
+    ask = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": WEATHER}]}
+    assert json.dumps(ask) in snippets("bash", (shown.page,))[0].text
+    upstream = {"name": "demo", "base_url": f"replay:{packaged_fixtures()}", "wires": ("chat",)}
+    tools = {"trace_max": "events"}
+    config = make_config(upstream, policy={"allow": ("core__*",)}, auth={"mode": "open"}, tools=tools)
+    services = RecordedHttpClient(packaged_fixtures() / "http")
+    async with running(config, Overrides(http=services.client)) as proxy:
+        answer = await proxy.ask(ask, headers={"x-toolrelay-trace": "events"})
+    events = [event for event in answer.body.decode().split("\n\n") if "x_toolrelay" in event]
+    assert [_timeless(event) for event in events] == [
+        _timeless(event) for event in shown.text.strip().split("\n\n")
+    ]
+
+
+def _timeless(event: str) -> str:
+    """Return an event without its id and the time that the call has taken."""
+    return re.sub(r'"id":"[^"]+"|"ms":[\d.]+', "", event)
 
 
 async def test_each_curl_line_of_the_demo_is_answered() -> None:

@@ -98,8 +98,9 @@ def grant_to_json(grant: Grant, state: str) -> dict[str, Any]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build a JSON object; raise ``ValueError`` for duplicate members, because parsers differ about which one
-    counts."""
+    counts, and for a name with a lone surrogate, because no error could show it: it has no UTF-8."""
     found = dict(pairs)
+    "".join(found).encode()
     if len(found) != len(pairs):
         raise ValueError("duplicate member")
     return found
@@ -115,7 +116,9 @@ def read_verdict(raw: bytes) -> Verdict:
         value = json.loads(raw, object_pairs_hook=_once)
     except (ValueError, RecursionError):
         raise RequestError(
-            400, f"The body must be JSON without duplicate members, {example}.", code="invalid_json"
+            400,
+            f"The body must be JSON without duplicate members and lone surrogates in names, {example}.",
+            code="invalid_json",
         ) from None
     if not isinstance(value, dict):
         raise RequestError(400, f"The body must be a JSON object, {example}.", code="invalid_json")

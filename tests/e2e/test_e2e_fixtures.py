@@ -67,7 +67,8 @@ def assert_golden(fixture: Exchange, answers: list[Answer]) -> None:
         assert answer.whole
         told = with_ids_of(golden, answer.body)
         assert golden == (of_any_run(told) if is_orchestrated(fixture) else told)
-        kind = "text/event-stream" if fixture.streams and answer.status == 200 else "application/json"
+        stream = "application/x-ndjson" if fixture.wire == "ollama" else "text/event-stream"
+        kind = stream if fixture.streams and answer.status == 200 else "application/json"
         assert answer.headers["content-type"].split(";")[0] == kind
 
 
@@ -176,6 +177,9 @@ async def test_a_golden_keeps_the_rules(fixture: Exchange) -> None:
         if fixture.wire == "responses":
             check_response(golden, fixture, position)
             continue
+        if fixture.wire == "ollama":
+            check_lines(golden, fixture)
+            continue
         if not fixture.streams:
             check_reply(json.loads(golden), fixture)
             continue
@@ -274,6 +278,27 @@ def check_reply(reply: dict[str, Any], fixture: Exchange) -> None:
     for part in replies:
         add(total, part["usage"])
     assert reply["usage"] == total
+
+
+def check_lines(golden: bytes, fixture: Exchange) -> None:
+    """Check an answer of Ollama's chat: one end, no server call, and the texts and counts of all turns."""
+    shown = [json.loads(line) for line in golden.splitlines()]
+    recorded = [
+        json.loads(line)
+        for turn in fixture.turns
+        for line in ((turn.sse if fixture.streams else turn.json_body) or b"").splitlines()
+    ]
+    assert [line["done"] for line in shown] == [False] * (len(shown) - 1) + [True]
+    assert {line["model"] for line in shown} == {fixture.client_request["model"]}
+    assert b"core__" not in golden
+    assert not any("tool_calls" in line["message"] for line in shown)
+    for field in ("content", "thinking"):
+        told, given = (
+            "".join(line["message"].get(field, "") for line in lines) for lines in (shown, recorded)
+        )
+        assert told == given
+    for count in ("prompt_eval_count", "eval_count", "prompt_eval_duration", "eval_duration"):
+        assert shown[-1][count] == sum(line.get(count, 0) for line in recorded)
 
 
 def check_response(golden: bytes, fixture: Exchange, position: int) -> None:

@@ -213,12 +213,13 @@ class _ReplayResponse(PulledResponse):
 def serve_replay(upstream: Upstream, prefix: str = "/v1") -> web.Application:
     """Build an application with one route that gives the same answers over a real socket.
 
-    ``prefix`` precedes the upstream's paths.  If a response breaks off, the connection ends before the end of
-    its message.
+    ``prefix`` precedes the upstream's paths, except those of a dialect with whole paths of its own (Ollama's
+    ``/api/chat``).  If a response breaks off, the connection ends before the end of its message.
     """
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        if not request.path.startswith(prefix + "/"):
+        rooted = SERVED.find(request.method, request.path).dialect.rooted
+        if not rooted and not request.path.startswith(prefix + "/"):
             return web.json_response(
                 OPENAI.errors.body("no such path", type="invalid_request_error"), status=404
             )

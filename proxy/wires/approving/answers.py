@@ -59,8 +59,10 @@ def loaded(text: object) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raise for duplicate members, because parsers differ about which one counts."""
+    """Return a JSON object. Raise for duplicate members, because parsers differ about which one counts, and
+    for a name with a lone surrogate, because no error could show it: it has no UTF-8."""
     found = dict(pairs)
+    "".join(found).encode()
     if len(found) != len(pairs):
         raise ValueError("duplicate member")
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import responses_script as responses
-from chat_script import call, content, finish, payloads_of, reply, role, stream, text_of, usage
+from chat_script import call, chunk_of, content, finish, payloads_of, reply, role, stream, text_of, usage
 from looping import CLIENT_TOOL, ECHO
 from messages_script import read_stream, text, thinking, tool, tool_use, user
 from messages_script import reply as message_reply
@@ -139,6 +139,29 @@ async def test_a_messages_client_gets_one_message() -> None:
     assert (answer.json["type"], answer.json["content"]) == ("message", [text("Hi.")])
     assert answer.json["stop_reason"] == "end_turn"
     assert answer.json["usage"]["input_tokens"] == 3
+
+
+@pytest.mark.parametrize("wire", ["responses", "chat"])
+@pytest.mark.parametrize("streams", [True, False], ids=["stream", "reply"])
+async def test_a_models_refusal_is_the_stop_reason_of_messages(wire: str, streams: bool) -> None:
+    """The text of a model's refusal reaches the client, and ``stop_reason`` says that it has refused.
+
+    Source: Anthropic's documentation, "Handling stop reasons", ``refusal``.
+    """
+    words = "I will not."
+    if wire == "responses":
+        script = (responses.stream if streams else responses.reply)(responses.refusal(words))
+    elif streams:
+        script = stream(role(), chunk_of({"refusal": words}), finish())
+    else:
+        script = reply(refusal=words)
+    answer, _ = await one(wire, PATH, {**ASK, "stream": streams}, script)
+    assert answer.status == 200, answer.body
+    if streams:
+        read = read_stream(answer.body)
+        assert (read.text, read.message["stop_reason"], read.error) == (words, "refusal", None)
+    else:
+        assert (answer.json["content"], answer.json["stop_reason"]) == ([text(words)], "refusal")
 
 
 async def test_a_refusal_and_a_lost_upstream_are_errors_of_messages() -> None:

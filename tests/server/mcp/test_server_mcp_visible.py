@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from client_keys import ALICE, bearer, declared
-from mcp_client import call
+from mcp_client import ask, call
 from mcp_rig import Hosted, hosted
 from mcp_script import scripted, tool_definition
 from metrics_page import scrape, value
@@ -19,6 +20,7 @@ from proxy.server.app import Overrides
 from proxy.tools.mcp.pins import GivenPins
 from proxy.tools.mcp.servers import Server
 
+SECRET = "s3cr3t" + "0123456789abcdef"
 ADMIN = bearer(ALICE)
 KEYS = {"root": declared(ALICE, admin=True)}
 OK = {"result": {"content": [{"type": "text", "text": "fine"}]}}
@@ -80,6 +82,30 @@ async def test_administrators_see_each_server_and_its_tools(tmp_path: Path) -> N
     assert (connected["server"], connected["protocol"], connected["tools"]) == ("toy", "2025-11-25", 4)
 
 
+@pytest.mark.parametrize(
+    "server",
+    [
+        Server("toy", command="/nonexistent/toy", args=("--api-key", SECRET, f"--token={SECRET}")),
+        Server("toy", url=f"http://127.0.0.1:9/s/{SECRET}/mcp?key={SECRET}"),
+    ],
+    ids=["args", "url"],
+)
+async def test_what_may_be_a_secret_is_not_shown(server: Server) -> None:
+    """``/admin/mcp`` and the log have no secret of a server's command line or address, also if it fails."""
+    table = {"command": server.command, "args": server.args} if server.command else {"url": server.url}
+    with capture_logs() as lines:
+        async with hosted(server) as host:
+            await host.becomes("toy", "reconnecting")
+            config = make_config("http://127.0.0.1:9", keys=KEYS, mcp={"servers": {"toy": table}})
+            overrides = Overrides(mcp_socket=host.process.path, pins=GivenPins(()))
+            async with running(config, overrides) as proxy:
+                await until(lambda: bool(proxy.services.mcp[0].latest_overview[0].status.last_error))
+                one = await looked_at(proxy)
+    assert one["state"] == "reconnecting"
+    assert SECRET not in json.dumps(one)
+    assert SECRET not in repr(lines)
+
+
 async def test_a_server_that_is_lost_and_comes_back_is_counted(tmp_path: Path) -> None:
     """Metrics count a server's reconnects and its calls by outcome; the log has none of its output."""
     tools = [tool_definition("a"), tool_definition("die")]
@@ -117,6 +143,11 @@ async def test_a_tool_that_drifts_is_counted(tmp_path: Path) -> None:
         async with serving(server, ["a"]) as (proxy, _):
             await call(proxy, "mcp__toy__a", headers=ADMIN)
             await until(lambda: proxy.services.catalog.get("mcp__toy__a") is None)
+            refused = await ask(proxy, "tools/call", {"name": "mcp__toy__a"}, headers=ADMIN)
+            words = refused.json["error"]["message"]
+            assert (
+                words == "there is no tool mcp__toy__a here; tools may change: list them again (tools/list)"
+            )
             assert value(await scrape(proxy, ADMIN), "toolrelay_mcp_drifted", server="toy") == 1
             (tool,) = (await looked_at(proxy))["tools"]
             assert tool["state"] == "changed"

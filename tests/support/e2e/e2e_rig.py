@@ -65,8 +65,14 @@ CORE_TOOLS = ("core__get_current_time", "core__get_weather")
 PATHS = ("replay", "http")
 PINNED_CLOCK = "2026-11-21T14:05:00+01:00"
 
-_WIRES: Final = ("chat", "responses", "anthropic")
-_PATH_OF = {"chat": "/chat/completions", "responses": "/responses", "anthropic": "/messages"}
+_WIRES: Final = ("chat", "responses", "anthropic", "ollama")
+_PATH_OF = {
+    "chat": "/chat/completions",
+    "responses": "/responses",
+    "anthropic": "/messages",
+    "ollama": "/api/chat",
+}
+_END_OF_OLLAMA = re.compile(rb'("created_at":")[^"]*("[^\n]*"done":true[^\n]*"total_duration":)\d+')
 _SHORTEST_ID = 8
 """In characters: a replay does not replace shorter ids, since a body could contain them by chance."""
 
@@ -128,7 +134,7 @@ class Proxy:
         """Send one request with a client that does not decode or check the answer."""
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
-            session.request(method, self.base_url + path, json=body, headers=headers) as response,
+            session.request(method, self._address_of(path), json=body, headers=headers) as response,
         ):
             pieces = []
             whole = True
@@ -139,6 +145,11 @@ class Proxy:
                 whole = False
             names = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status, names, b"".join(pieces), whole)
+
+    def _address_of(self, path: str) -> str:
+        """Return the URL of a path; Ollama's begin at the root."""
+        base = self.base_url.removesuffix("/v1") if path.startswith("/api/") else self.base_url
+        return base + path
 
     async def play(self, fixture: Exchange) -> list[Answer]:
         """Send all requests of the exchange's client in order, and return their answers."""
@@ -285,8 +296,9 @@ def with_ids_of(recorded: bytes, answer: bytes) -> bytes:
 
 
 def of_any_run(body: bytes) -> bytes:
-    """Replace the run's id and the completion time in a body, which differ in each run."""
+    """Replace the run's id and the times of its end in a body, which differ in each run."""
     body = re.sub(rb'"completed_at":\d+', b'"completed_at":0', body)
+    body = _END_OF_OLLAMA.sub(rb"\g<1>0001-01-01T00:00:00Z\g<2>0", body)
     return re.sub(rb"run_[0-9a-f]{32}", b"run_" + b"0" * 32, body)
 
 

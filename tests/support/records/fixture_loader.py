@@ -48,7 +48,7 @@ class Exchange:
 
     @property
     def wire(self) -> str:
-        """The dialect: chat, responses or anthropic."""
+        """The dialect: chat, responses, anthropic or ollama."""
         return str(self.meta["wire"])
 
     @property

@@ -20,8 +20,10 @@ SECRET = re.compile(
 
 
 def data_lines(turn: Turn) -> list[str]:
-    """The data of each event of a turn's stream."""
+    """The data of each event of a turn's stream, or each line of one that has lines of JSON."""
     text = (turn.sse or b"").decode("utf-8").replace("\r\n", "\n")
+    if text.startswith("{"):
+        return text.splitlines()
     return [line[5:].strip() for line in text.split("\n") if line.startswith("data:")]
 
 
@@ -34,6 +36,7 @@ def finish_reasons(turn: Turn) -> list[str]:
     found = [c["finish_reason"] for p in payloads for c in p.get("choices") or [] if c.get("finish_reason")]
     stops = [p.get("delta", p) for p in payloads if p.get("type") in ("message", "message_delta")]
     found += [stop["stop_reason"] for stop in stops if stop.get("stop_reason")]
+    found += [p["done_reason"] for p in payloads if p.get("done") is True]
     ends = ("response.completed", "response.incomplete", "response.failed")
     return found + [p["type"] for p in payloads if p.get("type") in ends]
 
@@ -53,7 +56,7 @@ def test_an_exchange_is_what_its_meta_says(fixture: Exchange) -> None:
     meta = fixture.meta
     assert meta["title"]
     assert re.match(r"hand-written$|\d{4}-\d\d-\d\d, ", meta["recorded"])
-    assert meta["wire"] in ("chat", "responses", "anthropic")
+    assert meta["wire"] in ("chat", "responses", "anthropic", "ollama")
     assert meta["run_by"] in ("server", "client", "mixed", "none")
     assert meta["run_by"] != "server" or meta["clock"] == "2026-11-21T14:05:00+01:00"
     assert [turn.number for turn in fixture.turns] == list(range(1, len(fixture.turns) + 1))
@@ -61,7 +64,8 @@ def test_an_exchange_is_what_its_meta_says(fixture: Exchange) -> None:
     for turn in fixture.turns:
         claimed = meta["turns"][str(turn.number)]
         lines = data_lines(turn)
-        assert claimed["done"] == ("[DONE]" in lines)
+        marks = [line for line in lines if line == "[DONE]" or '"done":true' in line]
+        assert claimed["done"] == bool(marks)
         assert claimed["events"] == len([line for line in lines if line != "[DONE]"])
         assert claimed["finish_reasons"] == finish_reasons(turn)
         broken = turn.response.get("broken", False)

@@ -334,7 +334,7 @@ async def test_the_same_answers_come_over_a_real_socket(name: str) -> None:
 
 
 async def test_the_socket_knows_no_other_prefix() -> None:
-    """A path outside /v1 is 404 in OpenAI's shape."""
+    """A path outside /v1 that is not Ollama's is 404 in OpenAI's shape."""
     server = TestServer(serve_replay(ReplayUpstream([DEMO])))
     await server.start_server()
     async with aiohttp.ClientSession() as session, session.get(server.make_url("/models")) as response:
