@@ -83,7 +83,10 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "chat-required": ({"model": None}, {"messages": []}),
     "chat-fields": ({"top_k": 1},),
     "chat-fields-mistral": ({"max_completion_tokens": 1}, {"user": "u"}),
-    "chat-fields-google": ({"store": False},),
+    "chat-fields-groq": ({"store": False}, {"verbosity": "low"}),
+    "chat-fields-google": ({"store": False}, {"seed": 1}),
+    "chat-effort-mistral": ({"model": "mistral-small-latest", "reasoning_effort": "medium"},),
+    "chat-sampling-kimi": ({"model": "kimi-k2.6", "temperature": 0.5},),
     "chat-members": (
         {"messages": [{"role": "assistant", "content": "x", "reasoning_content": "y"}]},
         {"messages": [USER, {"role": "assistant", "tool_calls": [{**CALL, "index": 0}]},

@@ -1,6 +1,8 @@
 """What the words of a provider's refusal show about its model.
 
-The messages are those of the providers' APIs, as people quote them in public issues.
+The messages are those of the providers' APIs, as people quote them in public issues; only their numbers are
+changed where a case needs others.  The issue stands behind a message, as ``owner/repository/number`` of
+GitHub.  A message without one has no source that we found.
 """
 
 from dataclasses import replace
@@ -50,26 +52,29 @@ CHAT, RESPONSES, MESSAGES, OLLAMA = CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIE
     [
         (
             CHAT,
+            # teilomillet/gollm/33
             "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
             "'max_completion_tokens' instead.",
             {"limit_field": "max_completion_tokens"},
         ),
         (
             CHAT,
+            # enoch3712/ExtractThinker/346
             "max_tokens is too large: 32000. This model supports at most 16384 completion tokens, whereas "
             "you provided 32000.",
             {"max_output_tokens": 16_384},
         ),
         (
             CHAT,
+            # deepseek-ai/DeepSeek-V3/69
             "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
             {"max_output_tokens": 8192},
         ),
         (
             CHAT,
-            "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less "
-            "than the `context_window` for this model",
-            {"max_output_tokens": 8192},
+            # skapadia3214/groq-moa/8 (Groq)
+            "max_tokens for `llama-3.1-8b-instant` must be less than or equal to 8000",
+            {"max_output_tokens": 8000},
         ),
         (
             RESPONSES,
@@ -79,24 +84,38 @@ CHAT, RESPONSES, MESSAGES, OLLAMA = CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIE
         ),
         (
             MESSAGES,
+            # olimorris/codecompanion.nvim/1028
             "max_tokens: 32000 > 8192, which is the maximum allowed number of output tokens for "
-            "claude-3-5-haiku-20241022",
+            "claude-3-5-sonnet-20241022",
             {"max_output_tokens": 8192},
         ),
+        # anomalyco/opencode/12113 (Azure), 1jehuang/jcode/708 (Mistral), brendanlong/lion-reader/1325 (Groq),
+        # chenyme/grok2api/814 (xAI), run-llama/llama_index/17731 (Azure)
         (CHAT, "Unrecognized request argument supplied: reasoning_effort", {"efforts": ()}),
         (CHAT, "body.reasoning_effort: Extra inputs are not permitted", {"efforts": ()}),
-        (CHAT, "Model grok-4 does not support parameter reasoningEffort.", {"efforts": ()}),
+        (CHAT, "reasoning_effort is not supported with this model", {"efforts": ()}),
         (
             CHAT,
-            "Unsupported value: 'reasoning_effort' does not support 'medium' with this model. Supported "
-            "values are: 'none', 'low', and 'high'.",
-            {"efforts": ("none", "low", "high")},
+            "Model grok-4.20-0309-reasoning does not support parameter reasoningEffort.",
+            {"efforts": ()},
         ),
+        (CHAT, "Unknown parameter: 'reasoning_effort'.", {"efforts": ()}),
+        (
+            CHAT,
+            # architects-toolkit/SmartHopper/647 (Mistral)
+            "reasoning_effort='medium' is not supported for this model. Must be one of "
+            "(<ReasoningEffort.none: 'none'>, <ReasoningEffort.high: 'high'>)",
+            {"efforts": ("none", "high")},
+        ),
+        # iamsrikanthnani/pluely/219 (Groq)
+        (CHAT, "`reasoning_effort` must be one of `none` or `default`", {"efforts": ("none",)}),
         (
             RESPONSES,
+            # BoundaryML/baml/2708
             "Unsupported parameter: 'reasoning.effort' is not supported with this model.",
             {"efforts": ()},
         ),
+        # anthropics/claude-code/30795; server/routes.go of Ollama
         (MESSAGES, "This model does not support the effort parameter.", {"efforts": ()}),
         (OLLAMA, '"llama3.2" does not support thinking', {"efforts": ()}),
         (
@@ -108,21 +127,36 @@ CHAT, RESPONSES, MESSAGES, OLLAMA = CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIE
         (CHAT, "body.user: Extra inputs are not permitted", {"without": ("service.user",)}),
         (
             CHAT,
+            # BeehiveInnovations/pal-mcp-server/78
             "Unsupported value: 'temperature' does not support 0.5 with this model. Only the default (1) "
             "value is supported.",
             {"without": ("sampling.temperature",)},
         ),
         (
             CHAT,
+            # evalstate/fast-agent/279
             "Unsupported parameter: 'parallel_tool_calls' is not supported with this model.",
             {"without": ("parallel_tool_calls",)},
         ),
         (
             CHAT,
+            # Azure/azure-sdk-for-net/45719
+            "Unrecognized request argument supplied: parallel_tool_calls",
+            {"without": ("parallel_tool_calls",)},
+        ),
+        (
+            CHAT,
+            # ed-donner/agents/45 (Google)
             'Invalid JSON payload received. Unknown name "store": Cannot find field.',
             {"without": ("service.store",)},
         ),
-        (CHAT, "property 'metadata' is unsupported", {"without": ("service.metadata",)}),
+        # skye-harris/hass_local_openai_llm/59, fanenr/chatbot/21 (both Groq)
+        (CHAT, "`metadata` is not supported with this model", {"without": ("service.metadata",)}),
+        (
+            CHAT,
+            "property 'store' is unsupported, did you mean 'stop'?",
+            {"without": ("service.store",)},
+        ),
         (CHAT, "body.stream_options: Extra inputs are not permitted", {"without": ("stream_usage",)}),
         (CHAT, "body.verbosity: Extra inputs are not permitted", {"without": ("output.verbosity",)}),
     ],
@@ -143,7 +177,9 @@ def test_what_providers_say(table: FieldTable, message: str, facts: dict[str, An
         "",
         "The model `m` does not exist.",
         "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead.",
-        "'messages.2' : property 'metadata' is unsupported",
+        # odysseus-dev/odysseus/40 (Groq)
+        "'messages.1' : for 'role:user' the following must be satisfied[('messages.1' : property 'metadata' "
+        "is unsupported)]",
         "Unknown parameter: 'messages[2].store'.",
         "input[3]: 'user' is not permitted here",
         "The user has no access to this model, which is not supported.",
@@ -156,11 +192,33 @@ def test_what_shows_nothing(message: str) -> None:
     assert after_refusal(message, ASKED, Profile(), CHAT) is None
 
 
+@pytest.mark.parametrize(
+    ("message", "efforts"),
+    [
+        (
+            # Kilo-Org/cloud/3807 (Kimi)
+            "Unsupported value: 'reasoning_effort' does not support 'none' with this model. Supported values "
+            "are: 'minimal', 'low', 'medium', and 'high'.",
+            ("minimal", "low", "medium", "high"),
+        ),
+        # profiles/grok.py of pydantic/pydantic-ai (xAI)
+        ("This model does not support 'reasoning_effort' value 'none'", EFFORTS[1:]),
+    ],
+)
+def test_models_that_always_reason(message: str, efforts: tuple[str, ...]) -> None:
+    """A model that does not take ``none`` is asked for one of the efforts that it takes."""
+    asked = replace(ASKED, reasoning=ReasoningSettings("none"))
+    found = after_refusal(message, asked, Profile(efforts=EFFORTS), CHAT)
+    assert found is not None
+    assert found.profile.efforts == efforts
+
+
 def test_the_room_beside_a_conversation_is_not_remembered() -> None:
     """How many tokens fit beside this input says nothing about the next request."""
+    # claude-code-best/claude-code/272 (vLLM)
     message = (
-        "'max_tokens' is too large: 32000. This model's maximum context length is 8192 tokens and your "
-        "request has 200 input tokens (32000 > 8192 - 200)."
+        "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is "
+        "8192 tokens and your request has 200 input tokens (32000 > 8192 - 200)."
     )
     found = after_refusal(message, ASKED, Profile(), CHAT)
     assert found is not None
@@ -170,6 +228,7 @@ def test_the_room_beside_a_conversation_is_not_remembered() -> None:
 def test_thinking_that_cannot_be_turned_off() -> None:
     """A model that always thinks is asked for its least effort instead."""
     asked = replace(ASKED, reasoning=ReasoningSettings("none"))
+    # cline/cline/13203
     message = '"thinking.type.disabled" is not supported for this model.'
     found = after_refusal(message, asked, Profile(efforts=EFFORTS), MESSAGES)
     assert found is not None
@@ -180,7 +239,9 @@ def test_images_of_results() -> None:
     """An upstream without vision gets words in place of images of results; one bad image shows nothing."""
     picture = ToolResultPart("c", (Image(Inline("image/png", "AAAA")),))
     asked = replace(ASKED, messages=(*ASKED.messages, Message("tool", (picture,))))
-    found = after_refusal("This model does not support image input.", asked, Profile(), CHAT)
+    # ollama/ollama/17301
+    said = "this model does not support image input (ref: b8bd630e-4a39-4b57-82af-9158ee9d5703)"
+    found = after_refusal(said, asked, Profile(), CHAT)
     assert found is not None
     assert not found.profile.result_images
     assert after_refusal("Invalid image data.", asked, Profile(), CHAT) is None

@@ -35,10 +35,20 @@ FIELDS = frozenset({
 """The fields of OpenAI's request (``CompletionCreateParams`` of the ``openai`` package)."""
 _MISTRAL = frozenset({
     "frequency_penalty", "guardrails", "max_tokens", "messages", "metadata", "model", "n",
-    "parallel_tool_calls", "prediction", "presence_penalty", "prompt_mode", "random_seed", "response_format",
-    "safe_prompt", "stop", "stream", "stream_options", "temperature", "tool_choice", "tools", "top_p",
+    "parallel_tool_calls", "prediction", "presence_penalty", "prompt_cache_key", "prompt_mode", "random_seed",
+    "reasoning_effort", "response_format", "safe_prompt", "stop", "stream", "stream_options", "temperature",
+    "tool_choice", "tools", "top_p",
 })  # fmt: skip
-_GOOGLE = FIELDS - {"frequency_penalty", "metadata", "prompt_cache_key", "store"}
+"""The fields of Mistral's request (``ChatCompletionRequest`` of ``mistralai`` 2.5.0); ``stream_options`` is
+unverified."""
+_GROQ = FIELDS - {
+    "audio", "logit_bias", "logprobs", "metadata", "modalities", "moderation", "prediction",
+    "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "store",
+    "top_logprobs", "verbosity", "web_search_options",
+}  # fmt: skip
+"""The fields of OpenAI's request that Groq takes (``CompletionCreateParams`` of ``groq`` 1.6.0, and
+https://console.groq.com/docs/openai); ``stream_options`` is unverified."""
+_GOOGLE = FIELDS - {"frequency_penalty", "metadata", "prompt_cache_key", "seed", "store"}
 ASSISTANT = frozenset({"audio", "content", "function_call", "name", "refusal", "role", "tool_calls"})
 _OTHERS = frozenset({"content", "name", "role"})
 CALL = frozenset({"custom", "function", "id", "type"})
@@ -86,6 +96,10 @@ def _fields(asked: Asked) -> Iterator[Fault]:
 
 def _mistral_fields(asked: Asked) -> Iterator[Fault]:
     yield from unknown(asked.body, _MISTRAL)
+
+
+def _groq_fields(asked: Asked) -> Iterator[Fault]:
+    yield from unknown(asked.body, _GROQ)
 
 
 def _google_fields(asked: Asked) -> Iterator[Fault]:
@@ -344,6 +358,17 @@ def _kimi_bare_calls(asked: Asked) -> Iterator[Fault]:
             yield Fault(f"{said} at index {at}")
 
 
+def _mistral_effort(asked: Asked) -> Iterator[Fault]:
+    if (effort := asked.body.get("reasoning_effort")) not in (None, "none", "high"):
+        said = f"reasoning_effort={effort!r} is not supported for this model. Must be one of"
+        yield Fault(f"{said} (<ReasoningEffort.none: 'none'>, <ReasoningEffort.high: 'high'>)")
+
+
+def _kimi_sampling(asked: Asked) -> Iterator[Fault]:
+    if asked.body.get("temperature") not in (None, 1):
+        yield Fault("invalid temperature: only 1 is allowed for this model")
+
+
 def _lost_limit(asked: Asked) -> Iterator[Fault]:
     if asked.body.get("max_completion_tokens") is not None and asked.body.get("max_tokens") is None:
         yield Fault("max_completion_tokens is ignored: this provider reads max_tokens")
@@ -354,7 +379,27 @@ CHAT_RULES = (
     Rule("chat-required", _CHAT, _required, _SDK),
     Rule("chat-fields", ("openai",), _fields, f"{_GH}AAswordman/Operit/issues/1048; {_SDK}"),
     Rule("chat-fields-mistral", ("mistral",), _mistral_fields, f"{_GH}editor-code-assistant/eca/issues/231"),
-    Rule("chat-fields-google", ("google",), _google_fields, f"{_GH}ed-donner/agents/issues/45"),
+    Rule("chat-fields-groq", ("groq",), _groq_fields, f"{_GH}fanenr/chatbot/issues/21; groq 1.6.0"),
+    Rule(
+        "chat-fields-google",
+        ("google",),
+        _google_fields,
+        f"{_GH}ed-donner/agents/issues/45; {_GH}Vali-98/ChatterUI/issues/227",
+    ),
+    Rule(
+        "chat-effort-mistral",
+        ("mistral",),
+        _mistral_effort,
+        f"{_GH}architects-toolkit/SmartHopper/issues/647; {_GH}anomalyco/models.dev/pull/1986",
+        ("mistral-small-latest", "mistral-small-2603", "mistral-medium-3*", "magistral-small-latest"),
+    ),
+    Rule(
+        "chat-sampling-kimi",
+        ("kimi",),
+        _kimi_sampling,
+        f"{_GH}QuantumNous/new-api/issues/5372; {_GH}Devin-AXIS/AINO/pull/223",
+        ("kimi-k2.*", "kimi-k3*"),
+    ),
     Rule(
         "chat-members",
         ("openai", "mistral", "groq", "google", "fastapi", "vllm-mistral"),
@@ -373,7 +418,12 @@ CHAT_RULES = (
     ),
     Rule("chat-tool-twice", ("google",), _tool_twice, "Gemini API, error INVALID_ARGUMENT"),
     Rule("chat-without-tools", _OPENAI, _without_tools, f"{_GH}openai/swarm/issues/30"),
-    Rule("chat-choice-without-tools", ("vllm", "xai"), _choice_without_tools, "vLLM, protocol.py"),
+    Rule(
+        "chat-choice-without-tools",
+        ("vllm", "xai"),
+        _choice_without_tools,
+        f"{_GH}vllm-project/vllm/blob/main/vllm/entrypoints/openai/chat_completion/protocol.py",
+    ),
     Rule("chat-choice", _CHAT, _choice, f"{_GH}openai/openai-node/issues/521"),
     Rule(
         "chat-schemas",

@@ -69,6 +69,7 @@ def _vllm(fault: Fault) -> tuple[int, Any]:
 
 
 def _google(fault: Fault) -> tuple[int, Any]:
+    """The real one is an item of a list (https://github.com/n4ze3m/page-assist/issues/418)."""
     said = fault.said
     if not said:
         *before, name = fault.place
@@ -78,8 +79,9 @@ def _google(fault: Fault) -> tuple[int, Any]:
 
 
 def _xai(fault: Fault) -> tuple[int, Any]:
-    said = fault.said or f"Argument not supported: {path_text(fault.place)}"
-    return 400, {"code": "Client specified an invalid argument", "error": said}
+    """As in https://github.com/yym68686/uni-api/issues/105; later answers have the code invalid-argument."""
+    said = fault.said or f"Argument not supported on this model: {path_text(fault.place)}"
+    return 400, {"code": "invalid-argument", "error": said}
 
 
 def _anthropic(fault: Fault) -> tuple[int, Any]:
