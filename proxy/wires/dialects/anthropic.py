@@ -102,7 +102,8 @@ def read_error(body: bytes) -> tuple[str, str | None]:
     message, code = openai.read_error(body)
     if not message or code is not None:
         return message, code
-    error = orjson.loads(body).get("error")
+    payload = orjson.loads(body)
+    error = payload.get("error") if isinstance(payload, dict) else None
     kind = error.get("type") if isinstance(error, dict) else None
     return message, kind if isinstance(kind, str) else None
 

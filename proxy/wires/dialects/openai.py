@@ -74,6 +74,10 @@ def read_error(body: bytes) -> tuple[str, str | None]:
         payload = orjson.loads(body)
     except orjson.JSONDecodeError:
         return "", None
+    # Google's endpoint for OpenAI's clients puts the object into a list:
+    # https://github.com/n4ze3m/page-assist/issues/418
+    if isinstance(payload, list) and payload:
+        payload = payload[0]
     error = payload.get("error", payload) if isinstance(payload, dict) else None
     if isinstance(error, str):
         return error[:_MAX_MESSAGE], None

@@ -69,13 +69,13 @@ def _vllm(fault: Fault) -> tuple[int, Any]:
 
 
 def _google(fault: Fault) -> tuple[int, Any]:
-    """The real one is an item of a list (https://github.com/n4ze3m/page-assist/issues/418)."""
+    """As in https://github.com/n4ze3m/page-assist/issues/418."""
     said = fault.said
     if not said:
         *before, name = fault.place
         where = f" at '{path_text(tuple(before))}'" if before else ""
         said = f'Invalid JSON payload received. Unknown name "{name}"{where}: Cannot find field.'
-    return 400, {"error": {"code": 400, "message": said, "status": "INVALID_ARGUMENT"}}
+    return 400, [{"error": {"code": 400, "message": said, "status": "INVALID_ARGUMENT"}}]
 
 
 def _xai(fault: Fault) -> tuple[int, Any]:
