@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,8 @@ def test_each_command_and_option_exists() -> None:
             # A group whose default command is ``list``.
             command = command.commands.get("list", command)
         options = {name for parameter in command.params for name in parameter.opts}
-        for word in rest:
+        # What follows "--" belongs to another program.
+        for word in takewhile(lambda each: each != "--", rest):
             if word.startswith("--"):
                 assert word.partition("=")[0] in options, f"{snippet}: {' '.join(words)}"
 

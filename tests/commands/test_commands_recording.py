@@ -27,7 +27,7 @@ TIME = "core__get_current_time"
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 MINE = {
     "type": "function",
-    "function": {"name": "mine", "description": "d", "parameters": {"type": "object"}},
+    "function": {"name": "mine", "description": "d", "parameters": {"type": "object", "properties": {}}},
 }
 CLOCK = FixedClock(datetime.fromisoformat("2026-11-21T12:00:00+00:00"))
 CALLED = stream(role(), call("call_1", TIME, '{"timezone":"UTC"}'), finish("tool_calls"))

@@ -231,6 +231,35 @@ def test_the_table_is_sound() -> None:
 
 
 @pytest.mark.parametrize(
+    ("provider", "wire", "model", "asked", "said"),
+    [
+        ("openai", "responses", "gpt-5.1-codex", "none", "low"),
+        ("openai", "responses", "gpt-5.1-codex-max", "max", "xhigh"),
+        ("openai", "chat", "gpt-5.2-chat-latest", "high", "medium"),
+        ("openai", "chat", "gpt-5.6-sol", "max", "max"),
+        ("openai", "chat", "gpt-6-astra", "none", "low"),
+        ("openai", "responses", "gpt-5-pro", "low", "high"),
+        ("mistral", "chat", "mistral-small-latest", "low", "high"),
+        ("mistral", "chat", "codestral-latest", "low", None),
+        ("moonshot", "chat", "kimi-k2.6", "none", "minimal"),
+        ("moonshot", "chat", "kimi-k3", "xhigh", "high"),
+        ("groq", "chat", "qwen/qwen3-32b", "medium", None),
+        ("groq", "chat", "qwen/qwen3-32b", "none", "none"),
+        ("xai", "chat", "grok-4.20-0309-reasoning", "low", None),
+        ("xai", "chat", "grok-4.5", "none", "low"),
+        ("google", "chat", "gemini-3.7-flash", "minimal", "low"),
+        ("google", "chat", "gemini-3-flash-preview", "minimal", "minimal"),
+        ("google", "chat", "gemini-2.5-pro", "none", "low"),
+        ("lmstudio", "chat", "step3p7", "low", None),
+        ("lmstudio", "chat", "openai/gpt-oss-20b", "low", "low"),
+    ],
+)
+def test_efforts_of_providers(provider: str, wire: str, model: str, asked: str, said: str | None) -> None:
+    """A model is asked for an effort that its provider takes; the rows of the table name the sources."""
+    assert known_profile(wire, model, provider).effort(asked) == said
+
+
+@pytest.mark.parametrize(
     ("address", "provider"),
     [
         ("https://api.openai.com/v1", "openai"),

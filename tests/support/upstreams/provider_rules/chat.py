@@ -416,7 +416,7 @@ CHAT_RULES = (
         _tool_names,
         f"{_GH}home-assistant/core/issues/121325",
     ),
-    Rule("chat-tool-twice", ("google",), _tool_twice, "Gemini API, error INVALID_ARGUMENT"),
+    Rule("chat-tool-twice", ("google",), _tool_twice, "unverified"),
     Rule("chat-without-tools", _OPENAI, _without_tools, f"{_GH}openai/swarm/issues/30"),
     Rule(
         "chat-choice-without-tools",
