@@ -283,22 +283,21 @@ def check_reply(reply: dict[str, Any], fixture: Exchange) -> None:
 def check_lines(golden: bytes, fixture: Exchange) -> None:
     """Check an answer of Ollama's chat: one end, no server call, and the texts and counts of all turns."""
     shown = [json.loads(line) for line in golden.splitlines()]
-    recorded = [
-        json.loads(line)
+    turns = [
+        [json.loads(line) for line in ((turn.sse if fixture.streams else turn.json_body) or b"").splitlines()]
         for turn in fixture.turns
-        for line in ((turn.sse if fixture.streams else turn.json_body) or b"").splitlines()
     ]
     assert [line["done"] for line in shown] == [False] * (len(shown) - 1) + [True]
     assert {line["model"] for line in shown} == {fixture.client_request["model"]}
     assert b"core__" not in golden
     assert not any("tool_calls" in line["message"] for line in shown)
     for field in ("content", "thinking"):
-        told, given = (
-            "".join(line["message"].get(field, "") for line in lines) for lines in (shown, recorded)
+        told, *texts = (
+            "".join(line["message"].get(field, "") for line in lines) for lines in (shown, *turns)
         )
-        assert told == given
+        assert told == "\n\n".join(text for text in texts if text)
     for count in ("prompt_eval_count", "eval_count", "prompt_eval_duration", "eval_duration"):
-        assert shown[-1][count] == sum(line.get(count, 0) for line in recorded)
+        assert shown[-1][count] == sum(lines[-1][count] for lines in turns)
 
 
 def check_response(golden: bytes, fixture: Exchange, position: int) -> None:

@@ -11,7 +11,16 @@ from proxy.wires.dialects.ollama import line
 from proxy.wires.ollama.calls import Call
 from proxy.wires.stream.template import split_text
 
-__all__ = ["FINISH_WORDS", "LineMaker", "called_in", "created_at", "indexed", "last_line", "without_calls"]
+__all__ = [
+    "FINISH_WORDS",
+    "LineMaker",
+    "between",
+    "called_in",
+    "created_at",
+    "indexed",
+    "last_line",
+    "without_calls",
+]
 
 _COUNTS: Final = ("prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration")
 
@@ -67,6 +76,12 @@ class LineMaker:
         """Return the message in a line; ``None`` if there is none."""
         message = payload.get("message")
         return message if isinstance(message, dict) else None
+
+
+def between(before: str, after: str) -> str:
+    """Return what makes two turns' texts two paragraphs; nothing if white space separates them already."""
+    joined = not before or not after or before[-1:].isspace() or after[:1].isspace()
+    return "" if joined else "\n\n"
 
 
 def created_at() -> str:

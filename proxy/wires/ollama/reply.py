@@ -12,7 +12,7 @@ from proxy.events import FinishReason, ToolCall
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.ollama import error_body
 from proxy.wires.ollama.calls import Call, keys_of
-from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, indexed, last_line, without_calls
+from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, between, indexed, last_line, without_calls
 from proxy.wires.turn.reply import ReplyWriter
 
 __all__ = ["OllamaReplyWriter"]
@@ -45,7 +45,8 @@ class OllamaReplyWriter(ReplyWriter):
         if isinstance(payload.get("model"), str) and payload["model"]:
             self._lines.model = payload["model"]
         said = self._lines.message_of(payload) or {}
-        self._texts += [text for text in [said.get("content")] if isinstance(text, str) and text]
+        if isinstance(text := said.get("content"), str) and text:
+            self._texts += [between(self._texts[-1] if self._texts else "", text), text]
         self._thoughts += [text for text in [said.get("thinking")] if isinstance(text, str) and text]
         theirs = [call for call in calls if not self._is_hidden(call.name)]
         shown = without_calls(said, self._is_hidden)

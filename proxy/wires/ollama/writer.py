@@ -13,7 +13,15 @@ from proxy.events import FinishReason, Frame, ToolCallStarted, pauses
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.ollama import error_line, line
 from proxy.wires.ollama.calls import Call, keys_of
-from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, called_in, indexed, last_line, without_calls
+from proxy.wires.ollama.lines import (
+    FINISH_WORDS,
+    LineMaker,
+    between,
+    called_in,
+    indexed,
+    last_line,
+    without_calls,
+)
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import HIDDEN, Sign
 from proxy.wires.turn.assembler import mint_call_id
@@ -33,6 +41,7 @@ class OllamaStreamWriter(ComposingWriter):
         self._lines = lines(view.model)
         self._theirs: list[Call] = []
         self._reason: str | None = None
+        self._turn_ended = False
 
     def client_ids(self) -> Mapping[str, str]:
         """Return keys from names and arguments as the client's ids, because clients may drop ids."""
@@ -81,17 +90,31 @@ class OllamaStreamWriter(ComposingWriter):
         shown = without_calls(message, self._is_hidden)
         if self._drop_text:
             shown["content"] = ""
+        joint = self._joint(shown) if self._turn_ended else b""
         self._texts += [shown["content"]] if isinstance(shown.get("content"), str) else []
         changed = payload.get("done") is True or shown.get("tool_calls") != message.get("tool_calls")
         if not theirs and not changed and not self._drop_text:
-            return frame.raw
+            return joint + frame.raw
         if not (theirs or shown.get("content") or shown.get("thinking")):
             return b""
         ids = [self._free_id(call.call_id) for call in theirs]
         if len(ids) == len(shown.get("tool_calls") or ()):
             shown = indexed(shown, len(self._theirs), ids)
         self._theirs += theirs
-        return line(self._lines.payload(**shown))
+        return joint + line(self._lines.payload(**shown))
+
+    def _close_turn(self) -> bytes:
+        self._turn_ended = True
+        return b""
+
+    def _joint(self, shown: Mapping[str, Any]) -> bytes:
+        """Return a line that begins a paragraph if a turn's first text follows another turn's."""
+        said = shown.get("content")
+        if not isinstance(said, str) or not said:
+            return b""
+        self._turn_ended = False
+        text = between(self.visible, said)
+        return self._say(text) if text else b""
 
     def _free_id(self, call_id: str) -> str:
         return call_id if call_id not in self._used_ids else mint_call_id()

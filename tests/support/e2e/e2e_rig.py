@@ -72,7 +72,8 @@ _PATH_OF = {
     "anthropic": "/messages",
     "ollama": "/api/chat",
 }
-_END_OF_OLLAMA = re.compile(rb'("created_at":")[^"]*("[^\n]*"done":true[^\n]*"total_duration":)\d+')
+_OWN_TIME = re.compile(rb'(?<="created_at":")[^"]*\.\d{6}Z')
+"""The time in the proxy's own lines for Ollama's clients: in microseconds, while servers say nanoseconds."""
 _SHORTEST_ID = 8
 """In characters: a replay does not replace shorter ids, since a body could contain them by chance."""
 
@@ -296,9 +297,10 @@ def with_ids_of(recorded: bytes, answer: bytes) -> bytes:
 
 
 def of_any_run(body: bytes) -> bytes:
-    """Replace the run's id and the times of its end in a body, which differ in each run."""
+    """Replace the run's id and the proxy's own times in a body, which differ in each run."""
     body = re.sub(rb'"completed_at":\d+', b'"completed_at":0', body)
-    body = _END_OF_OLLAMA.sub(rb"\g<1>0001-01-01T00:00:00Z\g<2>0", body)
+    body = re.sub(rb'"total_duration":\d+', b'"total_duration":0', body)
+    body = _OWN_TIME.sub(b"0001-01-01T00:00:00Z", body)
     return re.sub(rb"run_[0-9a-f]{32}", b"run_" + b"0" * 32, body)
 
 
