@@ -89,6 +89,7 @@ async def test_the_vercel_sdk(scripts: Path, way: str, shared_proxy: ProxyFor) -
     assert_both_results_were_told(proxy)
 
 
+@pytest.mark.accepts("responses-members", "responses-parts", why="the package sends back what it parsed")
 @pytest.mark.parametrize("store", [True, False], ids=["stored", "store false"])
 async def test_the_responses_api(scripts: Path, store: bool) -> None:
     """Both SDKs get the right answer with server tools, a tool of the client's, and both at once."""

@@ -47,6 +47,7 @@ KNOWN_FAULTS = (
             r"test_relay_run_native.py::test_private_arguments_inside_a_wrapper_are_masked",
             r"test_relay_run_trace.py::test_wrapper_calls_are_run_and_answered_once",
             r"test_e2e_fixtures.py::test_an_exchange_with_server_tools\[.*-openai.chat/parallel-wrapper\]",
+            r"test_e2e_openai_node.py::test_every_stream_is_read\[.*\]",
             r"test_e2e_openai_python.py::test_every_stream_is_read\[.*/parallel-wrapper\]",
             r"test_e2e_openai_python.py::test_every_stream_is_put_together\[.*/parallel-wrapper\]",
             r"test_e2e_openai_python.py::test_many_streams_at_once_do_not_mix",
