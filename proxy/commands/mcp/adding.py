@@ -178,9 +178,8 @@ class _Draft:
         try:
             config = load_config(self._draft, os.environ, need_secrets=f"mcp.servers.{self._name}.")
         except ConfigError as fault:
-            problem = fault.problem.replace(str(self._draft), str(self._path))
-            setting = fault.setting.replace(str(self._draft), str(self._path))
-            raise ConfigError(setting, problem, fault.remedy) from None
+            said = (fault.setting, fault.problem, fault.remedy)
+            raise ConfigError(*(each.replace(self._draft.name, self._path.name) for each in said)) from None
         if tuple(config.policy.allow) != tuple(allow) or self._name not in config.mcp.servers:
             raise ConfigError(
                 str(self._path),

@@ -92,5 +92,6 @@ def test_what_cannot_be_added_is_told(
     done = here("mcp", "add", name, "--yes", "--", *said)
     assert done.returncode == 1
     assert words in done.stderr
+    assert ".toolrelay.toml." not in done.stderr, "no message names the draft"
     assert path.read_text() == before
     assert list(tmp_path.iterdir()) == [path]
