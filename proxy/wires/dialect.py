@@ -17,6 +17,7 @@ __all__ = [
     "Dialect",
     "Endpoint",
     "EndpointTable",
+    "ErrorText",
     "ErrorBody",
     "ErrorEvent",
     "Errors",
