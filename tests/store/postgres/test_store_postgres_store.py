@@ -172,7 +172,7 @@ async def test_after_a_restart_of_the_server_nothing_is_lost(
 async def test_a_session_that_a_slow_statement_ends_leaves_no_owner_without_lock(
     make_postgres: Make, postgres_url: str
 ) -> None:
-    """If tidying outlasts the driver's time limit, its session ends, and the owner gets a lock in a new one."""
+    """If tidying outlasts the driver's time limit, its session ends; the owner gets a lock in a new one."""
     store = make_postgres()
     await store.start()
     await _kept(store, "resp_0")
