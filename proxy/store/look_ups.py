@@ -74,7 +74,7 @@ class LookUps:
 
     def __init__(self, ask: _Ask, lanes: int = 1) -> None:
         self._ask = ask
-        self._free_lanes = lanes
+        self._lanes = lanes
         self._waiting = _Waiting()
         self._busy: set[asyncio.Task[None]] = set()
         self._prober: asyncio.Task[None] | None = None
@@ -97,14 +97,9 @@ class LookUps:
             raise StoreUnavailable("the record is closed")
         if self._prober is not None:
             raise StoreUnavailable("the record does not answer")
-        loop = asyncio.get_running_loop()
-        query = Query(sql, values, loop.create_future())
+        query = Query(sql, values, asyncio.get_running_loop().create_future())
         self._waiting.put(caller, query)
-        if self._free_lanes:
-            self._free_lanes -= 1
-            lane = loop.create_task(self._serve(), name="record-look-ups")
-            self._busy.add(lane)
-            lane.add_done_callback(self._busy.discard)
+        self._open_lane()
         try:
             async with asyncio.timeout(_QUEUE_S):
                 return await query.answer
@@ -122,14 +117,20 @@ class LookUps:
         self._fail_waiting("the record is closed")
         self._hard_timeout.close()
 
+    def _open_lane(self) -> None:
+        if self._waiting and len(self._busy) < self._lanes:
+            lane = asyncio.get_running_loop().create_task(self._serve(), name="record-look-ups")
+            self._busy.add(lane)
+            lane.add_done_callback(self._lane_ended)
+
+    def _lane_ended(self, lane: "asyncio.Task[None]") -> None:
+        self._busy.discard(lane)
+        self._open_lane()  # For what came since its last step, or whatever ended it.
+
     async def _serve(self) -> None:
         """Answer what waits, batch by batch, until nothing waits."""
-        try:
-            while batch := self._waiting.take(_BATCH_VALUES):
-                _settle(batch, await self._answers(batch))
-        finally:
-            # In the step that found nothing waiting, so that the next look-up starts another task.
-            self._free_lanes += 1
+        while batch := self._waiting.take(_BATCH_VALUES):
+            _settle(batch, await self._answers(batch))
 
     async def _answers(self, batch: QueryBatch) -> Sequence[Answer]:
         try:
@@ -192,6 +193,9 @@ class _Waiting:
     def __init__(self) -> None:
         self._of: dict[str, deque[Query]] = {}
         """By caller; whose turn it is stands first."""
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
 
     def put(self, caller: str, query: Query) -> None:
         self._of.setdefault(caller, deque()).append(query)

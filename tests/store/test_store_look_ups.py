@@ -238,6 +238,28 @@ async def test_whoever_waits_when_the_record_closes_is_told() -> None:
                 await task
 
 
+async def test_what_waits_behind_work_that_was_cancelled_is_answered() -> None:
+    """If something cancels the work on a batch, those who wait for the next one get their answer."""
+    record = Record()
+
+    async def cancelled(batch: QueryBatch) -> Sequence[Answer]:
+        found = await record.ask(batch)
+        if batch.queries[0].sql == "first":
+            raise asyncio.CancelledError
+        return found
+
+    look_ups = LookUps(cancelled)
+    tasks = [asyncio.create_task(look_ups.run("first", ()))]
+    await until(lambda: len(record.asked) == 1)
+    tasks.append(asyncio.create_task(look_ups.run("next", ())))
+    await asyncio.sleep(0)
+    record.answers.set()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await tasks[0]
+    async with asyncio.timeout(PATIENCE_S):
+        assert await tasks[1] == ["next"]
+
+
 async def test_nothing_is_looked_up_in_a_closed_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look-up behind a close fails at once, also in the moment before the running ones have ended."""
     monkeypatch.setattr("proxy.store.look_ups._QUEUE_S", 0.1)
