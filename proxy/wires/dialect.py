@@ -19,6 +19,7 @@ __all__ = [
     "EndpointTable",
     "ErrorBody",
     "ErrorEvent",
+    "ErrorText",
     "Errors",
     "Event",
     "EventParser",
@@ -183,18 +184,33 @@ class ErrorEvent(Protocol):
     def __call__(self, message: str, *, type: str, code: str | None) -> bytes: ...
 
 
+class ErrorText(NamedTuple):
+    """What the body of an error says; the message is empty if the body has none that can be shown.
+
+    ``field`` is the field of the request that it is about, empty if it names none, or a place in a message.
+    """
+
+    message: str = ""
+    code: str | None = None
+    field: str = ""
+
+    @property
+    def refusal(self) -> str:
+        """The message, with the field before it if only the field says what was refused."""
+        return f"'{self.field}': {self.message}" if self.field not in self.message else self.message
+
+
 @dataclass(frozen=True, slots=True)
 class Errors:
     """The form of a dialect's errors.
 
     ``id_header``: the header in which clients of the dialect look for the request's id.  ``read`` takes the
-    body of an error and returns its message and its code; the message is empty if the body has none that can
-    be shown.  ``types``: the dialect's own type names for HTTP statuses, if it has any.
+    body of an error.  ``types``: the dialect's own type names for HTTP statuses, if it has any.
     """
 
     body: ErrorBody
     event: ErrorEvent
-    read: Callable[[bytes], tuple[str, str | None]]
+    read: Callable[[bytes], ErrorText]
     id_header: str = "x-request-id"
     types: Sequence[tuple[int, str]] = ()
 

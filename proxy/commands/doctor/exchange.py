@@ -139,7 +139,7 @@ async def _read(
             return
     data = b"".join(pieces)
     if response.status >= 300:
-        reply.error = wire.dialect.errors.read(data)[0]
+        reply.error = wire.dialect.errors.read(data).refusal
         return
     reader = wire.reader(declared, lambda name: False, _MAX_ARGUMENT_BYTES)
     if not reply.streamed:

@@ -158,7 +158,8 @@ def _without(aspect: str, said: str, asked: Conversation, profile: Profile) -> R
 def _other_effort(said: str, sent: str | None, profile: Profile, *, lasts: bool) -> Refusal | None:
     if sent is None:
         return None
-    named = _LEVELS.findall(said) if _CHOICES.search(said) else ()
+    choices = _CHOICES.search(said)
+    named = _LEVELS.findall(said, choices.end()) if choices else ()
     taken = tuple(level for level in EFFORTS if level in named and level != sent)
     if taken:
         return Refusal(replace(profile, efforts=taken))

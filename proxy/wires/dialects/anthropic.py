@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.errors import RequestError
-from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, UsageFields
+from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, ErrorText, Framing, UsageFields
 from proxy.wires.dialects import openai
 from proxy.wires.dialects.model_lists import OPENAI_LISTS
 from proxy.wires.stream.sse import EventBoundary, SSEEvent, SSEParser, begins_events, encode_event
@@ -94,18 +94,18 @@ def error_event(message: str, *, type: str, code: str | None) -> bytes:
     return encode_event(orjson.dumps(_error(message, type, code)), b"error")
 
 
-def read_error(body: bytes) -> tuple[str, str | None]:
-    """Return message and code of an error body; without a code, the type is the code.
+def read_error(body: bytes) -> ErrorText:
+    """Read an error body; without a code, the type is the code.
 
     It also reads OpenAI's envelope, because llama-server uses that on this path too.
     """
-    message, code = openai.read_error(body)
-    if not message or code is not None:
-        return message, code
+    said = openai.read_error(body)
+    if not said.message or said.code is not None:
+        return said
     payload = orjson.loads(body)
     error = payload.get("error") if isinstance(payload, dict) else None
     kind = error.get("type") if isinstance(error, dict) else None
-    return message, kind if isinstance(kind, str) else None
+    return said._replace(code=kind) if isinstance(kind, str) else said
 
 
 def ping_event(**more: Any) -> bytes:

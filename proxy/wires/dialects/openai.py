@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, Quirks, UsageFields
+from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, ErrorText, Framing, Quirks, UsageFields
 from proxy.wires.dialects.model_lists import OPENAI_LISTS
 from proxy.wires.stream.sse import (
     CONTENT_TYPE,
@@ -38,6 +38,13 @@ __all__ = [
 PREFIX: Final = "/v1"
 _MAX_MESSAGE: Final = 4096
 _MOST_FAULTS: Final = 32
+_FIELD: Final = re.compile(r"[a-z][a-z_.]{0,63}")
+"""The name of a field in an error's ``param``; a place in a message also has a number."""
+_PRINTED: Final = re.compile(r"(\[|\d+ validation errors?:\s+)\{'type': '")
+_FAULT: Final = re.compile(
+    r"\{'type': '(?P<type>\w+)', 'loc': \((?P<loc>[^()]*)\)(, 'msg': (?P<quote>['\"])(?P<msg>.*?)(?P=quote))?"
+)
+_STEP: Final = re.compile(r"[^\s,'\"]+")
 
 
 def error_body(
@@ -65,36 +72,44 @@ def error_event(message: str, *, type: str, code: str | None) -> bytes:
     return encode_event(orjson.dumps(error_body(message, type=type, code=code)))
 
 
-def read_error(body: bytes) -> tuple[str, str | None]:
-    """Return message and code of an error body; empty if it is not JSON (HTML is never shown).
+def read_error(body: bytes) -> ErrorText:
+    """Read an error body; nothing of it if it is not JSON (HTML is never shown).
 
     The message is cut, because it may quote the client at any length and other code searches it.
     """
     try:
         payload = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return "", None
+        return ErrorText()
     # Google's endpoint for OpenAI's clients puts the object into a list:
     # https://github.com/n4ze3m/page-assist/issues/418
     if isinstance(payload, list) and payload:
         payload = payload[0]
     error = payload.get("error", payload) if isinstance(payload, dict) else None
     if isinstance(error, str):
-        return error[:_MAX_MESSAGE], None
+        return ErrorText(error[:_MAX_MESSAGE])
     if not isinstance(error, dict):
-        return "", None
-    code = error.get("code")
+        return ErrorText()
+    code, field = error.get("code"), error.get("param")
     said = _words(error.get("message") or error.get("detail"))[:_MAX_MESSAGE]
-    return said, (code[:_MAX_MESSAGE] if isinstance(code, str) else None)
+    return ErrorText(
+        said,
+        code[:_MAX_MESSAGE] if isinstance(code, str) else None,
+        field if isinstance(field, str) and _FIELD.fullmatch(field) else "",
+    )
 
 
 def _words(message: Any) -> str:
     """Return a message as text; for the list that pydantic makes (FastAPI, Mistral), places and messages.
 
-    That list also repeats the input at each place; this is left out.
+    That list also repeats the input at each place; this is left out.  vLLM writes the list as Python does:
+    https://github.com/1Panel-dev/MaxKB/issues/2912
     """
     if isinstance(message, dict):
         message = message.get("detail")
+    if isinstance(message, str) and _PRINTED.match(message):
+        found = _FAULT.finditer(message[:_MAX_MESSAGE])
+        message = [{"loc": _STEP.findall(one["loc"]), "msg": one["msg"] or one["type"]} for one in found]
     if not isinstance(message, list):
         return message if isinstance(message, str) else ""
     faults = [fault for fault in message[:_MOST_FAULTS] if isinstance(fault, dict)]

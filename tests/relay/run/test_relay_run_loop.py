@@ -30,6 +30,7 @@ from waiting import PATIENCE_S
 
 from proxy.events import ToolCall
 from proxy.relay.run.job import Job
+from proxy.wires.dialect import ErrorText
 from proxy.wires.dialects import anthropic
 from proxy.wires.dialects.openai import read_error
 
@@ -887,18 +888,18 @@ async def test_an_echo_of_the_client_turns_off_nobodys_tools() -> None:
 def test_no_error_of_an_upstream_keeps_the_search_busy(word: str) -> None:
     """The proxy reads only the beginning of an error's message and code, however long they are."""
     error = {"message": word * 100_000, "code": word * 100_000}
-    message, code = read_error(json.dumps({"error": error}).encode())
-    assert len(message) <= 4096
-    assert len(code or "") <= 4096
+    said = read_error(json.dumps({"error": error}).encode())
+    assert len(said.message) <= 4096
+    assert len(said.code or "") <= 4096
 
 
 @pytest.mark.parametrize("read", [read_error, anthropic.read_error])
-def test_an_error_in_a_list_has_its_words(read: Callable[[bytes], tuple[str, str | None]]) -> None:
+def test_an_error_in_a_list_has_its_words(read: Callable[[bytes], ErrorText]) -> None:
     """Google's endpoint for OpenAI's clients puts the error into a list; other lists say nothing."""
     body = b'[{"error":{"code":400,"message":"Unknown name \\"seed\\"","status":"INVALID_ARGUMENT"}}]'
-    assert read(body) == ('Unknown name "seed"', None)
+    assert read(body) == ErrorText('Unknown name "seed"')
     for other in (b"[]", b"[7]", b"[[]]", b'[{"error":null}]'):
-        assert read(other) == ("", None)
+        assert read(other) == ErrorText()
 
 
 async def test_a_400_about_something_else_is_not_retried() -> None:

@@ -24,17 +24,23 @@ ASK: dict[str, Any] = {
 
 
 class Refusing:
-    """An upstream that refuses each of these fields, one at a time, in the words of a provider."""
+    """An upstream that refuses each of these fields, one at a time, in the words of a provider.
 
-    def __init__(self, **words: str) -> None:
+    ``named`` says that its error has the field's name in ``param``.
+    """
+
+    def __init__(self, *, named: bool = False, **words: str) -> None:
+        self._named = named
         self._words = words
 
     def __call__(self, request: RawRequest) -> list[Step]:
         body = json.loads(request.body)
         for name, words in self._words.items():
             if name in body:
-                error = {"error": {"message": words, "type": "invalid_request_error", "code": None}}
-                return whole(json.dumps(error).encode(), status="400 Bad Request")
+                error = {"message": words, "type": "invalid_request_error", "code": None}
+                if self._named:
+                    error["param"] = name
+                return whole(json.dumps({"error": error}).encode(), status="400 Bad Request")
         return list(stream(role(), content("Hello."), finish()) if body.get("stream") else reply("Hello."))
 
 
@@ -55,6 +61,16 @@ async def test_a_refused_field_is_left_out_and_remembered(streams: bool) -> None
                 assert named == {"output_config.effort", "metadata.user_id"}
                 assert len(upstream.requests) == count
         assert not {"user", "reasoning_effort"} & json.loads(upstream.requests[-1].body).keys()
+
+
+async def test_a_field_that_only_param_names_is_left_out() -> None:
+    """OpenAI names the field of some errors only in ``param``."""
+    words = "Unsupported value: 'medium' is not supported with the 'm' model. Supported values are: 'high'."
+    async with RawUpstream(Refusing(named=True, reasoning_effort=words), reply("Hello.")) as upstream:
+        async with running(make_config({"base_url": upstream.url, "wires": ("chat",)})) as proxy:
+            answer = await proxy.ask(ASK, path=PATH)
+            assert answer.status == 200, answer.body
+        assert json.loads(upstream.requests[1].body)["reasoning_effort"] == "high"
 
 
 async def test_a_limit_is_lowered_to_what_the_error_names() -> None:

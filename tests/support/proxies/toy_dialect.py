@@ -30,7 +30,7 @@ from proxy.records import MessageRecord
 from proxy.wires.client_port import ClientRequest, ClientView
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
-from proxy.wires.dialect import Credential, Endpoint, Errors, UsageFields
+from proxy.wires.dialect import Credential, Endpoint, Errors, ErrorText, UsageFields
 from proxy.wires.dialects.chat import CHAT
 from proxy.wires.dialects.openai import FRAMING
 from proxy.wires.message_list.body import MessageListBody
@@ -61,9 +61,9 @@ def _wrong(message: str, *, param: str | None = None, code: str | None = None, *
     return {"wrong": message, "code": code, "where": param}
 
 
-def _read_wrong(body: bytes) -> tuple[str, str | None]:
+def _read_wrong(body: bytes) -> ErrorText:
     said = orjson.loads(body)
-    return said["wrong"], said["code"]
+    return ErrorText(said["wrong"], said["code"])
 
 
 TOY = replace(

@@ -5,6 +5,7 @@ changed where a case needs others.  The issue stands behind a message, as ``owne
 GitHub.  A message without one has no source that we found.
 """
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from proxy.wires.chat.fields import CHAT_FIELDS
 from proxy.wires.crossing.refused import after_refusal
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.crossing.translation import Translation
+from proxy.wires.dialects.openai import read_error
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
 from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.responses.fields import RESPONSES_FIELDS
@@ -45,6 +47,51 @@ ASKED = Conversation(
     stream=True,
 )
 CHAT, RESPONSES, MESSAGES, OLLAMA = CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS
+
+NONE = "Unsupported value: 'none' is not supported with the 'gpt-5.1-codex' model. Supported values are: "
+
+
+@pytest.mark.parametrize(
+    ("error", "facts"),
+    [
+        (
+            # openai/codex/6647
+            {"message": f"{NONE}'low', 'medium', and 'high'.", "param": "reasoning.effort"},
+            {"efforts": ("low", "high")},
+        ),
+        ({"message": "Unsupported parameter.", "param": "user"}, {"without": ("service.user",)}),
+        ({"message": "Unsupported parameter.", "param": "input[0].user"}, None),
+        ({"message": "Unsupported parameter.", "param": ["user"]}, None),
+        (
+            # 1Panel-dev/MaxKB/2912
+            {
+                "message": "[{'type': 'extra_forbidden', 'loc': ('body', 'user'), 'msg': 'Extra inputs are "
+                "not permitted', 'input': 32000}]",
+            },
+            {"without": ("service.user",)},
+        ),
+        (
+            {
+                "message": "[{'type': 'extra_forbidden', 'loc': ('body', 'metadata'), "
+                "'input': {'input': 32000}}]"
+            },
+            {"without": ("service.metadata",)},
+        ),
+        (
+            {
+                "message": "1 validation error:\n  {'type': 'literal_error', 'loc': ('body', 'messages', 0, "
+                "'role'), 'msg': \"Input should be 'user'\", 'input': \"'user' is not supported\"}",
+            },
+            None,
+        ),
+    ],
+)
+def test_where_an_error_names_the_field(error: dict[str, Any], facts: dict[str, Any] | None) -> None:
+    """The field may be named in ``param`` alone, or in a list that Python has printed with the input."""
+    said = read_error(json.dumps({"error": error}).encode())
+    found = after_refusal(said.refusal, ASKED, Profile(), RESPONSES)
+    assert (found and found.profile) == (facts and replace(Profile(), **facts))
+    assert "32000" not in said.message
 
 
 @pytest.mark.parametrize(

@@ -29,16 +29,16 @@ _BUSY = (408, 429)
 class TurnRejected(RunFault):
     """The upstream answered a turn with something other than a turn.
 
-    ``upstream_message`` is the upstream's own message, and ``headers`` are those of its response that the
-    client also gets.
+    ``refusal`` is what the upstream itself says (:attr:`~proxy.wires.dialect.ErrorText.refusal`), and
+    ``headers`` are those of its response that the client also gets.
     """
 
     def __init__(
-        self, status: int, message: str, code: str | None, upstream_message: str = "", headers: Headers = ()
+        self, status: int, message: str, code: str | None, refusal: str = "", headers: Headers = ()
     ) -> None:
         self.status = status
         self.message = message
-        self.upstream_message = upstream_message
+        self.refusal = refusal
         self.headers = headers
         self.code = code or "upstream_error"
         super().__init__(message)
@@ -58,12 +58,12 @@ async def read_later_turn_error(response: UpstreamResponse, errors: Errors) -> T
     """Read the upstream's own message about why a later turn failed; close the response."""
     body = await response.read(MAX_ERROR_BYTES)
     await response.aclose()
-    message, code = errors.read(body)
-    words = f": {message}" if message else ""
+    said = errors.read(body)
+    words = f": {said.message}" if said.message else ""
     # Without the provider's waiting time an SDK would ask again at once.
     waits = [pair for pair in response.headers if pair[0].lower() in _WAITS]
     text = f"The upstream answered {response.status}{words}"[:1000]
-    return TurnRejected(response.status, text, code, message, waits)
+    return TurnRejected(response.status, text, said.code, said.refusal, waits)
 
 
 async def read_first_turn_error(
@@ -74,10 +74,10 @@ async def read_first_turn_error(
     ``types`` maps a status to the error type that the client's dialect has for it.
     """
     body = await response.read(MAX_ERROR_BYTES)
-    message, code = errors.read(body)
+    said = errors.read(body)
     headers = [pair for pair in response.headers if pair[0].lower() in (*_WAITS, "x-should-retry")]
-    text = message or f"The upstream answered {response.status}."
-    refusal = TurnRejected(response.status, text[:4096], code, message, headers)
+    text = said.message or f"The upstream answered {response.status}."
+    refusal = TurnRejected(response.status, text[:4096], said.code, headers=headers)
     if response.status in types:
         refusal.type = types[response.status]
     elif response.status < 500 and response.status not in _BUSY:
@@ -90,9 +90,9 @@ async def read_in_place_of_stream(response: UpstreamResponse, errors: Errors) ->
 
     Some upstreams answer with an error object under 200; the client gets its words.
     """
-    message, code = errors.read(await response.read(MAX_ERROR_BYTES))
-    if message:
-        return TurnRejected(502, message, code, message)
+    said = errors.read(await response.read(MAX_ERROR_BYTES))
+    if said.message:
+        return TurnRejected(502, said.message, said.code)
     return TurnRejected(502, unexpected(response), "upstream_malformed")
 
 

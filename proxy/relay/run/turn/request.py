@@ -70,16 +70,16 @@ class TurnRequests:
         editor, route = job.upstream.editor, job.upstream.route
         if response.status >= 300:
             return
-        if editor.images_refused:
-            self._refusals.remember(route.served.upstream.name, route.model, "images")
         place = route.served.upstream.name, route.model
+        if editor.images_refused:
+            self._refusals.remember(*place, "images")
         for lesson in state.turn.lessons:
             if lesson.strict:
                 self._refusals.remember(*place, "strict")
             else:
                 self._refusals.remember_tools(*place, lesson.digests, lesson.most)
         if state.turn.fields_recovered and editor.fields_refused:
-            self._refusals.remember_fields(route.served.upstream.name, route.model, editor.fields_refused)
+            self._refusals.remember_fields(*place, editor.fields_refused)
 
     async def _open_first(self, job: Job, state: State) -> UpstreamResponse:
         response = await job.fallback.candidates.ask(job.upstream.route, await _request(job))
@@ -105,9 +105,9 @@ class TurnRequests:
                 continue
             rejection = await read_later_turn_error(response, job.upstream.port.dialect.errors)
             is_refused = response.status in _REFUSALS
-            message = rejection.upstream_message
+            said = rejection.refusal
             if not is_refused or not (
-                adapt_tools(job, state, message) or _recover(job, state, message, rejection.code)
+                adapt_tools(job, state, said) or _recover(job, state, said, rejection.code)
             ):
                 raise rejection
 
@@ -121,16 +121,17 @@ class TurnRequests:
         dialect = job.upstream.port.dialect
         while True:
             body = await response.read(MAX_ERROR_BYTES)
-            message, code = dialect.errors.read(body)
-            if not adapt_tools(job, state, message):
+            said = dialect.errors.read(body)
+            if not adapt_tools(job, state, said.refusal):
                 break
             await response.aclose()
             response = await _send(job)
             if response.status not in _REFUSALS:
                 return response
-        no_tools = bool(state.tools.offer) and dialect.quirks.refuses_tools(message)
+        no_tools = bool(state.tools.offer) and dialect.quirks.refuses_tools(said.message)
         # Errors about images in tool results sound much like errors about tools.
-        if not (no_tools and "image" not in message.lower()) and _recover(job, state, message, code):
+        is_of_tools = no_tools and "image" not in said.message.lower()
+        if not is_of_tools and _recover(job, state, said.refusal, said.code):
             await response.aclose()
             state.output.client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
             _tell_left_out(job, state)
