@@ -113,7 +113,7 @@ async def test_a_daemon_of_a_server_ends_with_it(tmp_path: Path, hidden: bool) -
         await until(lambda: daemons(tmp_path, "toy") != [] and daemons(tmp_path, "other") != [])
         (first,), (beside,) = daemons(tmp_path, "toy"), daemons(tmp_path, "other")
         assert runs(first)
-        with pytest.raises(ToolFailure, match="may have taken effect"):
+        with pytest.raises(ToolFailure, match="was lost"):
             await host.client.call("toy", "die", digest, {}, LATE_S)
         await until(lambda: not Path(f"/proc/{first}").exists())
         await until(lambda: len(daemons(tmp_path, "toy")) == 2)

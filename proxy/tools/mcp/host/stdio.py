@@ -11,11 +11,13 @@ Source: the specification's stdio transport, the same in revisions 2024-11-05 to
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import os
 import re
 import resource
 import signal
 import sys
+import termios
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -87,19 +89,19 @@ class StdioServer:
         group gets SIGTERM, and after two more seconds SIGKILL.
         """
         server = self._server
-        process = await asyncio.create_subprocess_exec(
+        loop = asyncio.get_running_loop()
+        transport, process = await loop.subprocess_exec(
+            lambda: _Process(loop),
             server.command,
             *server.args,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
             env={**own_environment(), **server.env, MARK: server.name},
             cwd=server.cwd or None,
             start_new_session=True,
-            limit=MAX_LINE,
             preexec_fn=_prepare,
         )
-        self._on_group(server.name, process.pid, True)
+        pid = transport.get_pid()
+        assert pid is not None
+        self._on_group(server.name, pid, True)
         into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, out_of = anyio.create_memory_object_stream[SessionMessage](0)
         tasks = [
@@ -111,7 +113,8 @@ class StdioServer:
         finally:
             for stream in (write, read):
                 stream.close()
-            await asyncio.shield(self._end(process))
+            await asyncio.shield(self._end(process, pid))
+            transport.close()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -119,7 +122,7 @@ class StdioServer:
                 stream.close()
 
     async def _read(
-        self, process: asyncio.subprocess.Process, into: MemoryObjectSendStream[SessionMessage | Exception]
+        self, process: "_Process", into: MemoryObjectSendStream[SessionMessage | Exception]
     ) -> None:
         """Pass on each line as a message until the output ends or is past the bounds."""
         assert process.stdout is not None
@@ -190,9 +193,7 @@ class StdioServer:
         fault = types.ErrorData(code=code, message=words)
         return types.JSONRPCError(jsonrpc="2.0", id=number, error=fault)
 
-    async def _write(
-        self, process: asyncio.subprocess.Process, out_of: MemoryObjectReceiveStream[SessionMessage]
-    ) -> None:
+    async def _write(self, process: "_Process", out_of: MemoryObjectReceiveStream[SessionMessage]) -> None:
         stdin = process.stdin
         assert stdin is not None
         with contextlib.suppress(ConnectionError, RuntimeError):
@@ -212,27 +213,68 @@ class StdioServer:
         if isinstance(number, int | str):
             self._open.discard(number)
 
-    async def _note_stderr(self, process: asyncio.subprocess.Process) -> None:
+    async def _note_stderr(self, process: "_Process") -> None:
         """Keep the end of the standard error for ``toolrelay mcp test``; none of it is logged."""
         assert process.stderr is not None
         while piece := await process.stderr.read(4096):
             self._stderr = (self._stderr + piece)[-_MAX_STDERR:]
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
+    async def _end(self, process: "_Process", pid: int) -> None:
         """End the process and all processes that it started."""
         if process.stdin is not None:
             process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if await _has_ended(process):
+            if await process.ends():
                 break
-            _signal_group(process.pid, number)
-        await _has_ended(process)
+            _signal_group(pid, number)
+        await process.ends()
         # Processes that it started and left behind are still in its group.
-        _signal_group(process.pid, signal.SIGKILL)
-        self._on_group(self._server.name, process.pid, False)
-        transport: Any = getattr(process, "_transport", None)
-        if transport is not None:
-            transport.close()
+        _signal_group(pid, signal.SIGKILL)
+        self._on_group(self._server.name, pid, False)
+
+
+class _Process(asyncio.subprocess.SubprocessStreamProtocol):
+    """The pipes of a process.  Its output ends with it, though a process that it started may hold the pipe.
+
+    This needs the pipe itself, which asyncio's own loop gives and uvloop does not.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=MAX_LINE, loop=loop)
+        self._exited = asyncio.Event()
+        self._output: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._output = transport.get_pipe_transport(1)
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self._exited.set()
+        self._end_output()
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        super().pipe_data_received(fd, data)
+        if self._exited.is_set():
+            self._end_output()
+
+    def _end_output(self) -> None:
+        """Close the output of a process that has exited, once nothing is in its pipe."""
+        if self._output.is_closing():
+            return
+        if not any(fcntl.ioctl(self._output.get_extra_info("pipe"), termios.FIONREAD, bytes(4))):
+            self._output.close()
+
+    async def ends(self) -> bool:
+        """Return whether the process ends within :data:`_PATIENCE_S`.
+
+        ``wait()`` of asyncio is not used, because it also waits for the pipes.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._exited.wait()
+        return self._exited.is_set()
 
 
 async def _next_line(stdout: asyncio.StreamReader) -> bytes:
@@ -262,18 +304,6 @@ def _written_id(line: bytes) -> types.RequestId | None:
         number = None if found is None else orjson.loads(found[1])
         return number if isinstance(number, int | str) else None
     return None
-
-
-async def _has_ended(process: asyncio.subprocess.Process) -> bool:
-    """Return whether the process ends within :data:`_PATIENCE_S`.
-
-    ``wait()`` is not used, because it also waits for pipes that a child of the process may hold open.
-    """
-    loop = asyncio.get_running_loop()
-    until = loop.time() + _PATIENCE_S
-    while process.returncode is None and loop.time() < until:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    return process.returncode is not None
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,48 @@ async def test_a_call_of_a_server_that_dies_is_made_once(tmp_path: Path) -> None
         assert await call(connection, "good") == OK["result"]
         assert before not in groups
     assert calls_of(tmp_path) == ["die", "good"]
+
+
+async def test_a_server_that_dies_ends_its_calls_though_its_output_is_held(tmp_path: Path) -> None:
+    """If a process that the server started holds its output, an answer is still read, and a call is lost."""
+    large = {"content": [{"type": "text", "text": "x" * (1 << 20)}]}
+    answer = json.dumps({"jsonrpc": "2.0", "id": "ID", "result": large}).replace('"ID"', "ID")
+    answers = {"answered": {"raw": answer, "die": True}, "lost": {"die": True}}
+    server = scripted(tmp_path, [tool_definition(name) for name in answers], answers)
+    holds = ("-c", 'sleep 3600 & exec "$@"', "sh", server.command, *server.args)
+    async with connected(replace(server, command="/bin/sh", args=holds)) as (connection, _):
+        async with asyncio.timeout(PATIENCE_S):
+            assert await call(connection, "answered") == large
+            await until(lambda: connection.history.connects == 2)
+            with pytest.raises(CallFailed) as raised:
+                await call(connection, "lost")
+            assert raised.value.kind == "lost"
+
+
+async def test_what_a_process_wrote_is_read_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process has written is read after its end, and then its output ends, though it is held."""
+    monkeypatch.setattr(stdio, "MAX_LINE", 1)
+    loop = asyncio.get_running_loop()
+    script = "sleep 3600 & printf first; read _; printf second"
+    transport, process = await loop.subprocess_exec(
+        lambda: stdio._Process(loop), "sh", "-c", script, start_new_session=True
+    )
+    output, pid = transport.get_pipe_transport(1), transport.get_pid()
+    assert isinstance(output, asyncio.ReadTransport)
+    assert pid is not None
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        await until(lambda: not output.is_reading())
+        process.stdin.write(b"\n")
+        await until(process.ends)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await process.stdout.read() == b"firstsecond"
+    finally:
+        os.killpg(pid, signal.SIGKILL)
+        transport.close()
 
 
 async def test_a_server_that_is_killed_comes_back(tmp_path: Path) -> None:
