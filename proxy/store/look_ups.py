@@ -79,6 +79,7 @@ class LookUps:
         self._busy: set[asyncio.Task[None]] = set()
         self._prober: asyncio.Task[None] | None = None
         self._hard_timeout = HardTimeout()
+        self._closed = False
 
     @property
     def is_unresponsive(self) -> bool:
@@ -92,6 +93,8 @@ class LookUps:
         :data:`~proxy.store.base.LOOK_UP_S`, or at once while the record is unresponsive. Errors of the
         look-up itself pass through.
         """
+        if self._closed:
+            raise StoreUnavailable("the record is closed")
         if self._prober is not None:
             raise StoreUnavailable("the record does not answer")
         loop = asyncio.get_running_loop()
@@ -111,7 +114,8 @@ class LookUps:
             ) from None
 
     def close(self) -> None:
-        """Cancel what is running, and fail what waits."""
+        """Cancel what is running, and fail what waits or comes later."""
+        self._closed = True
         for task in (self._prober, *self._busy):
             if task is not None:
                 task.cancel()

@@ -291,7 +291,7 @@ async def test_a_runs_actions(tab: Tab, fake: FakeUi) -> None:
     await tab.has("There is nothing here.")
     await tab.click("More", within="main")
     await tab.click("Compare with")
-    await tab.click("same shape", within="dialog")
+    await tab.click("same prompt", within="dialog")
     await tab.has("Compare two runs")
     assert [path for path, _ in fake.posted] == [f"runs/{fake.runs[1]['id']}/replay"]
 

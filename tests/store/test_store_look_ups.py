@@ -238,6 +238,22 @@ async def test_whoever_waits_when_the_record_closes_is_told() -> None:
                 await task
 
 
+async def test_nothing_is_looked_up_in_a_closed_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up behind a close fails at once, also in the moment before the running ones have ended."""
+    monkeypatch.setattr("proxy.store.look_ups._QUEUE_S", 0.1)
+    record = Record()
+    look_ups = LookUps(record.ask)
+    first = asyncio.create_task(look_ups.run("first", ()))
+    await until(lambda: len(record.asked) == 1)
+    look_ups.close()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await look_ups.run("late", ())
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await first
+    assert record.asked == [["first"]]
+
+
 async def test_a_report_delays_no_look_up(make_sqlite: Any) -> None:
     """While a report reads the record for long, look-ups and key checks are answered."""
     store: SqliteStore = make_sqlite()

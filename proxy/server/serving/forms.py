@@ -64,8 +64,9 @@ class Form:
         self._disposition = b""
         self._reads = False
         self._value = b""
-        self._part = self._model_part = 0
-        self._delimiter = b"\r\n--" + boundary
+        self._chunk = b""
+        self._model_end = 0
+        """Where the bytes of the model's name end in the body."""
         self._has_file = False
         self._ended = False
         self.model: str | None = None
@@ -101,12 +102,9 @@ class Form:
         self._held.clear()
         if model is None or self.model is None:
             return Upload(self._going(head))
-        # The form begins with a delimiter, but not with the line end before it.
-        parts = (b"\r\n" + head).split(self._delimiter)
-        headers, between, _ = parts[self._model_part].partition(b"\r\n\r\n")
-        parts[self._model_part] = headers + between + model.encode()
-        written = self._delimiter.join(parts)[2:]
-        return Upload(self._going(written), len(written) - len(head))
+        named, end = model.encode(), self._model_end
+        head = head[: end - len(self._value)] + named + head[end:]
+        return Upload(self._going(head), len(named) - len(self._value))
 
     async def _going(self, head: bytes) -> AsyncIterator[bytes]:
         if head:
@@ -120,6 +118,7 @@ class Form:
             yield chunk
 
     def _take(self, chunk: bytes) -> None:
+        self._chunk = chunk
         try:
             self._parser.write(chunk)
         except MultipartParseError:
@@ -130,7 +129,6 @@ class Form:
 
     def _on_part_begin(self) -> None:
         self._disposition, self._reads = b"", False
-        self._part += 1
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._header[0] += data[start:end]
@@ -159,7 +157,7 @@ class Form:
         if self._strict and self._has_file and self.model is None:
             raise _file_first()
         if name == _MODEL and self.model is None and b"filename" not in options:
-            self._reads, self._value, self._model_part = True, b"", self._part
+            self._reads, self._value = True, b""
         elif self._strict:
             raise RequestError(
                 403,
@@ -173,6 +171,8 @@ class Form:
         if not self._reads:
             return
         self._value += data[start:end]
+        # Else it is the end of the chunk before, which might have been the begin of a delimiter.
+        self._model_end = self._at + (end if data is self._chunk else 0)
         if len(self._value) > _MOST_NAME:
             raise RequestError(400, f"model must have at most {_MOST_NAME} bytes.", param=_MODEL)
 

@@ -15,7 +15,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from proxy.errors import StoreError, StoreUnavailable
-from proxy.store.look_ups import Answer, Query
+from proxy.store.look_ups import Answer, QueryBatch
 
 __all__ = [
     "CONNECTIONS",
@@ -251,11 +251,12 @@ class PostgresConnections:
         return None
 
 
-async def answer(connection: Connection, queries: Sequence[Query]) -> list[Answer]:
+async def answer(connection: Connection, batch: QueryBatch) -> list[Answer]:
     """Return the rows of each query, or its error; raises the driver's errors for a fault of the database.
 
-    Queries with the same text take one round trip together.
+    Queries with the same text take one round trip together, which is a step of the batch.
     """
+    queries = batch.queries
     answers: list[Answer] = [()] * len(queries)
     places: dict[str, list[int]] = {}
     for place, query in enumerate(queries):
@@ -274,6 +275,7 @@ async def answer(connection: Connection, queries: Sequence[Query]) -> list[Answe
             else:
                 for place in at:
                     answers[place] = found[place]
+                batch.steps += 1
                 continue
         for place in at:  # Alone, or because one of them is at fault.
             try:
@@ -282,6 +284,7 @@ async def answer(connection: Connection, queries: Sequence[Query]) -> list[Answe
                 if failure_of(error) is not None:
                     raise
                 answers[place] = store_error(error)
+            batch.steps += 1
     return answers
 
 

@@ -194,7 +194,7 @@ class PostgresStore(SqlStore):
     async def _read_batch(self, batch: QueryBatch) -> Sequence[Answer]:
         try:
             async with self._reading.lend() as connection:
-                return await answer(connection, batch.queries)
+                return await answer(connection, batch)
         except asyncio.CancelledError:  # It took too long: the next one, and the probe, connect anew.
             self._reading.drop_idle()
             raise

@@ -126,9 +126,8 @@ class PostgresWriting:
             connection.terminate()
 
     def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None and not connection.is_closed():
-            connection.remove_termination_listener(self._terminated)
+        if (connection := self._connection) is not None:
+            self._terminated(connection)
             connection.terminate()
 
     def _terminated(self, connection: Connection) -> None:

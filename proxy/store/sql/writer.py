@@ -365,9 +365,9 @@ class GroupWriter:
             raise ValueError("the writer was not started")
         batches = batches_of(group)
         opening: Sequence[Batch] = ()
-        if self.failure is not None or (batches and not self._prepared):
-            opening = [(statement, [row]) for statement, row in await self._hooks.prepare()]
         try:
+            if self.failure is not None or (batches and not self._prepared):
+                opening = [(statement, [row]) for statement, row in await self._hooks.prepare()]
             await db.write([*opening, *batches])
         except WriteError:
             raise

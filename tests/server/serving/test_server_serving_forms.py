@@ -36,6 +36,8 @@ FORMS = {
     "model first": form(MODEL, ("language", b"en"), SOUND),
     "same value twice": form(("prompt", b"whisper-1"), MODEL, SOUND),
     "file first": form(SOUND, ("language", b"en"), MODEL),
+    "value like a delimiter": form(("prompt", b"a\r\n--xYzZYx\r\n\r\nwhisper-1"), MODEL, SOUND),
+    "line end first": b"\n" + form(MODEL, SOUND),
     "header in other letters": form(MODEL, SOUND, disposition="content-disposition"),
 }
 
@@ -104,9 +106,17 @@ async def test_the_models_of_a_key_hold_for_forms(body: bytes, status: int) -> N
     assert [request.body for request in upstream.requests if request.body == body] == [body] * (status == 200)
 
 
-@given(st.sampled_from(sorted(FORMS)), st.sets(st.integers(1, 900)))
-async def test_the_cuts_never_matter(said: str, cuts: set[int]) -> None:
-    """The model is found, and the bytes pass whole, however the form arrives."""
+def renamed(body: bytes, model: str | None) -> bytes:
+    """The form with another value of its field ``model``."""
+    head, field, rest = body.partition(b'name="model"\r\n\r\n')
+    return body if model is None else head + field + model.encode() + rest.removeprefix(b"whisper-1")
+
+
+@given(
+    st.sampled_from(sorted(FORMS)), st.sets(st.integers(1, 900)), st.sampled_from([None, "v3", "large-v3"])
+)
+async def test_the_cuts_never_matter(said: str, cuts: set[int], model: str | None) -> None:
+    """The model is found and replaced, and all other bytes pass whole, however the form arrives."""
     body = FORMS[said]
     edges = [0, *sorted(place for place in cuts if place < len(body)), len(body)]
 
@@ -116,7 +126,9 @@ async def test_the_cuts_never_matter(said: str, cuts: set[int]) -> None:
 
     read = Form(TYPE, pieces(), strict=False)
     assert await read.read_model(10_000) == "whisper-1"
-    assert b"".join([chunk async for chunk in read.upload().chunks]) == body
+    upload = read.upload(model)
+    sent = b"".join([chunk async for chunk in upload.chunks])
+    assert (sent, len(sent) - len(body)) == (renamed(body, model), upload.added)
 
 
 async def test_a_form_is_held_only_up_to_its_bound() -> None:

@@ -43,12 +43,14 @@ asyncpg = pytest.importorskip("asyncpg")
 from proxy.background_records import BackgroundRecord  # noqa: E402
 from proxy.errors import ConfigError, StoreError, StoreUnavailable  # noqa: E402
 from proxy.store.base import PurgeFilter, RunFilter  # noqa: E402
+from proxy.store.look_ups import Query, QueryBatch  # noqa: E402
 from proxy.store.options import StoreOptions  # noqa: E402
 from proxy.store.postgres.db import fitting, numbered, store_error  # noqa: E402
 from proxy.store.postgres.migrate import migrate_postgres  # noqa: E402
 from proxy.store.postgres.store import PostgresStore  # noqa: E402
 from proxy.store.seal import CONTENT, Seal  # noqa: E402
 from proxy.store.sql.migrate import find_migrations, load_migrations  # noqa: E402
+from proxy.store.sql.writer import WriteError  # noqa: E402
 
 DAY = 86400.0
 LATEST = len(load_migrations(find_migrations("postgres")))
@@ -165,6 +167,42 @@ async def test_after_a_restart_of_the_server_nothing_is_lost(
     assert detail is not None
     assert len(detail.turns) == 5
     assert store.lost == 0
+
+
+async def test_a_session_that_a_slow_statement_ends_leaves_no_owner_without_lock(
+    make_postgres: Make, postgres_url: str
+) -> None:
+    """If tidying outlasts the driver's time limit, its session ends; the owner gets a lock in a new one."""
+    store = make_postgres()
+    await store.start()
+    await _kept(store, "resp_0")
+    ((before,),) = await fetch(postgres_url, "SELECT lock_key FROM owners")
+
+    async def slow(connection: Any) -> None:
+        await connection.execute("SELECT pg_sleep(60)", timeout=0.01)
+
+    with pytest.raises(WriteError, match="TimeoutError"):
+        await store._writing.transaction(slow)
+    async with asyncio.timeout(PATIENCE_S):
+        while await fetch(postgres_url, "SELECT lock_key FROM owners") == [(before,)]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    ((held,),) = await fetch(
+        postgres_url,
+        "SELECT count(*) FROM pg_locks l JOIN owners o ON l.objid::bigint = o.lock_key "
+        "WHERE l.locktype = 'advisory' AND l.granted",
+    )
+    assert held == 1
+
+
+async def test_each_round_trip_of_a_batch_is_a_step(make_postgres: Make) -> None:
+    """A batch of many different look-ups has the time limit for each round trip, not for all together."""
+    store = make_postgres()
+    await store.start()
+    loop = asyncio.get_running_loop()
+    asked = [("SELECT 1", ()), ("SELECT 2", ()), ("SELECT ?::int", (3,)), ("SELECT ?::int", (4,))]
+    batch = QueryBatch([Query(sql, values, loop.create_future()) for sql, values in asked])
+    assert await store._read_batch(batch) == [[(1,)], [(2,)], [(3,)], [(4,)]]
+    assert batch.steps == 3
 
 
 async def test_while_a_table_is_locked_nobody_waits_but_an_effect(

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from store_records import run, turn
-from waiting import LATE_S, until
+from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.errors import StoreUnavailable
 from proxy.store.base import RunFilter
@@ -285,6 +285,31 @@ async def test_the_writer_outlives_its_tidying(monkeypatch: pytest.MonkeyPatch) 
     await until(lambda: tidied == 2)
     await writer.commit("put", [("a",)])
     assert writer.running
+
+
+async def test_an_odd_first_statement_loses_no_write() -> None:
+    """Writes whose group failed before it reached the database are written, and whoever waits is told."""
+    asked = 0
+
+    async def prepare() -> Sequence[tuple[str, Row]]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise TypeError("odd")
+        return []
+
+    async def tidy() -> float:
+        return LATE_S
+
+    database = _Database()
+    hooks = WriterHooks(prepare, tidy)
+    writer = GroupWriter(hooks, max_writes=10, max_bytes=1 << 20, lock_timeout_s=LATE_S)
+    writer.start(database, tidy_in_s=None)
+    writer.put(Write("put", [("a",)]))
+    async with asyncio.timeout(PATIENCE_S):
+        await writer.commit("put", [("b",)])
+    rows = [row for group in database.groups for _, rows in group for row in rows]
+    assert (sorted(rows), writer.lost) == ([("a",), ("b",)], 0)
 
 
 async def test_an_odd_heartbeat_ends_nothing() -> None:

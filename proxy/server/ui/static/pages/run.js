@@ -241,7 +241,7 @@ async function compareWith(run) {
     const others = page.data.filter((one) => one.id !== run.id).sort((a, b) => (b.prompt_hash === run.prompt_hash) - (a.prompt_hash === run.prompt_hash)).slice(0, 30);
     if (!others.length) return set(body, h("p.muted", "There is no other run yet."));
     set(body, h("p.muted", "Runs of the same prompt come first: their requests have the same model, instructions and tools."), h("ul", others.map((one) =>
-      h("li", h("a.row", { href: `/ui/compare?a=${run.id}&b=${one.id}`, onclick: () => close(), style: { padding: ".45rem 0", color: "inherit" } }, statusBadge(one.status), h("span.grow.cut", one.model), one.shape === run.shape && h("span.badge.accent", "same shape"), h("span.muted.nowrap", when(one.started_at)))))));
+      h("li", h("a.row", { href: `/ui/compare?a=${run.id}&b=${one.id}`, onclick: () => close(), style: { padding: ".45rem 0", color: "inherit" } }, statusBadge(one.status), h("span.grow.cut", one.model), one.prompt_hash === run.prompt_hash && h("span.badge.accent", "same prompt"), h("span.muted.nowrap", when(one.started_at)))))));
   } catch (error) {
     set(body, note("bad", error.message));
   }
