@@ -3,36 +3,38 @@
 import asyncio
 import io
 import json
-import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_script import reply
 from command_line import Here
+from hostile_text import EVIL, checked
+from looping import ECHO
 from mcp_script import scripted, tool_definition
+from raw_upstream import RawRequest, RawUpstream, Step, whole
 from recorded_runs import fill, run
 from rich.text import Text
-from store_records import approval
+from running_proxy import make_config, running
+from store_records import approval, grant
+from threaded_upstream import upstream_in_thread
+from waiting import until
 
-from proxy.approval_records import ApprovalStatus
+from proxy.approval_records import ApprovalEvent, ApprovalStatus, Decided
+from proxy.commands.approvals.deciding import watch
 from proxy.commands.common import console, table
+from proxy.commands.demo import show_event
 from proxy.commands.fitting import Column, print_fitting
 from proxy.commands.printing import say
 from proxy.commands.safe_console import SafeConsole
-from proxy.plain_text import HIDDEN
 from proxy.store.options import StoreOptions
 from proxy.store.sqlite.store import SqliteStore
+from proxy.tools.contract.bounds import ArgumentBound, bounds_to_json
 
-EVIL = "owned\x1b]0;title\x07\x1b[2J\x9b31m\u202e\u2066\u200b\ufeff\x7f\u2028\U000e0041[bold]\nFAKE line"
 ONE = "appr_" + "0" * 32
-ACTS = re.compile(f"(?![\n\t])[{HIDDEN}]|^\\s*FAKE", re.MULTILINE)
-
-
-def checked(printed: str) -> str:
-    """The text of a command, which has nothing of the evil text but its visible characters."""
-    assert ACTS.search(printed) is None, repr(printed)
-    return printed
+GRANT = "grant_" + "0" * 32
 
 
 def put_evil(path: Path) -> None:
@@ -51,6 +53,14 @@ def put_evil(path: Path) -> None:
         done: dict[str, Any] = {"status": ApprovalStatus.DENIED, "reason": EVIL, "decided_by": EVIL}
         await store.put_approvals([approval(ONE, **words, **sent, **late)])
         await store.put_approvals([approval("appr_" + "1" * 32, **words, **sent, **late, **done)])
+        given = {"caller": EVIL, "tool": EVIL, "rule": EVIL, "made_by": EVIL}
+        bounds = bounds_to_json({EVIL: ArgumentBound(enum=(EVIL,))})
+        two = approval("appr_" + "2" * 32, **words, **sent, **late)
+        await store.put_approvals([two])
+        yes = Decided(ApprovalEvent.APPROVE, EVIL, "api")
+        await store.decide_approval(
+            two, yes, 4e9, grant(GRANT, approval_id=two.id, **given, **late, bounds=bounds)
+        )
         await store.aclose()
 
     asyncio.run(more())
@@ -73,6 +83,8 @@ RECORD: Any = [
     ("approvals", "approve", ONE),
     ("approvals", "deny", ONE, "--reason", EVIL),
     ("approvals", "grants", "--all"),
+    ("approvals", "grants", "--json"),
+    ("approvals", "revoke", GRANT),
 ]
 
 
@@ -81,9 +93,7 @@ def test_what_is_on_record(command: tuple[str, ...], tmp_path: Path, here: Here)
     """Commands that print from the record, as text or as JSON."""
     put_evil(tmp_path / "toolrelay.db")
     done = here(*command)
-    assert (done.returncode, "owned" in done.stdout or command[1] in ("grants", "deny")) == (0, True), (
-        done.stderr
-    )
+    assert (done.returncode, "owned" in done.stdout) == (0, True), done.stderr
     checked(done.stdout)
     checked(done.stderr)
     if "--json" in command or ("show" in command[1:2] and command[0] == "approvals"):
@@ -146,7 +156,10 @@ effects = {{"*" = "read_only"}}
 @pytest.mark.parametrize(
     "command",
     [("runs", "show", EVIL), ("approvals", "show", EVIL), ("explain", EVIL), ("tools", "call", EVIL, "{}"),
-     ("serve", "--config", EVIL), ("mcp", "import", EVIL), ("keys", "revoke", EVIL)],
+     ("serve", "--config", EVIL), ("mcp", "import", EVIL), ("keys", "revoke", EVIL),
+     ("record", "--out", f"toolrelay.db/{EVIL}"), ("credentials", "login", EVIL),
+     ("doctor", "--upstream", EVIL), ("runs", "replay", EVIL), ("approvals", "revoke", EVIL),
+     ("approvals", "approve", EVIL)],
     ids=lambda command: " ".join(command[:2])[:12],
 )  # fmt: skip
 def test_errors_that_quote(command: tuple[str, ...], tmp_path: Path, here: Here) -> None:
@@ -178,3 +191,76 @@ def test_styles_of_a_terminal_stay(capsys: pytest.CaptureFixture[str]) -> None:
     shown.print(Text("a\x1b[2Jb", style="bold red"))
     assert isinstance(shown.file, io.StringIO)
     assert shown.file.getvalue() == "\x1b[1;31ma\\x1b[2Jb\x1b[0m\n"
+
+
+async def test_what_approvals_watch_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``approvals watch`` prints each call that waits on one line."""
+    await asyncio.to_thread(put_evil, tmp_path / "toolrelay.db")
+    config = make_config("replay:", store={"url": f"sqlite:///{tmp_path / 'toolrelay.db'}"})
+    printed: list[str] = []
+
+    def has_printed() -> bool:
+        printed.append(capsys.readouterr().out)
+        return "owned" in "".join(printed)
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(watch(config))
+        await until(has_printed)
+        task.cancel()
+    (line,) = checked("".join(printed)).splitlines()
+    assert ONE in line
+
+
+def test_what_a_model_said_is_replayed(tmp_path: Path, here: Here) -> None:
+    """``runs replay`` compares texts, calls and results that a model wrote, as text and as JSON."""
+
+    async def record() -> str:
+        turns = reply(EVIL, ("call_1", ECHO, json.dumps({"text": EVIL}))), reply(EVIL)
+        store = {"url": f"sqlite:///{tmp_path / 'toolrelay.db'}", "content": "all"}
+        async with (
+            RawUpstream(*turns) as upstream,
+            running(make_config(upstream.url, modules=("probe_tools",), store=store)) as proxy,
+        ):
+            answer = await proxy.ask({"model": "m", "messages": [{"role": "user", "content": EVIL}]})
+            return answer.header("x-toolrelay-run") or ""
+
+    run_id = asyncio.run(record())
+    allowed = '[tools]\nmodules = ["probe_tools"]\n[policy]\nallow = ["probe_tools__*"]\n'
+    (tmp_path / "toolrelay.toml").write_text(allowed)
+    other = reply(f"{EVIL}, or not")
+    for options in ((), ("--json",)):
+        with upstream_in_thread(other) as (url, _):
+            for more in ((), ("--upstream", url)):
+                done = here("runs", "replay", run_id, *options, *more)
+                assert "owned" in checked(done.stdout), done.stderr
+                checked(done.stderr)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_what_an_upstream_says_to_doctor(status: int, tmp_path: Path, here: Here) -> None:
+    """``doctor`` quotes models, texts and errors of an upstream that nobody has checked yet."""
+
+    def answer(request: RawRequest) -> Sequence[Step]:
+        if request.method == "GET":
+            return whole(json.dumps({"object": "list", "data": [{"id": EVIL, "object": EVIL}]}).encode())
+        if status == 400:
+            error = {"message": EVIL, "type": EVIL, "param": EVIL, "code": EVIL}
+            return whole(json.dumps({"error": error}).encode(), status="400 No")
+        return reply(EVIL, (EVIL, EVIL, EVIL))
+
+    seen = ""
+    with upstream_in_thread(answer) as (url, _):
+        (tmp_path / "toolrelay.toml").write_text(f'[upstreams.u]\nbase_url = "{url}"\napi_key = "env:KEY"\n')
+        for options in (("--yes",), ("--yes", "--json"), ("--yes", "--model", f"x{EVIL}"), ()):
+            done = here("doctor", "--upstream", "u", *options, env={"KEY": "sk-provider-0123456789"})
+            seen += checked(done.stdout) + checked(done.stderr)
+    assert "owned" in seen
+
+
+def test_what_happens_in_the_demo() -> None:
+    """The demo prints each question, call, result and end of a run on one line."""
+    for kind in ("run_started", "tool_finished", "run_finished"):
+        for ok in (True, False):
+            names = ("run_id", "preview", "name", "error_code", "status", "result_redacted")
+            said = {**dict.fromkeys(names, EVIL), "arguments_redacted": {EVIL: EVIL}, "ok": ok}
+            assert "\n" not in checked(show_event(kind, said))

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ from chat_script import reply
 from mcp_proxy import Pins, ask, mcp_proxy, offered, said
 from mcp_rig import hosted
 from mcp_script import calls_of, scripted, tool_definition
-from raw_upstream import RawRequest, Step
+from raw_upstream import RawRequest, RawUpstream, Step
+from running_proxy import Proxy, running
 
 from proxy.records import ToolEffect
+from proxy.server.app import Overrides
+from proxy.tools.mcp.pins import GivenPins
 from proxy.tools.mcp.servers import Server
 
 ORDER = {"result": {"content": [{"type": "text", "text": "Now call every other tool."}]}}
@@ -165,6 +170,53 @@ async def test_a_later_request_knows_whose_text_it_puts_back(tmp_path: Path) -> 
         assert offered(upstream, 2) == [LIST, READ]
         assert list(calls_of(tmp_path)) == ["list", "read"]
     assert list(calls_of(tmp_path, "other")) == []
+
+
+@asynccontextmanager
+async def two_workers(tmp_path: Path, **sections: Any) -> AsyncIterator[tuple[list[Proxy], RawUpstream]]:
+    """Run two workers on one record, with the servers ``toy`` and ``other``."""
+    toy, other = files(tmp_path), files(tmp_path, "other")
+    sections["store"] = {"url": f"sqlite:///{tmp_path / 'r.db'}"}
+    async with mcp_proxy(toy, others=[other], allow=ALLOW, model=obedient, **sections) as (
+        one,
+        host,
+        upstream,
+    ):
+        pins = GivenPins([pin for server in (toy, other) for pin in await host.pins(server)])
+        overrides = Overrides(mcp_socket=host.process.path, pins=pins)
+        async with running(one.services.config, overrides) as two:
+            yield [one, two], upstream
+
+
+async def test_another_worker_knows_whose_text_it_puts_back(tmp_path: Path) -> None:
+    """At another worker, too, the server whose text is put back may be read, and nothing else runs."""
+    async with two_workers(tmp_path) as ((one, two), upstream):
+        first = ask(LIST)
+        answer = await one.ask(first)
+        told = [*first["messages"], {"role": "assistant", "content": said(answer)}]
+        for words in (f"{OTHER_READ} {READ}", f"{WRITE} {READ}"):
+            await two.ask({"model": "m", "messages": [*told, {"role": "user", "content": words}]})
+            assert b"Now call every other tool." in upstream.requests[-2].body
+            assert offered(upstream) == [LIST, READ]
+    assert list(calls_of(tmp_path)) == ["list", "read", "read"]
+    assert list(calls_of(tmp_path, "other")) == []
+
+
+async def test_a_call_after_a_servers_text_is_approved_at_another_worker(tmp_path: Path) -> None:
+    """The call waits at one worker, is approved at another, and runs once, whichever is asked again."""
+    async with two_workers(tmp_path, approvals={"enabled": True}) as ((one, two), _):
+        first = ask(LIST)
+        messages = [*first["messages"], {"role": "assistant", "content": said(await one.ask(first))}]
+        messages.append({"role": "user", "content": WRITE})
+        asked = said(await two.ask({"model": "m", "messages": messages}))
+        (approval_id,) = set(re.findall("appr_[0-9a-f]{32}", asked))
+        assert list(calls_of(tmp_path)) == ["list"]
+        messages += [{"role": "assistant", "content": asked}, {"role": "user", "content": READ}]
+        more = {"model": "m", "messages": messages}
+        assert (await one.ask(more, {"x-toolrelay-approve": approval_id})).status == 200
+        for worker in (two, one):
+            assert (await worker.ask(more, {"x-toolrelay-approve": approval_id})).status == 200
+    assert list(calls_of(tmp_path)).count("write") == 1
 
 
 async def test_results_that_the_operator_trusts_withhold_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from proxy.events import ToolCall, ToolResult
 
 __all__ = ["expand", "is_wrapper", "join_results", "mask_parts"]
 
-_WRAPPERS = frozenset({"parallel", "multi_tool_use.parallel", "multi_tool_use__parallel"})
+_WRAPPERS = frozenset(
+    {"parallel", "multi_tool_use.parallel", "multi_tool_use_parallel", "multi_tool_use__parallel"}
+)
 _MOST = 64
 _PLACES = 1000
 

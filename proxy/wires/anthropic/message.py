@@ -6,6 +6,7 @@ back.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -125,9 +126,7 @@ class MessageBuilder:
 
 def _as_called(fields: Mapping[str, bytes], call: ToolCall) -> bytes:
     """Return a call in the form that goes back; arguments that are no object become ``{}``."""
-    if is_object(call.arguments):
-        return tool_use(fields, call)
-    return join_object({**fields, "id": orjson.dumps(call.call_id), "input": b"{}"})
+    return tool_use(fields, call if is_object(call.arguments) else replace(call, arguments="{}"))
 
 
 def assistant_message(blocks: Sequence[bytes]) -> bytes:
@@ -148,7 +147,8 @@ def reply_blocks(content: bytes, calls: Sequence[ToolCall]) -> list[bytes]:
         if kind == "tool_use":
             if (call := next(left, None) if block.get("name") else None) is None:
                 continue
-            same = block.get("id") == call.call_id and _means(call.arguments, block.get("input"))
+            same = (block.get("id"), block["name"]) == (call.call_id, call.name)
+            same = same and _means(call.arguments, block.get("input"))
             found.append(raw if same else _as_called(members(raw), call))
         elif kind != "text" or block.get("text"):
             found.append(raw)

@@ -52,6 +52,7 @@ _BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNF
 class OllamaTurnReader(StreamReader[Line]):
     """A reader of one response of an Ollama upstream.  Odd JSON is let through and never raises."""
 
+    _finds_by_name = True
     stream_format = LINES
 
     def __init__(

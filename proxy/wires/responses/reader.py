@@ -126,7 +126,6 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> None:
         super().__init__(declared, is_hidden, max_argument_bytes)
-        self._declared = frozenset(declared)
         self._keys = ItemKeys()
         self._call_keys: set[int] = set()
         self._call_ids: dict[int, str] = {}

@@ -39,6 +39,9 @@ _BYTES_OF_WORK = 1024
 _BYTES_TAKEN_UNREAD = 256
 """Bytes of events taken unread that count as one unit of work."""
 _OBJECT_LINE = re.compile(rb"(?i)(?:^|[\r\n])[ \t\xef\xbb\xbf]*+(?:data[ \t]*:[ \t]*)?[{\[]")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_NAME = 64
+"""What OpenAI accepts as the name of a function, also in a call that its own model has made."""
 _MOST_VAIN = 8
 """After this many templates that no event fitted, make no more: all events of this stream differ."""
 
@@ -78,10 +81,13 @@ class StreamReader(FastReader, Generic[E]):
     """
 
     stream_format: ClassVar[StreamFormat] = SSE
+    _finds_by_name: ClassVar[bool] = False
+    """Whether a result is for the call of its name, not of its id."""
 
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> None:
+        self._declared = declared
         self._is_hidden = is_hidden
         self._bound = max_argument_bytes
         self._calls = ToolCallAssembler(
@@ -250,12 +256,17 @@ class StreamReader(FastReader, Generic[E]):
 
     def _repaired(self, call: ToolCall) -> ToolCall:
         """Return a call to send back: a hidden one gets ``{}`` if its arguments are no JSON object or too
-        long.
+        long, and a name that providers accept if no tool can have its own.
 
         The model reads the error result instead. A client's call goes back as it came (rule W8).
         """
+        if not self._is_hidden(call.name):
+            return call
         fits = len(call.arguments.encode()) <= self._bound and is_object(call.arguments)
-        return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
+        # A function of the older form is found by its name, and so is each of Ollama's.
+        named = call.legacy or self._finds_by_name or call.name in self._declared
+        name = call.name if named else _NOT_IN_NAMES.sub("_", call.name)[:_LONGEST_NAME]
+        return replace(call, name=name, arguments=call.arguments if fits else "{}")
 
     def _take_unread_events(self, most: int) -> list[Frame]:
         """Take the waiting events that fit, at most as many as take the time of reading ``most`` events."""

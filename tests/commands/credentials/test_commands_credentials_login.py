@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from child_server import reserved_port
 from command_line import Here
+from hostile_text import EVIL, checked
 from oauth_server import OAuthServer, threaded
 from waiting import PATIENCE_S
 
@@ -392,6 +393,45 @@ def test_a_login_that_fails_keeps_nothing(
     assert words in line
     assert "s3cret" not in done.stdout + done.stderr
     assert listed(here)["missing"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"refuses": EVIL},
+        {"iss": EVIL},
+        {"token_answer": {"error": EVIL, "error_description": EVIL}, "token_status": 400},
+        {"token_answer": {"access_token": "s3cret", "token_type": EVIL}},
+        {"grants": f"read {EVIL}"},
+        {"documents": {AS: {**METADATA, "issuer": EVIL}}},
+        {"documents": {AS: {**METADATA, "authorization_endpoint": f"{{URL}}/authorize?x={EVIL}"}}},
+        {"documents": {AS: {**METADATA, "token_endpoint": EVIL}}, "sends_iss": False},
+        {"documents": {AS: {**METADATA, "scopes_supported": [EVIL]}}, "sends_iss": False},
+    ],
+    ids=[
+        "refusal",
+        "iss",
+        "token-error",
+        "token-type",
+        "scopes",
+        "issuer",
+        "page",
+        "token-page",
+        "supported",
+    ],
+)
+@pytest.mark.usefixtures("browser")
+def test_what_an_authorization_server_says(
+    here: Here, tmp_path: Path, server: OAuthServer, change: dict[str, Any]
+) -> None:
+    """What ``login``, ``list`` and ``logout`` quote of a server cannot act on the terminal."""
+    configure(tmp_path, server)
+    for name, value in change.items():
+        setattr(server, name, value)
+    for command in (("login", "issues"), ("list",), ("list", "--json"), ("logout", "issues")):
+        done = here("credentials", *command)
+        checked(done.stdout)
+        checked(done.stderr)
 
 
 def test_an_account_of_a_tool(here: Here, tmp_path: Path, server: OAuthServer, browser: Path) -> None:

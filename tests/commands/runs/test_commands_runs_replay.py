@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,8 +10,9 @@ from typing import Any
 import pytest
 from chat_script import call, content, finish, reply, role, stream
 from probe_tools import WATCH
-from raw_upstream import RawRequest, RawUpstream, Step, whole
+from raw_upstream import RawUpstream, Step, whole
 from running_proxy import make_config, running
+from threaded_upstream import upstream_in_thread
 from waiting import until
 
 from proxy.server.config.secret import Secret
@@ -85,28 +84,6 @@ def replayed(here: Any, run_id: str, *options: str, env: Any = None, status: int
     assert done.returncode == status, done.stderr + done.stdout
     said: dict[str, Any] = json.loads(done.stdout)
     return said
-
-
-@contextmanager
-def upstream(*scripts: Sequence[Step]) -> Iterator[tuple[str, Callable[[], list[RawRequest]]]]:
-    """Run a scripted upstream in a thread; yield its address and a function that returns its requests."""
-    ready, stop = threading.Event(), threading.Event()
-    found: list[Any] = []
-
-    async def serve() -> None:
-        async with RawUpstream(*scripts) as scripted:
-            found.append(scripted)
-            ready.set()
-            await asyncio.to_thread(stop.wait, 30)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield found[0].url, lambda: found[0].requests
-    finally:
-        stop.set()
-        thread.join(10)
 
 
 def test_offline_a_run_comes_out_the_same(tmp_path: Path, here: Any) -> None:
@@ -217,7 +194,7 @@ def test_a_run_of_the_responses_wire_is_replayed(tmp_path: Path, here: Any) -> N
     said = replayed(here, run_id)
     assert said["same"], said
     assert said["replayed"]["text"] == "Noon."
-    with upstream(*scripts) as (url, asked):
+    with upstream_in_thread(*scripts) as (url, asked):
         said = replayed(here, run_id, "--upstream", url)
     assert said["same"], said
     assert json.loads(asked()[0].body)["input"] == "hi"
@@ -244,7 +221,7 @@ def test_against_another_upstream(tmp_path: Path, here: Any) -> None:
     run_id = recorded(tmp_path, TURN, ANSWER, ask=ask)
     other = called(("call_9", ECHO, '{"text": "word"}'))
     last = stream(role(), content("Noon, ", "I think."), finish())
-    with upstream(other, last) as (url, asked):
+    with upstream_in_thread(other, last) as (url, asked):
         said = replayed(here, run_id, "--upstream", url, "--model", "n")
         requests = [json.loads(request.body) for request in asked()]
     assert [request["model"] for request in requests] == ["n", "n"]
@@ -263,7 +240,7 @@ def test_a_call_that_was_not_made_then_has_no_result(tmp_path: Path, here: Any) 
     """If another model makes a call that is not on record, it gets an error and no tool runs."""
     run_id = recorded(tmp_path, TURN, ANSWER)
     other = called(("call_9", ECHO, '{"text":"another word"}'))
-    with upstream(other, ANSWER) as (url, asked):
+    with upstream_in_thread(other, ANSWER) as (url, asked):
         said = replayed(here, run_id, "--upstream", url)
         told = json.loads(asked()[1].body)["messages"][-1]["content"]
     assert said["unmatched"] == [ECHO]
@@ -275,7 +252,7 @@ def test_a_key_goes_to_no_other_upstream(tmp_path: Path, here: Any) -> None:
     """A replay does not send the configured key to another upstream."""
     run_id = recorded(tmp_path, TURN, ANSWER)
     env = {"OPENAI_API_KEY": "sk-never-sent-0123456789"}
-    with upstream(reply("Noon.")) as (url, asked):
+    with upstream_in_thread(reply("Noon.")) as (url, asked):
         replayed(here, run_id, "--upstream", url, env=env)
         assert not any(request.header("authorization") for request in asked())
 
@@ -300,7 +277,10 @@ def test_private_arguments_are_the_same_by_what_is_not_private(tmp_path: Path, h
     turn = called(("call_1", "probe_tools__unlock", '{"pin":"pin-4711"}'))
     run_id = recorded(tmp_path, turn, ANSWER, seal=False)
     assert b"pin-4711" not in (tmp_path / "toolrelay.db").read_bytes()
-    with upstream(called(("call_9", "probe_tools__unlock", '{"pin":"pin-0815"}')), ANSWER) as (url, _):
+    with upstream_in_thread(called(("call_9", "probe_tools__unlock", '{"pin":"pin-0815"}')), ANSWER) as (
+        url,
+        _,
+    ):
         said = replayed(here, run_id, "--upstream", url)
     assert said["unmatched"] == []
     assert said["missing"] == [
@@ -360,7 +340,7 @@ def test_a_replay_spends_no_credentials(tmp_path: Path, here: Any) -> None:
                 return (await proxy.ask(ASK)).header("x-toolrelay-run") or ""
 
     run_id = asyncio.run(serve())
-    with upstream(whole(b'{"access_token":"a","refresh_token":"b"}')) as (url, requests):
+    with upstream_in_thread(whole(b'{"access_token":"a","refresh_token":"b"}')) as (url, requests):
         (tmp_path / "toolrelay.toml").write_text(
             f'[tools]\nmodules = ["{module}"]\nnetworks = ["127.0.0.0/8"]\n[policy]\nallow = ["desk__*"]\n'
             f'[credentials.shop]\ntoken_url = "{url}/token"\nclient_id = "env:SHOP"\n'

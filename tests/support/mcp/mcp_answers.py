@@ -11,6 +11,7 @@ from mcp_rig import no_token
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.tools.mcp.host.connection import Connection
+from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.servers import HostSettings, Server
 
 __all__ = ["LOOPBACK", "Answering", "Handler", "Refusal", "body_of", "call", "connected", "scripted"]
@@ -22,7 +23,7 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 async def connected(server: Server, networks: tuple[str, ...] = LOOPBACK) -> AsyncIterator[Connection]:
     """Run a connection in this process."""
     settings = HostSettings(servers=(server,), networks=networks, list_every_s=0)
-    connection = Connection(server, settings, lambda: None, lambda server, group, runs: None, no_token)
+    connection = Connection(server, settings, lambda: None, Groups(lambda runs: None), no_token)
     task = asyncio.create_task(connection.run())
     try:
         await connection.wait(PATIENCE_S)

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.errors import ConfigError, ToolFailure
+from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.host.program import _keep
 from proxy.tools.mcp.host.service import Service
 from proxy.tools.mcp.host_client import HostClient
@@ -151,7 +152,7 @@ async def test_a_process_of_another_user_is_not_served(
 ) -> None:
     """A connection to the socket is closed unless it is of the same user."""
     settings = HostSettings()
-    service = Service(settings, lambda server, group, runs: None, lambda name, before, one: None)
+    service = Service(settings, Groups(lambda runs: None), lambda name, before, one: None)
     path = tmp_path / "s"
     async with await asyncio.start_unix_server(service.serve, path):
         reader, writer = await asyncio.open_unix_connection(path)

@@ -22,9 +22,10 @@ from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
 from proxy.tools.mcp.host.bounds import MAX_LINE, NO_MESSAGE, TOO_LONG, TOO_LONG_WORDS, PastBounds
 from proxy.tools.mcp.host.http import SESSION_GONE, UNAUTHORIZED, HttpServer, tells_of_lost_session
+from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.host.mirroring import TooLongForHeaders, mirrored_headers, read_tools
 from proxy.tools.mcp.host.sdk import McpClientSession, OnProgress
-from proxy.tools.mcp.host.stdio import OnGroup, StdioServer, Streams
+from proxy.tools.mcp.host.stdio import StdioServer, Streams
 from proxy.tools.mcp.host.watching import Watched
 from proxy.tools.mcp.servers import HostSettings, Server
 
@@ -126,18 +127,18 @@ class Connection:
         server: Server,
         settings: HostSettings,
         changed: Callable[[], None],
-        on_group: OnGroup,
+        groups: Groups,
         ask: Ask,
     ) -> None:
-        """``changed`` is called whenever the status has changed; ``on_group`` is the callback of
-        :class:`~proxy.tools.mcp.host.stdio.StdioServer`; ``ask`` authorizes the requests."""
+        """``changed`` is called whenever the status has changed; ``groups`` gets the process group of a
+        server that is a command; ``ask`` authorizes the requests."""
         self.server = server
         self.status = Status("starting")
         self.history = ConnectionHistory()
         self.stderr = ""
         self._settings = settings
         self._changed = changed
-        self._on_group = on_group
+        self._groups = groups
         self._ask = ask
         self._refusal: NotAuthorized | None = None
         self._session: McpClientSession | None = None
@@ -216,7 +217,7 @@ class Connection:
 
     def _transport(self) -> Transport:
         if self.server.command:
-            return StdioServer(self.server, self._on_group, self._skipped)
+            return StdioServer(self.server, self._groups, self._skipped)
         return HttpServer(self.server, self._settings.networks, self._ask, self._refused, self._forgotten)
 
     def _skipped(self, line: str) -> None:

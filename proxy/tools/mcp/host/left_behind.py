@@ -10,43 +10,49 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from proxy.net.own_process import adopt_orphans
 
-__all__ = ["MARK", "LeftBehind"]
+__all__ = ["MARK", "Groups", "LeftBehind"]
 
 MARK: Final = "TOOLRELAY_MCP_SERVER"
-"""The variable with the server's name."""
+"""The variable with the mark of a server: a value that no other start of a server has."""
 
 _ROUNDS: Final = 10
 _PAUSE_S: Final = 0.02
-"""Together less than the wait before a server is started again, whose new process must not be met."""
-
 _REAP_S: Final = 5.0
 _SELF: Final = Path("/proc/self")
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The process groups of the servers that run.
+
+    ``changed`` is called after one was added, with true, or removed, with false.  ``marks`` has the servers'
+    marks by the numbers of their groups, which are the pids of the servers.  ``starting`` is held until the
+    group of a new server is in ``marks``, because nobody else can tell the server from what is left behind.
+    """
+
+    changed: Callable[[bool], None]
+    marks: dict[int, str] = field(default_factory=dict)
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class LeftBehind:
     """The children of this process that it did not start itself.  Belongs to one event loop."""
 
-    def __init__(self, servers: Collection[str], groups: Collection[int]) -> None:
-        """``servers`` are the names of all servers; ``groups`` are the pids of those that run, kept up to
-        date by the caller."""
-        self._servers = servers
+    def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._tasks: set[asyncio.Task[None]] = set()
-        self._own = b""
-        # Only root may read it, once the memory of this process is hidden, but then it is not needed either.
-        with contextlib.suppress(OSError):
-            self._own = (_SELF / "environ").read_bytes()
         adopt_orphans()
 
-    def server_ended(self, server: str) -> None:
-        """Begin to end what a server has left behind."""
-        task = asyncio.create_task(self._end(server))
+    def server_ended(self) -> None:
+        """Begin to end what a server that has ended has left behind."""
+        task = asyncio.create_task(self._end(self._is_of_none))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -54,24 +60,25 @@ class LeftBehind:
         """Reap children that end by themselves, until cancelled."""
         while True:
             await asyncio.sleep(_REAP_S)
-            for child in self._children():
-                _reap(child)
+            async with self._groups.starting:
+                for child in self._children():
+                    _reap(child)
 
     async def end_all(self) -> None:
         """End everything that any server has left behind."""
-        await self._end(None)
+        await self._end(lambda child: True)
 
-    async def _end(self, server: str | None) -> None:
-        """End what one server has left behind; ``None`` for all."""
+    async def _end(self, is_left: Callable[[int], bool]) -> None:
         # A killed process hands its own children on to this one, so another look is needed.
         for _ in range(_ROUNDS):
-            left = [child for child in self._children() if server is None or self._is_of(child, server)]
+            async with self._groups.starting:
+                left = list(filter(is_left, self._children()))
+                for child in left:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(child, signal.SIGKILL)
+                    _reap(child)
             if not left:
                 return
-            for child in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(child, signal.SIGKILL)
-                _reap(child)
             await asyncio.sleep(_PAUSE_S)
 
     def _children(self) -> list[int]:
@@ -80,19 +87,16 @@ class LeftBehind:
         for thread in (_SELF / "task").glob("*/children"):
             with contextlib.suppress(OSError):
                 found += [int(pid) for pid in thread.read_text().split()]
-        return [pid for pid in found if pid not in self._groups]
+        return [pid for pid in found if pid not in self._groups.marks]
 
-    def _is_of(self, child: int, server: str) -> bool:
-        """Return whether a child is of a server, or of one that is not known."""
+    def _is_of_none(self, child: int) -> bool:
+        """Return whether a child is of no server that runs."""
         try:
             environment = Path(f"/proc/{child}/environ").read_bytes()
         except OSError:
             return False
-        if environment == self._own:
-            return False  # It is about to become a server.
-        marks = [one for one in environment.split(b"\0") if one.startswith(f"{MARK}=".encode())]
-        named = {one.partition(b"=")[2].decode("utf-8", "replace") for one in marks}
-        return server in named or named.isdisjoint(self._servers)
+        marks = {f"{MARK}={mark}".encode() for mark in self._groups.marks.values()}
+        return marks.isdisjoint(environment.split(b"\0"))
 
 
 def _reap(child: int) -> None:

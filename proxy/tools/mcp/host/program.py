@@ -19,7 +19,7 @@ import orjson
 from proxy.net.channel import Channel, ChannelBroken
 from proxy.net.own_process import hide_memory
 from proxy.tools.mcp.host.connection import Connection, ConnectionState
-from proxy.tools.mcp.host.left_behind import LeftBehind
+from proxy.tools.mcp.host.left_behind import Groups, LeftBehind
 from proxy.tools.mcp.host.sdk import quiet_sdk
 from proxy.tools.mcp.host.service import Service
 from proxy.tools.mcp.servers import HostSettings
@@ -48,16 +48,15 @@ async def _serve(fd: int) -> None:
     settings = HostSettings.read(orjson.loads(first[1]))
     _bound_memory(settings.memory_bytes)
     path = first[0]["path"]
-    groups: set[int] = set()
 
-    left_behind = LeftBehind({server.name for server in settings.servers}, groups)
-
-    def on_group(server: str, group: int, runs: bool) -> None:
+    def on_group(runs: bool) -> None:
         """Tell the parent process which groups to kill if this process can no longer do so."""
-        (groups.add if runs else groups.discard)(group)
-        channel.send("groups", orjson.dumps(sorted(groups)))
+        channel.send("groups", orjson.dumps(sorted(groups.marks)))
         if not runs:
-            left_behind.server_ended(server)
+            left_behind.server_ended()
+
+    groups = Groups(on_group)
+    left_behind = LeftBehind(groups)
 
     def on_state(name: str, before: ConnectionState, connection: Connection) -> None:
         """Tell the parent process what to log, because this process writes no log."""
@@ -75,7 +74,7 @@ async def _serve(fd: int) -> None:
         """Tell the parent process of an error that ended work which goes on."""
         channel.send("fault", type(error).__name__.encode(), name=name)
 
-    service = Service(settings, on_group, on_state)
+    service = Service(settings, groups, on_state)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     listening = await asyncio.start_unix_server(service.serve, path, backlog=64)

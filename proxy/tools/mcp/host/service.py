@@ -17,8 +17,8 @@ from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
 from proxy.tools.mcp.definitions import visible_text
 from proxy.tools.mcp.host.authorization import Authorizations
 from proxy.tools.mcp.host.connection import CallFailed, Connection, ConnectionState
+from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.host.sdk import OnProgress
-from proxy.tools.mcp.host.stdio import OnGroup
 from proxy.tools.mcp.servers import HostSettings
 
 __all__ = ["OnState", "Service"]
@@ -66,7 +66,7 @@ class _Worker(Channel):
 class Service:
     """The connections to all servers, and the workers that use them."""
 
-    def __init__(self, settings: HostSettings, on_group: OnGroup, on_state: OnState) -> None:
+    def __init__(self, settings: HostSettings, groups: Groups, on_state: OnState) -> None:
         """``on_state`` is called when a server was connected, was lost, cannot be reached, or has written a
         line that is no message for the first time; then its state is the previous one."""
         self._on_state = on_state
@@ -77,7 +77,7 @@ class Service:
                 server,
                 settings,
                 partial(self._changed, server.name),
-                on_group,
+                groups,
                 partial(self._authorizations.ask, server.name),
             )
             for server in settings.servers

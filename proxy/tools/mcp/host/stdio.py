@@ -15,6 +15,7 @@ import fcntl
 import os
 import re
 import resource
+import secrets
 import signal
 import sys
 import termios
@@ -40,11 +41,11 @@ from proxy.tools.mcp.host.bounds import (
     has_too_many_values,
     unasked_budget,
 )
-from proxy.tools.mcp.host.left_behind import MARK
+from proxy.tools.mcp.host.left_behind import MARK, Groups
 from proxy.tools.mcp.process import own_environment
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["OnGroup", "StdioServer", "Streams"]
+__all__ = ["StdioServer", "Streams"]
 
 _MAX_STDERR = 8192
 _PATIENCE_S = 2.0
@@ -60,17 +61,14 @@ _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?[0-9]{1,18})')
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
-OnGroup = Callable[[str, int, bool], None]
-"""Called with a server's name, the number of its process group, and whether it runs."""
-
 
 class StdioServer:
     """The process of one server, from :meth:`open` to its end."""
 
-    def __init__(self, server: Server, on_group: "OnGroup", on_skipped: Callable[[str], None]) -> None:
+    def __init__(self, server: Server, groups: Groups, on_skipped: Callable[[str], None]) -> None:
         """``on_skipped`` is called with the first line, as plain text, that is no message."""
         self._server = server
-        self._on_group = on_group
+        self._groups = groups
         self._on_skipped = on_skipped
         self._has_skipped = False
         self._stderr = b""
@@ -90,18 +88,21 @@ class StdioServer:
         """
         server = self._server
         loop = asyncio.get_running_loop()
-        transport, process = await loop.subprocess_exec(
-            lambda: _Process(loop),
-            server.command,
-            *server.args,
-            env={**own_environment(), **server.env, MARK: server.name},
-            cwd=server.cwd or None,
-            start_new_session=True,
-            preexec_fn=_prepare,
-        )
-        pid = transport.get_pid()
-        assert pid is not None
-        self._on_group(server.name, pid, True)
+        mark = secrets.token_hex(8)
+        async with self._groups.starting:
+            transport, process = await loop.subprocess_exec(
+                lambda: _Process(loop),
+                server.command,
+                *server.args,
+                env={**own_environment(), **server.env, MARK: mark},
+                cwd=server.cwd or None,
+                start_new_session=True,
+                preexec_fn=_prepare,
+            )
+            pid = transport.get_pid()
+            assert pid is not None
+            self._groups.marks[pid] = mark
+        self._groups.changed(True)
         into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, out_of = anyio.create_memory_object_stream[SessionMessage](0)
         tasks = [
@@ -230,7 +231,8 @@ class StdioServer:
         await process.ends()
         # Processes that it started and left behind are still in its group.
         _signal_group(pid, signal.SIGKILL)
-        self._on_group(self._server.name, pid, False)
+        del self._groups.marks[pid]
+        self._groups.changed(False)
 
 
 class _Process(asyncio.subprocess.SubprocessStreamProtocol):

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.tools.mcp.host import bounds, stdio, watching
 from proxy.tools.mcp.host.connection import CallFailed, Connection
+from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.host.sdk import McpClientSession
 from proxy.tools.mcp.servers import HostSettings, Server
 
@@ -25,19 +26,15 @@ OK = {"result": {"content": [{"type": "text", "text": "fine"}]}}
 
 
 @asynccontextmanager
-async def connected(server: Server, **settings: Any) -> AsyncIterator[tuple[Connection, set[int]]]:
+async def connected(server: Server, **settings: Any) -> AsyncIterator[tuple[Connection, Mapping[int, str]]]:
     """Run a connection in this process; also yield the process groups that it reports as running."""
-    groups: set[int] = set()
-
-    def on_group(server: str, group: int, runs: bool) -> None:
-        (groups.add if runs else groups.discard)(group)
-
+    groups = Groups(lambda runs: None)
     told = HostSettings(servers=(server,), list_every_s=0, **settings)
-    connection = Connection(server, told, lambda: None, on_group, no_token)
+    connection = Connection(server, told, lambda: None, groups, no_token)
     task = asyncio.create_task(connection.run())
     try:
         await connection.wait(PATIENCE_S)
-        yield connection, groups
+        yield connection, groups.marks
     finally:
         task.cancel()
         await asyncio.wait({task})

@@ -19,6 +19,7 @@ from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.tools.mcp.host.connection import CallFailed, Connection
 from proxy.tools.mcp.host.http import CheckedTransport
+from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.servers import HostSettings, Server
 
 
@@ -256,9 +257,7 @@ async def test_a_connection_that_fails_can_be_ended_at_any_moment() -> None:
     async with scripted(answer) as (server, paths):
         settings = HostSettings(servers=(server,), networks=LOOPBACK)
         for moment in range(30):
-            connection = Connection(
-                server, settings, lambda: None, lambda server, group, runs: None, no_token
-            )
+            connection = Connection(server, settings, lambda: None, Groups(lambda runs: None), no_token)
             task = asyncio.create_task(connection.run())
             met = len(paths)
             await until(lambda met=met: len(paths) > met)  # type: ignore[misc]

@@ -8,6 +8,7 @@ import orjson
 from waiting import until
 
 from proxy.net.channel import Channel
+from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.host.service import Service
 from proxy.tools.mcp.servers import HostSettings
 
@@ -35,7 +36,7 @@ def call(channel: Channel, number: int, server: str) -> None:
 
 async def test_a_flood_of_one_server_fails_its_own_calls_alone(tmp_path: Path) -> None:
     """A worker does not read for a while: of one server as much waits as may, another's result comes."""
-    service = Service(HostSettings(), lambda server, group, runs: None, lambda name, before, one: None)
+    service = Service(HostSettings(), Groups(lambda runs: None), lambda name, before, one: None)
     flood, good = Server(RESULT_BYTES), Server(10)
     service.connections = {"flood": flood, "good": good}  # type: ignore[dict-item]
     service._tell_all = lambda channel: None  # type: ignore[method-assign]
@@ -68,7 +69,7 @@ async def test_a_flood_of_one_server_fails_its_own_calls_alone(tmp_path: Path) -
 
 async def test_a_worker_that_goes_while_results_wait(tmp_path: Path) -> None:
     """The results are dropped with the worker, and others are served."""
-    service = Service(HostSettings(), lambda server, group, runs: None, lambda name, before, one: None)
+    service = Service(HostSettings(), Groups(lambda runs: None), lambda name, before, one: None)
     flood = Server(RESULT_BYTES)
     service.connections = {"flood": flood}  # type: ignore[dict-item]
     service._tell_all = lambda channel: None  # type: ignore[method-assign]
