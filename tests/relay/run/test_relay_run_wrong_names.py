@@ -68,5 +68,4 @@ async def test_a_name_that_was_made_up_goes_back_as_one_that_is_accepted(upstrea
             answer = await proxy.ask(ask, path=speaker.path)
             assert answer.status == 200, answer.body
         (name,) = called_in(json.loads(server.requests[1].body))
-    assert b"Sor" in answer.body  # A stream is cut into pieces.
     assert name == (NAME if wire == "ollama" else re.sub("[.\u200b]", "_", NAME)[:64])
