@@ -1,9 +1,11 @@
 """Documents are as short as they promise, and what they point to exists."""
 
+import importlib
 import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,3 +133,15 @@ def test_each_type_of_the_glossary_exists() -> None:
     code = "\n".join(path.read_text("utf-8") for path in (ROOT / "proxy").rglob("*.py"))
     defined = set(re.findall(r"^(?:class (\w+)|(\w+) = )", code, re.MULTILINE))
     assert named - {name for pair in defined for name in pair} == set()
+
+
+def test_links_of_the_site_are_found_behind_any_number_of_code_spans() -> None:
+    """A bracket that opens no link, before many code spans, does not hold the build of the site."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    site = importlib.import_module("docgen.site")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="project/CHANGELOG.md"))
+    text = (
+        "[an open bracket " + "and `code` " * 200 + "and [a `link]`](README.md), [the map](ARCHITECTURE.md)"
+    )
+    changed = site.on_page_markdown(text, page)
+    assert changed.endswith("and a `link]`, [the map](ARCHITECTURE.md)")
