@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.effect_records import EffectClaim
-from proxy.records import HiddenTurns, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.records.effects import EffectClaim
+from proxy.records.rows import HiddenTurns, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.store.base import RunFilter
 from proxy.store.options import StoreOptions
 from proxy.store.sql.migrate import migrate_sqlite

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from proxy.records import HiddenTurns, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.records.rows import HiddenTurns, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 

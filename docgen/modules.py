@@ -1,4 +1,4 @@
-"""Tables of the modules: the purpose of each file directly in ``proxy/``, and of each folder below it."""
+"""Tables of the modules: the purpose of each shared file and of each folder of ``proxy/``."""
 
 import ast
 from collections.abc import Iterable
@@ -8,13 +8,14 @@ from typing import Final
 __all__ = ["folders", "shared_modules"]
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1] / "proxy"
+_SHARED: Final = ("base", "records", "json")
 
 
 def shared_modules() -> str:
     """Build the table of modules that every package may import, with the first paragraphs of their
     docstrings."""
-    files = (file for file in sorted(_PACKAGE.glob("*.py")) if not file.name.startswith("__"))
-    return _table("module", ((file.name, file) for file in files))
+    files = (file for folder in _SHARED for file in sorted((_PACKAGE / folder).glob("[!_]*.py")))
+    return _table("module", ((file.relative_to(_PACKAGE).as_posix(), file) for file in files))
 
 
 def folders() -> str:

@@ -23,8 +23,8 @@ from docgen.tables import (
     tool_errors,
     tool_options,
 )
-from proxy.server.config.text import settings_table
-from proxy.server.reference.admin_openapi import admin_openapi
+from proxy.api.reference.admin_openapi import admin_openapi
+from proxy.config.text import settings_table
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
 from proxy.wires.chat.fields import CHAT_FIELDS
 from proxy.wires.crossing.tables import missing_rows_of, rows_of

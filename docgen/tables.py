@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import BaseModel
 from typer.main import get_command
 
+from proxy.api.reference.admin_paths import ADMIN_PATHS, AdminPath
+from proxy.base.error_codes import ERRORS, ErrorCode
 from proxy.commands.cli import app
-from proxy.error_codes import ERRORS, ErrorCode
+from proxy.config.text import toml_value
 from proxy.http.own_headers import FROM_CLIENTS, TO_CLIENTS, OwnHeader
 from proxy.http.rules import REQUEST_HEADERS, RESPONSE_HEADERS
-from proxy.server.config.text import toml_value
-from proxy.server.reference.admin_paths import ADMIN_PATHS, AdminPath
-from proxy.server.telemetry.metric_families import FAMILIES
+from proxy.telemetry.metric_families import FAMILIES
 from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.error_codes import TOOL_ERRORS
 from proxy.upstreams.recorded.format import FILES, ExchangeMatch, ExchangeMeta, TurnResponse

@@ -24,7 +24,7 @@ from bench.prompt_cache import BACK, CachingUpstream
 from bench.record import prepare
 from bench.report import plot_delays, ratios, show_table
 from bench.wire import KEY, Plan, plan_of, stamps
-from proxy.server.config.load import load_config
+from proxy.config.load import load_config
 from proxy.store.base import RunFilter, UsageFilter
 from proxy.store.factory import open_store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.events import Usage
+from proxy.base.events import Usage
 from proxy.wires.dialects.table import SERVED
 
 ENDPOINTS = SERVED.endpoints

@@ -111,7 +111,7 @@ async def test_the_hot_path_stays_within_its_bound(
 ) -> None:
     """A chunk and a request stay within their bounds, which are not far above the figures."""
     # The record's rows wait, so that no commit is part of a count.
-    monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", 600.0)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._LINGER_S", 600.0)
     per_chunk, per_request = await counted(tools, tmp_path)
     assert per_chunk <= chunk_bound, f"{per_chunk:.1f} calls for each chunk"
     assert per_request <= request_bound, f"{per_request:.1f} calls for a request"
@@ -124,7 +124,7 @@ async def test_a_chunk_that_is_kept_costs_little_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With all content on record, a chunk costs little more: its bytes are neither parsed nor copied."""
-    monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", 600.0)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._LINGER_S", 600.0)
     per_chunk, _ = await counted(True, tmp_path, "all")
     assert per_chunk <= CALLS_PER_CHUNK_KEPT
 
@@ -273,7 +273,7 @@ async def test_a_tool_turn_stays_within_its_bound(
 ) -> None:
     """A turn with a call and its record in the database stays within its bound."""
     # Rows are written only when somebody waits for them, so that each run has the same number of commits.
-    monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", 600.0)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._LINGER_S", 600.0)
     store = Count()
     threading.setprofile(store.see)
     async with stepping(tools=True, path=tmp_path) as (proxy, steps):

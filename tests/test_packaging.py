@@ -14,7 +14,7 @@ import pytest
 from waiting import PATIENCE_S
 
 from proxy import __version__
-from proxy.errors import how_to_install
+from proxy.base.errors import how_to_install
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from documents import DOCS, ROOT, snippets
 
+from proxy.base.events import ToolCall
 from proxy.commands.demo import MODEL, QUESTIONS
-from proxy.events import ToolCall
-from proxy.records import NativeCall, ToolInvocationRecord
+from proxy.records.rows import NativeCall, ToolInvocationRecord
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import Capabilities

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.records import join_sources
+from proxy.records.rows import join_sources
 from proxy.tools.running.ledger import RunLedger
 
 SOURCES = st.sampled_from(["mcp__a__*", "mcp__b__*", "web__fetch_page", "mcp__a__list"])

@@ -9,8 +9,8 @@ from documents import DOCS, ROOT
 
 from docgen.cast import drawn, play, words
 from docgen.pages import OPENAPI, PARTS, pages
-from proxy.error_codes import ERRORS
-from proxy.errors import ToolErrorCode
+from proxy.base.error_codes import ERRORS
+from proxy.base.errors import ToolErrorCode
 from proxy.http.own_headers import FROM_CLIENTS, TO_CLIENTS
 from proxy.tools.contract.error_codes import TOOL_ERRORS
 from proxy.wires.dialects.table import SERVED

@@ -20,11 +20,11 @@ from running_proxy import make_config, running
 from typer.main import get_command
 from waiting import LATE_S, PATIENCE_S
 
+from proxy.app.app import Overrides
 from proxy.commands.cli import app
 from proxy.commands.demo import MODEL
-from proxy.server.app import Overrides
-from proxy.server.config.load import load_config
-from proxy.toolbox.recorded import RecordedHttpClient
+from proxy.config.load import load_config
+from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
 WEATHER = "What is the weather in Berlin?"

@@ -8,7 +8,7 @@ import pytest
 
 import proxy
 
-STATIC = Path(proxy.__file__).parent / "server" / "ui" / "static"
+STATIC = Path(proxy.__file__).parent / "ui" / "static"
 FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
 MOST_BYTES = 150_000

@@ -1,4 +1,4 @@
-"""The command line, one module per family of commands; it and ``server/app.py`` read the configuration."""
+"""The command line, one module per family of commands; it and ``app/app.py`` read the configuration."""
 
 import sys
 
@@ -24,14 +24,14 @@ def work(channel: int) -> None:
     from proxy.commands.serve.memory import share_one_arena
 
     share_one_arena()
-    from proxy.commands.serve.worker import main as serve
+    from proxy.commands.serve.supervisor.worker import main as serve
 
     sys.exit(serve(channel))
 
 
 def supervise(handover: int) -> None:
     """Run the supervisor in the process started for it; the descriptor ``handover`` gives it its options."""
-    from proxy.commands.serve.supervisor_main import main as start
+    from proxy.commands.serve.supervisor.supervisor_main import main as start
 
     sys.exit(start(handover))
 

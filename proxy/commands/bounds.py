@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 
 __all__ = ["read_bounds"]
 
@@ -12,7 +12,7 @@ __all__ = ["read_bounds"]
 def read_bounds(given: Sequence[str], example: str) -> dict[str, Any]:
     """Parse limits in TOML, in the form they have in or below ``policy.arguments``.
 
-    Raises :class:`~proxy.errors.ConfigError` for ``--arguments``; its remedy shows ``example``.
+    Raises :class:`~proxy.base.errors.ConfigError` for ``--arguments``; its remedy shows ``example``.
     """
     try:
         return tomllib.loads("\n".join(given))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from proxy import __version__
+from proxy.base.errors import ConfigError, RunFault, ToolRelayError
 from proxy.commands import common
 from proxy.commands.approvals.cli import approvals_app
 from proxy.commands.credentials.cli import credentials_app
@@ -16,10 +17,9 @@ from proxy.commands.mcp.cli import mcp_app
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.commands.runs.cli import runs_app, usage
 from proxy.commands.serve.memory import share_one_arena
-from proxy.errors import ConfigError, RunFault, ToolRelayError
+from proxy.config.load import Options, find_faults
+from proxy.config.text import initial_config
 from proxy.server.auth.key_ring import new_secret
-from proxy.server.config.load import Options, find_faults
-from proxy.server.config.text import initial_config
 
 __all__ = ["app", "run"]
 
@@ -152,7 +152,7 @@ def check(
         common.say_faults(map(str, faults))
         raise typer.Exit(1)
     from proxy.commands.doctor import check as checking
-    from proxy.server.telemetry.logging import configure_logging
+    from proxy.telemetry.log.setup import configure_logging
 
     # The check reports what the log would warn about, such as a refused key. Once is enough.
     configure_logging(level="error", secrets=loaded.secrets())
@@ -195,7 +195,7 @@ def doctor(
             "Give --config FILE and the upstream's name",
         )
     from proxy.commands.doctor.doctor import doctor as examine
-    from proxy.server.telemetry.logging import configure_logging
+    from proxy.telemetry.log.setup import configure_logging
 
     configure_logging(level="error", secrets=loaded.secrets())
     try:

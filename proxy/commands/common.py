@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
+from proxy.base.plain_text import plain_text, safe_cell
 from proxy.commands.printing import MAX_LINE, say, say_error, say_faults
+from proxy.config.load import Config, Options, load_config
 from proxy.net.resolver import numeric
-from proxy.plain_text import plain_text, safe_cell
-from proxy.server.config.load import Config, Options, load_config
-from proxy.server.telemetry.logging import LogFormat, configure_logging
-from proxy.server.telemetry.output_queue import queue_output
+from proxy.telemetry.log.output_queue import queue_output
+from proxy.telemetry.log.setup import LogFormat, configure_logging
 from proxy.tools.running.invocation import fault_facts
 
 if TYPE_CHECKING:  # Two megabytes, which a command without tables does not need.
@@ -68,7 +68,7 @@ def config_path(given: Path | None) -> Path | None:
 
 
 def load(given: Path | None, options: Options | None = None, *, need_secrets: bool | str = True) -> Config:
-    """Load the configuration for a command; raises :class:`~proxy.errors.ConfigError`."""
+    """Load the configuration for a command; raises :class:`~proxy.base.errors.ConfigError`."""
     return load_config(config_path(given), os.environ, options, need_secrets=need_secrets)
 
 
@@ -88,7 +88,7 @@ def start_logging(config: Config, *, worker: int = 0, serves: bool = False) -> N
 def load_quietly(given: Path | None, *, need_secrets: bool | str = True) -> Config:
     """Load the configuration for a command that prints its findings; only errors go to standard error.
 
-    Raises :class:`~proxy.errors.ConfigError`.
+    Raises :class:`~proxy.base.errors.ConfigError`.
     """
     loaded = load(given, need_secrets=need_secrets)
     configure_logging(level="error", secrets=loaded.secrets())

@@ -20,18 +20,18 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from proxy.app.app import App, Overrides, built_in_wires, create_app
+from proxy.base.conversation import Conversation, Message, Text
+from proxy.base.errors import how_to_install
+from proxy.base.plain_text import counted, plain_text
 from proxy.commands.common import CONFIG_NAME, MAX_LINE, say, start_logging
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
 from proxy.commands.ui import link
-from proxy.conversation import Conversation, Message, Text
-from proxy.errors import how_to_install
-from proxy.plain_text import counted, plain_text
-from proxy.server.app import App, Overrides, built_in_wires, create_app
-from proxy.server.config.load import Config
-from proxy.server.config.mcp import McpConfig, McpServerConfig, RedactConfig
-from proxy.server.config.settings import (
+from proxy.config.load import Config
+from proxy.config.mcp.servers import McpConfig, McpServerConfig, RedactConfig
+from proxy.config.settings import (
     AuthConfig,
     LogConfig,
     PolicyConfig,
@@ -40,11 +40,11 @@ from proxy.server.config.settings import (
     ToolsConfig,
     UpstreamConfig,
 )
-from proxy.server.config.text import toml_value
-from proxy.toolbox import units_server
+from proxy.config.text import toml_value
 from proxy.toolbox.clock import FixedClock
-from proxy.toolbox.notes import MODULE, MODULE_FILE, NOTES_FILE
-from proxy.toolbox.recorded import RecordedHttpClient
+from proxy.toolbox.demo import units_server
+from proxy.toolbox.demo.notes import MODULE, MODULE_FILE, NOTES_FILE
+from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.pins import Pin, write_pin_file
 from proxy.upstreams.recorded.replay import packaged_fixtures

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import cast
 
-from proxy.error_codes import ERRORS
-from proxy.errors import ConfigError, ToolErrorCode
+from proxy.api.reference.error_texts import error_text
+from proxy.api.reference.markdown import plain
+from proxy.base.error_codes import ERRORS
+from proxy.base.errors import ConfigError, ToolErrorCode
+from proxy.config.text import Setting, settings
 from proxy.http.own_headers import FROM_CLIENTS, TO_CLIENTS
-from proxy.server.config.text import Setting, settings
-from proxy.server.reference.error_texts import error_text
-from proxy.server.reference.markdown import plain
-from proxy.server.telemetry.metric_families import FAMILIES
+from proxy.telemetry.metric_families import FAMILIES
 from proxy.tools.contract.error_codes import TOOL_ERRORS
 
 __all__ = ["explain", "hint"]
@@ -25,7 +25,7 @@ def explain(name: str) -> str:
 
     ``name`` is an error code, an HTTP status, a setting (``server.port``, ``upstreams.mine.base_url``), a
     table of settings (``server``), a header or a metric. For any other name, raises
-    :class:`~proxy.errors.ConfigError` with a similar name.
+    :class:`~proxy.base.errors.ConfigError` with a similar name.
     """
     name = name.strip().strip("[]")
     if texts := list(_texts(name)):

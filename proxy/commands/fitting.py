@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from proxy.plain_text import printable
+from proxy.base.plain_text import printable
 
 __all__ = ["Column", "print_fitting"]
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable
 
-from proxy.plain_text import plain_text, printable
+from proxy.base.plain_text import plain_text, printable
 
 __all__ = ["MAX_LINE", "say", "say_error", "say_faults"]
 

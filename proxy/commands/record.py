@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
+from proxy.app.app import Overrides
+from proxy.base.errors import ConfigError
 from proxy.commands.common import say
 from proxy.commands.serve.serve import serve
-from proxy.errors import ConfigError
-from proxy.server.app import Overrides
-from proxy.server.config.load import Config
+from proxy.config.load import Config
 from proxy.upstreams.base import Upstream
 from proxy.upstreams.recorded.recorder import ClientExchanges, RecordingUpstream
 

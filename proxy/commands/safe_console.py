@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from proxy.plain_text import printable
+from proxy.base.plain_text import printable
 
 __all__ = ["SafeConsole"]
 

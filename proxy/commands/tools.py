@@ -10,16 +10,16 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import proxy.tools as tools_room
+from proxy.api.admin.json_output import to_line, tool_to_json
+from proxy.app.app import Overrides, Services, create_services
+from proxy.base.events import ToolCall
+from proxy.base.plain_text import plain_text
 from proxy.commands.common import MAX_LINE, console, say, say_faults
 from proxy.commands.doctor.check import tool_table, without_record
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.mcp.looking import pins_of_record, wait_for_server
-from proxy.events import ToolCall
-from proxy.plain_text import plain_text
-from proxy.records import RunRecord
-from proxy.server.api.json_output import to_line, tool_to_json
-from proxy.server.app import Overrides, Services, create_services
-from proxy.server.config.load import Config
+from proxy.config.load import Config
+from proxy.records.rows import RunRecord
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.mcp.names import PROVIDER
 from proxy.tools.running.ledger import RunContext

@@ -5,13 +5,13 @@ import time
 import webbrowser
 from typing import Final
 
+from proxy.app.app import App
+from proxy.app.open_record import open_record
+from proxy.base.errors import ConfigError
 from proxy.commands.common import say, say_error
-from proxy.errors import ConfigError
-from proxy.server.app import App
-from proxy.server.config.load import Config
-from proxy.server.config.rules import is_loopback
-from proxy.server.open_record import open_record
-from proxy.server.ui.sessions import CODE_S, login_code, signing_key
+from proxy.config.checks.rules import is_loopback
+from proxy.config.load import Config
+from proxy.ui.sessions import CODE_S, login_code, signing_key
 
 __all__ = ["START_LINK_S", "link", "print_link", "ui_lines"]
 

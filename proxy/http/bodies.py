@@ -7,7 +7,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 
-from proxy.errors import UpstreamBroken
+from proxy.base.errors import UpstreamBroken
 from proxy.http.secret_spellings import SecretSpellings
 
 __all__ = ["REDACTED", "Inflater", "Scrubber", "shapes_of_secrets"]
@@ -88,7 +88,7 @@ class Inflater:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield decoded pieces of at most 64 KiB, none empty.
 
-        Raises :class:`~proxy.errors.UpstreamBroken` if the data is malformed, or a bomb.
+        Raises :class:`~proxy.base.errors.UpstreamBroken` if the data is malformed, or a bomb.
         """
         self._taken += len(data)
         while data:
@@ -118,7 +118,7 @@ class Inflater:
         return piece, decoder.unused_data if decoder.eof else decoder.unconsumed_tail
 
     def finish(self) -> None:
-        """Raise :class:`~proxy.errors.UpstreamBroken` if the coded data has no end."""
+        """Raise :class:`~proxy.base.errors.UpstreamBroken` if the coded data has no end."""
         if self._taken and (self._decoder is None or not self._decoder.eof):
             raise UpstreamBroken("the compressed response body is incomplete")
 

@@ -10,7 +10,7 @@ from itertools import compress
 from operator import itemgetter
 from typing import NamedTuple, TypeVar, overload
 
-from proxy.caches import CacheSize, declare, declare_lru
+from proxy.base.caches import CacheSize, declare, declare_lru
 
 __all__ = ["Columns", "HeaderSection", "Headers", "by_names", "media_type_and_coding"]
 

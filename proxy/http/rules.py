@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from proxy.caches import declare_lru
-from proxy.errors import ConfigError
+from proxy.base.caches import declare_lru
+from proxy.base.errors import ConfigError
 from proxy.http.bodies import REDACTED
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names, media_type_and_coding
 from proxy.http.secret_spellings import SecretSpellings
@@ -178,7 +178,7 @@ class HeaderRules:
     def __init__(self, upstream: str = "", sent: Sequence[str] = (), returned: Sequence[str] = ()) -> None:
         """``sent`` and ``returned`` extend the lists: header names, or prefixes that end in ``-*``.
 
-        Raises :class:`~proxy.errors.ConfigError` for an invalid name, and for a name that must never pass.
+        Raises :class:`ConfigError` for an invalid name, and for a name that must never pass.
         """
         more_sent = _checked(f"upstreams.{upstream}.forward_headers", sent, _NEVER_SENT)
         more_returned = _checked(f"upstreams.{upstream}.forward_response_headers", returned, _NEVER_RETURNED)

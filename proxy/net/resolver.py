@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from proxy.caches import CacheSize, declare
-from proxy.values import value_class
+from proxy.base.caches import CacheSize, declare
+from proxy.base.values import value_class
 
 __all__ = ["AddressInfo", "Resolver", "numeric"]
 

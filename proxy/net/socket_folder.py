@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 
 __all__ = ["SocketFolder"]
 
@@ -29,7 +29,7 @@ class SocketFolder:
     """
 
     def __init__(self, prefix: str, name: str) -> None:
-        """Create the folder.  Raises :class:`~proxy.errors.ConfigError` if that is impossible."""
+        """Create the folder.  Raises :class:`~proxy.base.errors.ConfigError` if that is impossible."""
         self.path, self._lock = _create(prefix, name)
         """The folder, and the descriptor that holds its lock."""
         self.socket = self.path / name

@@ -3,17 +3,17 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from proxy.base.values import value_class
 from proxy.http.headers import Headers
-from proxy.records import Meter
+from proxy.records.rows import Meter
 from proxy.relay.body import Body
 from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.nested import Nested
-from proxy.relay.offer import Wanted
+from proxy.relay.offering.offer import Wanted
 from proxy.relay.routing.router import Route, Router
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
-from proxy.values import value_class
 from proxy.wires.client_port import Trace
 from proxy.wires.wire import Wire
 
@@ -75,7 +75,7 @@ class Detached:
     in place of those that the upstream gives it.
     ``takes_over`` is the id of the run whose response this run finishes instead; empty for none.
     ``before_end`` is awaited before any part of the answer is stored.  It raises
-    :class:`~proxy.errors.NotOnRecord` if this run has no right to end the response.
+    :class:`~proxy.base.errors.NotOnRecord` if this run has no right to end the response.
     """
 
     response_id: str

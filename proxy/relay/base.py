@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from proxy.errors import UpstreamError
+from proxy.base.errors import UpstreamError
 from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
 

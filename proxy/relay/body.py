@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.client_port import CarryingPort, ClientPort
 
 __all__ = ["FURTHER_MODELS", "Body", "check_names", "check_switches", "without_carried"]

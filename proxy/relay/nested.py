@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from proxy.approval_records import Approval
-from proxy.events import FinishReason, ToolCall, ToolResult
-from proxy.records import RunStatus
+from proxy.base.events import FinishReason, ToolCall, ToolResult
+from proxy.base.values import value_class
+from proxy.records.approvals import Approval
+from proxy.records.rows import RunStatus
 from proxy.relay.base import RunSettings
 from proxy.tools.agents.agent import Agent
 from proxy.tools.running.ledger import RunLedger
-from proxy.values import value_class
 
 __all__ = ["AgentAsking", "AgentUsed", "Nested", "Purse", "RunEnd", "RunWatch"]
 

@@ -10,26 +10,35 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
 
-from proxy.approval_records import Approval
-from proxy.caches import declare_lru
-from proxy.errors import RequestError
-from proxy.events import ToolResult
-from proxy.in_thread import LARGE_BYTES, in_thread
-from proxy.records import join_sources
+from proxy.base.caches import declare_lru
+from proxy.base.errors import RequestError
+from proxy.base.events import ToolResult
+from proxy.base.values import value_class
+from proxy.json.in_thread import LARGE_BYTES, in_thread
+from proxy.records.approvals import Approval
+from proxy.records.rows import join_sources
 from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.body import check_switches
 from proxy.relay.headers import of_any_dialect
-from proxy.relay.memory.history import ApprovalResults, Restored, SettleApprovals
+from proxy.relay.memory.hidden.history import ApprovalResults, Restored, SettleApprovals
+from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.relay.memory.idempotency import repeat_of
-from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.relay.memory.prompt_hash import prompt_hash
 from proxy.relay.memory.references import item_not_found
-from proxy.relay.memory.run_memory import RunMemory
-from proxy.relay.metering import price_of
 from proxy.relay.nested import AgentAsking, Purse
-from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, guard, is_reserved, with_required_approvals
+from proxy.relay.offering.offer import (
+    Offer,
+    OfferRules,
+    Offers,
+    Wanted,
+    guard,
+    is_reserved,
+    with_required_approvals,
+)
+from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits
+from proxy.relay.passing.metering import price_of
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Prices
@@ -46,9 +55,8 @@ from proxy.relay.run.job import (
     UpstreamSide,
 )
 from proxy.relay.run.parents import Parent, Parents, can_hold_turn
-from proxy.relay.tool_limits import NO_TOOLS, ToolLimits
+from proxy.relay.run_memory import RunMemory
 from proxy.tools.running.ledger import RunLedger
-from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
 from proxy.wires.crossed import CrossedEditor
 from proxy.wires.dialect import Dialect
@@ -200,7 +208,7 @@ class Planner:
     def takes_part(self, ask: Ask) -> bool:
         """Return whether any upstream of a request is offered tools for it, or speaks another dialect.
 
-        Raise :class:`~proxy.errors.RequestError` for a request that cannot be read.
+        Raise :class:`~proxy.base.errors.RequestError` for a request that cannot be read.
         """
         request = ask.wire.parse(ask.body.payload)
         return any(
@@ -222,7 +230,7 @@ class Planner:
     async def next(self, planning: Planning) -> Plan:
         """Return the plan for the upstream that is asked next.
 
-        Raise :class:`~proxy.errors.RequestError`.  If the upstream is asked only because another one failed,
+        Raise :class:`RequestError`.  If the upstream is asked only because another one failed,
         and its dialect cannot express the request, raise the failure of the other one.
         """
         return await self._next(planning, in_run=False)
@@ -317,7 +325,7 @@ class Planner:
         them.
 
         Also return the sources whose untrusted results the model had read by then, empty for none.  Raise
-        :class:`~proxy.errors.RequestError` for an item that the proxy does not know.
+        :class:`~proxy.base.errors.RequestError` for an item that the proxy does not know.
         """
         wire, is_own = ask.wire, not route.wire and route.served.text_calls is None
         if is_own or not isinstance(wire, RefersToItems):

@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from proxy.relay.offer import Offer
+from proxy.relay.offering.offer import Offer
 from proxy.relay.routing.router import Route
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed import Crossing

@@ -4,12 +4,12 @@ Source: OpenAI's guide "WebSocket mode", ``generate: false``.  The model is not 
 response without output, and continues from its id.
 """
 
-from proxy.conversation import Message
-from proxy.errors import RequestError
-from proxy.events import FinishReason, Frame, TurnFinished, TurnStarted, Usage, UsageReported
+from proxy.base.conversation import Message
+from proxy.base.errors import RequestError
+from proxy.base.events import FinishReason, Frame, TurnFinished, TurnStarted, Usage, UsageReported
 from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
-from proxy.relay.memory.history import History, LastTurn
+from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.relay.memory.local import LocalResponses
 from proxy.wires.client_port import ClientView
 from proxy.wires.wire import CrossableWire
@@ -20,8 +20,8 @@ __all__ = ["warm_up"]
 async def warm_up(ask: Ask, local: LocalResponses, history: History, client: ClientStream) -> None:
     """Answer with a response that has no output, and keep its input in ``local``.
 
-    Raise :class:`~proxy.errors.RequestError` if the request continues a response that the proxy does not
-    know, or if its dialect's responses have no ids.  Raise :class:`~proxy.errors.StoreError` if the record
+    Raise :class:`~proxy.base.errors.RequestError` if the request continues a response that the proxy does not
+    know, or if its dialect's responses have no ids.  Raise :class:`StoreError` if the record
     cannot be read.
     """
     wire = ask.wire

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import unquote
 
-from proxy.plain_text import plain_text
+from proxy.base.plain_text import plain_text
 
 __all__ = ["LISTS", "MAPS", "REFUSED_BY", "SINGLE", "follow", "repaired", "subschemas", "unportable"]
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from proxy.background_records import BackgroundLog
-from proxy.effect_records import EffectLog
-from proxy.records import (
+from proxy.records.background import BackgroundLog
+from proxy.records.effects import EffectLog
+from proxy.records.rows import (
     ClientKey,
     HiddenTurns,
     InvocationLog,
@@ -174,13 +174,13 @@ class KeySource(Protocol):
         ...
 
     async def read_keys(self) -> KeySet:
-        """Return all keys; raises :class:`~proxy.errors.StoreError`."""
+        """Return all keys; raises :class:`~proxy.base.errors.StoreError`."""
         ...
 
     async def hash_key(self) -> tuple[str, bytes]:
         """Return the name and the 32 bytes of the key that hashes new secrets; it is created once and kept.
 
-        Raises :class:`~proxy.errors.StoreError`.
+        Raises :class:`~proxy.base.errors.StoreError`.
         """
         ...
 
@@ -191,7 +191,7 @@ class KeyStore(KeySource, Protocol):
     async def put_key(self, key: ClientKey) -> None:
         """Store a new key durably.
 
-        Raises :class:`~proxy.errors.StoreUnavailable`, also if a key with this name exists that is not
+        Raises :class:`~proxy.base.errors.StoreUnavailable`, also if a key with this name exists that is not
         revoked.
         """
         ...
@@ -233,7 +233,7 @@ class KeyStore(KeySource, Protocol):
 
     async def is_response_owner(self, response_id: str, caller: str) -> bool:
         """Return whether the record says that the caller owns this response; raises
-        :class:`~proxy.errors.StoreError`."""
+        :class:`~proxy.base.errors.StoreError`."""
         ...
 
 
@@ -258,7 +258,7 @@ class ThreadLog(Protocol):
         """Return what is recorded about these threads of the caller, by id; unknown threads are left out.
 
         The value has the sources of the thread's untrusted results, or is empty. Raises
-        :class:`~proxy.errors.StoreError`.
+        :class:`~proxy.base.errors.StoreError`.
         """
         ...
 
@@ -429,7 +429,7 @@ class Store(
     async def delete_response(self, response_id: str, caller: str) -> bool:
         """Delete a response of the caller permanently; return whether there was one.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` if the store does not know whether the deletion
+        Raises :class:`~proxy.base.errors.StoreUnavailable` if the store does not know whether the deletion
         succeeded.
         """
         ...
@@ -453,7 +453,7 @@ class Store(
         """Delete one batch of runs with all rows that belong to them; return how many runs.
 
         0 means that nothing is left to delete. A run that is still running stays, and so does a run with a
-        tool call that is still running. Raises :class:`~proxy.errors.StoreUnavailable` if it is unknown
+        tool call that is still running. Raises :class:`~proxy.base.errors.StoreUnavailable` if it is unknown
         whether the deletion was committed.
         """
         ...

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from proxy.errors import ConfigError, NoRecord, how_to_install
-from proxy.records import KeySet
+from proxy.base.errors import ConfigError, NoRecord, how_to_install
+from proxy.records.rows import KeySet
 from proxy.store.base import Store
 from proxy.store.key_file import KeyFile
 from proxy.store.key_mark import KeyMark, path_beside, state_path
@@ -43,7 +43,7 @@ def sqlite_path(url: str, base: Path | None = None) -> Path | None:
     """Return the file that a ``sqlite:///`` URL names, or ``None`` for ``memory:`` and PostgreSQL.
 
     Three slashes come before a path relative to ``base`` (default: the current folder), four before an
-    absolute path. Raises :class:`~proxy.errors.ConfigError` for every other URL. The message repeats only the
+    absolute path. Raises :class:`ConfigError` for every other URL. The message repeats only the
     scheme of the URL, because the rest may contain a password.
     """
     scheme = url.partition(":")[0]
@@ -82,7 +82,7 @@ def open_store(
     ``options``.
 
     A record in memory has its own size limit, which no option can raise, and is not sealed. Raises
-    :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
+    :class:`~proxy.base.errors.ConfigError` with what to do, before anything is created.
     """
     path = sqlite_path(url, base)
     options = _sealing(options, seal_key, old_seal_keys)
@@ -103,7 +103,7 @@ def open_sealed(
 ) -> SqlStore:
     """Create the store that ``url`` names, for work on its seals; it starts even if a key is missing.
 
-    Raises :class:`~proxy.errors.ConfigError`, also for ``memory:``, where nothing is sealed.
+    Raises :class:`~proxy.base.errors.ConfigError`, also for ``memory:``, where nothing is sealed.
     """
     path = sqlite_path(url, base)
     if path is None and not url.startswith(_POSTGRES):
@@ -139,8 +139,8 @@ def _open_sql(url: str, path: Path | None, options: StoreOptions, *, must_exist:
 async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
     """Migrate the record that ``url`` names to the current schema.
 
-    Raises :class:`~proxy.errors.ConfigError`, also for ``memory:``, which has nothing to migrate, and
-    :class:`~proxy.errors.StoreError`.
+    Raises :class:`~proxy.base.errors.ConfigError`, also for ``memory:``, which has nothing to migrate, and
+    :class:`~proxy.base.errors.StoreError`.
     """
     path = sqlite_path(url, base)
     if url.startswith(_POSTGRES):

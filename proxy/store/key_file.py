@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.store.seal import parse_seal_key
 
 __all__ = ["KeyFile"]
@@ -39,7 +39,7 @@ class KeyFile:
     def read(self) -> bytes | None:
         """Return the key, or ``None`` if there is no file. Blocks.
 
-        Raises :class:`~proxy.errors.ConfigError` if other users can access the file, another user owns it or
+        Raises :class:`ConfigError` if other users can access the file, another user owns it or
         it holds no key. The message does not quote the file.
         """
         try:
@@ -70,7 +70,7 @@ class KeyFile:
         """Create the file with a new key, flushed to disk, and return the key. Blocks.
 
         If another process creates the file first, return the key of that process. Raises
-        :class:`~proxy.errors.ConfigError` if the file cannot be written.
+        :class:`~proxy.base.errors.ConfigError` if the file cannot be written.
         """
         key = secrets.token_bytes(32)
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
-from proxy.errors import StoreError, StoreUnavailable
-from proxy.hard_timeout import HardTimeout, ends_in_time
+from proxy.base.errors import StoreError, StoreUnavailable
+from proxy.base.hard_timeout import HardTimeout, ends_in_time
 from proxy.store.base import LOOK_UP_S
 from proxy.store.rows import Row
 
@@ -89,7 +89,7 @@ class LookUps:
     async def run(self, sql: str, values: Row, caller: str = "") -> Iterable[Any]:
         """Return the rows that a statement finds. Callers whose look-ups wait take turns.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` if the database needs more than
+        Raises :class:`~proxy.base.errors.StoreUnavailable` if the database needs more than
         :data:`~proxy.store.base.LOOK_UP_S`, or at once while the record is unresponsive. Errors of the
         look-up itself pass through.
         """

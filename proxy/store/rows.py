@@ -11,9 +11,9 @@ from typing import Any, Final, Self
 
 import orjson
 
-from proxy.effect_records import EffectResult
-from proxy.errors import StoreError
-from proxy.records import (
+from proxy.base.errors import StoreError
+from proxy.records.effects import EffectResult
+from proxy.records.rows import (
     HiddenTurns,
     KeptResult,
     MessageRecord,
@@ -492,7 +492,7 @@ def write_json(value: Any) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parse the text of a JSON column; raises :class:`~proxy.errors.StoreError` if it is not JSON."""
+    """Parse the text of a JSON column; raises :class:`~proxy.base.errors.StoreError` if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError as error:

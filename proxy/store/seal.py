@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.errors import ConfigError, StoreError
+from proxy.base.errors import ConfigError, StoreError
 from proxy.store import rows
 
 __all__ = [
@@ -158,7 +158,7 @@ SEALED: Final = (*CONTENT, *RECORD)
 def parse_seal_key(text: str, setting: str = _SETTING) -> bytes:
     """Decode the 32 bytes of a key from base64 (either alphabet) or hexadecimal digits.
 
-    Raises :class:`~proxy.errors.ConfigError` for ``setting``; the message does not quote the text.
+    Raises :class:`~proxy.base.errors.ConfigError` for ``setting``; the message does not quote the text.
     """
     key = b""
     if _HEX_KEY.match(text):
@@ -203,7 +203,7 @@ class Seal:
     def open(self, table: ContentTable, row: rows.Row) -> rows.Row:
         """Return the row as it was passed to :meth:`close`.
 
-        Raises :class:`~proxy.errors.StoreError` if this key did not seal it, or sealed it for another place.
+        Raises :class:`StoreError` if this key did not seal it, or sealed it for another place.
         """
         return self._each(table, row, self._open)
 
@@ -301,7 +301,7 @@ class SealRing:
     def open(self, table: ContentTable, row: rows.Row, sealed_by: str | None) -> rows.Row:
         """Return the row as it was passed to :meth:`close`.
 
-        Raises :class:`~proxy.errors.StoreError` if the ring does not have its key, or the key does not open
+        Raises :class:`StoreError` if the ring does not have its key, or the key does not open
         it.
         """
         if sealed_by is None:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
-from proxy.caches import CacheSize, declare, text_bytes
-from proxy.records import HiddenTurns, KeptResult, ResponseRecord, SuspendedTurn
+from proxy.base.caches import CacheSize, declare, text_bytes
+from proxy.records.rows import HiddenTurns, KeptResult, ResponseRecord, SuspendedTurn
 
 __all__ = [
     "ContentPolicy",

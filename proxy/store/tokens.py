@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 
-from proxy.errors import StoreUnavailable
+from proxy.base.errors import StoreUnavailable
 from proxy.store import rows
 from proxy.store.seal import ContentTable, SealRing
 
@@ -34,7 +34,7 @@ _ASK_EVERY_S: Final = 0.05
 
 
 class SealedTokens:
-    """A :class:`~proxy.records.TokenVault` in a table of the record."""
+    """A :class:`~proxy.records.rows.TokenVault` in a table of the record."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SealedTokens:
     def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
         """Return a context manager that only one process at a time can hold for each name.
 
-        It is released when the block ends or the process dies. Raises :class:`~proxy.errors.StoreUnavailable`
+        It is released when the block ends or the process dies. Raises :class:`StoreUnavailable`
         if it cannot be entered in time.
         """
         return self._lock(name)

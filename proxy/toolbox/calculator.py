@@ -28,7 +28,7 @@ from typing import Annotated, Any, NoReturn
 
 from pydantic import Field
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
 
@@ -61,7 +61,7 @@ class _Token:
 def evaluate(expression: str) -> tuple[str, bool]:
     """Return the value of an expression as plain decimal text, and whether no step had to round.
 
-    Raises :class:`~proxy.errors.ToolFailure` for text that is no expression, a division by zero, an undefined
+    Raises :class:`ToolFailure` for text that is no expression, a division by zero, an undefined
     value, or a number beyond the limits.  No message repeats the text.
     """
     if len(expression) > MAX_LENGTH:

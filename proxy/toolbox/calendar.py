@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.toolbox.services import checked, host_of
 from proxy.tools.contract.capabilities import Capabilities, HttpClient, HttpFailure, QueryParams
 from proxy.tools.contract.spec import Redaction
@@ -205,7 +205,7 @@ def _list_tool(base_url: str) -> Callable[..., Any]:
 async def _read_pages(http: HttpClient, url: str, query: QueryParams, max_results: int) -> list[_Event]:
     """Read the first events that are not cancelled, page after page.
 
-    Raises :class:`~proxy.errors.ToolFailure` if there are more pages than the limit: a part of the events
+    Raises :class:`ToolFailure` if there are more pages than the limit: a part of the events
     would look like all of them.
     """
     events: list[_Event] = []

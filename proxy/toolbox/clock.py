@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.contract.capabilities import Clock
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool

@@ -5,7 +5,7 @@ from proxy.toolbox.clock import get_current_time
 from proxy.toolbox.read_result import read_result_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL, weather_tool
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
-from proxy.tools.contract.paging import PagedResults
+from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.providers.function import FunctionProvider
 
 __all__ = ["core_provider"]

@@ -25,7 +25,7 @@ from pydantic import (
     ValidationError,
 )
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.toolbox.services import checked, host_of
 from proxy.tools.contract.capabilities import (
     CacheControl,
@@ -298,7 +298,7 @@ class _Found:
 def _usable(answer: Any, now: datetime) -> _Found:
     """Return the cheapest offers that have not expired; leave out malformed ones.
 
-    Raises :class:`~proxy.errors.ToolFailure` if all of them are malformed.
+    Raises :class:`~proxy.base.errors.ToolFailure` if all of them are malformed.
     """
     found = checked(_Answer, answer, _SERVICE).data.offers
     offers = []

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from proxy.errors import StoreError, ToolFailure
+from proxy.base.errors import StoreError, ToolFailure
 from proxy.tools.contract.declaration import tool
-from proxy.tools.contract.paging import PagedResults
 from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.contract.spec import Redaction
 
 __all__ = ["read_result_tool"]

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from yarl import URL
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 
 __all__ = ["checked", "host_of"]
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.toolbox.services import checked, host_of
 from proxy.tools.contract.capabilities import HttpClient, HttpFailure, QueryParams
 from proxy.tools.contract.spec import Redaction

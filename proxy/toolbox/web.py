@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field
 
-from proxy.errors import ConfigError, ToolFailure, how_to_install
+from proxy.base.errors import ConfigError, ToolFailure, how_to_install
 from proxy.tools.contract.capabilities import Capabilities, HttpClient, HttpFailure
+from proxy.tools.contract.schemas.url_argument import Url
 from proxy.tools.contract.spec import Redaction
-from proxy.tools.contract.url_argument import Url
 from proxy.tools.providers.function import FunctionProvider, tool
 
 __all__ = ["PageReader", "web_provider"]
@@ -43,7 +43,7 @@ class PageReader:
         self._free = asyncio.Semaphore(_AT_ONCE)
 
     async def read(self, html: str) -> tuple[str | None, str]:
-        """Return title and text; raise :class:`~proxy.errors.ToolFailure` if the page cannot be read."""
+        """Return title and text; raise :class:`~proxy.base.errors.ToolFailure` if the page cannot be read."""
         async with self._free:
             # -I: neither the environment nor the current folder affects imports.
             process = await asyncio.create_subprocess_exec(
@@ -77,7 +77,7 @@ def web_provider(
 ) -> FunctionProvider:
     """Build the provider ``web``, for pages of ``hosts``: ``docs.example.com``, ``*.example.com``, ``*``.
 
-    Raises :class:`~proxy.errors.ConfigError` if the library that reads pages is not installed.
+    Raises :class:`~proxy.base.errors.ConfigError` if the library that reads pages is not installed.
     """
     if importlib.util.find_spec(_LIBRARY) is None:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """The public API for authors of tools; the packages below define what a tool is and how it runs."""
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.contract.capabilities import (
     CacheControl,
     Clock,
@@ -10,11 +10,11 @@ from proxy.tools.contract.capabilities import (
     TextPage,
 )
 from proxy.tools.contract.declaration import Definition, tool
-from proxy.tools.contract.images import Image
 from proxy.tools.contract.provider import CallContext
-from proxy.tools.contract.results import ResourceLink, RichResult
+from proxy.tools.contract.results.images import Image
+from proxy.tools.contract.results.results import ResourceLink, RichResult
+from proxy.tools.contract.schemas.url_argument import Url
 from proxy.tools.contract.spec import Redaction, ToolEffect
-from proxy.tools.contract.url_argument import Url
 from proxy.tools.testing import ToolTester
 
 __all__ = [

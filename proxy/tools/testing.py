@@ -16,9 +16,9 @@ import orjson
 from structlog.testing import capture_logs
 from yarl import URL
 
-from proxy.errors import ToolErrorCode
-from proxy.events import ResultImage, ToolCall
-from proxy.records import NativeCall, ToolInvocationRecord
+from proxy.base.errors import ToolErrorCode
+from proxy.base.events import ResultImage, ToolCall
+from proxy.records.rows import NativeCall, ToolInvocationRecord
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.hosts import check_headers, may_call
 from proxy.tools.access.policy import Policy
@@ -216,7 +216,7 @@ class ToolTester:
         keep_cache: cache results of a tool with ``cache_ttl_s`` between calls, as the proxy does; otherwise
             each call runs.
 
-    Raises :class:`~proxy.errors.ConfigError` if the tool cannot load, which is a useful test in itself.
+    Raises :class:`~proxy.base.errors.ConfigError` if the tool cannot load, which is a useful test in itself.
     """
 
     def __init__(

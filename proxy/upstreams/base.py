@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable
 from typing import NamedTuple, Protocol
 
-from proxy.errors import UpstreamBroken
+from proxy.base.errors import UpstreamBroken
 from proxy.http.headers import Headers
 from proxy.http.secrets import Sink
-from proxy.in_thread import LARGE_BYTES, in_thread
+from proxy.json.in_thread import LARGE_BYTES, in_thread
 
 __all__ = [
     "PulledResponse",
@@ -63,7 +63,7 @@ class UpstreamResponse(Protocol):
         """Yield the body as it arrives, each piece at once and none empty.
 
         The iterator ends only if the message was complete by its HTTP framing.  Raises
-        :class:`~proxy.errors.UpstreamBroken` if it was not, and :class:`~proxy.errors.UpstreamTimeout` if the
+        :class:`UpstreamBroken` if it was not, and :class:`UpstreamTimeout` if the
         next piece took too long.
         """
         ...
@@ -78,7 +78,7 @@ class UpstreamResponse(Protocol):
         ...
 
     async def read(self, limit: int) -> bytes:
-        """Return the whole body; raise :class:`~proxy.errors.UpstreamBroken` if it has more than ``limit``
+        """Return the whole body; raise :class:`UpstreamBroken` if it has more than ``limit``
         bytes.
 
         If the body cannot be read whole, or the call is cancelled, the response is released.
@@ -106,7 +106,7 @@ class PulledResponse(ABC):
 
 
 async def read_whole(response: UpstreamResponse, upstream: str, limit: int) -> bytes:
-    """Return the whole body; raise :class:`~proxy.errors.UpstreamBroken` if it has more than ``limit`` bytes.
+    """Return the whole body; raise :class:`UpstreamBroken` if it has more than ``limit`` bytes.
 
     If this raises or is cancelled, the response is closed, because no one else holds it yet.
     """
@@ -135,8 +135,8 @@ class Upstream(Protocol):
 
         The upstream itself retries after a connection failure, and after a reused connection died before any
         byte of the response, if the body allows it.  An HTTP error status is a response, not an exception.
-        Raises :class:`~proxy.errors.UpstreamUnreachable`, :class:`~proxy.errors.UpstreamTimeout` or
-        :class:`~proxy.errors.UpstreamBroken`.
+        Raises :class:`~proxy.base.errors.UpstreamUnreachable`, :class:`~proxy.base.errors.UpstreamTimeout` or
+        :class:`~proxy.base.errors.UpstreamBroken`.
         """
         ...
 

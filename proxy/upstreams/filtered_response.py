@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import orjson
 
-from proxy.errors import UpstreamError
+from proxy.base.errors import UpstreamError
 from proxy.http.bodies import Inflater, Scrubber
 from proxy.http.headers import Headers, media_type_and_coding
 from proxy.http.rules import without
@@ -68,7 +68,7 @@ class FilteredResponse(PulledResponse):
             yield rest
 
     async def read(self, limit: int) -> bytes:
-        """Return the whole body; raise :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes."""
+        """Return the whole body; raise :class:`~proxy.base.errors.UpstreamBroken` past ``limit`` bytes."""
         return await read_whole(self, self._upstream, limit)
 
     async def aclose(self) -> None:

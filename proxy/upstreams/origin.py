@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.http.bodies import shapes_of_secrets
 from proxy.http.secrets import Secrets
 from proxy.wires.dialect import Dialect, EndpointTable

@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from proxy.errors import RequestError
-from proxy.events import ToolResult
-from proxy.values import value_class
+from proxy.base.errors import RequestError
+from proxy.base.events import ToolResult
+from proxy.base.values import value_class
 
 __all__ = [
     "ANY_TOOL",
@@ -156,7 +156,7 @@ NOTHING_CHOSEN: Final = Chosen()
 def read_chosen(tools: Sequence[Any]) -> Chosen:
     """Return the server tools that a list of tools chooses.
 
-    Raises :class:`~proxy.errors.RequestError` for an element that names this proxy and is not valid.
+    Raises :class:`~proxy.base.errors.RequestError` for an element that names this proxy and is not valid.
     """
     servers: list[ChosenServer] = []
     single: list[ChosenTool] = []
@@ -189,7 +189,7 @@ def chooses(tool: Any) -> bool:
 
 
 def check_labels(servers: Sequence[ChosenServer]) -> None:
-    """Raise :class:`~proxy.errors.RequestError` if two servers have the same label."""
+    """Raise :class:`~proxy.base.errors.RequestError` if two servers have the same label."""
     seen: set[str] = set()
     for server in servers:
         if server.label in seen:
@@ -229,7 +229,7 @@ def server_name(url: str) -> str:
 
 
 def no_secrets(entry: Mapping[str, Any], at: str, fields: Collection[str]) -> None:
-    """Raise :class:`~proxy.errors.RequestError` if credentials are sent for a server of this proxy."""
+    """Raise :class:`~proxy.base.errors.RequestError` if credentials are sent for a server of this proxy."""
     for field in fields:
         if entry.get(field):
             raise RequestError(
@@ -241,14 +241,14 @@ def no_secrets(entry: Mapping[str, Any], at: str, fields: Collection[str]) -> No
 
 
 def text_of(value: Any, param: str) -> str:
-    """Return a text of reasonable length.  Raises :class:`~proxy.errors.RequestError` for anything else."""
+    """Return a text of reasonable length.  Raises :class:`RequestError` for anything else."""
     if not isinstance(value, str) or not value or len(value) > _LONGEST:
         raise RequestError(400, f"{param} must be a text of 1 to {_LONGEST} characters.", param=param)
     return value
 
 
 def names_of(value: Any, param: str) -> frozenset[str]:
-    """Read a list of names.  Raises :class:`~proxy.errors.RequestError` for anything else."""
+    """Read a list of names.  Raises :class:`~proxy.base.errors.RequestError` for anything else."""
     if not isinstance(value, list) or len(value) > _MOST_NAMES:
         raise RequestError(400, f"{param} must be a list of at most {_MOST_NAMES} names.", param=param)
     return frozenset([text_of(name, f"{param}[{place}]") for place, name in enumerate(value)])
@@ -257,7 +257,7 @@ def names_of(value: Any, param: str) -> frozenset[str]:
 def filter_of(value: Any, param: str) -> ToolFilter:
     """Read ``allowed_tools``: a list of names, or an object with ``tool_names`` and ``read_only``.
 
-    Raises :class:`~proxy.errors.RequestError` for anything else.
+    Raises :class:`~proxy.base.errors.RequestError` for anything else.
     """
     if value is None:
         return ANY_TOOL
@@ -278,7 +278,7 @@ def filter_of(value: Any, param: str) -> ToolFilter:
 def approval_of(value: Any, param: str) -> ApprovalRequirement:
     """Read ``require_approval``; as with OpenAI, a missing value means approval for every call.
 
-    Raises :class:`~proxy.errors.RequestError` for a value that is not ``never``, ``always`` or an object of
+    Raises :class:`RequestError` for a value that is not ``never``, ``always`` or an object of
     filters.
     """
     if value is None or value == "always":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     Frame,
     ReasoningDelta,
@@ -153,7 +153,7 @@ class ClientRequest(Protocol):
         ...
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
-        """Raise :class:`~proxy.errors.RequestError` for tool results without an open call.
+        """Raise :class:`~proxy.base.errors.RequestError` for tool results without an open call.
 
         ``reserved`` returns whether only the proxy may answer calls of a name.
         """
@@ -415,7 +415,7 @@ class ClientPort(Protocol):
         ...
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
-        """Read a request.  Raises :class:`~proxy.errors.RequestError`, which names the field."""
+        """Read a request.  Raises :class:`~proxy.base.errors.RequestError`, which names the field."""
         ...
 
     def without_chosen(
@@ -424,7 +424,7 @@ class ClientPort(Protocol):
         """Return the body without the elements that choose server tools, and the request that it then is.
 
         ``shown`` are the tools that the client gets; a ``tool_choice`` may name them by their server.  Raises
-        :class:`~proxy.errors.RequestError` for a ``tool_choice`` that names another.
+        :class:`~proxy.base.errors.RequestError` for a ``tool_choice`` that names another.
         """
         ...
 
@@ -450,7 +450,7 @@ class LoadsModels(Protocol):
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
         """Return the answer to such a request, as JSON; ``None`` if the request asks the model something.
 
-        The answer assumes that models are always loaded.  Raises :class:`~proxy.errors.RequestError` for a
+        The answer assumes that models are always loaded.  Raises :class:`RequestError` for a
         field that is wrong.
         """
         ...

@@ -1,6 +1,6 @@
 """Both ports of an upstream whose dialect is not the client's, as the client's dialect would offer them.
 
-The proxy reads the request into a :class:`~proxy.conversation.Conversation`.  The upstream's dialect writes a
+The proxy reads the request into a :class:`Conversation`.  The upstream's dialect writes a
 body from it, and its editor changes that body turn after turn.  The upstream's reader reads the answer, and
 the client's encoder encodes its events as frames of the client's dialect.  Neither dialect knows the other.
 The run and the writer do not know that there are two.
@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from proxy.conversation import Conversation, Message
-from proxy.events import ResultImage, ToolCall, ToolDefinition
-from proxy.records import MessageRecord
+from proxy.base.conversation import Conversation, Message
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed_texts import crossed_reader
 from proxy.wires.crossing.exact import read_exactly
@@ -187,7 +187,7 @@ class CrossedEditor:
         self._model, self._max_tokens = model, max_tokens
 
     def _check(self, payload: Mapping[str, Any]) -> None:
-        """Raise :class:`~proxy.errors.RequestError` for a complete client body that no model accepts."""
+        """Raise :class:`~proxy.base.errors.RequestError` for a complete client body that no model accepts."""
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
@@ -204,7 +204,7 @@ class CrossedEditor:
     def translate(self) -> None:
         """Write the upstream's body from the client's request and the turns put back, if not yet done.
 
-        Raises :class:`~proxy.errors.RequestError` for what the upstream's dialect cannot express.
+        Raises :class:`~proxy.base.errors.RequestError` for what the upstream's dialect cannot express.
         """
         _ = self._editor
 

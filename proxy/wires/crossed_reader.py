@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.errors import UpstreamError, WireError
-from proxy.events import (
+from proxy.base.errors import UpstreamError, WireError
+from proxy.base.events import (
     FinishReason,
     Frame,
     ToolCall,
@@ -115,7 +115,7 @@ class CrossedReader:
     def read_reply(self, body: bytes) -> Frame:
         """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`.
 
-        Raises :class:`~proxy.errors.UpstreamError` for an error that came as a reply.
+        Raises :class:`~proxy.base.errors.UpstreamError` for an error that came as a reply.
         """
         return self.take_reply(self._reader.read_reply(body))
 

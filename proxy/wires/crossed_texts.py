@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
-from proxy.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, TurnEvent
+from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, TurnEvent
 from proxy.wires.client_port import TextEncoder, TurnEncoder
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.stream.fast_path import FastReader, FastWriter, TextReader

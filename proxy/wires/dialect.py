@@ -77,7 +77,7 @@ class Event(Protocol):
 
 
 class EventParser(Protocol):
-    """A parser of a stream's events.  Every method raises :class:`~proxy.errors.FrameTooLarge`."""
+    """A parser of a stream's events.  Every method raises :class:`~proxy.base.errors.FrameTooLarge`."""
 
     def feed(self, chunk: bytes) -> Sequence[Event]:
         """Return the events that ``chunk`` completes."""

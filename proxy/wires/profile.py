@@ -23,7 +23,7 @@ SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
     "logit_bias",
 )
-"""The ways to choose the next token; see :class:`proxy.conversation.Sampling`."""
+"""The ways to choose the next token; see :class:`proxy.base.conversation.Sampling`."""
 
 HINTS: Final = (
     "parallel_tool_calls",
@@ -41,7 +41,7 @@ HINTS: Final = (
     "stream_usage",
     "stream_padding",
 )
-"""What a request may ask for and an answer can do without, as :data:`proxy.conversation.ASPECTS` names it."""
+"""What a request may ask for and an answer can do without, as :data:`.ASPECTS` names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
-from proxy.caches import declare_lru
-from proxy.globs import fits
+from proxy.base.caches import declare_lru
+from proxy.base.globs import fits
 from proxy.wires.profile import Profile
 
 __all__ = ["KNOWN", "PROVIDERS", "Known", "UpstreamProfiles", "known_profile", "provider_at"]

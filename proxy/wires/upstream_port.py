@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, runtime_checkable
 
-from proxy.errors import WireError
-from proxy.events import Frame, ResultImage, ToolCall, ToolDefinition
-from proxy.records import MessageRecord
+from proxy.base.errors import WireError
+from proxy.base.events import Frame, ResultImage, ToolCall, ToolDefinition
+from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.dialect import Dialect
 
@@ -237,15 +237,15 @@ class TurnReader(Protocol):
     def close(self) -> list[Frame]:
         """Return the frames of the end of a stream that ended properly: the rest, and the calls now complete.
 
-        The last frame has a :class:`~proxy.events.ToolCallFinished` for each named call.
+        The last frame has a :class:`~proxy.base.events.ToolCallFinished` for each named call.
         """
         ...
 
     def read_reply(self, body: bytes) -> Frame:
         """Read a response that was not streamed.
 
-        Raises :class:`~proxy.errors.Unreadable` if it is not valid but may hold a call, and
-        :class:`~proxy.errors.WireError` if it is not valid otherwise.
+        Raises :class:`~proxy.base.errors.Unreadable` if it is not valid but may hold a call, and
+        :class:`~proxy.base.errors.WireError` if it is not valid otherwise.
         """
         ...
 

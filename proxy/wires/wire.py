@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from proxy.conversation import Message
+from proxy.base.conversation import Message
 from proxy.wires.client_port import ClientPort, ClientRequest, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.upstream_port import UpstreamPort

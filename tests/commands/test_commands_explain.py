@@ -4,10 +4,10 @@ import pytest
 from command_line import HINT, Here
 from documents import DOCS
 
+from proxy.base.error_codes import ERRORS
 from proxy.commands.explain import explain, hint
-from proxy.error_codes import ERRORS
-from proxy.server.config.text import settings
-from proxy.server.telemetry.metric_families import FAMILIES
+from proxy.config.text import settings
+from proxy.telemetry.metric_families import FAMILIES
 from proxy.tools.contract.error_codes import TOOL_ERRORS
 
 PORT = """server.port (setting)

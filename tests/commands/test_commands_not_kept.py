@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.commands.serve.serve import banner
-from proxy.server.config.load import Config
+from proxy.config.load import Config
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 

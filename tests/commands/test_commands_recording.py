@@ -18,8 +18,8 @@ from raw_upstream import RawUpstream, Step, head, whole
 from running_proxy import SERVER_KEY, Proxy, make_config, running
 from waiting import PATIENCE_S, until
 
+from proxy.app.app import Overrides
 from proxy.commands.record import recording
-from proxy.server.app import Overrides
 from proxy.toolbox.clock import FixedClock
 from proxy.upstreams.recorded import recorder as record
 

@@ -22,13 +22,13 @@ from store_records import approval, grant
 from threaded_upstream import upstream_in_thread
 from waiting import until
 
-from proxy.approval_records import ApprovalEvent, ApprovalStatus, Decided
 from proxy.commands.approvals.deciding import watch
 from proxy.commands.common import console, table
 from proxy.commands.demo import show_event
 from proxy.commands.fitting import Column, print_fitting
 from proxy.commands.printing import say
 from proxy.commands.safe_console import SafeConsole
+from proxy.records.approvals import ApprovalEvent, ApprovalStatus, Decided
 from proxy.store.options import StoreOptions
 from proxy.store.sqlite.store import SqliteStore
 from proxy.tools.contract.bounds import ArgumentBound, bounds_to_json

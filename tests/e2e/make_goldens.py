@@ -25,8 +25,8 @@ from e2e_rig import (
 )
 from fixture_loader import Exchange, all_exchanges
 
-from proxy.records import ToolInvocationRecord
-from proxy.server.telemetry.logging import configure_logging
+from proxy.records.rows import ToolInvocationRecord
+from proxy.telemetry.log.setup import configure_logging
 
 __all__ = ["main"]
 

@@ -13,8 +13,8 @@ from probe_tools import WATCH
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, running
 
-from proxy.approval_records import ApprovalFilter
-from proxy.server.config.secret import Secret
+from proxy.config.secret import Secret
+from proxy.records.approvals import ApprovalFilter
 
 
 def client_of(proxy: Proxy) -> AsyncOpenAI:

@@ -18,8 +18,8 @@ from raw_upstream import RawUpstream
 from require import require
 from running_proxy import Proxy, running
 
-from proxy.approval_records import ApprovalFilter
-from proxy.server.config.secret import Secret
+from proxy.config.secret import Secret
+from proxy.records.approvals import ApprovalFilter
 
 APPROVE = "toolrelay__approve"
 DECLARED: Any = {

@@ -16,7 +16,7 @@ from raw_upstream import RawUpstream, Script
 from running_proxy import Proxy, running
 from ui_rig import ADMIN
 
-from proxy.approval_records import MOST_IN_TEXT
+from proxy.records.approvals import MOST_IN_TEXT
 
 WHAT = "milk `for` <!-- " + "very " * 200 + "\u202e\u200b\u00a0\x7f\x9b money --> in all 9,000 EUR"
 """More than a row of the record shows, with characters that hide text, and with the price at the end."""

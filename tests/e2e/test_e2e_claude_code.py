@@ -21,7 +21,7 @@ from require import require
 from running_proxy import Proxy, make_config, running
 from waiting import LATE_S
 
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from require import require
 from running_proxy import Proxy, make_config, running
 from waiting import LATE_S
 
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/clients.md").read_text("utf-8")
 SECTION = PAGE.partition("\n## Clients that are made for Azure")[0]

@@ -10,7 +10,7 @@ import pytest
 from closed_port import closed_port
 from running_proxy import make_config, running
 
-from proxy.in_thread import in_thread
+from proxy.json.in_thread import in_thread
 
 HI: Any = [{"role": "user", "content": "hi"}]
 TOOLS: dict[str, Any] = {"modules": ("probe_tools",)}

@@ -17,7 +17,7 @@ from require import require
 from running_proxy import make_config, running
 from ui_browser import opened
 
-from proxy.server.config.load import load_config
+from proxy.config.load import load_config
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 THIN = EXAMPLES / "thin-browser"

@@ -14,7 +14,7 @@ from probe_tools import WATCH
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, running
 
-from proxy.server.config.secret import Secret
+from proxy.config.secret import Secret
 from proxy.store.base import RunFilter
 
 APPROVE = "toolrelay__approve"

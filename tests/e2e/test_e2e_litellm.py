@@ -11,7 +11,7 @@ from e2e_gateways import ATTACKS, MASTER_KEY, Gateway, litellm
 from openai import AsyncOpenAI
 from running_proxy import SERVER_KEY, make_config, running
 
-from proxy.server.config.secret import Secret
+from proxy.config.secret import Secret
 
 pytestmark = [
     pytest.mark.slow,

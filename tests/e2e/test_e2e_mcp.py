@@ -15,7 +15,7 @@ from mcp_rig import hosted
 from require import require
 from waiting import LATE_S
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
 

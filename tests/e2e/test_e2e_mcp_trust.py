@@ -14,7 +14,7 @@ from mcp_real import python_server
 from raw_upstream import RawRequest, Step
 from require import require
 
-from proxy.records import ToolEffect
+from proxy.records.rows import ToolEffect
 from proxy.tools.mcp.servers import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

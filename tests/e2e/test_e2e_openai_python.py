@@ -19,7 +19,7 @@ from openai.types.chat import (
 from pydantic import BaseModel
 from sse_check import check_chat_stream
 
-from proxy.server.config.settings import LimitsConfig, ToolsConfig
+from proxy.config.settings import LimitsConfig, ToolsConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -30,8 +30,8 @@ from running_proxy import make_config, running
 from strict_provider import Provider, serving_provider
 from waiting import LATE_S, until
 
-from proxy.server.app import Overrides
-from proxy.server.config.secret import Secret
+from proxy.app.app import Overrides
+from proxy.config.secret import Secret
 from proxy.toolbox.clock import FixedClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="function")

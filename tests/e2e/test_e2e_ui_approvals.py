@@ -14,7 +14,7 @@ from require import require
 from running_proxy import Proxy, running
 from ui_browser import Tab, opened
 
-from proxy.approval_records import ApprovalFilter
+from proxy.records.approvals import ApprovalFilter
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

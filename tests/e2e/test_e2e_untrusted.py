@@ -11,7 +11,7 @@ from probe_tools import WATCH
 from raw_upstream import RawUpstream, Step
 from running_proxy import make_config, running
 
-from proxy.wires.json.splice import members
+from proxy.json.splice import members
 
 PAGE, BUY, ECHO = "probe_tools__page", "probe_tools__buy", "probe_tools__echo"
 MILK = '{"what":"milk"}'

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from proxy.errors import WireError
-from proxy.events import Frame
+from proxy.base.errors import WireError
+from proxy.base.events import Frame
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.stream import sse

@@ -16,7 +16,7 @@ from mcp_script import calls_of, scripted, tool_definition
 from raw_upstream import RawRequest, Step
 from waiting import LATE_S, until
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
 

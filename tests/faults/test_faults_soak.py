@@ -18,7 +18,7 @@ from running_proxy import Answer, Proxy
 from waiting import LATE_S, until
 from wire_kits import KITS, Kit
 
-from proxy.caches import cache_sizes
+from proxy.base.caches import cache_sizes
 
 STREAMS = int(os.environ.get("TOOLRELAY_TEST_SOAK", "2000"))
 AT_ONCE = 32

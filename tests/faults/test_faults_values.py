@@ -10,7 +10,7 @@ from faults_rig import ask, before, served_next
 from raw_upstream import chunked, whole
 from wire_kits import Kit
 
-from proxy.json_size import MOST_READ_VALUES
+from proxy.json.size import MOST_READ_VALUES
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.stream.usage_tap import UsageTap

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from raw_upstream import HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, event, head, whole
 from waiting import LATE_S, PATIENCE_S
 
-from proxy.errors import UpstreamBroken
+from proxy.base.errors import UpstreamBroken
 from proxy.http.bodies import Inflater, Scrubber, shapes_of_secrets
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.http1.upstream import Http1Upstream

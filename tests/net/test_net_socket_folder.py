@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from import_paths import PYTHON_PATH
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.net.socket_folder import SocketFolder
 
 OWNER = """

@@ -15,7 +15,7 @@ from raw_upstream import RawRequest, RawUpstream, Step, whole
 from running_proxy import Proxy, make_config, running
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.records import RunRecord
+from proxy.records.rows import RunRecord
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter
 
 ECHO = "probe_tools__echo"

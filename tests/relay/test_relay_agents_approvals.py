@@ -12,8 +12,8 @@ from probe_tools import Watch
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, make_config, running
 
-from proxy.approval_records import ApprovalFilter
-from proxy.records import RunRecord
+from proxy.records.approvals import ApprovalFilter
+from proxy.records.rows import RunRecord
 from proxy.store.base import RunFilter
 
 PAGE = "probe_tools__page"

@@ -20,8 +20,8 @@ from running_proxy import Proxy, make_config, running
 from store_postgres import need_postgres, new_schema
 from waiting import until
 
-from proxy.approval_records import Approval, ApprovalFilter
-from proxy.records import RunRecord
+from proxy.records.approvals import Approval, ApprovalFilter
+from proxy.records.rows import RunRecord
 from proxy.store.base import PurgeFilter, RunFilter
 
 APPROVE = "toolrelay__approve"

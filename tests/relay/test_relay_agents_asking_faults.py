@@ -17,7 +17,7 @@ from websocket_client import connected
 
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import Decider
-from proxy.relay.memory.agent_turns import AgentCall, AgentTurn, AgentTurns
+from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn, AgentTurns
 from proxy.relay.run.parents import Parent, Parents
 
 APPROVE = "toolrelay__approve"

@@ -16,7 +16,7 @@ from probe_tools import WATCH
 from raw_upstream import RawRequest, RawUpstream, Step
 from running_proxy import make_config, running
 
-from proxy.approval_records import ApprovalFilter
+from proxy.records.approvals import ApprovalFilter
 
 LONG = "call_1__thought__" + "CiQB+/jz9A0=" * 300
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import RequestError
-from proxy.records import ToolEffect
-from proxy.relay.choosing import Choice, choose
-from proxy.relay.offer import Offer, OfferRules, decide, parse_wanted
+from proxy.base.errors import RequestError
+from proxy.records.rows import ToolEffect
+from proxy.relay.offering.choosing import Choice, choose
+from proxy.relay.offering.offer import Offer, OfferRules, decide, parse_wanted
 from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.contract.spec import ToolOrigin, ToolSpec
 from proxy.wires.chat import ChatWire

@@ -12,7 +12,7 @@ from metrics_page import scrape, value
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, chunked, event, head, whole
 from running_proxy import Proxy, make_config, running
 
-from proxy.server.limits.rules import KeyLimits
+from proxy.rights.limit_rules import KeyLimits
 from proxy.store.base import UsageFilter
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -566,7 +566,7 @@ async def test_tool_calls_are_counted_for_the_address() -> None:
 
 async def test_a_limit_of_one_key_asks_for_usage_for_that_key() -> None:
     """A token limit of one key makes the proxy ask for usage for that key only."""
-    from proxy.server.callers import Caller
+    from proxy.rights.callers import Caller
     from proxy.server.limits.counters import Counters
     from proxy.server.limits.limiter import RateLimiter
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import RequestError
-from proxy.records import ToolEffect
-from proxy.relay.offer import (
+from proxy.base.errors import RequestError
+from proxy.records.rows import ToolEffect
+from proxy.relay.offering.offer import (
     Offer,
     OfferRules,
     Offers,
@@ -21,7 +21,7 @@ from proxy.relay.offer import (
     offered_only,
     parse_wanted,
 )
-from proxy.relay.tool_limits import ANY_TOOLS, NO_TOOLS, ToolLimits
+from proxy.relay.offering.tool_limits import ANY_TOOLS, NO_TOOLS, ToolLimits
 from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec

@@ -11,15 +11,15 @@ import pytest
 from fixture_loader import FIXTURES, exchange
 from running_proxy import make_config
 
-from proxy.errors import RequestError
+from proxy.app.app import Overrides, Services, create_runs, create_services
+from proxy.base.errors import RequestError
 from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions, UpstreamPermissions
 from proxy.relay.body import Body
-from proxy.relay.offer import Wanted
+from proxy.relay.offering.offer import Wanted
 from proxy.relay.routing.router import Route, Router
-from proxy.relay.runs import Runs
-from proxy.server.app import Overrides, Services, create_runs, create_services
+from proxy.relay.starting.runs import Runs
 from proxy.toolbox.clock import FixedClock
 from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.access.policy import Policy

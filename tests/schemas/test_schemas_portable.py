@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.events import ToolDefinition
+from proxy.base.events import ToolDefinition
 from proxy.schemas.portable import REFUSED_BY, follow, repaired, unportable
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 

@@ -16,8 +16,8 @@ from raw_upstream import RawRequest, RawUpstream, Step
 from running_proxy import Proxy, make_config, running
 from waiting import until
 
-from proxy.errors import ConfigError
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
+from proxy.base.errors import ConfigError
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
 OLD, NEW, BOTH, ACTS, LINKED = "toy__old", "toy__new", "toy__both", "toy__acts", "toy__linked"

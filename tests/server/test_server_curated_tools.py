@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proxy.errors import ConfigError
-from proxy.events import ToolCall
-from proxy.server.app import create_services
-from proxy.server.config.load import Config, load_config
+from proxy.app.app import create_services
+from proxy.base.errors import ConfigError
+from proxy.base.events import ToolCall
+from proxy.config.load import Config, load_config
 from proxy.tools.running.ledger import RunContext
 
 ANSWERS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from raw_upstream import RawRequest, Step
 from running_proxy import ONLY_DEPARTURE
 from waiting import LATE_S, until
 
-from proxy.records import ToolEffect
+from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import Redaction
 
 ANY: dict[str, Any] = {"policy": {"after_untrusted": "allow"}}

@@ -9,7 +9,7 @@ from mcp_rig import hosted
 from raw_upstream import RawRequest, RawUpstream, Step
 from running_proxy import running
 
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
 from proxy.tools.mcp.pins import GivenPins
 from proxy.tools.mcp.servers import Server
 

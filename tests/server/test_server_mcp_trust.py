@@ -17,8 +17,8 @@ from mcp_script import calls_of, scripted, tool_definition
 from raw_upstream import RawRequest, RawUpstream, Step
 from running_proxy import Proxy, running
 
-from proxy.records import ToolEffect
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
+from proxy.records.rows import ToolEffect
 from proxy.tools.mcp.pins import GivenPins
 from proxy.tools.mcp.servers import Server
 
@@ -193,6 +193,7 @@ async def test_another_worker_knows_whose_text_it_puts_back(tmp_path: Path) -> N
     async with two_workers(tmp_path) as ((one, two), upstream):
         first = ask(LIST)
         answer = await one.ask(first)
+        await one.runs()  # What it queued for the record is there.
         told = [*first["messages"], {"role": "assistant", "content": said(answer)}]
         for words in (f"{OTHER_READ} {READ}", f"{WRITE} {READ}"):
             await two.ask({"model": "m", "messages": [*told, {"role": "user", "content": words}]})
@@ -208,6 +209,7 @@ async def test_a_call_after_a_servers_text_is_approved_at_another_worker(tmp_pat
         first = ask(LIST)
         messages = [*first["messages"], {"role": "assistant", "content": said(await one.ask(first))}]
         messages.append({"role": "user", "content": WRITE})
+        await one.runs()  # What it queued for the record is there.
         asked = said(await two.ask({"model": "m", "messages": messages}))
         (approval_id,) = set(re.findall("appr_[0-9a-f]{32}", asked))
         assert list(calls_of(tmp_path)) == ["list"]

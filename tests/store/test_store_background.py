@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from store_records import T0, files_below, invocation, run
 
-from proxy.background_records import (
+from proxy.base.errors import StoreError
+from proxy.records.background import (
     BACKGROUND_TRANSITIONS,
     BackgroundEvent,
     BackgroundRecord,
@@ -18,9 +19,8 @@ from proxy.background_records import (
     Lease,
     StartedEffect,
 )
-from proxy.effect_records import EffectClaim
-from proxy.errors import StoreError
-from proxy.records import InvocationStatus, ToolEffect
+from proxy.records.effects import EffectClaim
+from proxy.records.rows import InvocationStatus, ToolEffect
 from proxy.store.seal import Seal
 from proxy.store.sql.store import SqlStore
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from store_records import T0, invocation, message, native_call, run, suspended, turn
 from waiting import PATIENCE_S
 
-from proxy.errors import StoreUnavailable
-from proxy.records import RunRecord
+from proxy.base.errors import StoreUnavailable
+from proxy.records.rows import RunRecord
 from proxy.store.base import PurgeFilter, RunFilter, Store
 from proxy.store.rows import (
     clean_text,

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from store_records import T0, files_below, invocation, kept, locked, query, run, spawn
 
-from proxy.effect_records import (
+from proxy.base.errors import StoreError, StoreUnavailable
+from proxy.records.effects import (
     REPEATS_WITHIN_S,
     UNMARKED_REPEAT_WITHIN_S,
     EarlierEffect,
     EffectClaim,
     EffectResult,
 )
-from proxy.errors import StoreError, StoreUnavailable
-from proxy.records import RESULTS_KEPT_S
+from proxy.records.rows import RESULTS_KEPT_S
 from proxy.store.base import PurgeFilter, RunFilter, Store
 from proxy.store.options import StoreOptions
 from proxy.store.seal import Seal
@@ -394,7 +394,7 @@ async def test_claims_and_results_past_their_time_leave_the_file(make_sqlite: Ma
 _WORKER = """
 import asyncio, sys
 from store_records import T0, invocation
-from proxy.effect_records import EffectClaim, EffectResult
+from proxy.records.effects import EffectClaim, EffectResult
 from proxy.store.options import StoreOptions
 kind, place, name = sys.argv[1:]
 if kind == "sqlite":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.store.factory import migrate_store, open_store, sqlite_path
 from proxy.store.options import StoreOptions
 from proxy.store.sqlite.memory import MemoryStore

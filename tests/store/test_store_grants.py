@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from store_records import APPROVED, T0, approval, grant, run
 
-from proxy.approval_records import ApprovalEvent, ApprovalStatus, Decided
-from proxy.grant_records import MOST_GRANTS, Grant, GrantFilter
+from proxy.records.approvals import ApprovalEvent, ApprovalStatus, Decided
+from proxy.records.grants import MOST_GRANTS, Grant, GrantFilter
 from proxy.store.base import PurgeFilter
 from proxy.store.sql.store import SqlStore
 

@@ -22,8 +22,8 @@ from store_records import (
     until_failing,
 )
 
-from proxy.errors import StoreError, StoreUnavailable
-from proxy.records import HiddenTurns
+from proxy.base.errors import StoreError, StoreUnavailable
+from proxy.records.rows import HiddenTurns
 from proxy.store.base import RunFilter, Store
 from proxy.store.options import StoreOptions
 from proxy.store.rows import hidden_row, read_hidden

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from store_records import T0, files_below, hidden, hidden_of, kept, query, response, run
 
-from proxy.errors import ConfigError, StoreError
+from proxy.base.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter, Store
 from proxy.store.factory import open_sealed, open_store, peek_keys
 from proxy.store.key_file import KeyFile

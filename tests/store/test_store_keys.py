@@ -14,8 +14,8 @@ from store_postgres import fetch
 from store_records import T0, files_below, locked, query, spawn
 from waiting import LATE_S, PATIENCE_S
 
-from proxy.errors import StoreError, StoreUnavailable
-from proxy.records import ClientKey, KeySet
+from proxy.base.errors import StoreError, StoreUnavailable
+from proxy.records.rows import ClientKey, KeySet
 from proxy.store.base import Store
 from proxy.store.factory import peek_keys
 from proxy.store.key_mark import KeyMark, state_path

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.effect_records import EffectClaim
-from proxy.errors import StoreError, StoreUnavailable
+from proxy.base.errors import StoreError, StoreUnavailable
+from proxy.records.effects import EffectClaim
 from proxy.store.look_ups import Answer, LookUps, QueryBatch
 from proxy.store.sqlite.store import SqliteStore
 
@@ -289,7 +289,7 @@ async def test_a_report_delays_no_look_up(make_sqlite: Any) -> None:
 
 async def test_work_that_does_not_end_is_left_behind() -> None:
     """``HardTimeout`` does not wait for a slow cancellation, since a rollback may hang on the same disk."""
-    from proxy.hard_timeout import HardTimeout
+    from proxy.base.hard_timeout import HardTimeout
 
     ended = asyncio.Event()
     rolled_back = asyncio.Event()

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_records import T0, response, run, suspended
 
-from proxy.errors import StoreUnavailable
-from proxy.records import ResponseRecord
+from proxy.base.errors import StoreUnavailable
+from proxy.records.rows import ResponseRecord
 from proxy.store.base import RunFilter, Store
 from proxy.store.rows import read_response, response_row
 from proxy.store.shelf import Shelf

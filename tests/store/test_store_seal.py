@@ -31,9 +31,9 @@ from store_records import (
     wire,
 )
 
-from proxy.approval_records import ApprovalEvent, Decided
-from proxy.background_records import BackgroundRecord
-from proxy.errors import ConfigError, StoreError
+from proxy.base.errors import ConfigError, StoreError
+from proxy.records.approvals import ApprovalEvent, Decided
+from proxy.records.background import BackgroundRecord
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 from proxy.store.options import StoreOptions

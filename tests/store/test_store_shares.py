@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from store_records import T0, suspended
 
-from proxy.caches import cache_sizes
+from proxy.base.caches import cache_sizes
 from proxy.store.options import StoreOptions
 from proxy.store.shelf import suspended_shelf
 from proxy.store.sqlite.memory import MemoryStore

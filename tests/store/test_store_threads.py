@@ -4,7 +4,7 @@ from typing import Any
 
 from store_records import T0
 
-from proxy.records import join_sources
+from proxy.records.rows import join_sources
 from proxy.store.base import Store
 
 

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from store_postgres import fetch
 from store_records import T0, files_below, message, query, run
 
-from proxy.errors import StoreError, StoreUnavailable
+from proxy.base.errors import StoreError, StoreUnavailable
 from proxy.store.base import PurgeFilter
 from proxy.store.seal import Seal
 from proxy.store.sql.migrate import load_migrations, migrate_sqlite

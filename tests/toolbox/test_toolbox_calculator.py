@@ -10,7 +10,7 @@ from http_fakes import NoHttp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.toolbox.calculator import MAX_LENGTH, calculate, evaluate
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.core import core_provider

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 from local_service import Answer, Asked, Connection, Service, local_service, use
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.toolbox.calendar import calendar_provider
 from proxy.toolbox.clock import FixedClock
 from proxy.tools.contract.capabilities import Capabilities

@@ -14,10 +14,10 @@ from http_fakes import Answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import ConfigError, ToolFailure
+from proxy.base.errors import ConfigError, ToolFailure
 from proxy.toolbox.clock import FixedClock, SystemClock
 from proxy.toolbox.core import core_provider
-from proxy.toolbox.recorded import RecordedHttpClient
+from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.toolbox.weather import WEATHER_WORDS
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.contract.provider import ArgumentsInvalid, CallContext

@@ -8,7 +8,7 @@ import pytest
 from duffel_bodies import airline, airport, error, offer, offers, segment, trip_slice
 from local_service import Answer, Asked, Connection, Service, local_service, use
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.flights import flights_provider
 from proxy.tools.contract.capabilities import Capabilities

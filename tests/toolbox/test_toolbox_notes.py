@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import ToolFailure
-from proxy.toolbox.notes import MODULE, MODULE_FILE, NOTES_FILE, note_tool
+from proxy.base.errors import ToolFailure
+from proxy.toolbox.demo.notes import MODULE, MODULE_FILE, NOTES_FILE, note_tool
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
 from proxy.tools.contract.spec import ToolEffect

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from proxy.events import ToolCall, ToolResult
-from proxy.records import NativeCall, ToolInvocationRecord
+from proxy.base.events import ToolCall, ToolResult
+from proxy.records.rows import NativeCall, ToolInvocationRecord
 from proxy.toolbox.read_result import read_result_tool
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.declaration import tool
-from proxy.tools.contract.paging import READ_RESULT, PagedResults
+from proxy.tools.contract.results.paging import READ_RESULT, PagedResults
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.running.ledger import RunContext, RunLedger

@@ -9,8 +9,8 @@ from duffel_bodies import error, offer, offers
 from local_service import Answer, Connection, Service, local_service
 from waiting import LATE_S
 
-from proxy.events import ToolCall, ToolResult
-from proxy.records import NativeCall, ToolInvocationRecord
+from proxy.base.events import ToolCall, ToolResult
+from proxy.records.rows import NativeCall, ToolInvocationRecord
 from proxy.toolbox.calendar import calendar_provider
 from proxy.toolbox.flights import flights_provider
 from proxy.toolbox.web import PageReader, web_provider

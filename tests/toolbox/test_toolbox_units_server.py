@@ -6,8 +6,8 @@ import pytest
 from mcp_rig import hosted
 from waiting import PATIENCE_S
 
-from proxy.errors import ToolFailure
-from proxy.toolbox.units_server import TOOL, convert
+from proxy.base.errors import ToolFailure
+from proxy.toolbox.demo.units_server import TOOL, convert
 from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
@@ -42,7 +42,7 @@ def test_what_cannot_be_converted(source: str, target: str) -> None:
 
 async def test_the_server_is_as_it_is_pinned() -> None:
     """The running server lists the tool with the pinned digest, and calls give results or clear failures."""
-    server = Server("units", command=sys.executable, args=("-P", "-m", "proxy.toolbox.units_server"))
+    server = Server("units", command=sys.executable, args=("-P", "-m", "proxy.toolbox.demo.units_server"))
     async with hosted(server) as host:
         found = await host.definitions("units")
         (pinned,) = read_listing("units", [TOOL]).definitions

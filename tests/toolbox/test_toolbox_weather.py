@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from local_service import Answer, Service, local_service
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.core import core_provider
 from proxy.tools.contract.provider import CallContext

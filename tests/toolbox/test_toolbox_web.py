@@ -15,7 +15,7 @@ from local_service import Answer, Service, local_service, use
 from waiting import LATE_S, PATIENCE_S
 
 import proxy.toolbox.web
-from proxy.errors import ConfigError, ToolFailure
+from proxy.base.errors import ConfigError, ToolFailure
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.web import PageReader, web_provider
 from proxy.tools.contract.capabilities import Capabilities

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from runner_kit import MakeCall, MakeRunner, MemoryLog, StillClock, StillTime
 
-from proxy.events import ToolCall
+from proxy.base.events import ToolCall
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import Capabilities

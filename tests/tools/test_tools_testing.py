@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.tools import (
     CacheControl,
     Clock,

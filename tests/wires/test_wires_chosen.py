@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import RequestError
-from proxy.events import ToolResult
+from proxy.base.errors import RequestError
+from proxy.base.events import ToolResult
 from proxy.wires.chosen import (
     NOTHING_CHOSEN,
     NOTHING_SHOWN,

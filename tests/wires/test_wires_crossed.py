@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from toy_dialect import ToyWire, event
 
-from proxy.events import TextDelta, ToolCall, ToolCallFinished, ToolCallStarted, ToolDefinition
+from proxy.base.events import TextDelta, ToolCall, ToolCallFinished, ToolCallStarted, ToolDefinition
 from proxy.wires.chat import ChatWire
 from proxy.wires.crossed import CrossedEditor, Crossing
 from proxy.wires.upstream_port import SuspendedCall

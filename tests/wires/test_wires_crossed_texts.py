@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.crossed import DIALECTS
-from proxy.events import ReasoningDelta, RefusalDelta, TextDelta, ToolCallFinished, TurnEvent
+from proxy.base.events import ReasoningDelta, RefusalDelta, TextDelta, ToolCallFinished, TurnEvent
 from proxy.wires.client_port import ClientView
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.crossed_texts import crossed_reader

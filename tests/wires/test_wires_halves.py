@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from turn_encoding import cut
 
-from proxy.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallFinished
+from proxy.base.events import ReasoningDelta, TextDelta, ToolCallDelta, ToolCallFinished
 from proxy.wires.client_port import ClientView
 from proxy.wires.crossed_texts import crossed_reader
 from proxy.wires.wire import CrossableWire

@@ -9,7 +9,7 @@ from openai.types.responses.response_input_item_param import FunctionCallOutput
 from pydantic import TypeAdapter
 from responses_script import function_call, output, user
 
-from proxy.events import ResultImage, ToolCall
+from proxy.base.events import ResultImage, ToolCall
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.body import ResponsesBody

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import RequestError
-from proxy.events import ToolDefinition
+from proxy.base.errors import RequestError
+from proxy.base.events import ToolDefinition
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
 from proxy.wires.ollama import OllamaWire

@@ -18,8 +18,8 @@ from openai._models import construct_type
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
 
-from proxy.errors import Unreadable
-from proxy.events import ToolCallStarted
+from proxy.base.errors import Unreadable
+from proxy.base.events import ToolCallStarted
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
 from proxy.wires.ollama import OllamaWire

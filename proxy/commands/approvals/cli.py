@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.approval_records import MOST_REASON
+from proxy.base.errors import ConfigError
 from proxy.commands import common
 from proxy.commands.bounds import read_bounds
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
-from proxy.errors import ConfigError
-from proxy.server.config.load import Config
+from proxy.config.load import Config
+from proxy.records.approvals import MOST_REASON
 
 __all__ = ["approvals_app"]
 

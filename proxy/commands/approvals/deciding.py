@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from proxy.approval_records import MOST_REASON, Approval, ApprovalFilter, ApprovalLog
+from proxy.api.admin.approvals import approval_to_json, log_read
+from proxy.api.admin.grant_terms import read_terms
+from proxy.api.admin.json_output import to_line
+from proxy.app.open_record import open_record
+from proxy.base.errors import RequestError
+from proxy.base.plain_text import plain_text
 from proxy.commands.common import console, say, say_error, table, text
-from proxy.errors import RequestError
-from proxy.plain_text import plain_text
+from proxy.config.load import Config
+from proxy.records.approvals import MOST_REASON, Approval, ApprovalFilter, ApprovalLog
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.notice import arguments_text, meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider
-from proxy.server.admin_approvals import approval_to_json, log_read
-from proxy.server.api.json_output import to_line
-from proxy.server.config.load import Config
-from proxy.server.grant_terms import read_terms
-from proxy.server.open_record import open_record
 
 __all__ = ["decide", "list_approvals", "moment", "open_decisions", "show", "user", "watch"]
 
@@ -28,7 +28,7 @@ _MOST_LISTED: Final = 1000
 
 @contextlib.asynccontextmanager
 async def open_decisions(config: Config) -> AsyncIterator[Decisions]:
-    """Open the record's approvals.  Raises :class:`~proxy.errors.StoreError` if there is no record."""
+    """Open the record's approvals.  Raises :class:`~proxy.base.errors.StoreError` if there is no record."""
     store = open_record(config, must_exist=True)
     await store.start()
     try:
@@ -95,7 +95,7 @@ async def decide(
 ) -> bool:
     """Decide about approvals one by one; return whether all of them now have this decision.
 
-    ``grant`` is given with each approval, in the form for :func:`~proxy.server.grant_terms.read_terms`; empty
+    ``grant`` is given with each approval, in the form for :func:`read_terms`; empty
     for no grant.
     """
     if len(reason) > MOST_REASON:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
+from proxy.api.admin.approvals import grant_to_json
+from proxy.api.admin.json_output import to_line
+from proxy.base.errors import RequestError
+from proxy.base.plain_text import plain_text
 from proxy.commands.approvals.deciding import moment, open_decisions, user
 from proxy.commands.common import MAX_LINE, console, say, say_error, table, text
-from proxy.errors import RequestError
-from proxy.grant_records import Grant, GrantFilter
-from proxy.plain_text import plain_text
-from proxy.server.admin_approvals import grant_to_json
-from proxy.server.api.json_output import to_line
-from proxy.server.config.load import Config
+from proxy.config.load import Config
+from proxy.records.grants import Grant, GrantFilter
 from proxy.tools.running.granted import ArgumentLimits
 
 __all__ = ["list_grants", "revoke"]

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from proxy.api.admin.json_output import to_line
+from proxy.app.compose.credentials import connection_of, oauth_pools
+from proxy.base.plain_text import plain_text
 from proxy.commands.common import console, say, say_error, table, text
 from proxy.commands.credentials.vault import open_vault
-from proxy.plain_text import plain_text
-from proxy.server.api.json_output import to_line
-from proxy.server.compose.credentials import connection_of, oauth_pools
-from proxy.server.config.credentials import CredentialConfig, server_of
-from proxy.server.config.load import Config
+from proxy.config.credentials import CredentialConfig, server_of
+from proxy.config.load import Config
 from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.grants import LoggedIn, grant_of, login_command, login_place

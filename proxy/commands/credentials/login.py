@@ -12,14 +12,14 @@ from difflib import get_close_matches
 from typing import Final
 from urllib.parse import urlsplit
 
+from proxy.app.compose.credentials import connection_of, oauth_pools
+from proxy.base.errors import ConfigError
+from proxy.base.plain_text import plain_text
 from proxy.commands.common import say, say_error
 from proxy.commands.credentials.redirect import Redirects, listening, pasted, with_port
 from proxy.commands.credentials.vault import make_vault
-from proxy.errors import ConfigError
-from proxy.plain_text import plain_text
-from proxy.records import TokenVault
-from proxy.server.compose.credentials import connection_of, oauth_pools
-from proxy.server.config.load import Config
+from proxy.config.load import Config
+from proxy.records.rows import TokenVault
 from proxy.tools.oauth.authorization import LoginAttempt
 from proxy.tools.oauth.grants import LoggedIn, login_place
 from proxy.tools.oauth.login import begin_login, end_login

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from aiohttp import web
 
+from proxy.base.errors import ConfigError
 from proxy.commands.printing import say, say_error
-from proxy.errors import ConfigError
 from proxy.tools.oauth.authorization import ForeignRedirect, LoginAttempt
 from proxy.tools.oauth.port import OAuthFault
 

@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from proxy.errors import ConfigError, NoRecord
-from proxy.records import TokenVault
-from proxy.server.config.load import Config
-from proxy.server.open_record import open_record
+from proxy.app.open_record import open_record
+from proxy.base.errors import ConfigError, NoRecord
+from proxy.config.load import Config
+from proxy.records.rows import TokenVault
 
 __all__ = ["make_vault", "open_vault"]
 

@@ -4,11 +4,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
+from proxy.app.app import Overrides, Services, built_in_wires, create_services
+from proxy.base.errors import ConfigError, Faults, StoreError
+from proxy.base.globs import fits
 from proxy.commands.common import console, say, say_faults, table, text
 from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
-from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
-from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
+from proxy.commands.doctor.probing.dialects import SpokenDialect, find_dialects
+from proxy.commands.doctor.probing.probe import ProbeResult, probe, v1_fault
 from proxy.commands.doctor.schemas import schema_lines
 from proxy.commands.doctor.sealing import seal_lines
 from proxy.commands.doctor.withholding import how_withheld, trusted_lines, untrusted_lines
@@ -23,14 +26,11 @@ from proxy.commands.keys.keys import (
 from proxy.commands.mcp.listing import mcp_faults
 from proxy.commands.mcp.looking import pins_of_record
 from proxy.commands.mcp.warnings import many_lines, plain_secret_lines, unallowed_lines
-from proxy.errors import ConfigError, Faults, StoreError
-from proxy.globs import fits
+from proxy.config.load import Config
+from proxy.config.settings import StoreConfig
+from proxy.config.text import toml_value
 from proxy.relay.routing.router import Route, Router
-from proxy.server.app import Overrides, Services, built_in_wires, create_services
 from proxy.server.auth.authenticate import Authentication
-from proxy.server.config.load import Config
-from proxy.server.config.settings import StoreConfig
-from proxy.server.config.text import toml_value
 from proxy.store.factory import open_store
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy

@@ -1,13 +1,13 @@
 """The checks of ``doctor``: each one is a row of a table, with its outcome, its meaning and a setting.
 
-A check reads replies to the requests of :mod:`proxy.commands.doctor.questions`; several checks may read one.
+A check reads replies to the requests of :mod:`.questions`; several checks may read one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from proxy.commands.doctor.exchange import Reply
+from proxy.commands.doctor.probing.exchange import Reply
 from proxy.wires.chat import quirks as chat
 from proxy.wires.responses import quirks as responses
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from proxy.commands.common import say_error
-from proxy.commands.doctor.probe import lacks_v1, lists_of, v1_fault
-from proxy.server.config.load import Config
+from proxy.commands.doctor.probing.probe import lacks_v1, lists_of, v1_fault
+from proxy.config.load import Config
 from proxy.upstreams.base import Upstream
 
 __all__ = ["find_unreachable", "places_of", "warn_of_upstreams"]

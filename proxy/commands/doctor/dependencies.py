@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import proxy
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 
 __all__ = ["find_conflicting_package"]
 

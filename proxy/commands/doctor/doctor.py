@@ -9,22 +9,22 @@ from typing import Any, Final
 
 import orjson
 
+from proxy.api.admin.json_output import to_line
+from proxy.app.app import built_in_wires, create_services
+from proxy.base.errors import ConfigError, UpstreamError
+from proxy.base.plain_text import plain_text
 from proxy.commands.common import confirmed, console, say, say_error, table, text
 from proxy.commands.doctor.check import without_record
 from proxy.commands.doctor.checks import Check, Finding, Outcome, Replies, judge
-from proxy.commands.doctor.dialects import find_dialects
-from proxy.commands.doctor.exchange import Reply, exchange
 from proxy.commands.doctor.keeping import keep_diagnosis
-from proxy.commands.doctor.probe import lacks_v1, lists_of, models_at, v1_fault
-from proxy.commands.doctor.questions import MOST_TOKENS, questions
+from proxy.commands.doctor.probing.dialects import find_dialects
+from proxy.commands.doctor.probing.exchange import Reply, exchange
+from proxy.commands.doctor.probing.probe import lacks_v1, lists_of, models_at, v1_fault
+from proxy.commands.doctor.probing.questions import MOST_TOKENS, questions
 from proxy.commands.doctor.written import written_into
-from proxy.errors import ConfigError, UpstreamError
-from proxy.plain_text import plain_text
-from proxy.server.api.json_output import to_line
-from proxy.server.app import built_in_wires, create_services
-from proxy.server.config.load import Config
-from proxy.server.config.text import toml_value
-from proxy.server.ui.diagnoses import KeptFinding
+from proxy.config.load import Config
+from proxy.config.text import toml_value
+from proxy.ui.diagnoses import KeptFinding
 from proxy.upstreams.base import Upstream
 from proxy.wires.crossing.refused import after_refusal
 from proxy.wires.profile import EFFORTS, Profile
@@ -66,7 +66,7 @@ async def doctor(
     """Examine the upstream ``name``; return the exit status, 0 if it could be examined.
 
     With ``keep`` the findings are stored in the record, for the web UI. Raises
-    :class:`~proxy.errors.ConfigError` for problems that prevent the examination.
+    :class:`~proxy.base.errors.ConfigError` for problems that prevent the examination.
     """
     services = await create_services(without_record(config))
     try:
@@ -102,7 +102,7 @@ async def find_model(
 ) -> tuple[str, Sequence[str]]:
     """Return the model to ask, and the model names that the upstream lists.
 
-    Raises :class:`~proxy.errors.ConfigError`, with different messages for a missing server, a refused key, a
+    Raises :class:`ConfigError`, with different messages for a missing server, a refused key, a
     wrong path and no models.
     """
     base_url, setting = config.upstreams[name].base_url, f"upstreams.{name}"
@@ -150,7 +150,7 @@ def _agreed(config: Config, name: str, model: str, *, yes: bool) -> bool:
 async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -> Diagnosis:
     """Send all questions and judge the replies.
 
-    Raises :class:`~proxy.errors.ConfigError` for a model that the upstream does not know.
+    Raises :class:`~proxy.base.errors.ConfigError` for a model that the upstream does not know.
     """
     wires = built_in_wires()
     spoken = await find_dialects(upstream, wires, model)

@@ -4,12 +4,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from proxy.app.open_record import open_record
+from proxy.base.errors import NoRecord, StoreError
 from proxy.commands.common import say_error
-from proxy.errors import NoRecord, StoreError
-from proxy.server.config.load import Config
-from proxy.server.config.shown import shown_address
-from proxy.server.open_record import open_record
-from proxy.server.ui.diagnoses import KeptFinding, encode_diagnosis
+from proxy.config.load import Config
+from proxy.config.shown import shown_address
+from proxy.ui.diagnoses import KeptFinding, encode_diagnosis
 
 __all__ = ["keep_diagnosis"]
 

@@ -1,6 +1,6 @@
 """Lines for an operator about the encryption of the record."""
 
-from proxy.server.config.load import Config
+from proxy.config.load import Config
 from proxy.store.factory import sqlite_path
 from proxy.store.key_file import KeyFile
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from proxy.records import join_sources
-from proxy.server.config.load import Config
+from proxy.config.load import Config
+from proxy.records.rows import join_sources
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec

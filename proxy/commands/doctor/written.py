@@ -14,8 +14,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from proxy.errors import ConfigError
-from proxy.server.config.text import toml_value
+from proxy.base.errors import ConfigError
+from proxy.config.text import toml_value
 
 __all__ = ["with_settings", "written_into"]
 
@@ -23,7 +23,7 @@ __all__ = ["with_settings", "written_into"]
 def written_into(path: Path, upstream: str, settings: Mapping[str, object]) -> None:
     """Write settings of an upstream into a file, all or none.
 
-    Raises :class:`~proxy.errors.ConfigError` if the file cannot be read or written, or its form prevents a
+    Raises :class:`ConfigError` if the file cannot be read or written, or its form prevents a
     safe edit; the file is then unchanged.
     """
     try:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from proxy.base.errors import ConfigError
 from proxy.commands import common
 from proxy.commands.bounds import read_bounds
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
-from proxy.errors import ConfigError
 
 __all__ = ["keys_app", "read_limits"]
 

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
+from proxy.api.admin.json_output import to_line
+from proxy.app.app import open_authentication
+from proxy.base.errors import ConfigError, NoRecord
+from proxy.base.globs import fits
+from proxy.base.plain_text import counted
 from proxy.commands.common import console, say, say_error, table, text
-from proxy.errors import ConfigError, NoRecord
-from proxy.globs import fits
-from proxy.plain_text import counted
-from proxy.records import ClientKey, KeySet
-from proxy.server.api.json_output import to_line
-from proxy.server.app import open_authentication
+from proxy.config.checks.tool_faults import misplaced_bounds
+from proxy.config.key_grants import KeyGrants, key_limits
+from proxy.config.load import Config
+from proxy.records.rows import ClientKey, KeySet
+from proxy.rights.limit_rules import KeyLimits
 from proxy.server.auth.authenticate import Authentication
 from proxy.server.auth.key_ring import DECLARED, new_key, new_secret
 from proxy.server.auth.permissions import narrowed_policy, own_bounds
-from proxy.server.config.key_grants import KeyGrants, key_limits
-from proxy.server.config.load import Config
-from proxy.server.config.tool_faults import misplaced_bounds
-from proxy.server.limits.rules import KeyLimits
 from proxy.store.base import Store
 from proxy.store.factory import open_store, peek_keys
 from proxy.store.options import StoreOptions
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound, must_be_given
-from proxy.tools.contract.schema import may_have
+from proxy.tools.contract.schemas.schema import may_have
 from proxy.tools.contract.spec import ToolSpec
 
 if TYPE_CHECKING:  # As in ``common``.

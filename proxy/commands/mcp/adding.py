@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from proxy.base.errors import ConfigError
+from proxy.base.plain_text import counted, plain_text
 from proxy.commands.common import CONFIG_NAME, confirmed, say, say_error
 from proxy.commands.mcp.allowing import describe_tool, keep_pins, who, within_bound
 from proxy.commands.mcp.looking import InspectedServer, current_pins, inspect_servers
 from proxy.commands.mcp.warnings import warnings_of
-from proxy.errors import ConfigError
-from proxy.plain_text import counted, plain_text
-from proxy.server.config.load import Config, load_config
-from proxy.server.config.text import toml_value
-from proxy.server.telemetry.logging import configure_logging
+from proxy.config.load import Config, load_config
+from proxy.config.text import toml_value
+from proxy.telemetry.log.setup import configure_logging
 from proxy.tools.mcp.masking import masked_args, masked_url
 from proxy.tools.mcp.names import SERVER_NAME, pattern_of_server
 from proxy.tools.mcp.pins import MOST_PINNED, Pin

@@ -9,6 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from proxy.app.open_record import open_record
+from proxy.base.errors import ConfigError
+from proxy.base.globs import fits
+from proxy.base.plain_text import counted, plain_text
 from proxy.commands.common import confirmed, say, say_error
 from proxy.commands.mcp.looking import (
     InspectedServer,
@@ -17,11 +21,7 @@ from proxy.commands.mcp.looking import (
     inspect_servers,
     need_servers,
 )
-from proxy.errors import ConfigError
-from proxy.globs import fits
-from proxy.plain_text import counted, plain_text
-from proxy.server.config.load import Config
-from proxy.server.open_record import open_record
+from proxy.config.load import Config
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
 from proxy.tools.mcp.differences import difference, shown_lines, shown_text

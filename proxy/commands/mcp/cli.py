@@ -7,7 +7,7 @@ import typer
 
 from proxy.commands import common
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
-from proxy.server.config.load import Config
+from proxy.config.load import Config
 
 __all__ = ["mcp_app"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 
-from proxy.errors import ConfigError, how_to_install
-from proxy.server.config.load import Config
+from proxy.base.errors import ConfigError, how_to_install
+from proxy.config.load import Config
 from proxy.tools.mcp.process import HostProcess
 
 __all__ = ["mcp_host", "mcp_settings"]
@@ -17,7 +17,7 @@ __all__ = ["mcp_host", "mcp_settings"]
 def mcp_settings(config: Config) -> bytes:
     """Return the settings for that process; empty if no MCP server is configured.
 
-    Raises :class:`~proxy.errors.ConfigError` if the SDK that it needs is not installed.
+    Raises :class:`~proxy.base.errors.ConfigError` if the SDK that it needs is not installed.
     """
     if not config.mcp.servers:
         return b""

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from proxy.base.errors import ConfigError
+from proxy.base.plain_text import plain_text
 from proxy.commands.common import say, say_error
-from proxy.errors import ConfigError
-from proxy.plain_text import plain_text
-from proxy.server.config.mcp_files import (
+from proxy.config.mcp.files import (
     ForeignServer,
     UnknownVariable,
     UnusableFile,
@@ -16,7 +16,7 @@ from proxy.server.config.mcp_files import (
     split_variables,
     variable_name,
 )
-from proxy.server.config.text import toml_value
+from proxy.config.text import toml_value
 from proxy.tools.mcp.masking import masked_args, masked_url
 
 __all__ = ["import_servers"]

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proxy.api.admin.json_output import to_line
+from proxy.base.plain_text import counted, plain_text
 from proxy.commands.common import MAX_LINE, console, say, say_error, table, text
 from proxy.commands.mcp.looking import (
     InspectedServer,
@@ -13,9 +15,7 @@ from proxy.commands.mcp.looking import (
     need_servers,
 )
 from proxy.commands.mcp.warnings import warnings_of
-from proxy.plain_text import counted, plain_text
-from proxy.server.api.json_output import to_line
-from proxy.server.config.load import Config
+from proxy.config.load import Config
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import UnusableDefinition
 from proxy.tools.mcp.provider import spec_of

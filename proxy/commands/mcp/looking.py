@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from proxy.app.app import Overrides
+from proxy.app.compose.credentials import open_credentials
+from proxy.app.compose.tools import open_egress
+from proxy.app.open_record import open_record
+from proxy.base.errors import ConfigError, NoRecord, ToolFailure
 from proxy.commands.credentials.vault import open_vault
 from proxy.commands.mcp.host import mcp_host
-from proxy.errors import ConfigError, NoRecord, ToolFailure
-from proxy.server.app import Overrides
-from proxy.server.compose.credentials import open_credentials
-from proxy.server.compose.tools import open_egress
-from proxy.server.config.load import Config
-from proxy.server.open_record import open_record
+from proxy.config.load import Config
 from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.host_client import Authorize, HostClient, ServerListing

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from proxy.base.plain_text import plain_text
 from proxy.commands.mcp.looking import InspectedServer, InspectedTool
-from proxy.plain_text import plain_text
-from proxy.records import ToolEffect
-from proxy.server.config.load import Config
-from proxy.server.config.secret import Secret
+from proxy.config.load import Config
+from proxy.config.secret import Secret
+from proxy.records.rows import ToolEffect
 from proxy.tools.access.catalog import MOST_OFFERED, Catalog, too_many_offered
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import MAX_SHOWN, Definition

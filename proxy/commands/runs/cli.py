@@ -5,6 +5,8 @@ from typing import Annotated, get_args
 
 import typer
 
+from proxy.api.admin.run_filters import parse_filter, parse_moment
+from proxy.base.errors import ConfigError
 from proxy.commands import common
 from proxy.commands.options import (
     ConfigOption,
@@ -14,10 +16,8 @@ from proxy.commands.options import (
     SinceOption,
     UntilOption,
 )
-from proxy.errors import ConfigError
-from proxy.records import RunStatus
-from proxy.server.api.run_filters import parse_filter, parse_moment
-from proxy.server.config.load import Config, Options
+from proxy.config.load import Config, Options
+from proxy.records.rows import RunStatus
 from proxy.store.base import PurgeFilter, UsageKey
 
 __all__ = ["runs_app", "usage"]
@@ -138,7 +138,7 @@ def runs_replay(
 ) -> None:
     """Run a recorded run again with its tool results as they were, and show the difference."""
     from proxy.commands.runs import replay
-    from proxy.server.telemetry.logging import configure_logging
+    from proxy.telemetry.log.setup import configure_logging
 
     if model is not None and upstream is None:
         raise ConfigError(

@@ -1,15 +1,15 @@
-"""``toolrelay runs replay``: shows the result of :mod:`proxy.server.replaying.replay` on a terminal."""
+"""``toolrelay runs replay``: shows the result of :mod:`proxy.app.replaying.replay` on a terminal."""
 
 from typing import Any, Final
 
 from rich.table import Table
 
+from proxy.app.app import App, Overrides, create_app
+from proxy.app.replaying.replay import Replayed, replay_again
+from proxy.base.plain_text import counted
 from proxy.commands.common import console, say, text
 from proxy.commands.runs.runs import Record, find_run, log_content_read, to_line
-from proxy.plain_text import counted
-from proxy.server.app import App, Overrides, create_app
-from proxy.server.config.load import Config
-from proxy.server.replaying.replay import Replayed, replay_again
+from proxy.config.load import Config
 
 __all__ = ["replay_run"]
 

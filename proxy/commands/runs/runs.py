@@ -11,14 +11,14 @@ from typing import Any, TextIO
 
 import structlog
 
+from proxy.api.admin.json_output import detail_to_json, run_to_json, to_line
+from proxy.base.errors import ConfigError
+from proxy.base.plain_text import counted
 from proxy.commands.common import console, say
 from proxy.commands.runs.text_output import moment, render_detail, render_list
-from proxy.errors import ConfigError
-from proxy.plain_text import counted
-from proxy.records import RunRecord
-from proxy.server.api.json_output import detail_to_json, run_to_json, to_line
+from proxy.config.load import Config
+from proxy.records.rows import RunRecord
 from proxy.server.auth.key_names import named_callers, recorded_caller
-from proxy.server.config.load import Config
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
 from proxy.store.factory import open_store, sqlite_path
 from proxy.store.options import StoreOptions

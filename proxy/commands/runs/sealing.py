@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 
+from proxy.base.errors import ConfigError
+from proxy.base.plain_text import counted
 from proxy.commands.common import confirmed, run_async, say
-from proxy.errors import ConfigError
-from proxy.plain_text import counted
-from proxy.server.config.load import Config
+from proxy.config.load import Config
 from proxy.store.factory import migrate_store, open_sealed, sqlite_path
 from proxy.store.key_file import KeyFile
 from proxy.store.seal import Seal, parse_seal_key
@@ -28,7 +28,7 @@ def migrate(config: Config) -> None:
 def reseal(config: Config) -> None:
     """Seal all content with the current key; with ``store.seal = false``, unseal all of it.
 
-    Raises :class:`~proxy.errors.ConfigError` if there is no key at all.
+    Raises :class:`~proxy.base.errors.ConfigError` if there is no key at all.
     """
     store, file = config.store, _key_file(config)
     if not (store.seals or store.old_seal_keys or file is not None):
@@ -48,7 +48,7 @@ def reseal(config: Config) -> None:
 def forget_sealed(config: Config, key: str, *, ask: bool) -> None:
     """Delete the content that a lost key has sealed.
 
-    Raises :class:`~proxy.errors.ConfigError` if the key is known, and so not lost, or the user does not
+    Raises :class:`~proxy.base.errors.ConfigError` if the key is known, and so not lost, or the user does not
     confirm.
     """
     keys = [*config.store.old_seal_keys, *([config.store.seal_key] if config.store.seal_key else [])]

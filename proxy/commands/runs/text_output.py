@@ -17,14 +17,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from proxy.api.admin.json_output import costs_text, reported, tokens_text
+from proxy.api.admin.memory_output import memory_to_json
+from proxy.api.admin.run_meaning import meaning_of_run
+from proxy.api.admin.withheld import withheld
+from proxy.base.plain_text import counted, safe_cell
 from proxy.commands.fitting import Column, print_fitting
-from proxy.plain_text import counted, safe_cell
-from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.records.rows import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_text
-from proxy.server.api.json_output import costs_text, reported, tokens_text
-from proxy.server.api.withheld import withheld
-from proxy.server.memory_output import memory_to_json
-from proxy.server.run_meaning import meaning_of_run
 from proxy.store.base import RunDetail
 
 __all__ = ["moment", "render_detail", "render_list", "shown_caller"]

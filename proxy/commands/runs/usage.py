@@ -6,14 +6,14 @@ from typing import Any
 
 from rich.text import Text
 
+from proxy.api.admin.json_output import costs_text, reported, reported_cost, tokens_text
 from proxy.commands.common import console, say, text
 from proxy.commands.fitting import Column, print_fitting
 from proxy.commands.runs.runs import Record, to_line
 from proxy.commands.runs.text_output import shown_caller
+from proxy.config.load import Config
 from proxy.relay.routing.prices import cost_number
-from proxy.server.api.json_output import costs_text, reported, reported_cost, tokens_text
 from proxy.server.auth.key_names import named_callers
-from proxy.server.config.load import Config
 from proxy.store.base import UsageFilter, UsageKey, UsageRow
 
 __all__ = ["show_usage"]

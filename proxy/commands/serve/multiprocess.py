@@ -8,16 +8,16 @@ import socket
 import sys
 from pathlib import Path
 
+from proxy.app.open_record import open_record
+from proxy.base.errors import ConfigError, ToolRelayError
 from proxy.commands import common
 from proxy.commands.mcp.host import mcp_settings
-from proxy.commands.serve.plan import Handover, ServePlan, write_handover
 from proxy.commands.serve.sockets import bind
-from proxy.commands.serve.spawning import become
+from proxy.commands.serve.supervisor.plan import Handover, ServePlan, write_handover
+from proxy.commands.serve.supervisor.spawning import become
 from proxy.commands.serve.watching import watched_places
-from proxy.errors import ConfigError, ToolRelayError
+from proxy.config.load import Config, Options
 from proxy.net.channel import Channel
-from proxy.server.config.load import Config, Options
-from proxy.server.open_record import open_record
 
 __all__ = ["load_again", "serve_multiprocess"]
 
@@ -64,7 +64,7 @@ def serve_multiprocess(file: Path | None, options: Options, config: Config, *, r
 
 def _work(channel: socket.socket) -> None:
     """Run the first worker, in the forked process."""
-    from proxy.commands.serve.worker import main
+    from proxy.commands.serve.supervisor.worker import main
 
     # Like later workers, it gets no signals from a terminal: they are for the supervisor.
     os.setsid()

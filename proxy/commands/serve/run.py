@@ -12,9 +12,9 @@ from aiohttp import web
 
 from proxy.commands.serve.signals import STOPPING, Signals, first_of, on_signals
 from proxy.commands.serve.sockets import BACKLOG
-from proxy.server.serving.application import Application
-from proxy.server.serving.draining import Draining
-from proxy.server.serving.runner import EdgeRunner
+from proxy.server.connections.application import Application
+from proxy.server.connections.draining import Draining
+from proxy.server.connections.runner import EdgeRunner
 
 __all__ = ["run_server"]
 

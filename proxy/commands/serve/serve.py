@@ -3,6 +3,8 @@
 import os
 from dataclasses import replace
 
+from proxy.app.app import Overrides, create_app
+from proxy.base.plain_text import plain_text
 from proxy.commands.common import MAX_LINE, say
 from proxy.commands.doctor.check import CheckedServices, token_lines, withheld_lines
 from proxy.commands.doctor.connectivity import warn_of_upstreams
@@ -14,10 +16,8 @@ from proxy.commands.mcp.warnings import many_lines, plain_secret_lines, unallowe
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
 from proxy.commands.ui import ui_lines
-from proxy.plain_text import plain_text
-from proxy.server.app import Overrides, create_app
+from proxy.config.load import Config
 from proxy.server.auth.authenticate import Authentication
-from proxy.server.config.load import Config
 
 __all__ = ["banner", "serve"]
 

@@ -4,8 +4,8 @@ import errno
 import socket
 from collections.abc import Sequence
 
+from proxy.base.errors import ConfigError
 from proxy.commands.serve.port_holders import explain_holders, find_holders
-from proxy.errors import ConfigError
 
 __all__ = ["BACKLOG", "address_of", "bind"]
 
@@ -16,7 +16,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     """Return listening sockets for every address that ``host`` stands for.
 
     This comes before anything else, so that a start on a used port has no other consequences. Raises
-    :class:`~proxy.errors.ConfigError`.
+    :class:`~proxy.base.errors.ConfigError`.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # A supervisor watches without loading the configuration.
-    from proxy.server.config.load import Config
+    from proxy.config.load import Config
 
 __all__ = ["stamps", "watch", "watched_files", "watched_places"]
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from proxy.approval_records import Approval, ApprovalStatus
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
+from proxy.records.approvals import Approval, ApprovalStatus
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import GrantTerms
 from proxy.relay.approvals.rules import Decider
@@ -29,9 +29,9 @@ async def take_answers(
     only answers after the last message of a model are taken.  An answer about a call that has been decided
     changes nothing: the first decision counts.
 
-    Raise :class:`~proxy.errors.RequestError`: 400 for too many answers, for contradicting ones, for a
+    Raise :class:`~proxy.base.errors.RequestError`: 400 for too many answers, for contradicting ones, for a
     question that was changed and for an invalid grant; 403 if ``decider`` may not decide; 404 for an unknown
-    approval.  Raise :class:`~proxy.errors.StoreError` if the record fails.
+    approval.  Raise :class:`~proxy.base.errors.StoreError` if the record fails.
     """
     answers = _one_each([one for one in messages.answers if one.is_new])
     questions = {one.approval_id: one for one in messages.questions}

@@ -1,6 +1,6 @@
 """Ask for approvals, and run approved calls.
 
-For each call that needs an approval, a row (:class:`~proxy.approval_records.Approval`) is committed before
+For each call that needs an approval, a row (:class:`~proxy.records.approvals.Approval`) is committed before
 the client learns about it.  The turn is held, with marks in place of the results.  The client's next request
 replaces each mark by a result.  An approved call runs now, once, with the arguments of the row; a refused
 call gives an error.
@@ -22,7 +22,11 @@ from typing import Final
 import orjson
 import structlog
 
-from proxy.approval_records import (
+from proxy.base.chance import replayable
+from proxy.base.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
+from proxy.base.events import ToolCall, ToolResult
+from proxy.base.values import value_class
+from proxy.records.approvals import (
     MOST_REASON,
     Approval,
     ApprovalEvent,
@@ -31,18 +35,15 @@ from proxy.approval_records import (
     Decided,
     approval_ids_in,
 )
-from proxy.chance import replayable
-from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
-from proxy.events import ToolCall, ToolResult
-from proxy.grant_records import Grant
-from proxy.records import Meter, join_sources, recorded_call_id
+from proxy.records.grants import Grant
+from proxy.records.rows import Meter, join_sources, recorded_call_id
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import OnApproval, ignore_event
 from proxy.relay.approvals.notice import notice, verdict_of
 from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules, rule_of_agent
 from proxy.relay.ask import Identity
-from proxy.relay.memory.agent_turns import AgentCall, AgentTurn, AgentTurns, is_wait, wait_of
-from proxy.relay.memory.marks import mark_of
+from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn, AgentTurns, is_wait, wait_of
+from proxy.relay.memory.hidden.marks import mark_of
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import is_agent
@@ -50,7 +51,6 @@ from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.plan import ApprovedCall, ContinuedCall, PlannedCall, Refusal, digest_of
 from proxy.tools.running.runner import Runner
-from proxy.values import value_class
 
 __all__ = ["Approvals", "Asked", "Resuming", "Settled"]
 
@@ -97,7 +97,7 @@ class Resuming:
 
 @dataclass(slots=True)
 class Settled:
-    """The outcomes of held turns; see :class:`~proxy.relay.memory.turns.ApprovalResults`."""
+    """The outcomes of held turns; see :class:`~proxy.relay.memory.hidden.turns.ApprovalResults`."""
 
     results: dict[str, str] = field(default_factory=dict)
     waiting: list[Approval] = field(default_factory=list)
@@ -189,7 +189,7 @@ class Approvals(Decisions):
     ) -> Mapping[int, Approval]:
         """Record an approval for each of the calls, as far as there is room; equal calls share one.
 
-        Raise :class:`~proxy.errors.StoreError`.
+        Raise :class:`~proxy.base.errors.StoreError`.
         """
         if self._log is None or not planned:
             return {}
@@ -265,7 +265,7 @@ class Approvals(Decisions):
         """Run the approved calls, each once, let agents continue, and return the outcome of each of ``ids``.
 
         An id is that of an approval of the caller, or the name under which a turn waits for an agent (see
-        :func:`~proxy.relay.memory.agent_turns.wait_of`).  Raise :class:`~proxy.errors.StoreError` if the
+        :func:`wait_of`).  Raise :class:`StoreError` if the
         approvals cannot be read.
         """
         settled = Settled()
@@ -319,7 +319,7 @@ class Approvals(Decisions):
         """Let an agent continue if all its approvals are decided.
 
         ``waits`` is the name in the held turn, and ``name`` that of the agent's turn.  An agent that asks
-        again is waited for under another name.  Raise :class:`~proxy.errors.StoreError`.
+        again is waited for under another name.  Raise :class:`~proxy.base.errors.StoreError`.
         """
         for _ in range(_MOST_STEPS):
             turn = await self._agent_turn(name, resuming.identity.caller)

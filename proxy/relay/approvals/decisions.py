@@ -7,7 +7,10 @@ from typing import Any, Final
 
 import structlog
 
-from proxy.approval_records import (
+from proxy.base.errors import RequestError
+from proxy.base.values import value_class
+from proxy.http.own_headers import APPROVE
+from proxy.records.approvals import (
     MOST_IN_TEXT,
     MOST_REASON,
     Approval,
@@ -18,13 +21,10 @@ from proxy.approval_records import (
     Decided,
     DecidedVia,
 )
-from proxy.errors import RequestError
-from proxy.grant_records import MOST_GRANTS, Grant
-from proxy.http.own_headers import APPROVE
+from proxy.records.grants import MOST_GRANTS, Grant
 from proxy.relay.approvals.grants import Grants, GrantTerms, OnApproval, ignore_event
 from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider, unknown_approval
-from proxy.values import value_class
 
 __all__ = ["Decisions", "Verdict"]
 
@@ -71,14 +71,14 @@ class Decisions:
         return self._log is not None and self.rules.enabled
 
     async def list(self, wanted: ApprovalFilter) -> Sequence[Approval]:
-        """Return approvals as they are now, newest first; raise :class:`~proxy.errors.StoreError`."""
+        """Return approvals as they are now, newest first; raise :class:`~proxy.base.errors.StoreError`."""
         if self._log is None:
             return ()
         now = self._now()
         return [one.at(now) for one in await self._log.list_approvals(replace(wanted, now=now))]
 
     async def read(self, ids: Sequence[str]) -> Sequence[Approval]:
-        """Return the approvals with these ids as they are now; raise :class:`~proxy.errors.StoreError`."""
+        """Return the approvals with these ids as they are now; raise :class:`StoreError`."""
         if self._log is None or not ids:
             return ()
         now = self._now()
@@ -87,8 +87,8 @@ class Decisions:
     async def find(self, approval_id: str, decider: Decider) -> Approval:
         """Return the approval with an id, if ``decider`` may see it.
 
-        Raise :class:`~proxy.errors.RequestError` (404) if it does not exist or the decider may not see it.
-        Raise :class:`~proxy.errors.StoreError` if the record cannot be read.
+        Raise :class:`RequestError` (404) if it does not exist or the decider may not see it.
+        Raise :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
         found = await self._log.find_approvals([approval_id]) if self._log is not None else ()
         if not found or not decider.sees(found[0]):
@@ -98,7 +98,7 @@ class Decisions:
     async def decide(self, approval_id: str, verdict: Verdict, decider: Decider, via: DecidedVia) -> Approval:
         """Record a decision; the same decision again changes nothing.
 
-        Raise :class:`~proxy.errors.RequestError`: 404 if there is no such approval; 403 if ``decider`` may
+        Raise :class:`RequestError`: 404 if there is no such approval; 403 if ``decider`` may
         not decide about it, or not ``via`` a text that did not show its arguments; 400 if the new arguments
         cannot run or the grant cannot be given; 409 if another decision was recorded before, the approval has
         expired, or its caller has too many grants.

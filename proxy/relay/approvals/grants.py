@@ -17,16 +17,16 @@ from typing import Any, Final
 
 import structlog
 
-from proxy.approval_records import Approval
-from proxy.errors import RequestError
-from proxy.events import ToolCall
-from proxy.grant_records import MOST_GRANTS, Grant, GrantFilter, GrantLog
+from proxy.base.errors import RequestError
+from proxy.base.events import ToolCall
+from proxy.base.values import value_class
+from proxy.records.approvals import Approval
+from proxy.records.grants import MOST_GRANTS, Grant, GrantFilter, GrantLog
 from proxy.relay.approvals.rules import ApprovalRules, Decider, own_rule
 from proxy.relay.ask import Identity
 from proxy.tools.access.policy import reasons_of
 from proxy.tools.running.granted import ArgumentLimits, GrantedCall
 from proxy.tools.running.plan import PlannedCall
-from proxy.values import value_class
 
 __all__ = ["GrantTerms", "Grants", "OnApproval", "ignore_event"]
 
@@ -82,7 +82,7 @@ class Grants:
         """Return the grant that these terms make of an approval, without storing it.
 
         ``arguments`` is the JSON that the approved call runs with.  It must be within the limits, and have
-        every argument that they name.  Raise :class:`~proxy.errors.RequestError` (400).
+        every argument that they name.  Raise :class:`~proxy.base.errors.RequestError` (400).
         """
         longest = self._rules.max_grant_s
         if self._log is None or longest <= 0:
@@ -114,7 +114,7 @@ class Grants:
     async def check_given(self, wanted: Grant) -> None:
         """Check that an approval has this grant, after its decision was recorded.
 
-        Raise :class:`~proxy.errors.RequestError` (409) if it was decided without a grant, or with another
+        Raise :class:`RequestError` (409) if it was decided without a grant, or with another
         one.
         """
         found = await self._log.grants_of_approval(wanted.approval_id) if self._log is not None else ()
@@ -131,7 +131,7 @@ class Grants:
     # Using.
 
     async def active(self, caller: str) -> Sequence[Grant]:
-        """Return the active grants of a caller, newest first; raise :class:`~proxy.errors.StoreError`."""
+        """Return the active grants of a caller, newest first; raise :class:`StoreError`."""
         if self._log is None or self._rules.max_grant_s <= 0:
             return ()
         wanted = GrantFilter(limit=MOST_GRANTS, active=True, now=self._now(), caller=caller)
@@ -184,13 +184,13 @@ class Grants:
     # Showing and revoking.
 
     async def list(self, wanted: GrantFilter) -> Sequence[Grant]:
-        """Return grants, newest first; raise :class:`~proxy.errors.StoreError`."""
+        """Return grants, newest first; raise :class:`~proxy.base.errors.StoreError`."""
         return () if self._log is None else await self._log.list_grants(replace(wanted, now=self._now()))
 
     async def find(self, grant_id: str, decider: Decider) -> Grant:
         """Return the grant with an id, if ``decider`` is an approver of its tool.
 
-        Raise :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
+        Raise :class:`~proxy.base.errors.RequestError` (404) and :class:`~proxy.base.errors.StoreError`.
         """
         found = await self._log.find_grants([grant_id]) if self._log is not None else ()
         if not found or not decider.approves(found[0].tool):
@@ -200,7 +200,7 @@ class Grants:
     async def revoke(self, grant_id: str, decider: Decider) -> Grant:
         """Revoke a grant; no call uses it once this returns.  To revoke it again changes nothing.
 
-        Raise :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
+        Raise :class:`~proxy.base.errors.RequestError` (404) and :class:`~proxy.base.errors.StoreError`.
         """
         before = await self.find(grant_id, decider)
         now = self._now()

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from proxy.approval_records import Approval, ApprovalStatus
-from proxy.chance import replayable
-from proxy.plain_text import ascii_json
-from proxy.records import InvocationStatus
+from proxy.base.chance import replayable
+from proxy.base.plain_text import ascii_json
+from proxy.records.approvals import Approval, ApprovalStatus
+from proxy.records.rows import InvocationStatus
 from proxy.relay.approvals.rules import agent_of
 from proxy.tools.contract.redaction import MASK, mask_arguments
 from proxy.tools.contract.spec import Redaction

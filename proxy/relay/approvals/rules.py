@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from proxy.approval_records import Approval
-from proxy.errors import RequestError
-from proxy.globs import fits
+from proxy.base.errors import RequestError
+from proxy.base.globs import fits
+from proxy.records.approvals import Approval
 
 __all__ = [
     "MOST_ASKED",
@@ -94,7 +94,7 @@ class Decider:
         return self.approves(approval.tool) or (bool(self.caller) and self.caller == approval.caller)
 
     def check(self, approval: Approval, rules: ApprovalRules) -> None:
-        """Raise :class:`~proxy.errors.RequestError` (403) if the decider may not decide about an
+        """Raise :class:`~proxy.base.errors.RequestError` (403) if the decider may not decide about an
         approval."""
         if rules.by_caller(approval.tool):
             return

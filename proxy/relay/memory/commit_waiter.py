@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import structlog
 
-from proxy.errors import NotOnRecord, StoreError
+from proxy.base.errors import NotOnRecord, StoreError
 from proxy.store.base import Store
 
 __all__ = ["END_WAIT_S", "ROOM_WAIT_S", "SUSPEND_WAIT_S", "CommitWaiter", "Late", "OnLate", "ignore_late"]
@@ -79,7 +79,7 @@ class CommitWaiter:
     async def wait_before_suspend(self, hold: Callable[[], Coroutine[Any, Any, bool]]) -> None:
         """Hold a turn for its client: call ``hold``, and wait for the commit of what it queued, if anything.
 
-        Raise :class:`~proxy.errors.NotOnRecord` if the commit does not come within :data:`SUSPEND_WAIT_S`,
+        Raise :class:`NotOnRecord` if the commit does not come within :data:`SUSPEND_WAIT_S`,
         or certainly never will.
         """
         loop = asyncio.get_running_loop()

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from proxy.errors import StoreError, UpstreamError
-from proxy.hard_timeout import HardTimeout
+from proxy.base.errors import StoreError, UpstreamError
+from proxy.base.hard_timeout import HardTimeout
 from proxy.http.headers import Headers
-from proxy.records import ResponseRecord
+from proxy.records.rows import ResponseRecord
 from proxy.relay.routing.router import Router, ServedUpstream
 from proxy.store.base import Store
 from proxy.upstreams.base import UpstreamRequest
@@ -77,7 +77,7 @@ class UpstreamDeletion:
     async def _served(self, run_id: str) -> ServedUpstream:
         """Return the upstream that served the run; the default one if that is no longer on record.
 
-        Raise :class:`~proxy.errors.StoreError` if the record cannot be read.
+        Raise :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
         if len(self._router.served) == 1:
             return self._router.default

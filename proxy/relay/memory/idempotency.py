@@ -26,10 +26,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from proxy.caches import CacheSize, declare
-from proxy.effect_records import REPEATS_WITHIN_S, UNMARKED_REPEAT_WITHIN_S
+from proxy.base.caches import CacheSize, declare
+from proxy.base.values import value_class
+from proxy.records.effects import REPEATS_WITHIN_S, UNMARKED_REPEAT_WITHIN_S
 from proxy.tools.running.ledger import RunLedger, ServedRequest
-from proxy.values import value_class
 
 __all__ = ["NO_ATTEMPT", "NO_REPEAT", "Attempt", "Idempotency", "Repeat", "repeat_of"]
 

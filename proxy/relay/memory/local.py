@@ -7,8 +7,8 @@ as the connection is open.  Sources: OpenAI's guide "WebSocket mode"; Open Respo
 from collections import OrderedDict
 from typing import Final
 
-from proxy.caches import CacheSize, declare
-from proxy.records import ResponseRecord
+from proxy.base.caches import CacheSize, declare
+from proxy.records.rows import ResponseRecord
 
 __all__ = ["LocalResponses"]
 

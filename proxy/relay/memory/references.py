@@ -4,8 +4,8 @@ import asyncio
 
 import orjson
 
-from proxy.errors import RequestError
-from proxy.records import ResponseRecord, join_sources
+from proxy.base.errors import RequestError
+from proxy.records.rows import ResponseRecord, join_sources
 from proxy.relay.body import Body
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
@@ -34,7 +34,7 @@ class ItemReferences:
 
         The latter are the sources of untrusted results, empty for none.  ``local`` are
         responses that only the client's connection knows.  A reference stays unchanged if no response of
-        this caller has the item.  Raise :class:`~proxy.errors.StoreError` if the record does not answer.
+        this caller has the item.  Raise :class:`~proxy.base.errors.StoreError` if the record does not answer.
         """
         named = wire.referred(request)
         wanted = list(dict.fromkeys(filter(None, named.values())))

@@ -3,7 +3,7 @@
 import time
 from typing import Literal
 
-from proxy.caches import CacheSize, declare, text_bytes
+from proxy.base.caches import CacheSize, declare, text_bytes
 
 __all__ = ["RefusalCache", "Refused"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from proxy.errors import StoreError
-from proxy.records import join_sources
+from proxy.base.errors import StoreError
+from proxy.records.rows import join_sources
 from proxy.store.base import Store
 
 __all__ = ["UNKNOWN_THREAD", "Threads", "threads_of"]

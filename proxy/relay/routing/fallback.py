@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from proxy.errors import ToolRelayError, UpstreamError
+from proxy.base.errors import ToolRelayError, UpstreamError
 from proxy.relay.routing.router import Route, ServedUpstream
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
 from proxy.wires.dialects.responses import RESPONSES

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
-from proxy.events import Usage
-from proxy.globs import fits
+from proxy.base.events import Usage
+from proxy.base.globs import fits
 
 __all__ = ["NANOS", "Price", "Prices", "cost_number", "cost_text", "estimated_usage", "to_nanos"]
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proxy.errors import RequestError
-from proxy.globs import fits
+from proxy.base.errors import RequestError
+from proxy.base.globs import fits
 from proxy.http.secrets import Secrets
 from proxy.relay.routing.breaker import Breaker
 from proxy.relay.routing.deadlines import Deadlines

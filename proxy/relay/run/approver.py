@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from proxy.events import ToolCall
+from proxy.base.events import ToolCall
 from proxy.relay.run.job import Job
 
 __all__ = ["Approver", "NobodyApproves"]

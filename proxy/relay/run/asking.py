@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from proxy.approval_records import Approval
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     Frame,
     ToolCall,
@@ -15,8 +14,9 @@ from proxy.events import (
     TurnFinished,
     TurnStarted,
 )
+from proxy.base.plain_text import ascii_json
 from proxy.http.own_headers import APPROVALS
-from proxy.plain_text import ascii_json
+from proxy.records.approvals import Approval
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.approvals.notice import question
 from proxy.relay.approvals.rules import agent_of

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from proxy.events import FinishReason
+from proxy.base.events import FinishReason
 from proxy.relay.base import RunSettings
-from proxy.relay.memory.history import LastTurn
-from proxy.relay.memory.run_memory import RunMemory
+from proxy.relay.memory.hidden.history import LastTurn
 from proxy.relay.memory.threads import threads_of
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
+from proxy.relay.run_memory import RunMemory
 from proxy.wires.client_port import CarryingWriter
 from proxy.wires.upstream_port import ChainedEditor, LossyClientEditor, RewritingReader, SuspendedCall
 
@@ -43,7 +43,7 @@ class RunEnding:
     async def suspend(self, job: Job, state: State) -> None:
         """End the response with the client's own calls, and hold the turn until the client returns.
 
-        Raises :class:`~proxy.errors.NotOnRecord` if the turn could be stored nowhere.
+        Raises :class:`~proxy.base.errors.NotOnRecord` if the turn could be stored nowhere.
         """
         output = state.output
         await output.send(output.writer.turn_ended("suspended"))
@@ -78,7 +78,7 @@ class RunEnding:
     async def ask(self, job: Job, state: State) -> None:
         """End the response that told the client which calls wait for approvals, and hold the turn.
 
-        Raises :class:`~proxy.errors.NotOnRecord` if the turn could be stored nowhere.
+        Raises :class:`~proxy.base.errors.NotOnRecord` if the turn could be stored nowhere.
         """
         output = state.output
         data = self._last_bytes(

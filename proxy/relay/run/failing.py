@@ -3,8 +3,8 @@
 import orjson
 import structlog
 
-from proxy.error_codes import docs_path, help_link
-from proxy.errors import RunFault
+from proxy.base.error_codes import docs_path, help_link
+from proxy.base.errors import RunFault
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 

@@ -3,21 +3,21 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
-from proxy.approval_records import Approval
-from proxy.events import ToolResult
-from proxy.records import Meter
+from proxy.base.events import ToolResult
+from proxy.base.values import value_class
+from proxy.records.approvals import Approval
+from proxy.records.rows import Meter
 from proxy.relay.ask import Ask, Identity, RequestHead
+from proxy.relay.memory.hidden.outcomes import Recall
 from proxy.relay.memory.local import LocalResponses
-from proxy.relay.memory.outcomes import Recall
 from proxy.relay.nested import Purse
-from proxy.relay.offer import Offer
+from proxy.relay.offering.offer import Offer
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Price
 from proxy.relay.routing.router import Route
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RunLedger
-from proxy.values import value_class
 from proxy.wires.client_port import ClientPort, ClientRequest, Trace
 from proxy.wires.crossed import CrossedEditor
 from proxy.wires.text_calls.editor import PromptedEditor

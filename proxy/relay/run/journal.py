@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
+from proxy.records.rows import MessageRecord, RunRecord, RunStatus, TurnRecord
 from proxy.relay.base import ClientStream, RunEvents
-from proxy.relay.memory.outcomes import Recall
+from proxy.relay.memory.hidden.outcomes import Recall
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.relay.run.tapes import NoTapes, Tape, Tapes

@@ -10,14 +10,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from proxy.errors import NotOnRecord, UpstreamError, WireError
-from proxy.events import ToolCall
+from proxy.base.errors import NotOnRecord, UpstreamError, WireError
+from proxy.base.events import ToolCall
 from proxy.http.own_headers import LEFT_OUT, RESTORED
-from proxy.records import RunStatus
+from proxy.records.rows import RunStatus
 from proxy.relay.base import ClientStream, OnBroken, RunSettings, ignore_broken
 from proxy.relay.headers import restored_header
-from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.nested import AgentUsed, RunEnd
+from proxy.relay.passing.stopping import message_of, stopped
 from proxy.relay.routing.fallback import NextUpstream
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.asking import show_agent_approvals, show_turn_approvals
@@ -33,7 +33,7 @@ from proxy.relay.run.tool_calls import ToolCalls
 from proxy.relay.run.turn.model_turn import ModelTurns
 from proxy.relay.run.turn.rejection import TurnRejected
 from proxy.relay.run.usage import RunUsage
-from proxy.relay.stopping import message_of, stopped
+from proxy.relay.run_memory import RunMemory
 from proxy.tools.contract.redaction import bounded
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
@@ -261,7 +261,7 @@ class Orchestrator:
 async def _before_end(job: Job) -> None:
     """Make sure that a run without a client may end its response.
 
-    Raises :class:`~proxy.errors.NotOnRecord` if it may not.
+    Raises :class:`~proxy.base.errors.NotOnRecord` if it may not.
     """
     if (detached := job.client.ask.options.detached) is not None:
         await detached.before_end()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from proxy.events import ToolCall, ToolResult
+from proxy.base.events import ToolCall, ToolResult
 
 __all__ = ["expand", "is_wrapper", "join_results", "mask_parts"]
 

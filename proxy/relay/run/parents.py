@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from proxy.events import ToolCall
+from proxy.base.events import ToolCall
 from proxy.relay.ask import Ask
-from proxy.relay.memory.agent_turns import AgentCall, AgentTurns
+from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurns
 from proxy.relay.nested import AgentAsking, Purse
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     ResultImage,
     ToolCall,
@@ -32,11 +32,11 @@ from proxy.events import (
     UsageReported,
     aborted,
 )
+from proxy.base.values import value_class
 from proxy.relay.base import RunSettings
 from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price
 from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
-from proxy.values import value_class
 
 __all__ = [
     "AgentUse",

@@ -2,9 +2,9 @@
 
 from typing import Protocol, runtime_checkable
 
-from proxy.conversation import Message, Text
-from proxy.errors import WireError
-from proxy.events import (
+from proxy.base.conversation import Message, Text
+from proxy.base.errors import WireError
+from proxy.base.events import (
     FinishReason,
     Frame,
     TextDelta,

@@ -5,18 +5,18 @@ import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proxy.approval_records import Approval
-from proxy.events import ToolCall
+from proxy.base.events import ToolCall
 from proxy.http.headers import Headers
+from proxy.records.approvals import Approval
 from proxy.relay.base import ClientStream
-from proxy.relay.memory.agent_turns import wait_of
-from proxy.relay.offer import Offer
+from proxy.relay.memory.hidden.agent_turns import wait_of
+from proxy.relay.offering.offer import Offer
+from proxy.relay.offering.tool_limits import ToolLesson
 from proxy.relay.run.job import ToolAccess
 from proxy.relay.run.keepalive import SilenceTimer
 from proxy.relay.run.parallel_tool_use import is_wrapper, mask_parts
 from proxy.relay.run.run import Run
 from proxy.relay.run.usage import RunUsage
-from proxy.relay.tool_limits import ToolLesson
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.redaction import mask_written, redact_written
 from proxy.tools.running.granted import GrantedCall

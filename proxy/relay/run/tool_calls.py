@@ -4,21 +4,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from proxy.caches import Derived
-from proxy.chance import replayable
-from proxy.errors import ToolFailure
-from proxy.events import ToolCall, ToolProgress, ToolResult
-from proxy.records import ToolEffect
+from proxy.base.caches import Derived
+from proxy.base.chance import replayable
+from proxy.base.errors import ToolFailure
+from proxy.base.events import ToolCall, ToolProgress, ToolResult
+from proxy.records.rows import ToolEffect
 from proxy.relay.base import RunEvents, RunSettings
-from proxy.relay.memory.marks import mark_of
-from proxy.relay.memory.run_memory import RunMemory
-from proxy.relay.offer import Offer, guarded_names, offered_only
+from proxy.relay.memory.hidden.marks import mark_of
+from proxy.relay.offering.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
 from proxy.relay.run.parents import Parents, calls_agent, can_hold_turn
 from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
+from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner

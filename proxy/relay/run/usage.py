@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from proxy.records import Meter
+from proxy.records.rows import Meter
 from proxy.relay.routing.prices import estimated_usage
 from proxy.relay.run.run import Run
 

@@ -17,17 +17,17 @@ from typing import Final, Literal, Protocol
 
 from aiohttp import hdrs
 
-from proxy.caches import declare_lru
-from proxy.errors import ConfigError, RequestError
-from proxy.globs import fits
+from proxy.base.caches import declare_lru
+from proxy.base.errors import ConfigError, RequestError
+from proxy.base.globs import fits
+from proxy.config.key_grants import KeyGrants
+from proxy.rights.callers import Caller, Rights
 from proxy.server.auth.key_ring import Key, KeyRing, new_secret
 from proxy.server.auth.key_spellings import KeyFinder
 from proxy.server.auth.minting import TOKEN_PREFIX, Minting
-from proxy.server.callers import Caller, Rights
-from proxy.server.config.key_grants import KeyGrants
-from proxy.server.serving.client_address import counted_address
-from proxy.server.serving.request import EdgeRequest
-from proxy.server.serving.target import Target
+from proxy.server.connections.client_address import counted_address
+from proxy.server.messages.request import EdgeRequest
+from proxy.server.messages.target import Target
 from proxy.store.base import KeySource
 from proxy.wires.dialect import Credential
 
@@ -62,7 +62,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) -> Mode:
     """Return the mode that ``auth.mode`` means for this start; ``keys`` says whether a key ever existed.
 
-    Raises :class:`~proxy.errors.ConfigError` if ``auto`` would admit other machines without a key.
+    Raises :class:`~proxy.base.errors.ConfigError` if ``auto`` would admit other machines without a key.
     """
     if wanted != "auto":
         return wanted
@@ -127,7 +127,7 @@ class Authenticator(Protocol):
     def admit(self, request: EdgeRequest, target: Target) -> Caller | Awaitable[Caller]:
         """Return the caller of an API request, directly if that needs no wait.
 
-        Raises :class:`~proxy.errors.RequestError`: 401 for an unknown caller, 403 or 404 for one without the
+        Raises :class:`RequestError`: 401 for an unknown caller, 403 or 404 for one without the
         right, 503 if nobody can be let in.
         """
         ...
@@ -397,7 +397,7 @@ async def make_authentication(
     """Build the authentication for ``auth.mode`` from the store and the configuration's keys.
 
     If the mode needs a ``start_token`` and none is given, it makes one. Raises what :func:`fixed_mode`
-    raises, and :class:`~proxy.errors.StoreError`.
+    raises, and :class:`~proxy.base.errors.StoreError`.
     """
     ring = KeyRing(store, declared)
     await ring.load()

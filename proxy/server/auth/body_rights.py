@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from proxy.errors import RequestError
-from proxy.globs import fits
+from proxy.base.errors import RequestError
+from proxy.base.globs import fits
 from proxy.relay.body import check_names
 from proxy.relay.memory.commit_waiter import CommitWaiter
+from proxy.rights.callers import Rights
 from proxy.server.auth.named_models import named_models
-from proxy.server.callers import Rights
-from proxy.server.serving.request import EdgeRequest
-from proxy.server.serving.target import Target
+from proxy.server.messages.request import EdgeRequest
+from proxy.server.messages.target import Target
 from proxy.store.base import Store
 from proxy.wires.dialects.openai import CONVERSATIONS
 
@@ -25,7 +25,7 @@ def must_read(rights: Rights, request: EdgeRequest, target: Target) -> bool:
     """Return whether the rights require reading a body that the proxy would otherwise pass on unread.
 
     Raises :class:`RequestError` (403) if the key is limited to models and the model of the request cannot be
-    read.  The model of a form is read as it passes (:class:`~proxy.server.serving.forms.Form`).
+    read.  The model of a form is read as it passes (:class:`~proxy.server.messages.forms.Form`).
     """
     endpoint = target.endpoint
     if rights.isolated and endpoint.refers:
@@ -72,7 +72,7 @@ async def check_references(
     """Refuse a body that continues from another caller's response: one provider key keeps everybody's.
 
     Raises :class:`RequestError` (404), the same for another caller's and for a missing one, and
-    :class:`~proxy.errors.StoreError` if the record cannot be read.
+    :class:`~proxy.base.errors.StoreError` if the record cannot be read.
     """
     previous = payload.get("previous_response_id")
 

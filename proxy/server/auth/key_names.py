@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Final
 
-from proxy.records import ClientKey
+from proxy.records.rows import ClientKey
+from proxy.rights.callers import end_user_name
 from proxy.server.auth.key_ring import DECLARED
-from proxy.server.callers import end_user_name
 from proxy.store.base import Store
 
 __all__ = ["named_callers", "recorded_caller"]
@@ -20,7 +20,7 @@ async def recorded_caller(store: Store, declared: Container[str], wanted: str) -
 
     ``declared`` are the names of the configuration's keys. If several keys had the name, the newest counts.
     Any other text is used as the record has it: an id, ``open``, an end user's digest. Raises
-    :class:`~proxy.errors.StoreError` if the keys cannot be read.
+    :class:`~proxy.base.errors.StoreError` if the keys cannot be read.
     """
     name, slash, user = wanted.partition("/")
     if name in declared:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import structlog
 from pydantic import ValidationError
 
-from proxy.errors import RequestError, StoreError
-from proxy.hard_timeout import ends_in_time
-from proxy.records import ClientKey
-from proxy.server.callers import Caller, Rights
-from proxy.server.config.key_grants import KeyGrants, key_limits
+from proxy.base.errors import RequestError, StoreError
+from proxy.base.hard_timeout import ends_in_time
+from proxy.config.key_grants import KeyGrants, key_limits
+from proxy.records.rows import ClientKey
+from proxy.rights.callers import Caller, Rights
 from proxy.store.base import LOOK_UP_S, KeySource
 
 # Imported at its use: it takes 8 MiB of each process, and most keys mint no tokens.
@@ -162,7 +162,7 @@ class KeyRing:
         self.ever_made = bool(declared)
 
     async def load(self) -> None:
-        """Read the store's keys; raise :class:`~proxy.errors.StoreError` if that fails."""
+        """Read the store's keys; raise :class:`~proxy.base.errors.StoreError` if that fails."""
         async with self._reading:
             await self._read()
 
@@ -179,7 +179,7 @@ class KeyRing:
     async def find(self, secret: str) -> Key | None:
         """Return the valid key that has this secret.
 
-        Raises :class:`~proxy.errors.RequestError` (503) if the keys cannot be read.
+        Raises :class:`~proxy.base.errors.RequestError` (503) if the keys cannot be read.
         """
         key = _lookup(self._declared, _digest(secret, self._own_hash_key)) if self._declared else None
         if key is None:

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, Protocol
 
-from proxy.errors import RequestError
-from proxy.server.serving.heads.head import Head
-from proxy.server.serving.target import MAX_TARGET
+from proxy.base.errors import RequestError
+from proxy.server.messages.heads.head import Head
+from proxy.server.messages.target import MAX_TARGET
 
 __all__ = ["SHORTEST_KEY", "KeyFinder", "KnownSecrets", "readings"]
 
@@ -59,7 +59,7 @@ class KnownSecrets(Protocol):
         ...
 
     async def refresh(self) -> None:
-        """Learn of all keys that exist; raise :class:`~proxy.errors.RequestError` if that fails."""
+        """Learn of all keys that exist; raise :class:`~proxy.base.errors.RequestError` if that fails."""
         ...
 
 

@@ -19,15 +19,15 @@ from typing import Annotated, Any, Final
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from proxy.caches import CacheSize, declare
-from proxy.errors import RequestError
-from proxy.globs import is_costly
+from proxy.base.caches import CacheSize, declare
+from proxy.base.errors import RequestError
+from proxy.base.globs import is_costly
+from proxy.config.key_grants import KeyGrants, check_key_limits, key_limits
+from proxy.json.splice import load_strict
 from proxy.relay.routing.router import fits_all
+from proxy.rights.callers import Caller, end_user_name
+from proxy.rights.limit_rules import KeyLimits
 from proxy.server.auth.key_ring import Key, KeyRing, dummy_key, signer
-from proxy.server.callers import Caller, end_user_name
-from proxy.server.config.key_grants import KeyGrants, check_key_limits, key_limits
-from proxy.server.limits.rules import KeyLimits
-from proxy.wires.json.splice import load_strict
 
 __all__ = ["MAX_LIFE_S", "TOKEN_PREFIX", "Minting"]
 
@@ -101,7 +101,7 @@ class Minting:
     async def mint(self, secret: str, body: bytes) -> dict[str, Any]:
         """Make a token of the key that has ``secret``; return the body of the response.
 
-        Raises :class:`~proxy.errors.RequestError`: 403 for a key that may not mint, 400 that names the
+        Raises :class:`~proxy.base.errors.RequestError`: 403 for a key that may not mint, 400 that names the
         invalid field.
         """
         key = None if secret.startswith(TOKEN_PREFIX) else await self._ring.find(secret)
@@ -149,7 +149,7 @@ class Minting:
     async def find(self, token: str) -> Caller | None:
         """Return the caller that a token was made for; ``None`` if it is invalid or expired.
 
-        Raises :class:`~proxy.errors.RequestError` (503) if the keys cannot be read.
+        Raises :class:`~proxy.base.errors.RequestError` (503) if the keys cannot be read.
         """
         if len(token) > _MAX_LENGTH or not token.isascii() or token.count(".") != 2:
             return None

@@ -8,7 +8,7 @@ and its guides on model fallbacks, presets, plugins and server tools.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from proxy.errors import ModelMissing, RequestError
+from proxy.base.errors import ModelMissing, RequestError
 from proxy.relay.body import FURTHER_MODELS, check_names
 
 __all__ = ["named_models"]
@@ -36,7 +36,7 @@ _PRESET: Final = "@preset/"
 def named_models(payload: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the field and the name of every further model that a body names.
 
-    Raises :class:`~proxy.errors.RequestError`: 400 if there is no ``model``, since a provider would choose
+    Raises :class:`RequestError`: 400 if there is no ``model``, since a provider would choose
     one, or if a field is no name; 403 for a field by which a provider chooses a model that cannot be checked.
     """
     model = payload.get("model")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from proxy.caches import Derived
+from proxy.base.caches import Derived
 from proxy.relay.routing.router import Router
-from proxy.server.callers import Rights
+from proxy.rights.callers import Rights
 from proxy.tools.access.catalog import Catalog, Registry, Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import Agent, is_agent

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from proxy.server.callers import Caller, end_user_name
-from proxy.server.serving.request import EdgeRequest
+from proxy.rights.callers import Caller, end_user_name
+from proxy.server.messages.request import EdgeRequest
 
 __all__ = ["Principal", "Principals"]
 

@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from proxy.rights.callers import Caller
 from proxy.server.auth.authenticate import Authentication
-from proxy.server.callers import Caller
 
 __all__ = ["Tickets"]
 
@@ -28,7 +28,7 @@ class Tickets:
         """Return the ticket of a caller; ``None`` if the server cannot find its credential again: a minted
         token, or the provider's own key.
 
-        Raises :class:`~proxy.errors.RequestError` (503) if keys cannot be read.
+        Raises :class:`~proxy.base.errors.RequestError` (503) if keys cannot be read.
         """
         if self._mode == "forward":
             return None
@@ -46,7 +46,7 @@ class Tickets:
     async def caller(self, ticket: Mapping[str, Any]) -> Caller | None:
         """Return the caller as it would be let in now; ``None`` if it would not be.
 
-        Raises :class:`~proxy.errors.RequestError` (503) if keys cannot be read.
+        Raises :class:`~proxy.base.errors.RequestError` (503) if keys cannot be read.
         """
         if (name := ticket.get("key")) is not None:
             key = await self._ring.find_by_id(str(name)) if self._mode != "forward" else None

@@ -14,16 +14,15 @@ from functools import cached_property, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from proxy.caches import CacheSize, declare, declare_lru
-from proxy.errors import ConfigError, how_to_install
-from proxy.server.limits.rules import Limit, LimitStatus, LimitsUnavailable, LimitVerdict
+from proxy.base.caches import CacheSize, declare, declare_lru
+from proxy.rights.limit_rules import Limit, LimitStatus, LimitsUnavailable, LimitVerdict
 
 if TYPE_CHECKING:  # Imported late: a process without limits saves two megabytes.
     from limits import RateLimitItem
     from limits.aio.storage import Storage
     from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 
-__all__ = ["Counters", "name_in_keys", "open_counters"]
+__all__ = ["Counters", "name_in_keys"]
 
 _PLACE_WAIT_S: Final = 1.0
 _LEAST_WAIT_S: Final = 0.001
@@ -183,27 +182,6 @@ class Counters:
         # Bounded: a caller is an address, or a name that the operator chose or that has a largest length.
         held = sum(500 + 200 * len(owed) for owed in self._owed.values())
         return CacheSize(held, _MOST_OWED * (500 + 200 * 16))
-
-
-def open_counters(url: str) -> Counters:
-    """Return the counters at a checked address: ``memory://``, or ``redis://…`` and its kin.
-
-    Raises :class:`~proxy.errors.ConfigError` if the Redis driver, an extra, is not installed.
-    """
-    if url == "memory://":
-        return Counters()
-    try:
-        from proxy.server.limits.redis import RedisCounters
-    except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        scheme = url.partition("://")[0]
-        raise ConfigError(
-            "limits.storage",
-            f"{scheme}:// needs the redis library, which is not installed",
-            how_to_install("redis"),
-        ) from None
-    return RedisCounters(url)
 
 
 def _refusal(refusing: Sequence[LimitStatus], statuses: Sequence[LimitStatus]) -> LimitVerdict:

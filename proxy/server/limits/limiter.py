@@ -11,11 +11,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
-from proxy.caches import Memo, declare_lru
-from proxy.errors import RequestError, ToolFailure
+from proxy.base.caches import Memo, declare_lru
+from proxy.base.errors import RequestError, ToolFailure
 from proxy.http.own_headers import RATE_LIMITS
-from proxy.server.limits.counters import Counters
-from proxy.server.limits.rules import (
+from proxy.rights.limit_rules import (
     KeyLimits,
     Limit,
     LimitKind,
@@ -23,9 +22,10 @@ from proxy.server.limits.rules import (
     LimitStatus,
     LimitsUnavailable,
 )
+from proxy.server.limits.counters import Counters
 
 if TYPE_CHECKING:
-    from proxy.server.callers import Caller
+    from proxy.rights.callers import Caller
 
 __all__ = ["Admission", "RateLimiter"]
 
@@ -42,7 +42,7 @@ _MOST_TOKENS: Final = 10**12
 class Admission:
     """One admitted request: its rate limit headers, and the counter of its tool calls and its use.
 
-    A :class:`~proxy.records.Meter`.
+    A :class:`~proxy.records.rows.Meter`.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Admission:
     async def hit(self, kind: Literal["tool_calls"], caller: str) -> float | None:
         """Count a tool call; return ``None`` if it is within every limit, else the seconds until one is free.
 
-        Raises :class:`~proxy.errors.ToolFailure` if it cannot be counted but must be.
+        Raises :class:`~proxy.base.errors.ToolFailure` if it cannot be counted but must be.
         """
         # A token's own limit first: calls that exceed it must not use up its key's.
         wait_s = await self._own_hit()
@@ -160,7 +160,7 @@ class RateLimiter:
     def admit(self, caller: "Caller") -> Awaitable[Admission]:
         """Admit a request of this caller.
 
-        Raises :class:`~proxy.errors.RequestError`: 429 naming the limit that is reached, 503 if limits cannot
+        Raises :class:`RequestError`: 429 naming the limit that is reached, 503 if limits cannot
         be counted and ``on_error`` is closed.
         """
         if caller.parent_counted_as is None:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import Final, TypeVar
 
 from limits.aio.storage.memory import Entry, MemoryStorage
-from proxy.caches import CacheSize, declare
+from proxy.base.caches import CacheSize, declare
 
 __all__ = ["BoundedMemory"]
 

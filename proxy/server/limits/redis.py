@@ -18,8 +18,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
+from proxy.rights.limit_rules import Limit, LimitsUnavailable, LimitVerdict
 from proxy.server.limits.counters import Counters, name_in_keys
-from proxy.server.limits.rules import Limit, LimitsUnavailable, LimitVerdict
 
 if TYPE_CHECKING:
     from limits.aio.storage import RedisStorage

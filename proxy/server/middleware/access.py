@@ -10,13 +10,12 @@ import structlog
 from aiohttp import hdrs, web
 from multidict import istr
 
-from proxy.errors import RequestError, StoreError, UpstreamError
+from proxy.base.errors import RequestError, StoreError, UpstreamError
 from proxy.http.own_headers import RUN
 from proxy.server.auth.key_spellings import SHORTEST_KEY
-from proxy.server.middleware.cors import Cors
-from proxy.server.middleware.page_guard import PageGuard
-from proxy.server.serving.draining import Draining
-from proxy.server.serving.errors import (
+from proxy.server.connections.draining import Draining
+from proxy.server.connections.fairness import FairScheduler
+from proxy.server.messages.errors import (
     ERROR_CODE,
     complete_error,
     error_response,
@@ -25,13 +24,14 @@ from proxy.server.serving.errors import (
     of_upstream_error,
     store_unavailable,
 )
-from proxy.server.serving.fairness import FairScheduler
-from proxy.server.serving.heads.head import Head
-from proxy.server.serving.own_address import own_origin
-from proxy.server.serving.request import EdgeRequest, new_ids
-from proxy.server.serving.target import MAX_TARGET, Targets
-from proxy.server.telemetry.access_log import AccessLog
-from proxy.server.telemetry.hooks import Hooks, RequestFacts
+from proxy.server.messages.heads.head import Head
+from proxy.server.messages.own_address import own_origin
+from proxy.server.messages.request import EdgeRequest, new_ids
+from proxy.server.messages.target import MAX_TARGET, Targets
+from proxy.server.middleware.cors import Cors
+from proxy.server.middleware.page_guard import PageGuard
+from proxy.telemetry.hooks import Hooks, RequestFacts
+from proxy.telemetry.log.access_log import AccessLog
 
 __all__ = ["AccessMiddleware"]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+from proxy.rights.limit_rules import ConcurrentStreams
+from proxy.server.connections.draining import Draining
 from proxy.server.limits.limiter import RateLimiter
-from proxy.server.limits.rules import ConcurrentStreams
-from proxy.server.serving.draining import Draining
-from proxy.server.serving.request import EdgeRequest
+from proxy.server.messages.request import EdgeRequest
 
 __all__ = ["AdmissionControl"]
 
@@ -30,7 +30,7 @@ class AdmissionControl:
         self._limited = limited
 
     def enter(self, request: EdgeRequest) -> None:
-        """Count a request as open; raise :class:`~proxy.errors.RequestError` (429) if too many are open."""
+        """Count a request as open; raise :class:`RequestError` (429) if too many are open."""
         streams = self._streams
         if streams.open >= streams.limit:
             self._limited("streams")

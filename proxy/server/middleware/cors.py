@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.http.own_headers import TO_CLIENTS
-from proxy.server.serving.request import EdgeRequest
+from proxy.server.messages.request import EdgeRequest
 
 __all__ = ["METHODS", "Cors"]
 
@@ -58,7 +58,7 @@ class Cors:
     def preflight(self, request: EdgeRequest) -> web.Response:
         """Answer a preflight request of an allowed page.
 
-        Raises :class:`~proxy.errors.RequestError` (400) for header names that no page could use.
+        Raises :class:`~proxy.base.errors.RequestError` (400) for header names that no page could use.
         """
         headers = {
             "Access-Control-Allow-Methods": ", ".join(METHODS),

@@ -13,14 +13,14 @@ from typing import Final
 from aiohttp import hdrs, web
 from multidict import istr
 
-from proxy.caches import CacheSize, declare
-from proxy.errors import RequestError
+from proxy.base.caches import CacheSize, declare
+from proxy.base.errors import RequestError
+from proxy.server.connections.client_address import TrustedProxies
+from proxy.server.messages.own_address import host_name
+from proxy.server.messages.request import EdgeRequest
+from proxy.server.messages.target import Target, Targets
 from proxy.server.middleware.cors import METHODS, Cors
 from proxy.server.middleware.refused_origins import RefusedOrigins
-from proxy.server.serving.client_address import TrustedProxies
-from proxy.server.serving.own_address import host_name
-from proxy.server.serving.request import EdgeRequest
-from proxy.server.serving.target import Target, Targets
 
 __all__ = ["HostRule", "PageGuard", "is_loopback_name", "is_own_origin"]
 
@@ -136,7 +136,7 @@ class PageGuard:
     def check(self, request: EdgeRequest) -> web.Response | None:
         """Return the answer to a preflight; ``None`` for a request that may continue.
 
-        Raises :class:`~proxy.errors.RequestError`: 403, 405 or 415 for a request that a page may not send.
+        Raises :class:`RequestError`: 403, 405 or 415 for a request that a page may not send.
         """
         if self in request.head:
             return None

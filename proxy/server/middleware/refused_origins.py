@@ -8,8 +8,8 @@ from typing import Final
 import structlog
 from pydantic_core import PydanticCustomError
 
-from proxy.server.config.addresses import check_origins
-from proxy.server.serving.heads.pending_heads import OncePerMinute
+from proxy.config.addresses import check_origins
+from proxy.server.messages.heads.pending_heads import OncePerMinute
 
 __all__ = ["RefusedOrigins"]
 

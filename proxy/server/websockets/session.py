@@ -15,28 +15,29 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import orjson
 from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy, istr
 
-from proxy.errors import RequestError
-from proxy.in_thread import LARGE_BYTES, in_thread
+from proxy.base.errors import RequestError
+from proxy.json.in_thread import LARGE_BYTES, in_thread
+from proxy.json.splice import join_object, members
 from proxy.relay.memory.local import LocalResponses
-from proxy.server.callers import Caller
-from proxy.server.serving.draining import Draining
-from proxy.server.serving.errors import of_request_error
-from proxy.server.serving.heads.head import Head
-from proxy.server.serving.heads.known_heads import WholeBody
-from proxy.server.serving.json_bodies import JsonBodies
-from proxy.server.serving.request import EdgeRequest, WebSocketMessage
-from proxy.server.serving.response import sent_response
-from proxy.server.telemetry.hooks import RequestFacts
+from proxy.rights.callers import Caller
+from proxy.server.connections.connection import EdgeConnection
+from proxy.server.connections.draining import Draining
+from proxy.server.messages.errors import of_request_error
+from proxy.server.messages.heads.head import Head
+from proxy.server.messages.heads.known_heads import WholeBody
+from proxy.server.messages.json_bodies import JsonBodies
+from proxy.server.messages.request import EdgeRequest, WebSocketMessage
+from proxy.server.messages.response import sent_response
+from proxy.server.transport.websocket import CloseCode, WebSocket, handshake_answer
 from proxy.server.websockets.stream import error_message
-from proxy.server.websockets.websocket import CloseCode, WebSocket
-from proxy.wires.json.splice import join_object, members
+from proxy.telemetry.hooks import RequestFacts
 
 __all__ = ["WebSocketBounds", "WebSockets", "no_websocket_here"]
 
@@ -92,7 +93,7 @@ class WebSockets:
     async def serve(self, request: EdgeRequest, facts: RequestFacts, caller: Caller) -> web.StreamResponse:
         """Serve a connection until it ends.
 
-        Raises :class:`~proxy.errors.RequestError`: 400 if the request is not a handshake, 426 if the operator
+        Raises :class:`RequestError`: 400 if the request is not a handshake, 426 if the operator
         has disabled WebSockets, 429 if too many connections are open.
         """
         name, bounds = caller.counted_as, self._bounds
@@ -107,12 +108,17 @@ class WebSockets:
                 headers={"Retry-After": "1", "Connection": "close"},
             )
         head = request.head
+        sent = {**request.page_headers, "x-request-id": facts.request_id, "Server": "toolrelay"}
+        answer = handshake_answer(request.method, request.raw_path, request.headers, sent)
+        if (transport := request.transport) is None:
+            raise ConnectionResetError("the client has closed the connection")
+        connection = cast(EdgeConnection, request.protocol)
         socket = WebSocket(
-            request,
-            max_message_bytes=bounds.max_message_bytes,
-            most_waiting=bounds.most_waiting,
-            headers={**request.page_headers, "x-request-id": facts.request_id, "Server": "toolrelay"},
+            connection, max_message_bytes=bounds.max_message_bytes, most_waiting=bounds.most_waiting
         )
+        transport.write(answer)
+        request.answer_begins()
+        connection.switch(socket.feed)
         facts.client = socket
         self._open[name] += 1
         self._draining.watch(socket.wake)
@@ -201,7 +207,7 @@ class _Session:
             return
         message = WebSocketMessage(self._socket, self._local, frame.lane, frame.generates)
         request = self._message(frame, message)
-        response = await self._request.protocol.handle(request)
+        response = await cast(EdgeConnection, request.protocol).handle(request)
         if not response.prepared:
             message.failed = True
             self._say_error(response, frame.lane)
@@ -210,7 +216,7 @@ class _Session:
             self._local.forget(frame.previous)
 
     async def _read(self, raw: bytes) -> dict[str, Any]:
-        """Parse a message; raises :class:`~proxy.errors.RequestError` (400) if it is not a JSON object."""
+        """Parse a message; raises :class:`RequestError` (400) if it is not a JSON object."""
         said = self._bodies.load_now(raw)
         if said is None:
             said = await self._bodies.load(raw, self._caller.counted_as, self._caller.parent_counted_as)
@@ -265,7 +271,7 @@ class _Session:
 def _lane_of(said: dict[str, Any]) -> str:
     """Return the ``stream_id`` of a message, which names its lane on the connection; empty without one.
 
-    Raises :class:`~proxy.errors.RequestError` (400) if it is malformed.
+    Raises :class:`~proxy.base.errors.RequestError` (400) if it is malformed.
     """
     lane = said.get("stream_id")
     if lane is None:
@@ -281,7 +287,7 @@ def _lane_of(said: dict[str, Any]) -> str:
 
 
 def _request_in(said: dict[str, Any], raw: bytes, lane: str) -> _CreateRequest:
-    """Extract the request from a message; raises :class:`~proxy.errors.RequestError` (400) for other
+    """Extract the request from a message; raises :class:`~proxy.base.errors.RequestError` (400) for other
     kinds."""
     kind = said.get("type")
     if kind != "response.create":

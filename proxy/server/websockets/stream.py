@@ -13,15 +13,15 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from proxy.errors import UpstreamBroken
+from proxy.base.errors import UpstreamBroken
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.http.secrets import Secrets
-from proxy.in_thread import LARGE_EVENT_BYTES
-from proxy.server.serving.own_address import own_origin
-from proxy.server.serving.request import EdgeRequest, WebSocketMessage
-from proxy.server.serving.response import sent_response
-from proxy.server.websockets.websocket import WebSocket
+from proxy.json.in_thread import LARGE_EVENT_BYTES
+from proxy.server.messages.own_address import own_origin
+from proxy.server.messages.request import EdgeRequest, WebSocketMessage
+from proxy.server.messages.response import sent_response
+from proxy.server.transport.websocket import WebSocket
 from proxy.wires.dialect import Framing
 from proxy.wires.stream.sse import SSEEvent, SSEParser
 

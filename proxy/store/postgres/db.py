@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from proxy.errors import StoreError, StoreUnavailable
+from proxy.base.errors import StoreError, StoreUnavailable
 from proxy.store.look_ups import Answer, QueryBatch
 
 __all__ = [

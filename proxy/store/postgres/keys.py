@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from proxy.errors import StoreUnavailable
+from proxy.base.errors import StoreUnavailable
 from proxy.store.postgres.db import DRIVER_ERRORS, connect, store_error
 
 __all__ = ["KeyListener"]
@@ -30,7 +30,7 @@ class KeyListener:
     async def version(self) -> int:
         """Start to listen for changes if necessary, then return the version of the keys.
 
-        Raises :class:`~proxy.errors.StoreError` if the server does not answer.
+        Raises :class:`~proxy.base.errors.StoreError` if the server does not answer.
         """
         async with self._asking:
             if self._closed:

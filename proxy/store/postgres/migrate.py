@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from proxy.errors import ConfigError, NoRecord, StoreError, StoreTooNew, StoreUnavailable
+from proxy.base.errors import ConfigError, NoRecord, StoreError, StoreTooNew, StoreUnavailable
 from proxy.store.postgres.db import (
     CONNECT_S,
     CONNECTIONS,
@@ -41,10 +41,10 @@ async def migrate_postgres(
 ) -> MigrationReport:
     """Create the tables if there are none, and apply every migration that the database lacks.
 
-    Raises :class:`~proxy.errors.StoreTooNew` for a schema newer than ``migrations``. Raises
-    :class:`~proxy.errors.StoreUnavailable` if the server is unreachable or another process migrates for
-    longer than ``lock_timeout_s``. Raises :class:`~proxy.errors.StoreError` for tables of another program.
-    Raises :class:`~proxy.errors.ConfigError` for an invalid URL and, with ``must_exist``, for a database
+    Raises :class:`~proxy.base.errors.StoreTooNew` for a schema newer than ``migrations``. Raises
+    :class:`~proxy.base.errors.StoreUnavailable` if the server is unreachable or another process migrates for
+    longer than ``lock_timeout_s``. Raises :class:`StoreError` for tables of another program.
+    Raises :class:`~proxy.base.errors.ConfigError` for an invalid URL and, with ``must_exist``, for a database
     without a record.
     """
     steps = tuple(migrations) if migrations is not None else load_migrations(find_migrations("postgres"))

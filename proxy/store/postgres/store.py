@@ -1,6 +1,6 @@
 """The record in PostgreSQL, shared by processes on any number of machines.
 
-A few connections read; one writes, in groups (:mod:`proxy.store.sql.writer`). The session of that
+A few connections read; one writes, in groups (:mod:`proxy.store.sql.writing.writer`). The session of that
 connection holds an advisory lock, which the server frees when the session ends. A free lock alone does not
 prove that the process is dead: the network may have failed. An owner that is alive returns within seconds
 with a lock under a new key, so an owner whose lock stays free for longer is dead.
@@ -39,10 +39,10 @@ from proxy.store.postgres.keys import KeyListener
 from proxy.store.postgres.migrate import migrate_postgres
 from proxy.store.postgres.writing import PostgresWriting
 from proxy.store.seal import CONTENT
-from proxy.store.sql.effects import FORGET_RESULTS
 from proxy.store.sql.retention import content_size, make_room
 from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
-from proxy.store.sql.writer import WriteError
+from proxy.store.sql.tables.effects import FORGET_RESULTS
+from proxy.store.sql.writing.writer import WriteError
 from proxy.store.tokens import retry_until_locked
 
 __all__ = ["PostgresStore"]
@@ -126,7 +126,7 @@ class PostgresStore(SqlStore):
         """Connect, migrate and begin to write; with ``reap``, also begin to look for dead owners.
 
         Raises the errors of :func:`~proxy.store.postgres.migrate.migrate_postgres`, and
-        :class:`~proxy.errors.StoreError` for content that another key has sealed.
+        :class:`~proxy.base.errors.StoreError` for content that another key has sealed.
         """
         await migrate_postgres(self._url, must_exist=self._must_exist)
         try:

@@ -26,8 +26,8 @@ from proxy.store.postgres.db import (
     numbered,
 )
 from proxy.store.rows import Row, Upsert
-from proxy.store.sql.writer import WriteError
-from proxy.store.sql.writes import Batch
+from proxy.store.sql.writing.writer import WriteError
+from proxy.store.sql.writing.writes import Batch
 
 __all__ = ["PostgresWriting"]
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from proxy.errors import StoreError, StoreUnavailable
+from proxy.base.errors import StoreError, StoreUnavailable
 from proxy.store import rows
 from proxy.store.base import LOOK_UP_S
 from proxy.store.key_file import KeyFile
@@ -16,8 +16,8 @@ from proxy.store.options import StoreOptions
 from proxy.store.seal import CALLS, CONTENT, MESSAGES, NATIVE_CALLS, SEALED, ContentTable, Seal, SealRing
 from proxy.store.shelf import oldest_kept
 from proxy.store.sql.retention import CallerCap
-from proxy.store.sql.writer import GroupWriter, WriterHooks
-from proxy.store.sql.writes import StateKey, Write
+from proxy.store.sql.writing.writer import GroupWriter, WriterHooks
+from proxy.store.sql.writing.writes import StateKey, Write
 from proxy.store.tokens import TOKENS
 
 __all__ = ["SqlBase", "SqlReader", "select"]
@@ -118,7 +118,7 @@ class SqlBase(ABC):
     @abstractmethod
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
         """Return the statements that write the owner's row; see
-        :class:`~proxy.store.sql.writer.WriterHooks`."""
+        :class:`~proxy.store.sql.writing.writer.WriterHooks`."""
 
     @abstractmethod
     async def _tidy(self) -> float:
@@ -128,8 +128,8 @@ class SqlBase(ABC):
     def _snapshot(self) -> contextlib.AbstractAsyncContextManager[SqlReader]:
         """Open one consistent view of the database for all reads inside the block.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` if there is no connection, and turns errors of the
-        database into :class:`~proxy.errors.StoreError`.
+        Raises :class:`~proxy.base.errors.StoreUnavailable` if there is no connection, and turns errors of the
+        database into :class:`~proxy.base.errors.StoreError`.
         """
 
     @abstractmethod
@@ -144,7 +144,7 @@ class SqlBase(ABC):
         """Return the rows of a query that a request waits for, within the time limit of look-ups.
 
         Look-ups of several callers take turns. Raises the errors of a snapshot. While the record is known not
-        to answer, raises :class:`~proxy.errors.StoreUnavailable` at once.
+        to answer, raises :class:`~proxy.base.errors.StoreUnavailable` at once.
         """
         return self._look_ups.run(sql, values, caller)
 
@@ -160,7 +160,7 @@ class SqlBase(ABC):
         """Read the key beside the record; create one if it should seal and there is none.
 
         Raises the errors of :meth:`_check_seal` before a key is created: a new key file would hide that the
-        old one was lost. Raises :class:`~proxy.errors.ConfigError` if the key file cannot be used.
+        old one was lost. Raises :class:`~proxy.base.errors.ConfigError` if the key file cannot be used.
         """
         file = self._key_file
         found = await asyncio.to_thread(file.read) if file is not None else None
@@ -178,7 +178,7 @@ class SqlBase(ABC):
     async def _check_seal(self) -> None:
         """Check that all content can be read.
 
-        Raises :class:`~proxy.errors.StoreError` if a key is missing that sealed rows. Calls are not checked:
+        Raises :class:`StoreError` if a key is missing that sealed rows. Calls are not checked:
         they stay as long as their runs, and are shown without their sealed values. Each table has a small
         index for this, and no rows are counted if one known key sealed them all.
         """

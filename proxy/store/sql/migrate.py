@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import proxy
-from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
+from proxy.base.errors import StoreError, StoreTooNew, StoreUnavailable
 
 __all__ = [
     "APPLICATION_ID",
@@ -62,7 +62,7 @@ class MigrationReport:
 def find_migrations(dialect: str = "sqlite") -> Path:
     """Return the folder of a dialect's migrations, inside the installed package or beside it.
 
-    Raises :class:`~proxy.errors.StoreError` if there is none.
+    Raises :class:`~proxy.base.errors.StoreError` if there is none.
     """
     package = Path(proxy.__file__).resolve().parent
     candidates = (package / "_data" / "migrations" / dialect, package.parent / "migrations" / dialect)
@@ -75,7 +75,7 @@ def find_migrations(dialect: str = "sqlite") -> Path:
 def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     """Read the numbered files of a folder, in order.
 
-    Raises :class:`~proxy.errors.StoreError` if a number is missing, occurs twice or is not a number.
+    Raises :class:`~proxy.base.errors.StoreError` if a number is missing, occurs twice or is not a number.
     """
     where = folder if folder is not None else find_migrations()
     found: list[Migration] = []
@@ -106,7 +106,7 @@ def create_private(path: Path) -> bool:
 def sqlite_version(path: Path) -> int:
     """Return the schema version of a file without changing it; 0 if it has no record. Blocks.
 
-    Raises :class:`~proxy.errors.StoreError` if it cannot be read.
+    Raises :class:`~proxy.base.errors.StoreError` if it cannot be read.
     """
     if not path.exists():
         return 0
@@ -127,10 +127,10 @@ def migrate_sqlite(
 ) -> MigrationReport:
     """Create the database if there is none, and apply every migration that it lacks. Blocks.
 
-    Only the owner can read the file and SQLite's files beside it. Raises :class:`~proxy.errors.StoreTooNew`
-    for a schema newer than ``migrations``. Raises :class:`~proxy.errors.StoreUnavailable` if the file cannot
+    Only the owner can read the file and SQLite's files beside it. Raises :class:`StoreTooNew`
+    for a schema newer than ``migrations``. Raises :class:`StoreUnavailable` if the file cannot
     be created, or another process holds the write lock for longer than ``lock_timeout_s``. Raises
-    :class:`~proxy.errors.StoreError` for a file that is not a record.
+    :class:`~proxy.base.errors.StoreError` for a file that is not a record.
     """
     _check_sqlite()
     steps = tuple(migrations) if migrations is not None else load_migrations()

@@ -8,7 +8,7 @@ only if that does not free enough room.
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
-from proxy.caches import CacheSize, declare, text_bytes
+from proxy.base.caches import CacheSize, declare, text_bytes
 from proxy.store.base import PurgeFilter
 from proxy.store.rows import Row, clean_name
 from proxy.store.seal import CONTENT, MESSAGES, NATIVE_CALLS, ContentTable

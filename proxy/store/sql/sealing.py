@@ -20,8 +20,8 @@ class SqlSealing(SqlBase):
         """Seal all content with the current key, or unseal it if there is none; return how many rows changed.
 
         A row that another process replaces meanwhile stays as that process wrote it. Raises
-        :class:`~proxy.errors.StoreError` if a row does not open; every other row is then either unchanged or
-        resealed. Raises :class:`~proxy.errors.StoreUnavailable` if the record cannot be written.
+        :class:`StoreError` if a row does not open; every other row is then either unchanged or
+        resealed. Raises :class:`~proxy.base.errors.StoreUnavailable` if the record cannot be written.
         """
         await self._writer.flush()
         # Tokens are never stored in plain text: without a key that seals they stay as they are.
@@ -31,7 +31,7 @@ class SqlSealing(SqlBase):
     async def forget_sealed(self, key: str) -> int:
         """Delete the content that the key with this name sealed; return how many rows. Runs stay.
 
-        Raises :class:`~proxy.errors.StoreError` if the record cannot be read or written.
+        Raises :class:`~proxy.base.errors.StoreError` if the record cannot be read or written.
         """
         await self._writer.flush()
         gone = 0

@@ -9,8 +9,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from proxy.effect_records import REPEATS_WITHIN_S
-from proxy.records import (
+from proxy.records.effects import REPEATS_WITHIN_S
+from proxy.records.rows import (
     RESULTS_KEPT_S,
     HiddenTurns,
     KeptResult,
@@ -44,12 +44,7 @@ from proxy.store.shelf import (
     result_shelf,
     suspended_shelf,
 )
-from proxy.store.sql.background import SqlBackground
 from proxy.store.sql.base import SqlReader, select
-from proxy.store.sql.diagnoses import SqlDiagnoses
-from proxy.store.sql.effects import SqlEffects
-from proxy.store.sql.keys import OWNERS, SqlKeys
-from proxy.store.sql.pins import SqlPins
 from proxy.store.sql.reports import (
     DELETE_LOST,
     DELETE_RUN,
@@ -60,10 +55,15 @@ from proxy.store.sql.reports import (
 )
 from proxy.store.sql.retention import SIZE_EVERY_S
 from proxy.store.sql.sealing import SqlSealing
-from proxy.store.sql.threads import THREADS, SqlThreads
-from proxy.store.sql.wire_log import SqlWireLog
-from proxy.store.sql.write_behind import WriteBehind
-from proxy.store.sql.writes import Write
+from proxy.store.sql.tables.background import SqlBackground
+from proxy.store.sql.tables.diagnoses import SqlDiagnoses
+from proxy.store.sql.tables.effects import SqlEffects
+from proxy.store.sql.tables.keys import OWNERS, SqlKeys
+from proxy.store.sql.tables.pins import SqlPins
+from proxy.store.sql.tables.threads import THREADS, SqlThreads
+from proxy.store.sql.tables.wire_log import SqlWireLog
+from proxy.store.sql.writing.write_behind import WriteBehind
+from proxy.store.sql.writing.writes import Write
 from proxy.store.tokens import SealedTokens
 
 __all__ = ["END_OWNER", "INTERRUPT", "SqlStore"]
@@ -198,7 +198,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """Return the latest held turn with that key, also before its commit or after a failed write.
 
-        Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
+        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
         """
         return (await self.find_all_suspended((key,))).get(key)
 
@@ -228,7 +228,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
     async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:
         """Return the two latest variants of each key, also before their commit or after a failed write.
 
-        Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
+        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
         """
         variants = {key: {each.variant: each for each in self._hidden.find_all(key)} for key in keys}
         asked = {rows.clean_text(key): key for key, known in variants.items() if len(known) < 2}
@@ -254,7 +254,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
     async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
         """Return the caller's own response with that id, also before its commit or after a failed write.
 
-        Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
+        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
         """
         key = (response_id, caller)
         if self._responses.has_latest(key) or not self._writes_response(key):
@@ -268,8 +268,8 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         """Delete a response of the caller, written or not; return whether there was one.
 
         A response that never reached the database is only dropped from memory. Raises
-        :class:`~proxy.errors.StoreUnavailable` if the database has the response and it is unknown whether the
-        deletion was committed, and :class:`~proxy.errors.StoreError` if the database cannot be read. In both
+        :class:`StoreUnavailable` if the database has the response and it is unknown whether the
+        deletion was committed, and :class:`StoreError` if the database cannot be read. In both
         cases the database may still have the response.
         """
         key = (response_id, caller)
@@ -300,7 +300,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
     async def find_result(self, handle: str, caller: str) -> KeptResult | None:
         """Return the caller's own result with that handle, also before its commit.
 
-        Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
+        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
         """
         key = (handle, caller)
         if self._results.has_latest(key) or not self._writes_response(key):
@@ -317,8 +317,8 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
         """Return runs, the newest first.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` if earlier writes cannot be committed, and
-        :class:`~proxy.errors.StoreError` if the database cannot be read.
+        Raises :class:`~proxy.base.errors.StoreUnavailable` if earlier writes cannot be committed, and
+        :class:`~proxy.base.errors.StoreError` if the database cannot be read.
         """
         await self._writer.flush()
         async with self._snapshot() as db:

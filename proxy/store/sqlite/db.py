@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 import aiosqlite
 
 from proxy.store.rows import Insert, Row
-from proxy.store.sql.writer import WriteError
-from proxy.store.sql.writes import Batch
+from proxy.store.sql.writing.writer import WriteError
+from proxy.store.sql.writing.writes import Batch
 
 __all__ = [
     "PUT_OWNER",
@@ -125,7 +125,7 @@ async def connect(path: Path) -> SqliteConnection:
 
 
 class SqliteWriting:
-    """The connection that writes, with the interface of :class:`~proxy.store.sql.writer.Database`."""
+    """The connection that writes, with the interface of :class:`~proxy.store.sql.writing.writer.Database`."""
 
     def __init__(self, db: SqliteConnection) -> None:
         self._db = db

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.caches import CacheSize, declare
-from proxy.errors import StoreUnavailable
+from proxy.base.caches import CacheSize, declare
+from proxy.base.errors import StoreUnavailable
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark
 from proxy.store.look_ups import Answer, QueryBatch
@@ -25,7 +25,7 @@ from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.sql.base import SqlReader
 from proxy.store.sql.migrate import make_schema, store_error
 from proxy.store.sql.store import SqlStore
-from proxy.store.sql.writes import Batch
+from proxy.store.sql.writing.writes import Batch
 from proxy.store.sqlite.db import PUT_OWNER, commit, prepare, writing
 from proxy.store.sqlite.room import make_room, used
 from proxy.store.sqlite.tidying import TIDY_RETRY_S, SqliteKeeper, expire
@@ -81,7 +81,7 @@ class MemoryStore(SqlStore):
         return None
 
     async def start(self) -> None:
-        """Create the tables and start to take writes; raises :class:`~proxy.errors.StoreError`."""
+        """Create the tables and start to take writes; raises :class:`~proxy.base.errors.StoreError`."""
         try:
             self._db = _Connection(self._max_bytes)
         except sqlite3.Error as error:

@@ -13,10 +13,10 @@ from typing import Final
 
 from proxy.store.base import PurgeFilter
 from proxy.store.seal import CONTENT, ContentTable
-from proxy.store.sql.keys import OWNERS
 from proxy.store.sql.reports import DELETE_RUN, purge_query
 from proxy.store.sql.retention import OF_RUNS, row_size
-from proxy.store.sql.threads import THREADS
+from proxy.store.sql.tables.keys import OWNERS
+from proxy.store.sql.tables.threads import THREADS
 from proxy.store.sqlite.db import commit
 
 __all__ = ["make_room", "used", "who_gives"]

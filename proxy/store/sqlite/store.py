@@ -1,7 +1,7 @@
 """The record in one SQLite file.
 
 It has three connections, each in its own thread, so that the event loop never waits for a disk. One writes,
-in groups (:mod:`proxy.store.sql.writer`). One answers look-ups, in batches (:mod:`proxy.store.look_ups`), and
+in groups (:mod:`.writer`). One answers look-ups, in batches (:mod:`.look_ups`), and
 one reads reports, which may take long. Runs, turns and invocations stay until they are purged.
 Content is deleted after ``keep_days``, large results sooner: messages, calls as the upstream sent them,
 suspended and hidden turns, responses, large results.
@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.errors import StoreUnavailable
-from proxy.hard_timeout import HardTimeout
+from proxy.base.errors import StoreUnavailable
+from proxy.base.hard_timeout import HardTimeout
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, path_beside
 from proxy.store.look_ups import Answer, Query, QueryBatch
@@ -71,9 +71,9 @@ class SqliteStore(SqlStore):
     async def start(self) -> None:
         """Open and migrate; with ``reap``, also mark what dead owners left open.
 
-        Raises :class:`~proxy.errors.StoreTooNew`, :class:`~proxy.errors.StoreUnavailable` or
-        :class:`~proxy.errors.StoreError` as :func:`~proxy.store.sql.migrate.migrate_sqlite` does. StoreError
-        also means that another key sealed content. Raises :class:`~proxy.errors.ConfigError` for a key file
+        Raises :class:`~proxy.base.errors.StoreTooNew`, :class:`~proxy.base.errors.StoreUnavailable` or
+        :class:`StoreError` as :func:`migrate_sqlite` does. StoreError
+        also means that another key sealed content. Raises :class:`ConfigError` for a key file
         that cannot be used.
         """
         report = await asyncio.to_thread(migrate_sqlite, self.path, clock=self._clock)

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from proxy.store import rows
 from proxy.store.sql.base import SqlReader
-from proxy.store.sql.effects import FORGET_RESULTS
+from proxy.store.sql.tables.effects import FORGET_RESULTS
 
 __all__ = ["TIDY_RETRY_S", "TIDY_ROWS", "SqliteKeeper", "TidiedDatabase", "expire"]
 

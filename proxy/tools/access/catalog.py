@@ -12,14 +12,14 @@ from typing import Final
 
 import structlog
 
-from proxy.caches import Snapshot
-from proxy.errors import ConfigError, Guard
-from proxy.in_thread import in_thread
+from proxy.base.caches import Snapshot
+from proxy.base.errors import ConfigError, Guard
+from proxy.json.in_thread import in_thread
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import IdempotencyKey
 from proxy.tools.contract.identifiers import check_tool_id
 from proxy.tools.contract.provider import ToolProvider
-from proxy.tools.contract.schema import check_schema
+from proxy.tools.contract.schemas.schema import check_schema
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
 __all__ = ["MOST_OFFERED", "Catalog", "CatalogCheck", "Registry", "Selection", "too_many_offered"]
@@ -62,7 +62,7 @@ class Catalog(Snapshot):
     ) -> None:
         """Check each tool inside ``guard()``, except the very objects that ``checked`` has.
 
-        Raises :class:`~proxy.errors.ConfigError` for an invalid id, for two tools with the same id (rule T5),
+        Raises :class:`ConfigError` for an invalid id, for two tools with the same id (rule T5),
         for a tool without a redaction rule (rule T4) and for a schema that a wire cannot carry (rule T8).
         """
         super().__init__(version)
@@ -173,7 +173,7 @@ class Registry:
     def replace(self, tools: Iterable[tuple[ToolSpec, ToolProvider]], *, quiet: bool = False) -> Catalog:
         """Serve these tools, each with its provider, in place of all current ones.
 
-        Raises :class:`~proxy.errors.ConfigError` as :class:`Catalog` does; the catalog then stays the old
+        Raises :class:`ConfigError` as :class:`Catalog` does; the catalog then stays the old
         one.
         """
         return self._serve(Catalog(tools, self.current.version + 1, checked=self.current), quiet=quiet)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from proxy.records import TokenVault
+from proxy.records.rows import TokenVault
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.refreshing import TokenRefresher
 from proxy.tools.contract.capabilities import HttpClient, Unconnected, unconnected
@@ -107,7 +107,7 @@ class CredentialBroker:
 
         ``refused`` is a value that the server refused; the result is then another one, or ``None``.
         ``wants_scope`` says that the refused token lacks a scope, so that only a new login helps.  Raises
-        :class:`~proxy.errors.ToolFailure` if there is no value or the connection is for another server.
+        :class:`~proxy.base.errors.ToolFailure` if there is no value or the connection is for another server.
         """
         authorizer = self._authorizer(connection)
         if self._connections[connection].server_url != server_url:

@@ -21,7 +21,7 @@ import orjson
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from proxy.json_size import count_values
+from proxy.json.size import count_values
 from proxy.net.keepalive import watch_peer
 from proxy.net.public_addresses import is_literal, is_public_address
 from proxy.tools.access.addresses import AddressRefused, CheckedResolver
@@ -57,7 +57,7 @@ class Authorizer(Protocol):
     """The source of one connection's ``Authorization`` header; see :mod:`proxy.tools.access.credentials`."""
 
     async def authorization(self) -> str:
-        """Return the header's current value; raise :class:`~proxy.errors.ToolFailure` if there is none."""
+        """Return the header's current value; raise :class:`ToolFailure` if there is none."""
         ...
 
     async def renew(self, refused: str) -> str | None:

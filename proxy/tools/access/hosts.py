@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from yarl import URL
 
-from proxy.globs import fits
+from proxy.base.globs import fits
 
 __all__ = ["check_headers", "host_entry", "may_call"]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from proxy.caches import Memo
-from proxy.globs import fits
+from proxy.base.caches import Memo
+from proxy.base.globs import fits
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_violation
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
@@ -91,7 +91,7 @@ class Policy:
         """Decide whether a tool is allowed, denied or needs an approval; a denial by any policy wins.
 
         ``untrusted`` are the sources whose untrusted results the model has read, or ``""``
-        (:func:`proxy.records.join_sources`).  If an approval is needed, the rule has every reason for it.
+        (:func:`.join_sources`).  If an approval is needed, the rule has every reason for it.
         """
         own, reasons = self._own(spec), []
         for said in (own, *(other._own(spec) for other in self._others)):

@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from proxy.errors import StoreError, ToolFailure
-from proxy.records import TokenVault
+from proxy.base.errors import StoreError, ToolFailure
+from proxy.records.rows import TokenVault
 from proxy.tools.access.single_flight import SingleFlight, WorkCancelled
 from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.grants import OAuthGrant

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from proxy.globs import fits
+from proxy.base.globs import fits
 from proxy.tools.contract.identifiers import tool_id
-from proxy.tools.contract.schema import spec_digest
+from proxy.tools.contract.schemas.schema import spec_digest
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import SchemaValidator
 
@@ -78,7 +78,7 @@ class Agent:
 
     @property
     def tool(self) -> str:
-        """The id of the tool that calls the agent; raises :class:`~proxy.errors.ConfigError`."""
+        """The id of the tool that calls the agent; raises :class:`~proxy.base.errors.ConfigError`."""
         return tool_id(PROVIDER, self.name)
 
     @property

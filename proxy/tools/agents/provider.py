@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import PROVIDER, TASK, Agent
 from proxy.tools.contract.provider import CallContext, ToolProvider
@@ -18,7 +18,7 @@ class RunAgent(Protocol):
     async def __call__(self, agent: Agent, task: str, context: CallContext) -> Any:
         """Return the agent's report: a string, or JSON values if the agent has an output schema.
 
-        Raises :class:`~proxy.errors.ToolFailure` if there is no report.
+        Raises :class:`~proxy.base.errors.ToolFailure` if there is no report.
         """
         ...
 

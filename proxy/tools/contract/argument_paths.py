@@ -6,7 +6,7 @@ A default is known only if the schema contains it.  A default factory's value is
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from proxy.tools.contract.schema import MAX_SCHEMA_DEPTH, resolve
+from proxy.tools.contract.schemas.schema import MAX_SCHEMA_DEPTH, resolve
 
 __all__ = ["ABSENT", "IN_THE_WAY", "Schema", "defaults_at", "values_at"]
 

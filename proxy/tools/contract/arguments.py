@@ -9,7 +9,7 @@ import json
 import math
 from typing import Any, NoReturn
 
-from proxy.errors import ToolRelayError
+from proxy.base.errors import ToolRelayError
 from proxy.tools.contract.provider import ArgumentsInvalid
 
 __all__ = [

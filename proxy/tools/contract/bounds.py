@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from proxy.tools.contract.argument_paths import ABSENT, IN_THE_WAY, Schema, defaults_at, values_at
-from proxy.tools.contract.schema_library import LinearPattern, linear_pattern
-from proxy.tools.contract.url_argument import canonical_url
+from proxy.tools.contract.schemas.schema_library import LinearPattern, linear_pattern
+from proxy.tools.contract.schemas.url_argument import canonical_url
 
 __all__ = [
     "MAX_PATTERN",

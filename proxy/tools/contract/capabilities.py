@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.contract.bounds import FetchBounds
 
 __all__ = [
@@ -183,7 +183,7 @@ class Credentials(Protocol):
     async def prepare(self, connection: str) -> None:
         """Load the credentials that a call over this connection will need; refresh them if that is due.
 
-        Raises :class:`~proxy.errors.ToolFailure`, with a message that is safe for the model, if there are
+        Raises :class:`ToolFailure`, with a message that is safe for the model, if there are
         none.
         """
         ...

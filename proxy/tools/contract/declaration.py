@@ -64,7 +64,7 @@ class _DefinitionOf:
         self._declaration = declaration
 
     def __get__(self, instance: object, owner: type) -> Definition:
-        """Return a new definition; raise :class:`~proxy.errors.ConfigError` if the tool cannot load."""
+        """Return a new definition; raise :class:`~proxy.base.errors.ConfigError` if the tool cannot load."""
         declaration = self._declaration
         name = declaration.name or own_name(self._target)
         where = f"tool {name}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from proxy.errors import ToolErrorCode
+from proxy.base.errors import ToolErrorCode
 
 __all__ = ["TOOL_ERRORS"]
 

@@ -2,7 +2,7 @@
 
 import re
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 
 __all__ = ["check_tool_id", "tool_id"]
 
@@ -11,7 +11,7 @@ _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
 def tool_id(provider: str, name: str) -> str:
-    """Return the id of a tool; raise :class:`~proxy.errors.ConfigError` if a part is not valid.
+    """Return the id of a tool; raise :class:`~proxy.base.errors.ConfigError` if a part is not valid.
 
     Neither part may begin or end with an underscore, so that an id can be split in one way only.
     """
@@ -27,7 +27,7 @@ def tool_id(provider: str, name: str) -> str:
 
 
 def check_tool_id(identifier: str, provider: str) -> None:
-    """Raise :class:`~proxy.errors.ConfigError` if an id that a provider reports is not valid."""
+    """Raise :class:`~proxy.base.errors.ConfigError` if an id that a provider reports is not valid."""
     if not _ID.fullmatch(identifier):
         raise ConfigError(
             f"tool {identifier[:100]!r}", "a tool id is 1 to 64 of the characters A-Z, a-z, 0-9, _ and -"

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from proxy.errors import ToolRelayError
-from proxy.events import ToolProgress
+from proxy.base.errors import ToolRelayError
+from proxy.base.events import ToolProgress
 from proxy.tools.contract.bounds import FetchBounds
 from proxy.tools.contract.capabilities import CacheControl, IdempotencyKey
 from proxy.tools.contract.spec import ToolSpec
@@ -29,7 +29,7 @@ class CallSignals:
     """Facts about one result that a tool reports beside the result itself.
 
     A tool that is not declared ``untrusted_output`` sets ``untrusted`` if this result contains text from an
-    untrusted source.  ``sources`` has the sources of that text (:func:`proxy.records.join_sources`); empty
+    untrusted source.  ``sources`` has the sources of that text (:func:`.join_sources`); empty
     means the tool itself.
     """
 
@@ -77,7 +77,7 @@ class ToolProvider(Protocol):
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
         """Run one tool with the arguments that ``spec.validate`` returned.
 
-        Returns any JSON value, or a pydantic model.  Raises :class:`~proxy.errors.ToolFailure` for a failure
+        Returns any JSON value, or a pydantic model.  Raises :class:`ToolFailure` for a failure
         that the model should read.
         """
         ...

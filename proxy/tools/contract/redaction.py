@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from proxy.caches import declare_lru
+from proxy.base.caches import declare_lru
 from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind
-from proxy.tools.contract.schema import declares
+from proxy.tools.contract.schemas.schema import declares
 from proxy.tools.contract.spec import Redaction, ToolSpec
 
 __all__ = [

@@ -13,12 +13,12 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.tools.contract.capabilities import CacheControl, Clock, HttpClient, IdempotencyKey
 from proxy.tools.contract.provider import CallContext
-from proxy.tools.contract.schema import check_schema, derive_schema
-from proxy.tools.contract.strict import to_strict
-from proxy.tools.contract.url_argument import takes_url
+from proxy.tools.contract.schemas.schema import check_schema, derive_schema
+from proxy.tools.contract.schemas.strict import to_strict
+from proxy.tools.contract.schemas.url_argument import takes_url
 from proxy.tools.contract.validation import ModelValidator, SchemaValidator
 
 __all__ = ["Contract", "Signature", "description_of", "make_contract", "own_name", "read_signature"]
@@ -58,7 +58,7 @@ def read_signature(target: Any, where: str, *, verbatim: bool, extra: Collection
     """Return the parameters of a function, or of the constructor of a class.
 
     With ``verbatim`` the schema is the author's own, so the one argument needs no type.  ``extra`` are
-    further types of capabilities.  Raises :class:`~proxy.errors.ConfigError` for a parameter that cannot be
+    further types of capabilities.  Raises :class:`ConfigError` for a parameter that cannot be
     filled.
     """
     try:
@@ -111,7 +111,7 @@ def make_contract(
 ) -> Contract:
     """Return the contract of a tool by its arguments, or by the author's own schema ``parameters``.
 
-    ``private`` are the paths of private arguments.  Raises :class:`~proxy.errors.ConfigError` for arguments
+    ``private`` are the paths of private arguments.  Raises :class:`ConfigError` for arguments
     or a schema that cannot go on the wire.
     """
     if parameters is None:
@@ -222,7 +222,7 @@ def own_name(target: Any) -> str:
 def description_of(target: Any, text: str | None, where: str) -> str:
     """Return ``text``, or the first paragraph of the docstring, as the description for the model.
 
-    Raises :class:`~proxy.errors.ConfigError` if it is missing or too long.
+    Raises :class:`~proxy.base.errors.ConfigError` if it is missing or too long.
     """
     if text is None:
         documentation = inspect.cleandoc(getattr(target, "__doc__", None) or "")

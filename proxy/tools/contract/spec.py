@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from proxy.events import ToolDefinition
-from proxy.records import ToolEffect
+from proxy.base.events import ToolDefinition
+from proxy.records.rows import ToolEffect
 from proxy.schemas.portable import repaired, unportable
 
 __all__ = ["Redaction", "ToolEffect", "ToolOrigin", "ToolSpec", "texts"]
@@ -75,7 +75,7 @@ class ToolSpec:
     ``defaults`` has the JSON defaults of optional arguments, if the tool cannot tell the default from an
     absent value.  Calls that differ only in this are the same call.  ``loose_parameters`` is the schema
     before strict mode removed its defaults; ``None`` if the tool is not strict.  ``url_arguments`` names the
-    arguments that are URLs (:data:`~proxy.tools.contract.url_argument.Url`).  ``origin`` is set for a tool of
+    arguments that are URLs (:data:`Url`).  ``origin`` is set for a tool of
     an MCP server.  ``together`` lets adjacent calls of one turn run at the same time although the tool has
     effects.  Only agents set it, because each agent orders its own effects.  ``unportable`` is what some
     providers refuse in the schema (:func:`~proxy.schemas.portable.unportable`).
@@ -121,7 +121,7 @@ class ToolSpec:
 
     @property
     def source(self) -> str:
-        """The source of the tool's results, as in :func:`proxy.records.join_sources`."""
+        """The source of the tool's results, as in :func:`proxy.records.rows.join_sources`."""
         return self.name if self.origin is None else f"{self.provider}__{self.origin.server}__*"
 
     def definition(self, name: str | None = None) -> ToolDefinition:

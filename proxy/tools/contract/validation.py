@@ -16,9 +16,9 @@ from pydantic_core import to_jsonable_python
 
 from proxy.tools.contract.arguments import canonical_arguments
 from proxy.tools.contract.provider import ArgumentsInvalid
-from proxy.tools.contract.schema import declares, property_names, resolve, union_width
-from proxy.tools.contract.schema_library import compile_schema
-from proxy.tools.contract.url_argument import URL_FORM
+from proxy.tools.contract.schemas.schema import declares, property_names, resolve, union_width
+from proxy.tools.contract.schemas.schema_library import compile_schema
+from proxy.tools.contract.schemas.url_argument import URL_FORM
 
 __all__ = ["ModelValidator", "SchemaValidator", "validate_canonically", "words_of_refusal"]
 
@@ -155,9 +155,9 @@ class SchemaValidator:
     """Validator of a decoded object against a schema that the tool's author wrote; it returns the object."""
 
     def __init__(self, schema: Mapping[str, Any], where: str = "") -> None:
-        """``schema`` has passed :func:`~proxy.tools.contract.schema.check_schema`.
+        """``schema`` has passed :func:`~proxy.tools.contract.schemas.schema.check_schema`.
 
-        Raises :class:`~proxy.errors.ConfigError` for ``where`` if it cannot be used all the same.
+        Raises :class:`~proxy.base.errors.ConfigError` for ``where`` if it cannot be used all the same.
         """
         self._schema = schema
         self._names = property_names(schema)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.access.credentials import CredentialBroker
 from proxy.tools.access.refreshing import ConnectionFailure
 from proxy.tools.mcp.host_client import Authorization

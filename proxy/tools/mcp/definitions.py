@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from proxy.errors import ConfigError
-from proxy.plain_text import INVISIBLE, VARIATIONS, plain_text
-from proxy.tools.contract.schema import check_schema
-from proxy.tools.contract.schema_library import compile_schema
+from proxy.base.errors import ConfigError
+from proxy.base.plain_text import INVISIBLE, VARIATIONS, plain_text
+from proxy.tools.contract.schemas.schema import check_schema
+from proxy.tools.contract.schemas.schema_library import compile_schema
 from proxy.tools.mcp.names import MAX_NAME, mcp_tool_id
 
 __all__ = [

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from proxy.plain_text import plain_text
+from proxy.base.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition
 
 __all__ = ["difference", "shown_lines", "shown_text"]

@@ -10,8 +10,8 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from proxy.errors import ToolFailure
-from proxy.events import ToolProgress
+from proxy.base.errors import ToolFailure
+from proxy.base.events import ToolProgress
 from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
 from proxy.net.keep_running import keep_running
 from proxy.tools.mcp.definitions import Definition, LeftOutTool
@@ -150,7 +150,7 @@ class HostClient:
         """Call a tool and return the server's unchanged result.
 
         ``digest`` is the digest of the allowed definition; if the server's definition differs, the tool is
-        not called.  Raises :class:`~proxy.errors.ToolFailure`.  A cancellation also cancels the call at the
+        not called.  Raises :class:`ToolFailure`.  A cancellation also cancels the call at the
         server.
         """
         body = orjson.dumps(arguments)
@@ -167,7 +167,7 @@ class HostClient:
         """Wait at most ``within_s`` seconds until a server is connected or has failed; return its listing.
 
         ``only`` restricts it to tools with these names (the server's own).  Raises
-        :class:`~proxy.errors.ToolFailure` if the host process is not connected.
+        :class:`~proxy.base.errors.ToolFailure` if the host process is not connected.
         """
         header = {"server": server, "within_s": within_s, "only": None if only is None else list(only)}
         told = orjson.loads(await self._ask("list", server, header, b"", None, within_s + 5))

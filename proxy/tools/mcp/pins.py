@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from proxy.errors import ConfigError
-from proxy.in_thread import in_thread
-from proxy.plain_text import plain_text
+from proxy.base.errors import ConfigError
+from proxy.base.plain_text import plain_text
+from proxy.json.in_thread import in_thread
 from proxy.tools.mcp.definitions import Definition, UnusableDefinition
 
 __all__ = [
@@ -114,7 +114,7 @@ class PinSource(Protocol):
     """A source of pins."""
 
     async def pins(self) -> Sequence[Pin]:
-        """Return all pins; raise :class:`~proxy.errors.StoreError` if they cannot be read."""
+        """Return all pins; raise :class:`~proxy.base.errors.StoreError` if they cannot be read."""
         ...
 
 
@@ -168,7 +168,7 @@ class FiledPins(GivenPins):
     """The pins of a file, which is read once; a :class:`PinSource`."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file; raise :class:`~proxy.errors.ConfigError` if it is not valid."""
+        """Read the file; raise :class:`~proxy.base.errors.ConfigError` if it is not valid."""
         super().__init__(read_pin_file(path))
 
 
@@ -195,7 +195,7 @@ def write_pin_file(path: Path, pins: Iterable[Pin]) -> None:
 
 
 def read_pin_file(path: Path) -> Sequence[Pin]:
-    """Read the pins of a file; raise :class:`~proxy.errors.ConfigError` that names the first invalid pin."""
+    """Read the pins of a file; raise :class:`ConfigError` that names the first invalid pin."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:

@@ -9,13 +9,13 @@ from typing import Any, Final, NoReturn
 
 import structlog
 
-from proxy.errors import ConfigError, ToolFailure, ToolRelayError
-from proxy.in_thread import in_thread
+from proxy.base.errors import ConfigError, ToolFailure, ToolRelayError
+from proxy.json.in_thread import in_thread
 from proxy.net.keep_running import keep_running
-from proxy.records import ToolEffect
+from proxy.records.rows import ToolEffect
 from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
-from proxy.tools.contract.results import RichResult
-from proxy.tools.contract.schema import check_schema, spec_digest
+from proxy.tools.contract.results.results import RichResult
+from proxy.tools.contract.schemas.schema import check_schema, spec_digest
 from proxy.tools.contract.spec import ToolOrigin, ToolSpec
 from proxy.tools.contract.validation import SchemaValidator
 from proxy.tools.mcp.definitions import Definition, UnusableDefinition, check_input
@@ -89,7 +89,7 @@ class McpProvider:
             host.watch(self._look.set)
 
     async def begin(self) -> bool:
-        """Start to read pins; return whether there are any.  Raises :class:`~proxy.errors.StoreError`."""
+        """Start to read pins; return whether there are any.  Raises :class:`StoreError`."""
         self._begun = True
         return bool(await self._source.pins())
 
@@ -145,7 +145,7 @@ class McpProvider:
 
     async def overview(self) -> Sequence[ServerOverview]:
         """Return the status of each server and the pin states of its tools, with the pinned definitions; for
-        changed tools also the current ones.  Raises :class:`~proxy.errors.StoreError`."""
+        changed tools also the current ones.  Raises :class:`~proxy.base.errors.StoreError`."""
         pins = await self._source.pins()
         pinned = {pin.id: pin.definition for pin in pins}
         shown = await asyncio.to_thread(_within, pinned, _MOST_SHOWN)

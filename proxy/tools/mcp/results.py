@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from proxy.errors import ToolFailure
-from proxy.tools.contract.images import Image
-from proxy.tools.contract.results import ResourceLink, RichResult
+from proxy.base.errors import ToolFailure
+from proxy.tools.contract.results.images import Image
+from proxy.tools.contract.results.results import ResourceLink, RichResult
 from proxy.tools.mcp.definitions import visible_text
 
 __all__ = ["MAX_ITEMS", "failure_of_error", "read_result"]
@@ -35,7 +35,7 @@ _UNFETCHED = frozenset({"javascript", "data", "file", "vbscript"})
 def read_result(result: Any) -> RichResult:
     """Return the content of a result for the model.
 
-    Raises :class:`~proxy.errors.ToolFailure` for ``isError``, with the server's text, for a result that asks
+    Raises :class:`ToolFailure` for ``isError``, with the server's text, for a result that asks
     for input, and for an invalid result.
     """
     if not isinstance(result, dict):

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from proxy.globs import fits
-from proxy.records import ToolEffect
+from proxy.base.globs import fits
+from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.mcp.masking import masked_args, masked_url
 

@@ -7,7 +7,7 @@ RFC 9728, and, as in revision 2025-03-26, the origin of the server as its own au
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.plain_text import plain_text
+from proxy.base.plain_text import plain_text
 from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.challenges import read_challenge
 from proxy.tools.oauth.metadata import (

@@ -3,8 +3,8 @@
 import secrets
 from collections.abc import Mapping
 
+from proxy.base.plain_text import plain_text
 from proxy.net.public_addresses import may_carry_secrets
-from proxy.plain_text import plain_text
 from proxy.tools.oauth.authorization import LoginAttempt, begin
 from proxy.tools.oauth.clients import Client, choose_client, with_authentication
 from proxy.tools.oauth.discovery import Discovery, discover

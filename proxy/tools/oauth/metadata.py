@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from proxy.plain_text import plain_text
+from proxy.base.plain_text import plain_text
 from proxy.tools.oauth.parameters import read_scopes
 from proxy.tools.oauth.port import OAuthFault
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from proxy.errors import ConfigError, Guard, ToolFailure
+from proxy.base.errors import ConfigError, Guard, ToolFailure
 from proxy.tools.contract.capabilities import (
     BoundedClient,
     CacheControl,
@@ -30,7 +30,7 @@ from proxy.tools.contract.capabilities import (
 from proxy.tools.contract.declaration import ToolDeclaration, declared, tool
 from proxy.tools.contract.identifiers import tool_id
 from proxy.tools.contract.provider import CallContext
-from proxy.tools.contract.schema import (
+from proxy.tools.contract.schemas.schema import (
     check_output_paths,
     check_private_paths,
     property_names,
@@ -46,7 +46,7 @@ from proxy.tools.contract.signature import (
 )
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 from proxy.tools.contract.validation import words_of_refusal
-from proxy.tools.running.threads import ThreadBound
+from proxy.tools.running.tasks.threads import ThreadBound
 
 __all__ = ["FunctionProvider", "ToolDeclaration", "declared", "tool"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from proxy.errors import ConfigError, Guard
+from proxy.base.errors import ConfigError, Guard
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.providers.function import FunctionProvider, declared
 
@@ -25,7 +25,7 @@ def load_module(
 
     The provider gets the name of the file without its suffix, or the last part of the module's name.
     ``entry`` is a path (``my_tools.py``, relative to ``base``) or a dotted name.  Raises
-    :class:`~proxy.errors.ConfigError` for a missing file, a failed import (with the exception and its line),
+    :class:`ConfigError` for a missing file, a failed import (with the exception and its line),
     a module without tools, and a tool that cannot load (rule T4).  Each tool is loaded inside ``guard()``.
     """
     if entry.endswith(".py") or "/" in entry or "\\" in entry:

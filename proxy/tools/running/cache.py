@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import orjson
 
-from proxy.caches import CacheSize, declare, value_bytes
-from proxy.errors import StoreError
-from proxy.records import KeptResult, KeptResults
+from proxy.base.caches import CacheSize, declare, value_bytes
+from proxy.base.errors import StoreError
+from proxy.records.rows import KeptResult, KeptResults
 from proxy.tools.access.single_flight import SingleFlight
-from proxy.tools.contract.results import Output
+from proxy.tools.contract.results.results import Output
 
 __all__ = ["ResultCache", "cache_key"]
 
@@ -157,7 +157,7 @@ class ResultCache:
 
 
 _SHARED = ("text", "size", "truncated", "redacted", "untrusted", "notes", "note_bytes")
-"""The fields of an output that the record keeps; see :class:`~proxy.tools.contract.results.Output`."""
+"""The fields of an output that the record keeps; see :class:`Output`."""
 
 
 def _handle(key: str) -> str:

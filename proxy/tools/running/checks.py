@@ -2,15 +2,15 @@
 
 import asyncio
 
-from proxy.errors import ToolFailure
-from proxy.events import ToolCall
+from proxy.base.errors import ToolFailure
+from proxy.base.events import ToolCall
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Credentials
 from proxy.tools.running.execution import Executor
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.plan import PlannedCall, Refusal, admit, plan
-from proxy.tools.running.tool_tasks import ToolTasks
+from proxy.tools.running.tasks.tool_tasks import ToolTasks
 
 __all__ = ["Checks"]
 

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog, EffectResult
-from proxy.errors import StoreError, ToolErrorCode, ToolFailure
-from proxy.events import ToolResult
+from proxy.base.errors import StoreError, ToolErrorCode, ToolFailure
+from proxy.base.events import ToolResult
+from proxy.records.effects import EarlierEffect, EffectClaim, EffectLog, EffectResult
 from proxy.tools.contract.arguments import utf8_length
-from proxy.tools.contract.results import cut_by, failure_text, json_text, note_text
+from proxy.tools.contract.results.results import cut_by, failure_text, json_text, note_text
 from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.ledger import NOT_KEPT, RunLedger
 
@@ -81,7 +81,7 @@ class SharedEffects:
 
         Otherwise return the earlier effect, at the latest after ``patience_s`` seconds: it may then still be
         ``started``.  An equal call caused it, or ``another`` call whose outcome the model does not know yet.
-        Raises :class:`~proxy.errors.StoreError` if the row could not be committed.
+        Raises :class:`~proxy.base.errors.StoreError` if the row could not be committed.
         """
         until = time.monotonic() + patience_s
         pause_s = _FIRST_PAUSE_S
@@ -145,7 +145,7 @@ class SharedEffects:
         """Return whether another process called this tool for the same request and left it unanswered.
 
         This is checked before the first effect of a tool in a run.  Raises
-        :class:`~proxy.errors.StoreError` if the record cannot tell.
+        :class:`~proxy.base.errors.StoreError` if the record cannot tell.
         """
         request = ledger.request
         if not claim.tool or claim.is_repeat or request is None or request.is_known:
@@ -177,7 +177,7 @@ class SharedEffects:
 
     async def earlier(self, claim: EffectClaim) -> EarlierEffect | None:
         """Return the effect of an earlier attempt, for a call that cannot run now.  Raises
-        :class:`~proxy.errors.StoreError` if the record cannot tell."""
+        :class:`~proxy.base.errors.StoreError` if the record cannot tell."""
         # Unless the request is marked as a repeat, an older effect belongs to another request.
         return await self._log.find_effect(claim if claim.is_repeat else EffectClaim(claim.place))
 

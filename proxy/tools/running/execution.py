@@ -1,6 +1,6 @@
 """Run an admitted tool call: cached results, shared executions, places, retries, time limit and output.
 
-Every error in here becomes a :class:`~proxy.errors.ToolFailure` that the model can read.
+Every error in here becomes a :class:`~proxy.base.errors.ToolFailure` that the model can read.
 """
 
 import asyncio
@@ -10,19 +10,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
-from proxy.errors import ToolErrorCode, ToolFailure
+from proxy.base.errors import ToolErrorCode, ToolFailure
 from proxy.tools.access.single_flight import WorkCancelled
-from proxy.tools.contract.images import ImageBounds
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.redaction import mask_values, redact_output
-from proxy.tools.contract.results import Output, to_output
+from proxy.tools.contract.results.images import ImageBounds
+from proxy.tools.contract.results.results import Output, to_output
 from proxy.tools.contract.spec import Redaction, ToolSpec
 from proxy.tools.running.cache import ResultCache, cache_key
-from proxy.tools.running.concurrency import Slots
 from proxy.tools.running.invocation import Invocation, InvocationJournal, fault_facts
-from proxy.tools.running.loop_watch import watch_steps
 from proxy.tools.running.plan import PlannedCall
-from proxy.tools.running.tool_tasks import ToolCrashed, ToolTasks, ToolTimedOut
+from proxy.tools.running.tasks.concurrency import Slots
+from proxy.tools.running.tasks.loop_watch import watch_steps
+from proxy.tools.running.tasks.tool_tasks import ToolCrashed, ToolTasks, ToolTimedOut
 
 __all__ = ["Executor", "OnCrash"]
 
@@ -65,7 +65,7 @@ class Executor:
         return max(left_s, 0.0)
 
     async def run(self, invocation: Invocation, planned: PlannedCall) -> Output:
-        """Return the output of one call; raise :class:`~proxy.errors.ToolFailure` if it fails."""
+        """Return the output of one call; raise :class:`~proxy.base.errors.ToolFailure` if it fails."""
         left_s = self.left_s(invocation, planned.spec)
         if not planned.read_only:
             return await self._attempt(invocation, planned, left_s)

@@ -8,7 +8,7 @@ from typing import Any
 from proxy.tools.access.policy import reasons_of
 from proxy.tools.contract.argument_paths import ABSENT, values_at
 from proxy.tools.contract.bounds import ArgumentBound, bounds_from_json, bounds_to_json, find_violation
-from proxy.tools.contract.schema import may_have
+from proxy.tools.contract.schemas.schema import may_have
 from proxy.tools.contract.spec import ToolSpec
 
 __all__ = ["ArgumentLimits", "GrantedCall"]
@@ -60,7 +60,7 @@ class GrantedCall:
     ``id`` is the id of the grant, ``by`` the person.  ``spec_digest`` is the tool's definition at that time,
     ``reasons`` are the reasons that the person read (see :func:`~proxy.tools.access.policy.reasons_of`), and
     ``limits`` bound the arguments.  Right before the call runs, ``use`` returns whether the grant still
-    holds; it raises :class:`~proxy.errors.StoreError` if the record cannot tell.
+    holds; it raises :class:`~proxy.base.errors.StoreError` if the record cannot tell.
     """
 
     id: str

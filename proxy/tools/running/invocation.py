@@ -9,11 +9,11 @@ from typing import Any
 
 import structlog
 
-from proxy.chance import replayable
-from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog
-from proxy.errors import StoreError, ToolErrorCode
-from proxy.events import ToolCall, ToolProgress
-from proxy.records import (
+from proxy.base.chance import replayable
+from proxy.base.errors import StoreError, ToolErrorCode
+from proxy.base.events import ToolCall, ToolProgress
+from proxy.records.effects import EarlierEffect, EffectClaim, EffectLog
+from proxy.records.rows import (
     InvocationLog,
     InvocationStatus,
     NativeCall,

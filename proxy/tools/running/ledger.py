@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.background_records import Lease
-from proxy.caches import text_bytes, value_bytes
-from proxy.events import ToolCall, ToolResult
-from proxy.records import Limiter, join_sources
+from proxy.base.caches import text_bytes, value_bytes
+from proxy.base.events import ToolCall, ToolResult
+from proxy.base.values import value_class
+from proxy.records.background import Lease
+from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
-from proxy.values import value_class
 
 __all__ = ["NOT_KEPT", "Claim", "RunContext", "RunLedger", "ServedRequest", "fingerprint"]
 
@@ -88,7 +88,7 @@ class RunLedger:
     def mark_untrusted(self, sources: str, turn: int = 0) -> None:
         """Note that ``sources`` brought untrusted text into the conversation in ``turn``; 0 means earlier.
 
-        See :func:`proxy.records.join_sources`.
+        See :func:`proxy.records.rows.join_sources`.
         """
         self._untrusted[sources] = min(turn, self._untrusted.get(sources, turn))
 
@@ -136,7 +136,7 @@ class RunLedger:
     def next_number(self, tool: str) -> int:
         """Return the number of the tool's next effect, if no other attempt has caused any.
 
-        ``tool`` is :attr:`~proxy.effect_records.EffectClaim.tool`.
+        ``tool`` is :attr:`~proxy.records.effects.EffectClaim.tool`.
         """
         return self._numbers.get(tool, 0)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from proxy.events import ToolCall
-from proxy.records import ToolEffect
+from proxy.base.events import ToolCall
+from proxy.records.rows import ToolEffect
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.spec import ToolSpec
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from proxy.effect_records import EarlierEffect
-from proxy.errors import ToolFailure
-from proxy.events import ToolCall, ToolResult
-from proxy.records import InvocationStatus
-from proxy.tools.contract.paging import READ_RESULT, PagedResults
-from proxy.tools.contract.results import Output, cut_to_limit, failure_text, safe_message
+from proxy.base.errors import ToolFailure
+from proxy.base.events import ToolCall, ToolResult
+from proxy.records.effects import EarlierEffect
+from proxy.records.rows import InvocationStatus
+from proxy.tools.contract.results.paging import READ_RESULT, PagedResults
+from proxy.tools.contract.results.results import Output, cut_to_limit, failure_text, safe_message
 from proxy.tools.running.effects import SharedEffects, repeated_result
 from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.ledger import Claim

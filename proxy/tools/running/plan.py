@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from proxy.errors import ToolErrorCode, ToolFailure
-from proxy.events import ToolCall
+from proxy.base.errors import ToolErrorCode, ToolFailure
+from proxy.base.events import ToolCall
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.arguments import (
     ArgumentsMalformed,

@@ -15,18 +15,17 @@ from dataclasses import replace
 from datetime import UTC
 from types import MappingProxyType
 
-from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog
-from proxy.errors import StoreError, ToolFailure
-from proxy.events import ToolCall, ToolResult
-from proxy.records import InvocationLog, KeptResults, Limiter
+from proxy.base.errors import StoreError, ToolFailure
+from proxy.base.events import ToolCall, ToolResult
+from proxy.records.effects import EarlierEffect, EffectClaim, EffectLog
+from proxy.records.rows import InvocationLog, KeptResults, Limiter
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Clock, Credentials
-from proxy.tools.contract.paging import PagedResults
+from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.cache import ResultCache
 from proxy.tools.running.checks import Checks
-from proxy.tools.running.concurrency import Nesting, Slots
 from proxy.tools.running.effects import SharedEffects, claim_of
 from proxy.tools.running.execution import Executor, OnCrash
 from proxy.tools.running.granted import GrantedCall
@@ -39,11 +38,12 @@ from proxy.tools.running.invocation import (
     fault_facts,
 )
 from proxy.tools.running.ledger import Claim, RunContext, fingerprint
-from proxy.tools.running.loop_watch import MAX_STEP_S, blocked_s, thread_use
 from proxy.tools.running.order import groups_to_run, is_read_only
 from proxy.tools.running.outcome import Outcomes, failed, mark_untrusted
 from proxy.tools.running.plan import Approved, PlannedCall, Refusal, admit, plan
-from proxy.tools.running.tool_tasks import ToolTasks
+from proxy.tools.running.tasks.concurrency import Nesting, Slots
+from proxy.tools.running.tasks.loop_watch import MAX_STEP_S, blocked_s, thread_use
+from proxy.tools.running.tasks.tool_tasks import ToolTasks
 
 __all__ = ["OnClosed", "OnCrash", "OnDone", "OnProgress", "OnStart", "Runner", "new_invocation_id"]
 
@@ -350,7 +350,7 @@ class Runner:
         return planned
 
     async def _count(self, invocation: Invocation, spec: ToolSpec) -> None:
-        """Count the call; raise :class:`~proxy.errors.ToolFailure` if it exceeds a limit."""
+        """Count the call; raise :class:`~proxy.base.errors.ToolFailure` if it exceeds a limit."""
         if self._tasks.is_disabled(spec.name):
             raise ToolFailure("this tool has stopped responding and is switched off")
         if invocation.deadline is not None and time.monotonic() >= invocation.deadline:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade
 
-from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
+from proxy.base.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.http.headers import Headers
 from proxy.http.secrets import Sink
 from proxy.upstreams.http1.reader import BodyReader, HttpReader, LengthReader, ResponseReader
@@ -83,7 +83,7 @@ class Exchange:
     """The response to one request, as it arrives.
 
     ``head`` is done when ``status`` and the cleaned ``headers`` are there.  It fails with
-    :class:`ConnectionLost`, :class:`~proxy.errors.UpstreamBroken` or :class:`~proxy.errors.UpstreamTimeout`.
+    :class:`ConnectionLost`, :class:`UpstreamBroken` or :class:`UpstreamTimeout`.
     ``limit_s`` is the longest silence after ``last`` (seconds on the loop's clock).  The owner of the
     connections checks it with :meth:`look_for_silence`.  Data that arrives between two checks counts from the
     later check, so the clock is not read for each piece.

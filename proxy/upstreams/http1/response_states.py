@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
-from proxy.transitions import Transitions
+from proxy.records.transitions import Transitions
 
 __all__ = [
     "BEGUN",

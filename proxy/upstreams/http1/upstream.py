@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from yarl import URL
 
-from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.base.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names
 from proxy.http.rules import HeaderRules, accept_encoding, first
 from proxy.http.secrets import Sink
@@ -97,7 +97,7 @@ class Http1Upstream:
 
         ``retries`` is the number of further attempts to connect.  With ``forward_authorization`` the client's
         own ``Authorization`` is sent in place of the key.  ``resolver`` may be shared with other upstreams.
-        Raises :class:`~proxy.errors.ConfigError` for a URL or header that cannot be used.
+        Raises :class:`~proxy.base.errors.ConfigError` for a URL or header that cannot be used.
         """
         self.name = name
         """The name in the configuration."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.http.headers import Headers
 from proxy.upstreams.recorded.format import (
     EVENTS,
@@ -80,7 +80,7 @@ class RecordedTurn:
 def load_turns(folders: Iterable[Path]) -> list[RecordedTurn]:
     """Load every turn below these folders, sorted by name; ignore folders without ``meta.toml``.
 
-    Raises :class:`~proxy.errors.ConfigError`, which names the file that cannot be used.
+    Raises :class:`~proxy.base.errors.ConfigError`, which names the file that cannot be used.
     """
     turns: list[RecordedTurn] = []
     for root in folders:

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 import structlog
 
-from proxy.errors import UpstreamError
+from proxy.base.errors import UpstreamError
 from proxy.http.bodies import REDACTED, shapes_of_secrets
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from proxy.errors import ConfigError, UpstreamBroken, UpstreamError
+from proxy.base.errors import ConfigError, UpstreamBroken, UpstreamError
 from proxy.http.headers import Headers
 from proxy.http.rules import HOP_BY_HOP, HeaderRules, media_type, without
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
@@ -36,7 +36,7 @@ _SHORTEST_ID = 8
 def packaged_fixtures() -> Path:
     """Return the folder of the demo's exchanges: in the installed package, else next to it in a checkout.
 
-    Raises :class:`~proxy.errors.ConfigError` if there is none.
+    Raises :class:`~proxy.base.errors.ConfigError` if there is none.
     """
     package = Path(__file__).resolve().parents[2]
     for folder in (package / "_data" / "fixtures", package.parent / "fixtures" / "demo"):
@@ -66,7 +66,7 @@ class ReplayUpstream:
 
         With ``fresh_ids`` every response gets new ids in place of the recorded ones, as from a real provider.
         ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1 keeps them.  Raises
-        :class:`~proxy.errors.ConfigError` for a folder that is missing or a fixture that cannot be read.
+        :class:`~proxy.base.errors.ConfigError` for a folder that is missing or a fixture that cannot be read.
         """
         for folder in folders:
             if not folder.is_dir():

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import orjson
 
-from proxy.conversation import Message
+from proxy.base.conversation import Message
 from proxy.wires.anthropic.body import AnthropicBody
 from proxy.wires.anthropic.conversation import AnthropicCodec
 from proxy.wires.anthropic.encoder import AnthropicTurnEncoder, turn_blocks

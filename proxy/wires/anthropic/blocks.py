@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.events import FinishReason, FinishWords, ToolCall
-from proxy.wires.json.splice import elements, join_array, join_object, members
+from proxy.base.events import FinishReason, FinishWords, ToolCall
+from proxy.json.splice import elements, join_array, join_object, members
 
 __all__ = [
     "FINISH_WORDS",

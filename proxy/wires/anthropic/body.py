@@ -10,15 +10,15 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ResultImage, ToolCall, ToolDefinition
-from proxy.records import MessageRecord
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.json.splice import elements, extend_object, join_array, join_object, members
+from proxy.records.rows import MessageRecord
 from proxy.wires.anthropic.blocks import without_ours, without_thoughts
 from proxy.wires.anthropic.breakpoints import MARK, with_breakpoints
 from proxy.wires.anthropic.held import collect_results, masked_turn, rows_of
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
 from proxy.wires.anthropic.results import image_bytes, result_block, without_images
 from proxy.wires.anthropic.strict import takes_strict
-from proxy.wires.json.splice import elements, extend_object, join_array, join_object, members
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.turn.choice import forces_own, relaxed
 from proxy.wires.turn.narrowed import without_tools

@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from proxy.wires.json.splice import elements, extend_object, join_array, members, replace_values
+from proxy.json.splice import elements, extend_object, join_array, members, replace_values
 
 __all__ = ["MARK", "with_breakpoints"]
 

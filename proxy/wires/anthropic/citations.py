@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from proxy.events import CitationAdded
+from proxy.base.events import CitationAdded
 from proxy.wires.anthropic.blocks import OUR_SIGNATURE, Block
 from proxy.wires.turn.citations import page_address
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.conversation import Conversation, ReasoningSettings
+from proxy.base.conversation import Conversation, ReasoningSettings
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
 from proxy.wires.anthropic.from_client import read_conversation
 from proxy.wires.anthropic.to_upstream import write_conversation

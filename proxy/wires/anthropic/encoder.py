@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.chance import replayable
-from proxy.conversation import Message, Refusal, Text, ToolCallPart
-from proxy.events import (
+from proxy.base.chance import replayable
+from proxy.base.conversation import Message, Refusal, Text, ToolCallPart
+from proxy.base.events import (
     CitationAdded,
     FinishReason,
     Frame,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Content,
     Conversation,
     File,
@@ -33,7 +33,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.errors import ModelMissing
+from proxy.base.errors import ModelMissing
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import remote_of

@@ -5,10 +5,10 @@ from typing import Any
 
 import orjson
 
-from proxy.records import MessageRecord
+from proxy.json.splice import elements, join_array, join_object, members, replace_values
+from proxy.records.rows import MessageRecord
 from proxy.wires.anthropic.blocks import blocks_of, blocks_text, called_blocks
 from proxy.wires.anthropic.results import recorded_result
-from proxy.wires.json.splice import elements, join_array, join_object, members, replace_values
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask
 

@@ -11,7 +11,7 @@ Source: Anthropic's API reference, "MCP connector".
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.chosen import (
     ANY_TOOL,
     Chosen,
@@ -34,7 +34,7 @@ _Entry = tuple[int, Mapping[str, Any]]
 def chosen_tools(payload: Mapping[str, Any], tools: Sequence[Any]) -> Chosen:
     """Return the server tools that a request chooses; ``tools`` are the elements of its own list.
 
-    Raises :class:`~proxy.errors.RequestError` for an entry that names this proxy and is not valid.
+    Raises :class:`~proxy.base.errors.RequestError` for an entry that names this proxy and is not valid.
     """
     chosen = read_chosen(tools)
     listed = payload.get("mcp_servers")

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.errors import WireError
-from proxy.events import ToolCall
+from proxy.base.errors import WireError
+from proxy.base.events import ToolCall
+from proxy.json.splice import elements, join_array, join_object, members
 from proxy.wires.anthropic.blocks import Block, tool_use
-from proxy.wires.json.splice import elements, join_array, join_object, members
 from proxy.wires.turn.assembler import is_object
 
 __all__ = ["MessageBuilder", "assistant_message", "native_block", "reply_blocks"]

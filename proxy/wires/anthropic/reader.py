@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.errors import Unreadable, WireError
-from proxy.events import (
+from proxy.base.errors import Unreadable, WireError
+from proxy.base.events import (
     Frame,
     ReasoningDelta,
     TextDelta,
@@ -22,20 +22,20 @@ from proxy.events import (
     UsageReported,
     finished,
 )
-from proxy.wires.anthropic.blocks import Block
-from proxy.wires.anthropic.citations import Citations
-from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
-from proxy.wires.dialects.anthropic import UNFINISHED, event_type
-from proxy.wires.json.exact import with_exact_integers
-from proxy.wires.json.lenient import (
+from proxy.json.exact import with_exact_integers
+from proxy.json.lenient import (
     UNPLACED_CALL,
     UNREADABLE_REPLY,
     loads,
     may_be_reply,
     may_hold_call,
 )
-from proxy.wires.json.objects import objects_in
-from proxy.wires.json.splice import value_at
+from proxy.json.objects import objects_in
+from proxy.json.splice import value_at
+from proxy.wires.anthropic.blocks import Block
+from proxy.wires.anthropic.citations import Citations
+from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
+from proxy.wires.dialects.anthropic import UNFINISHED, event_type
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment, mint_call_id

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import FinishReason, ToolCall
+from proxy.base.events import FinishReason, ToolCall
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block, blocks_text
 from proxy.wires.anthropic.shown import mint, new_message, text_block, thought_block
 from proxy.wires.client_port import ClientView

@@ -6,8 +6,8 @@ Source: Anthropic's API reference, "Create a message".
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from proxy.errors import RequestError
-from proxy.values import value_class
+from proxy.base.errors import RequestError
+from proxy.base.values import value_class
 from proxy.wires.anthropic.blocks import blocks_of, blocks_text, called_blocks, has_ours
 from proxy.wires.anthropic.mcp_servers import chosen_tools
 from proxy.wires.chosen import NOTHING_CHOSEN

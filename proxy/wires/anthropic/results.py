@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.events import ResultImage, left_out
+from proxy.base.events import ResultImage, left_out
+from proxy.json.splice import elements, join_array, join_object, members
 from proxy.wires.anthropic.blocks import Block
-from proxy.wires.json.splice import elements, join_array, join_object, members
 
 __all__ = ["image_bytes", "recorded_result", "result_block", "without_images"]
 

@@ -7,7 +7,7 @@ default.  Sonnet 5.5 refuses ``disabled`` and takes ``between_tools`` instead.
 
 from typing import Final
 
-from proxy.globs import fits
+from proxy.base.globs import fits
 
 __all__ = ["needs_adaptive", "thinking_off"]
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Audio,
     Conversation,
     CustomTool,

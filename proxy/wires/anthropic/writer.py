@@ -8,7 +8,7 @@ without gaps over all turns.  It has no server calls, and the usage of all turns
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.events import FinishReason, Frame, TextDelta, ToolCallStarted
+from proxy.base.events import FinishReason, Frame, TextDelta, ToolCallStarted
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block
 from proxy.wires.anthropic.shown import block_events, encode, mint, new_message, text_block, thought_block
 from proxy.wires.client_port import ClientView

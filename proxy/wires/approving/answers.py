@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 
+from proxy.json.splice import elements, join_array
 from proxy.wires.approving.shown import APPROVE
-from proxy.wires.json.splice import elements, join_array
 
 __all__ = ["NO_ANSWER", "answer_of", "function_name", "leave_out_function", "loaded", "text_of"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from proxy.approval_records import MOST_REASON, mention
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
+from proxy.records.approvals import MOST_REASON, mention
 from proxy.wires.approving.answers import answer_of, loaded
 from proxy.wires.approving.shown import (
     APPROVE,
@@ -33,7 +33,7 @@ def read_items(
     ``whole`` means that the items are the whole conversation. Then an answer whose question is missing
     stands for the question too: the Vercel AI SDK sends the answer alone if nothing is stored.
 
-    Raises :class:`~proxy.errors.RequestError` (400) for an answer that is neither yes nor no.
+    Raises :class:`~proxy.base.errors.RequestError` (400) for an answer that is neither yes nor no.
     """
     last = max([at for at, item in enumerate(items) if is_model_item(item)], default=-1)
     left: list[bytes] = []

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.approval_records import APPROVAL_ID, mention
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
+from proxy.records.approvals import APPROVAL_ID, mention
 from proxy.wires.approving.answers import answer_of, function_name, loaded
 from proxy.wires.approving.shown import APPROVE, ApprovalAnswer, ApprovalQuestion, approval_of_call
 

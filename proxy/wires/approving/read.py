@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from proxy.json.splice import elements, join_array, join_object, members
 from proxy.wires.approving.answers import leave_out_function
 from proxy.wires.approving.items import read_items
 from proxy.wires.approving.messages import read_anthropic, read_chat, read_ollama
@@ -13,7 +14,6 @@ from proxy.wires.approving.shown import (
     ApprovalQuestion,
     may_concern_approvals,
 )
-from proxy.wires.json.splice import elements, join_array, join_object, members
 
 __all__ = ["read_approvals"]
 
@@ -30,7 +30,7 @@ _ELSEWHERE: Final = ("previous_response_id", "conversation")
 def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> ApprovalMessages | None:
     """Return the questions and answers in a request body; ``None`` if it has none, as nearly always.
 
-    ``payload`` is ``raw``, parsed. Raises :class:`~proxy.errors.RequestError` (400) for an invalid answer.
+    ``payload`` is ``raw``, parsed. Raises :class:`RequestError` (400) for an invalid answer.
     """
     has_items = dialect == "responses"
     if not (has_items or dialect in _READERS) or not may_concern_approvals(raw):

@@ -4,15 +4,15 @@ There are two forms. A client that chose tools of a server with an ``mcp`` tool 
 ``mcp_approval_request``. A client that declared the function ``toolrelay__approve`` gets a call of it.
 
 Upstreams see neither. Before the proxy reads a request, it replaces each shown question by a fixed text
-(:func:`~proxy.approval_records.mention`), which leads to the held turn, and removes each answer.
+(:func:`~proxy.records.approvals.mention`), which leads to the held turn, and removes each answer.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
-from proxy.approval_records import mention
-from proxy.values import value_class
+from proxy.base.values import value_class
+from proxy.records.approvals import mention
 
 __all__ = [
     "APPROVE",

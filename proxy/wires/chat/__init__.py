@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import orjson
 
-from proxy.conversation import Message
+from proxy.base.conversation import Message
 from proxy.wires.chat.body import ChatBody, masked_turn
 from proxy.wires.chat.conversation import ChatCodec
 from proxy.wires.chat.encoder import ChatTurnEncoder, turn_message

@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ResultImage, ToolCall, ToolDefinition
-from proxy.records import MessageRecord
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.json.splice import join_object, members
+from proxy.records.rows import MessageRecord
 from proxy.wires.chat.request import ChatRequest, declared_name
-from proxy.wires.json.splice import join_object, members
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.turn.choice import forces_own, relaxed
 from proxy.wires.turn.narrowed import without_tools

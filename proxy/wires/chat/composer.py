@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.chance import epoch_s
-from proxy.events import FinishReason, Frame, ToolCallDelta, ToolCallStarted, UsageReported
+from proxy.base.chance import epoch_s
+from proxy.base.events import FinishReason, Frame, ToolCallDelta, ToolCallStarted, UsageReported
 from proxy.wires.chat.chunks import choices_of, labels_of, says_role, shown_indices, unknown_members
 from proxy.wires.chat.message import part_text
 from proxy.wires.client_port import ClientView

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.conversation import Conversation
+from proxy.base.conversation import Conversation
 from proxy.wires.chat.fields import CHAT_FIELDS
 from proxy.wires.chat.from_client import read_conversation
 from proxy.wires.chat.to_upstream import write_conversation

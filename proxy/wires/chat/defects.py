@@ -8,7 +8,7 @@ and openai-node 6.49, and in their sources: ``lib/streaming/_deltas.py`` and ``l
 from collections.abc import Mapping
 from typing import Any, Final
 
-from proxy.events import Frame
+from proxy.base.events import Frame
 
 __all__ = ["SIGN", "CallDefects"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from proxy.chance import epoch_s
-from proxy.conversation import Message, Refusal, Text, ToolCallPart
-from proxy.events import (
+from proxy.base.chance import epoch_s
+from proxy.base.conversation import Message, Refusal, Text, ToolCallPart
+from proxy.base.events import (
     CitationAdded,
     FinishReason,
     Frame,

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from proxy.errors import WireError
-from proxy.events import ToolCallStarted
+from proxy.base.errors import WireError
+from proxy.base.events import ToolCallStarted
 from proxy.wires.turn.assembler import Fragment, ToolCallAssembler
 
 __all__ = ["LaterChoices"]

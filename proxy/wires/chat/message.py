@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.errors import WireError
-from proxy.events import FinishReason, FinishWords, ToolCall
+from proxy.base.errors import WireError
+from proxy.base.events import FinishReason, FinishWords, ToolCall
 
 __all__ = [
     "FINISH_WORDS",

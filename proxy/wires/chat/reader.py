@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import Unreadable, WireError
-from proxy.events import (
+from proxy.base.errors import Unreadable, WireError
+from proxy.base.events import (
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -23,16 +23,16 @@ from proxy.events import (
     UsageReported,
     finished,
 )
-from proxy.wires.chat.later_choices import LaterChoices
-from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
-from proxy.wires.json.lenient import (
+from proxy.json.lenient import (
     UNPLACED_CALL,
     UNREADABLE_REPLY,
     loads,
     may_be_reply,
     may_hold_call,
 )
-from proxy.wires.json.objects import objects_in
+from proxy.json.objects import objects_in
+from proxy.wires.chat.later_choices import LaterChoices
+from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent, encode_event
 from proxy.wires.turn.assembler import Fragment

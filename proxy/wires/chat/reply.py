@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import FinishReason, Frame, ToolCall, ToolCallFinished, ToolCallStarted
+from proxy.base.events import FinishReason, Frame, ToolCall, ToolCallFinished, ToolCallStarted
 from proxy.wires.chat.message import call_object, part_text
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.openai import error_body

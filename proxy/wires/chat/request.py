@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from proxy.errors import RequestError
-from proxy.values import value_class
+from proxy.base.errors import RequestError
+from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
 from proxy.wires.message_list.request import CallsWithIdsRequest, JsonMessage
 from proxy.wires.past.evidence import Speaker

@@ -6,7 +6,7 @@ Source: OpenAI's API reference, "Create chat completion".
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Audio,
     Conversation,
     CustomTool,

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     Frame,
     TextDelta,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from proxy.conversation import Conversation
+from proxy.base.conversation import Conversation
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.profile import Profile

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.conversation import Conversation, ToolCallPart
+from proxy.base.conversation import Conversation, ToolCallPart
+from proxy.json.exact import loads_exactly
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.json.exact import loads_exactly
 
 __all__ = ["read_exactly"]
 

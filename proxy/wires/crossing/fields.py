@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from proxy.conversation import Native, Text
-from proxy.errors import RequestError
+from proxy.base.conversation import Native, Text
+from proxy.base.errors import RequestError
 from proxy.wires.crossing.tables import FieldTable, general_path
 
 __all__ = ["Fields"]

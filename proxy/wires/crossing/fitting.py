@@ -4,7 +4,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-from proxy.conversation import ASPECT_DEFAULTS, Conversation
+from proxy.base.conversation import ASPECT_DEFAULTS, Conversation
 from proxy.wires.crossing.ledger import Ledger, shortened
 from proxy.wires.profile import SAMPLING, Profile
 
@@ -17,7 +17,7 @@ _LACKS: Final = "The upstream's model does not take it."
 def fitted(conversation: Conversation, profile: Profile, ledger: Ledger) -> Conversation:
     """Return the conversation without what the model does not take; the ledger records each difference.
 
-    Raises :class:`~proxy.errors.RequestError` with status 400 for a token limit below 1, and, if the ledger
+    Raises :class:`RequestError` with status 400 for a token limit below 1, and, if the ledger
     is strict, for everything that is left out.
     """
     for aspect in _lacking(profile):
@@ -28,7 +28,7 @@ def fitted(conversation: Conversation, profile: Profile, ledger: Ledger) -> Conv
 
 
 def with_aspect(conversation: Conversation, aspect: str, value: object) -> Conversation:
-    """Return the conversation with another value of an aspect (:data:`~proxy.conversation.ASPECTS`)."""
+    """Return the conversation with another value of an aspect (:data:`~proxy.base.conversation.ASPECTS`)."""
     holder, _, name = aspect.rpartition(".")
     if not holder:
         return replace(conversation, **{name: value})  # type: ignore[arg-type]  # The name is an aspect.

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.conversation import ASPECT_DEFAULTS, Conversation, Native
-from proxy.errors import RequestError
+from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Native
+from proxy.base.errors import RequestError
 from proxy.wires.crossing.tables import FieldTable, general_path
 
 __all__ = ["Ledger", "LeftOut", "Written", "fitting_id", "shortened", "without_none"]

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Audio,
     Content,
     File,
@@ -17,7 +17,7 @@ from proxy.conversation import (
     Text,
     ToolResultPart,
 )
-from proxy.events import ResultImage, left_out
+from proxy.base.events import ResultImage, left_out
 from proxy.net.public_addresses import is_public_url
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.ledger import Ledger

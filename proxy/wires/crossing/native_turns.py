@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import orjson
 
-from proxy.conversation import Conversation, Message, Native, Part, Reasoning, ToolCallPart
+from proxy.base.conversation import Conversation, Message, Native, Part, Reasoning, ToolCallPart
 from proxy.wires.crossing.reasoning import is_plain
 from proxy.wires.dialect import NATIVE, Dialect
 

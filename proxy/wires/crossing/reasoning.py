@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from proxy.conversation import Message, Reasoning, ToolCallPart
+from proxy.base.conversation import Message, Reasoning, ToolCallPart
 
 __all__ = ["BLANK", "asks_for_reasoning", "in_loops", "is_plain", "with_blank_reasoning"]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-from proxy.conversation import ASPECT_DEFAULTS, Conversation, Image, ToolResultPart
+from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Image, ToolResultPart
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.profile import EFFORTS, HINTS, LimitField, Profile
 from proxy.wires.turn.refused_fields import UNSUPPORTED

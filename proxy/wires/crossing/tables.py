@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, cast
 
 import orjson
 
-from proxy.conversation import Loss, Native
+from proxy.base.conversation import Loss, Native
 
 __all__ = [
     "UNKNOWN_FIELD",
@@ -32,7 +32,7 @@ _DATE = re.compile(r"_20\d{6}(?=\]$)")
 class Rule:
     """What happens to a field.
 
-    ``translated`` fields become the aspects ``to`` (see :data:`proxy.conversation.ASPECTS`) or, in the other
+    ``translated`` fields become the aspects ``to`` (see :data:`.ASPECTS`) or, in the other
     direction, the field ``to`` of the body.  For every other field ``reason`` says why it is not translated.
     """
 

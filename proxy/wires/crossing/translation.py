@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Final
 
-from proxy.conversation import Conversation
+from proxy.base.conversation import Conversation
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.reasoning import asks_for_reasoning

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, ErrorText, Framing, UsageFields
 from proxy.wires.dialects import openai
 from proxy.wires.dialects.model_lists import OPENAI_LISTS
@@ -199,7 +199,7 @@ def _models(listed: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _page(listed: Sequence[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
     """Make the page of a list that ``limit``, ``after_id`` and ``before_id`` ask for; all without a limit.
 
-    Source: Anthropic's API reference, "List Models".  Raises :class:`~proxy.errors.RequestError` (400) for a
+    Source: Anthropic's API reference, "List Models".  Raises :class:`RequestError` (400) for a
     limit that is no number from 1 to 1000, and for an id that is not on the list.
     """
     said = query.get("limit", "")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from proxy.errors import ToolRelayError
+from proxy.base.errors import ToolRelayError
 from proxy.wires.dialects.mcp import INVALID_REQUEST
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.events import ResultImage
+from proxy.base.events import ResultImage
 from proxy.wires.mcp.messages import (
     HANDSHAKE_VERSIONS,
     INVALID_PARAMS,

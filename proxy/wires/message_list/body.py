@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 
 import orjson
 
-from proxy.events import ResultImage, ToolCall, ToolDefinition
-from proxy.records import MessageRecord
-from proxy.wires.json.splice import (
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.json.splice import (
     elements,
     extend_array,
     extend_object,
@@ -24,6 +23,7 @@ from proxy.wires.json.splice import (
     join_object,
     members,
 )
+from proxy.records.rows import MessageRecord
 from proxy.wires.message_list.request import MessageListRequest
 from proxy.wires.turn.choice import own_and_offered
 from proxy.wires.turn.named_tools import named_tools

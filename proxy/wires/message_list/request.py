@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from proxy.values import value_class
+from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
 from proxy.wires.past.clock import SystemRule

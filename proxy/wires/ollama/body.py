@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ResultImage, ToolCall, ToolDefinition
-from proxy.records import MessageRecord
-from proxy.wires.json.splice import join_object, members
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.json.splice import join_object, members
+from proxy.records.rows import MessageRecord
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.ollama.calls import calls_of
 from proxy.wires.ollama.held import collect_results, masked_turn, row_of

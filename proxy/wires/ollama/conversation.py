@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.conversation import Conversation
+from proxy.base.conversation import Conversation
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.from_client import read_conversation

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.conversation import Message, Refusal, Text, ToolCallPart
-from proxy.events import (
+from proxy.base.conversation import Message, Refusal, Text, ToolCallPart
+from proxy.base.events import (
     CitationAdded,
     FinishReason,
     Frame,

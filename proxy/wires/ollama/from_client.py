@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Conversation,
     FunctionTool,
     Image,
@@ -27,7 +27,7 @@ from proxy.conversation import (
     ToolResultPart,
     split_system,
 )
-from proxy.errors import ModelMissing
+from proxy.base.errors import ModelMissing
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.ollama.calls import Call, keys_of, pair
 from proxy.wires.ollama.fields import OLLAMA_FIELDS

@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from proxy.records import MessageRecord
-from proxy.wires.json.splice import elements, join_array, join_object, members, replace_values
+from proxy.json.splice import elements, join_array, join_object, members, replace_values
+from proxy.records.rows import MessageRecord
 from proxy.wires.ollama.calls import Call, calls_of, pair, role_of
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask

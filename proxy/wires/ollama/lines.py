@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from proxy.chance import replayable
-from proxy.events import FinishReason, FinishWords, Frame, ToolCallDelta, ToolCallStarted
+from proxy.base.chance import replayable
+from proxy.base.events import FinishReason, FinishWords, Frame, ToolCallDelta, ToolCallStarted
 from proxy.wires.dialects.ollama import line
 from proxy.wires.ollama.calls import Call
 from proxy.wires.stream.template import split_text

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.ollama.lines import LineMaker
 
 __all__ = ["load_answer"]

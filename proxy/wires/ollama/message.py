@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.errors import WireError
-from proxy.events import ToolCall
-from proxy.wires.json.splice import elements, join_array, join_object, members, value_at
+from proxy.base.errors import WireError
+from proxy.base.events import ToolCall
+from proxy.json.splice import elements, join_array, join_object, members, value_at
 from proxy.wires.turn.assembler import is_object
 
 __all__ = ["MessageBuilder", "RawCall", "native_call", "raw_calls"]

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.errors import Unreadable, WireError
-from proxy.events import (
+from proxy.base.errors import Unreadable, WireError
+from proxy.base.events import (
     FinishReason,
     Frame,
     ReasoningDelta,
@@ -24,15 +24,15 @@ from proxy.events import (
     UsageReported,
     finished,
 )
-from proxy.wires.dialects.ollama import UNFINISHED
-from proxy.wires.json.exact import with_exact_integers
-from proxy.wires.json.lenient import (
+from proxy.json.exact import with_exact_integers
+from proxy.json.lenient import (
     UNPLACED_CALL,
     UNREADABLE_REPLY,
     loads,
     may_be_reply,
     may_hold_call,
 )
+from proxy.wires.dialects.ollama import UNFINISHED
 from proxy.wires.ollama.message import MessageBuilder, native_call, raw_calls
 from proxy.wires.ollama.spelling import calls_are_plain
 from proxy.wires.stream.ndjson import Line

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import FinishReason, ToolCall
+from proxy.base.events import FinishReason, ToolCall
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.ollama import error_body
 from proxy.wires.ollama.calls import Call, keys_of

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from proxy.errors import RequestError
-from proxy.values import value_class
+from proxy.base.errors import RequestError
+from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
 from proxy.wires.message_list.request import JsonMessage, MessageListRequest
 from proxy.wires.ollama.calls import calls_of, keys_of, pair, role_of

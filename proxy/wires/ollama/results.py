@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.events import ResultImage, ToolCall, left_out
-from proxy.wires.json.splice import join_object, members
+from proxy.base.events import ResultImage, ToolCall, left_out
+from proxy.json.splice import join_object, members
 
 __all__ = ["image_bytes", "inline_data", "result_message", "without_images"]
 

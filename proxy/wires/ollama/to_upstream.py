@@ -6,7 +6,7 @@ Source: Ollama's API reference, "Generate a chat completion".
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Audio,
     Conversation,
     CustomTool,

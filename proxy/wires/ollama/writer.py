@@ -9,7 +9,7 @@ clients fail on anything else.
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.events import FinishReason, Frame, ToolCallStarted, pauses
+from proxy.base.events import FinishReason, Frame, ToolCallStarted, pauses
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.ollama import error_line, line
 from proxy.wires.ollama.calls import Call, keys_of

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import orjson
 
-from proxy.conversation import Message
+from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec

@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ResultImage, ToolCall, ToolDefinition
-from proxy.records import MessageRecord
-from proxy.wires.json.splice import elements, join_array, join_object, members
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.json.splice import elements, join_array, join_object, members
+from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
@@ -77,7 +77,7 @@ class ResponsesBody:
         signer: ItemSigner,
         summaries: SealedSummaries,
     ) -> None:
-        """Raise :class:`~proxy.errors.RequestError` for a compaction of the proxy that it cannot read."""
+        """Raise :class:`RequestError` for a compaction of the proxy that it cannot read."""
         self._signer = signer
         self._members = members(raw)
         self._request = request

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from proxy.wires.json.splice import elements, join_array
+from proxy.json.splice import elements, join_array
 
 __all__ = ["ClientTools", "with_all_fields"]
 

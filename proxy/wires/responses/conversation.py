@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.conversation import Conversation
+from proxy.base.conversation import Conversation
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.profile import Profile
 from proxy.wires.responses.fields import RESPONSES_FIELDS

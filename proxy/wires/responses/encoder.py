@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from proxy.chance import epoch_s
-from proxy.events import (
+from proxy.base.chance import epoch_s
+from proxy.base.events import (
     CitationAdded,
     FinishReason,
     Frame,

@@ -6,7 +6,7 @@ Source: OpenAI's API reference, "Create a model response".
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Content,
     Conversation,
     CustomTool,
@@ -36,7 +36,7 @@ from proxy.conversation import (
     ToolResultPart,
     split_system,
 )
-from proxy.errors import ModelMissing
+from proxy.base.errors import ModelMissing
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import inline_of, remote_of
 from proxy.wires.responses.fields import KEEPER, OFFLINE_SEARCH, RESPONSES_FIELDS

@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
-from proxy.chance import replayable
-from proxy.conversation import Message, Refusal, Text, ToolCallPart
+from proxy.base.chance import replayable
+from proxy.base.conversation import Message, Refusal, Text, ToolCallPart
+from proxy.json.splice import elements, join_array, join_object, members
 from proxy.wires.chosen import ChosenServer, ServedTool
-from proxy.wires.json.splice import elements, join_array, join_object, members
 
 __all__ = [
     "SERVER_LABEL",

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ToolDefinition
+from proxy.base.events import ToolDefinition
 
 __all__ = ["called_by", "definition_of", "function_name"]
 

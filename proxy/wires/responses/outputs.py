@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ResultImage, left_out
-from proxy.records import MessageRecord
-from proxy.wires.json.splice import join_object, members
+from proxy.base.events import ResultImage, left_out
+from proxy.json.splice import join_object, members
+from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import item_text
 from proxy.wires.upstream_port import Mask
 

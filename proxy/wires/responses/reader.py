@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import Unreadable, WireError
-from proxy.events import (
+from proxy.base.errors import Unreadable, WireError
+from proxy.base.events import (
     FinishReason,
     Frame,
     ReasoningDelta,
@@ -27,8 +27,8 @@ from proxy.events import (
     finished,
     read_finish,
 )
-from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply
-from proxy.wires.json.objects import objects_in
+from proxy.json.lenient import UNREADABLE_REPLY, loads, may_be_reply
+from proxy.json.objects import objects_in
 from proxy.wires.responses.items import item_text
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent

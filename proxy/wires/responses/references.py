@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from proxy.wires.json.splice import elements, join_array, replace_values, value_at
+from proxy.json.splice import elements, join_array, replace_values, value_at
 from proxy.wires.responses.items import is_reference
 from proxy.wires.responses.request import ResponsesRequest
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from proxy.events import FinishReason, ToolCall, ToolResult
+from proxy.base.events import FinishReason, ToolCall, ToolResult
+from proxy.json.splice import replace_values, value_at
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.openai import error_body
-from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.own_items.shown import (

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import RequestError
-from proxy.values import value_class
+from proxy.base.errors import RequestError
+from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, CarriedTurn, ReturnedCalls
 from proxy.wires.past.clock import SystemRule, without_clock

@@ -7,8 +7,8 @@ null where it allows null.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from proxy.chance import epoch_s
-from proxy.events import FinishReason
+from proxy.base.chance import epoch_s
+from proxy.base.events import FinishReason
 
 __all__ = ["complete_resource", "ended_as", "whole_usage"]
 

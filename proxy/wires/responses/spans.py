@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from proxy.approval_records import is_mention
+from proxy.records.approvals import is_mention
 from proxy.wires.responses.items import is_model_item, item_text
 
 __all__ = ["answer_length", "answer_spans"]

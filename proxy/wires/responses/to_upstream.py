@@ -6,7 +6,7 @@ Source: OpenAI's API reference, "Create a model response".
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Content,
     Conversation,
     CustomTool,

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from proxy.chance import epoch_s
-from proxy.events import (
+from proxy.base.chance import epoch_s
+from proxy.base.events import (
     FinishReason,
     Frame,
     ToolCall,
@@ -23,10 +23,10 @@ from proxy.events import (
     TurnStarted,
     pauses,
 )
+from proxy.json.splice import replace_values, value_at
 from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event
-from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import event_response_id, is_message_event, mint_item_id

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from proxy.events import Frame, TextDelta, ToolCall, ToolProgress, ToolResult, TurnFailed, UsageReported
+from proxy.base.events import Frame, TextDelta, ToolCall, ToolProgress, ToolResult, TurnFailed, UsageReported
 from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.stream.fast_path import FastWriter

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from proxy.events import Frame, TurnEvent
+from proxy.base.events import Frame, TurnEvent
 from proxy.wires.client_port import StreamWriter
 from proxy.wires.upstream_port import TurnReader
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from proxy.errors import FrameTooLarge
-from proxy.events import Frame
+from proxy.base.errors import FrameTooLarge
+from proxy.base.events import Frame
 
 __all__ = ["HeldFrames", "identity"]
 

@@ -9,8 +9,8 @@ import re
 from abc import abstractmethod
 from typing import Final
 
-from proxy.errors import FrameTooLarge
-from proxy.values import value_class
+from proxy.base.errors import FrameTooLarge
+from proxy.base.values import value_class
 
 __all__ = ["CONTENT_TYPE", "Line", "LineBoundary", "LineParser", "begins_lines", "decode_line"]
 

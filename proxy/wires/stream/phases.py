@@ -7,7 +7,7 @@ the first hidden call on, it writes the stream itself.
 from enum import StrEnum
 from typing import Final
 
-from proxy.transitions import Transitions
+from proxy.records.transitions import Transitions
 
 __all__ = ["CERTAIN", "COMPOSING", "HIDDEN", "HOLDING", "NEXT", "OPEN", "PASSING", "TURN_ENDED", "UNCERTAIN",
            "WAITING", "Phase", "Sign"]  # fmt: skip

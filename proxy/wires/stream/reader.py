@@ -7,8 +7,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from proxy.errors import Unreadable, WireError
-from proxy.events import (
+from proxy.base.errors import Unreadable, WireError
+from proxy.base.events import (
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -19,10 +19,10 @@ from proxy.events import (
     TurnEvent,
     TurnFailed,
 )
-from proxy.in_thread import LARGE_EVENT_BYTES
+from proxy.json.halves import HalfPairs
+from proxy.json.in_thread import LARGE_EVENT_BYTES
+from proxy.json.lenient import MALFORMED, UNREADABLE_EVENT, may_hold_call
 from proxy.wires.dialect import Event, EventParser
-from proxy.wires.json.halves import HalfPairs
-from proxy.wires.json.lenient import MALFORMED, UNREADABLE_EVENT, may_hold_call
 from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.stream.ndjson import LineParser, decode_line
 from proxy.wires.stream.sse import SSEParser, decode_event

@@ -9,9 +9,9 @@ Grammar: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-
 
 import re
 
-from proxy.errors import FrameTooLarge
-from proxy.values import value_class
-from proxy.wires.json.patterns import repeated
+from proxy.base.errors import FrameTooLarge
+from proxy.base.values import value_class
+from proxy.json.patterns import repeated
 
 __all__ = [
     "CONTENT_TYPE",

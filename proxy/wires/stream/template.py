@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.wires.json.patterns import repeated
+from proxy.json.patterns import repeated
 
 __all__ = ["MOST_TEMPLATE_BYTES", "Template", "split_text"]
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import orjson
 
-from proxy.errors import FrameTooLarge
-from proxy.events import Usage
-from proxy.in_thread import LARGE_EVENT_BYTES
-from proxy.json_size import is_large
+from proxy.base.errors import FrameTooLarge
+from proxy.base.events import Usage
+from proxy.json.in_thread import LARGE_EVENT_BYTES
+from proxy.json.size import is_large
 from proxy.wires.dialect import Event, EventParser, Framing, UsageFields
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.usage import merge_usage, read_usage, usage_of, without_null_usage

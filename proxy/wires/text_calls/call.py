@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.json_size import count_values
-from proxy.values import value_class
-from proxy.wires.json.splice import elements, members
+from proxy.base.values import value_class
+from proxy.json.size import count_values
+from proxy.json.splice import elements, members
 from proxy.wires.text_calls.repairing import repaired_json
 from proxy.wires.text_calls.source import NotACall
 

@@ -7,7 +7,7 @@ its own from there on: text and thoughts at once, calls when the turn has ended.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     Frame,
     ReasoningDelta,

@@ -9,8 +9,8 @@ the text was cut.
 import re
 from typing import Final
 
-from proxy.events import ReasoningDelta, TextDelta
-from proxy.values import value_class
+from proxy.base.events import ReasoningDelta, TextDelta
+from proxy.base.values import value_class
 
 __all__ = ["ChannelCall", "Channels", "Piece"]
 

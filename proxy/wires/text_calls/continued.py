@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Collection
 from typing import Final
 
-from proxy.errors import WireError
-from proxy.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, ToolCall
+from proxy.base.errors import WireError
+from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, ToolCall
 from proxy.wires.client_port import ContinuingEncoder
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.stream.fast_path import FastReader

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import orjson
 
-from proxy.conversation import Conversation
-from proxy.events import ResultImage, ToolCall, ToolDefinition
-from proxy.records import MessageRecord
+from proxy.base.conversation import Conversation
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.records.rows import MessageRecord
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.ledger import LeftOut
 from proxy.wires.crossing.translation import Translation
@@ -48,7 +48,7 @@ class PromptedEditor:
         return self._left_out or ()
 
     def translate(self) -> None:
-        """Raise :class:`~proxy.errors.RequestError` if the upstream's dialect cannot express the request."""
+        """Raise :class:`RequestError` if the upstream's dialect cannot express the request."""
         self.render()
 
     def conversation(self) -> Conversation:

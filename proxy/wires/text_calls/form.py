@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from proxy.values import value_class
+from proxy.base.values import value_class
 from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.source import Incomplete, NotACall, Reading, Source
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from proxy.conversation import Conversation
+from proxy.base.conversation import Conversation
 from proxy.wires.client_port import ClientRequest, ContinuingEncoder
 from proxy.wires.crossed import Crossing
 from proxy.wires.crossed_reader import CrossedReader

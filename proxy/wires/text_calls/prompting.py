@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Content,
     Conversation,
     CustomTool,

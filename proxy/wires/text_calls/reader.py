@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Conversation,
     CustomTool,
     FunctionTool,
@@ -21,8 +21,8 @@ from proxy.conversation import (
     Tool,
     ToolCallPart,
 )
-from proxy.errors import WireError
-from proxy.events import (
+from proxy.base.errors import WireError
+from proxy.base.events import (
     FinishReason,
     Frame,
     TextDelta,

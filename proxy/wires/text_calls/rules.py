@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from proxy.globs import fits
-from proxy.values import value_class
+from proxy.base.globs import fits
+from proxy.base.values import value_class
 from proxy.wires.text_calls.form import Form
 from proxy.wires.text_calls.table import FORMS, form_for_model
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import orjson
 
-from proxy.chance import replayable
-from proxy.errors import Unreadable, WireError
-from proxy.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted, TurnEvent
-from proxy.json_size import count_values
-from proxy.values import value_class
-from proxy.wires.json.lenient import UNPLACED_CALL
+from proxy.base.chance import replayable
+from proxy.base.errors import Unreadable, WireError
+from proxy.base.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted, TurnEvent
+from proxy.base.values import value_class
+from proxy.json.lenient import UNPLACED_CALL
+from proxy.json.size import count_values
 
 __all__ = ["Fragment", "ToolCallAssembler", "is_object", "mint_call_id", "object_of"]
 
@@ -174,7 +174,7 @@ class ToolCallAssembler:
     arguments are refused later for their size, so their rest is not needed.
 
     Raises :class:`WireError` for a turn with more calls or larger calls than any model makes, and
-    :class:`~proxy.errors.Unreadable` for a visible call that gets the name of a hidden tool: clients differ
+    :class:`Unreadable` for a visible call that gets the name of a hidden tool: clients differ
     in which of two names they take.
     """
 
@@ -339,7 +339,7 @@ class ToolCallAssembler:
             self._check_name(slot, name)
 
     def _check_name(self, slot: _PartialCall, name: str) -> None:
-        """Raise :class:`~proxy.errors.Unreadable` for a hidden tool's name on a call that clients may see."""
+        """Raise :class:`Unreadable` for a hidden tool's name on a call that clients may see."""
         if name == slot.name or name not in self._declared:
             return
         if self._is_hidden(name) and not self._is_hidden(slot.name or ""):

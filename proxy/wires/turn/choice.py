@@ -7,7 +7,7 @@ of them. A call of a server tool does not satisfy the choice, because the client
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from proxy.events import ToolDefinition
+from proxy.base.events import ToolDefinition
 
 __all__ = ["NameOf", "forces_own", "own_and_offered", "relaxed"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
+from proxy.json.splice import elements, join_array, join_object, members
 from proxy.wires.chosen import SINGLE, Chosen, ShownTools
-from proxy.wires.json.splice import elements, join_array, join_object, members
 
 __all__ = ["chosen_functions", "rewrite_choice", "without_elements"]
 
@@ -48,7 +48,7 @@ def chosen_functions(
     """Return the names of the functions for the server tool, or for all tools of the server, that a
     ``tool_choice`` names; ``None`` if it names no server tool.
 
-    ``at`` is the path of ``choice`` in the body, for errors. Raises :class:`~proxy.errors.RequestError` for
+    ``at`` is the path of ``choice`` in the body, for errors. Raises :class:`RequestError` for
     a tool that the request does not choose.
     """
     kind = choice.get("type")

@@ -7,7 +7,7 @@ and "Streaming events" (``response.output_text.annotation.added``).
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from proxy.events import CitationAdded
+from proxy.base.events import CitationAdded
 
 __all__ = [
     "LEFT_OUT",

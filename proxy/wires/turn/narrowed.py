@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy.wires.json.splice import elements, join_array
+from proxy.json.splice import elements, join_array
 
 __all__ = ["drop_idle_choice", "without_tools"]
 

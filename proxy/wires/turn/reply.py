@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     Frame,
     ToolCall,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from proxy.errors import ModelMissing, RequestError
+from proxy.base.errors import ModelMissing, RequestError
 
 __all__ = [
     "answers_server_call",
@@ -20,7 +20,7 @@ _PREVIEW: Final = 120
 
 
 def model_name(payload: Mapping[str, Any]) -> str:
-    """Return the name of the model.  Raises :class:`~proxy.errors.ModelMissing` if there is none."""
+    """Return the name of the model.  Raises :class:`~proxy.base.errors.ModelMissing` if there is none."""
     model = payload.get("model")
     if not isinstance(model, str) or not model:
         raise ModelMissing()

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from proxy.events import ResultImage, left_out
+from proxy.base.events import ResultImage, left_out
 
 __all__ = ["ImageBudget", "choose_images", "is_about_one_image"]
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ToolCall, ToolProgress, ToolResult
-from proxy.records import recorded_call_id
+from proxy.base.events import ToolCall, ToolProgress, ToolResult
+from proxy.records.rows import recorded_call_id
 
 __all__ = ["reasoning_line", "status_line", "trace_call", "trace_progress", "trace_result"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.events import Usage
+from proxy.base.events import Usage
 
 __all__ = [
     "add_usage",

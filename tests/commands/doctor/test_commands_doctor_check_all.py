@@ -9,8 +9,8 @@ import pytest
 from closed_port import closed_port
 from command_line import HINT, Here
 
-from proxy.errors import ConfigError
-from proxy.server.limits.counters import open_counters as real
+from proxy.base.errors import ConfigError
+from proxy.server.limits.opening import open_counters as real
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
 MODULE = """
@@ -166,7 +166,7 @@ def test_a_section_that_nothing_needs_is_done_without(
         raise ConfigError("limits.storage", "redis:// needs the redis library, which is not installed")
 
     monkeypatch.setattr(
-        "proxy.server.compose.services.open_counters",
+        "proxy.app.compose.services.open_counters",
         lambda url: missing(url) if url != "memory://" else real(url),
     )
     (tmp_path / "broken.py").write_text(MODULE)

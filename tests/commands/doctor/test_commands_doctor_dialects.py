@@ -9,9 +9,9 @@ import pytest
 from ollama_script import done
 from recorded_answers import Asked, Given, Scripted
 
-from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
-from proxy.errors import UpstreamUnreachable
-from proxy.server.app import built_in_wires
+from proxy.app.app import built_in_wires
+from proxy.base.errors import UpstreamUnreachable
+from proxy.commands.doctor.probing.dialects import SpokenDialect, find_dialects
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 REPLIES = {

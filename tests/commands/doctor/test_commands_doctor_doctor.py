@@ -13,15 +13,15 @@ from recorded_answers import Given, Scripted
 from store_records import files_below
 from talking_models import model_with
 
+from proxy.app.open_record import open_record
+from proxy.base.errors import ConfigError, UpstreamUnreachable
 from proxy.commands.doctor.checks import CHECKS
 from proxy.commands.doctor.doctor import Diagnosis, diagnose, find_model, hiding, new_lines
 from proxy.commands.doctor.keeping import keep_diagnosis
 from proxy.commands.doctor.written import with_settings
-from proxy.errors import ConfigError, UpstreamUnreachable
-from proxy.server.config.load import Config
-from proxy.server.config.secret import Secret
-from proxy.server.open_record import open_record
-from proxy.server.ui.diagnoses import KeptFinding, read_diagnosis
+from proxy.config.load import Config
+from proxy.config.secret import Secret
+from proxy.ui.diagnoses import KeptFinding, read_diagnosis
 
 HABITS: dict[str, set[str]] = {
     "no streaming": {"streaming"},

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 import orjson
 import pytest
 
-from proxy.commands.doctor.probe import ProbeResult, lacks_v1, probe, v1_fault
-from proxy.errors import UpstreamBroken, UpstreamUnreachable
+from proxy.base.errors import UpstreamBroken, UpstreamUnreachable
+from proxy.commands.doctor.probing.probe import ProbeResult, lacks_v1, probe, v1_fault
 from proxy.http.headers import Headers
 from proxy.upstreams.base import PulledResponse, UpstreamRequest
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from running_proxy import make_config
 
+from proxy.app.app import create_services
 from proxy.commands.doctor.schemas import schema_lines
-from proxy.server.app import create_services
 from proxy.tools.access.policy import Policy
 
 MODULE = """

@@ -15,9 +15,9 @@ import pytest
 from command_line import Here
 
 from proxy.commands.serve.serve import banner
+from proxy.config.load import Config
+from proxy.rights.callers import Caller, CallerBound, Rights
 from proxy.server.auth.authenticate import Authentication
-from proxy.server.callers import Caller, CallerBound, Rights
-from proxy.server.config.load import Config
 from proxy.store.factory import open_store
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy

@@ -7,9 +7,9 @@ import pytest
 from command_line import Here
 from mcp_script import scripted, tool_definition
 
+from proxy.base.plain_text import plain_text
 from proxy.commands.mcp.allowing import describe_tool
 from proxy.commands.mcp.looking import InspectedTool
-from proxy.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.differences import shown_lines
 from proxy.tools.mcp.pins import Pin, read_pin_file, write_pin_file

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from command_line import Here
 
-from proxy.server.config.load import find_faults
+from proxy.config.load import find_faults
 
 KEY = {"OPENAI_API_KEY": "sk-x"}
 SECRET = "ghp_0123456789abcdefghijklmnop"

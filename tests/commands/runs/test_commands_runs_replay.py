@@ -15,7 +15,7 @@ from running_proxy import make_config, running
 from threaded_upstream import upstream_in_thread
 from waiting import until
 
-from proxy.server.config.secret import Secret
+from proxy.config.secret import Secret
 
 
 def called(*calls: tuple[str, str, str]) -> list[Step]:

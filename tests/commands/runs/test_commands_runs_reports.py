@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from recorded_runs import NOW, WORDS, fill, run
 
-from proxy.errors import ConfigError
-from proxy.records import ClientKey
-from proxy.server.api.run_filters import parse_moment
-from proxy.server.callers import end_user_name
+from proxy.api.admin.run_filters import parse_moment
+from proxy.base.errors import ConfigError
+from proxy.records.rows import ClientKey
+from proxy.rights.callers import end_user_name
 from proxy.store.sqlite.store import SqliteStore
 
 DAY = 86400.0

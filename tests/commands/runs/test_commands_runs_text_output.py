@@ -9,9 +9,16 @@ from types import MappingProxyType
 import pytest
 from rich.console import Console
 
+from proxy.api.admin.json_output import costs_text, detail_to_json, run_to_json, tokens_text
 from proxy.commands.runs.text_output import render_detail, render_list
-from proxy.records import MessageRecord, NativeCall, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
-from proxy.server.api.json_output import costs_text, detail_to_json, run_to_json, tokens_text
+from proxy.records.rows import (
+    MessageRecord,
+    NativeCall,
+    RunRecord,
+    ToolEffect,
+    ToolInvocationRecord,
+    TurnRecord,
+)
 from proxy.store.base import RunDetail, UsageRow
 
 T0 = 1_760_000_000.0

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from waiting import PATIENCE_S
 
-from proxy.commands.serve.broadcast import Broadcast
+from proxy.commands.serve.supervisor.broadcast import Broadcast
 from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
 from proxy.server.peers import MAX_ANSWER, Answers, Peers
 

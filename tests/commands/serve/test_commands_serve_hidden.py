@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.commands.serve import port_holders, supervisor_main, worker
+from proxy.commands.serve import port_holders
 from proxy.commands.serve.port_holders import find_holders
+from proxy.commands.serve.supervisor import supervisor_main, worker
 
 
 class Ended(Exception):

@@ -10,11 +10,11 @@ from closed_port import closed_port
 from edge_requests import Behind
 from waiting import until
 
+from proxy.base.errors import ConfigError
 from proxy.commands.doctor.connectivity import find_unreachable
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
-from proxy.errors import ConfigError
-from proxy.server.serving.request import EdgeRequest
+from proxy.server.messages.request import EdgeRequest
 
 
 def test_port_zero_takes_one_free_port() -> None:

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from runner_kit import StillClock
 from store_postgres import need_postgres, new_schema
 
-from proxy.approval_records import Approval, ApprovalFilter, ApprovalStatus
-from proxy.errors import RequestError, StoreError
-from proxy.events import ToolCall
+from proxy.base.errors import RequestError, StoreError
+from proxy.base.events import ToolCall
+from proxy.records.approvals import Approval, ApprovalFilter, ApprovalStatus
 from proxy.relay.approvals.approvals import Approvals, Resuming
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import MOST_WAITING, ApprovalRules, Decider

@@ -11,10 +11,10 @@ from runner_kit import StillClock
 from store_records import run
 from structlog.testing import capture_logs
 
-from proxy.approval_records import Approval, ApprovalStatus
-from proxy.errors import RequestError, StoreUnavailable
-from proxy.events import ToolCall, ToolResult
-from proxy.grant_records import MOST_GRANTS, GrantFilter
+from proxy.base.errors import RequestError, StoreUnavailable
+from proxy.base.events import ToolCall, ToolResult
+from proxy.records.approvals import Approval, ApprovalStatus
+from proxy.records.grants import MOST_GRANTS, GrantFilter
 from proxy.relay.approvals.approvals import Approvals, Asked
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.grants import GrantTerms

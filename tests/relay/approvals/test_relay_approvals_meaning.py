@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from store_records import T0, approval
 
-from proxy.approval_records import ApprovalStatus
+from proxy.records.approvals import ApprovalStatus
 from proxy.relay.approvals.notice import meaning_of
 
 BOSS: dict[str, Any] = {"decided_by": "key boss", "decided_at": T0 + 1}

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from store_records import approval
 
-from proxy.approval_records import MOST_IN_TEXT
-from proxy.plain_text import ascii_json
+from proxy.api.admin.approvals import approval_to_json
+from proxy.base.plain_text import ascii_json
+from proxy.records.approvals import MOST_IN_TEXT
 from proxy.relay.approvals.notice import arguments_text, notice, question
-from proxy.server.admin_approvals import approval_to_json
 from proxy.tools.contract.redaction import MASK, mask_arguments
 from proxy.tools.contract.spec import Redaction
 

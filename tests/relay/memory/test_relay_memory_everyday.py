@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from remembering import DIALECTS, Chat, Exchange, Habit, Line, Memory, Sent
 
-from proxy.relay.memory.history import History
-from proxy.relay.memory.variants import variant_of
+from proxy.relay.memory.hidden.history import History
+from proxy.relay.memory.hidden.variants import variant_of
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.wires.past.clock import SystemRule
 

@@ -22,9 +22,9 @@ from responses_script import stream as response_stream
 from running_proxy import Proxy
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.errors import NotOnRecord, StoreUnavailable
+from proxy.base.errors import NotOnRecord, StoreUnavailable
 from proxy.relay.memory.commit_waiter import CommitWaiter
-from proxy.store.sql.writes import Write
+from proxy.store.sql.writing.writes import Write
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 

@@ -12,7 +12,7 @@ from raw_upstream import Step, whole
 from responses_script import function_call, message
 from responses_script import stream as response_stream
 
-from proxy.events import ToolResult
+from proxy.base.events import ToolResult
 from proxy.relay.memory.idempotency import Attempt, Idempotency, repeat_of
 from proxy.tools.running.ledger import Claim, RunLedger
 

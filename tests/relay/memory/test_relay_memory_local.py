@@ -1,6 +1,6 @@
 """Responses that only their connection remembers, because they are not stored."""
 
-from proxy.records import ResponseRecord
+from proxy.records.rows import ResponseRecord
 from proxy.relay.memory.local import LocalResponses
 
 

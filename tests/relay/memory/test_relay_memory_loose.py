@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from remembering import DIALECTS, Exchange, Line, Memory, Sent
 from store_postgres import need_postgres, new_schema
 
-from proxy.records import HiddenTurns
-from proxy.relay.memory.history import History
+from proxy.records.rows import HiddenTurns
+from proxy.relay.memory.hidden.history import History
 from proxy.store.base import Store
 from proxy.store.options import StoreOptions
 from proxy.store.sqlite.memory import MemoryStore

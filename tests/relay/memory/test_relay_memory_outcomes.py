@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from raw_upstream import whole
 from running_proxy import Proxy
 
-from proxy.errors import StoreError
-from proxy.records import RunRecord
-from proxy.relay.memory.outcomes import MEANINGS, OUTCOMES, MemoryOutcome, PutBack, Recall
+from proxy.base.errors import StoreError
+from proxy.records.rows import RunRecord
+from proxy.relay.memory.hidden.outcomes import MEANINGS, OUTCOMES, MemoryOutcome, PutBack, Recall
 
 UTC = '{"timezone":"UTC"}'
 HI = {"role": "user", "content": "hi"}

@@ -11,7 +11,7 @@ from raw_upstream import Step
 from responses_check import check_response_stream
 from running_proxy import Proxy
 
-from proxy.errors import StoreError
+from proxy.base.errors import StoreError
 from proxy.wires.responses.items import is_reference, mint_item_id, response_of
 
 ASK: dict[str, Any] = {"model": "m", "stream": True, "input": [responses.user("hi")]}

@@ -16,11 +16,11 @@ from raw_upstream import RawRequest, chunked, whole
 from responses_script import closing, encode, function_call, message, opening
 from responses_script import stream as response_stream
 
-from proxy.errors import StoreError
-from proxy.relay.memory.history import History, LastTurn
+from proxy.base.errors import StoreError
+from proxy.json.splice import elements, members
+from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.wires.chat import ChatWire
-from proxy.wires.json.splice import elements, members
 
 RESPONSES = {"model": "m", "stream": True}
 UTC = '{"timezone":"UTC"}'

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.records import SuspendedTurn
-from proxy.relay.memory.sealed_turns import MAX_BYTES, Carried, SealedTurns
+from proxy.records.rows import SuspendedTurn
+from proxy.relay.memory.hidden.sealed_turns import MAX_BYTES, Carried, SealedTurns
 from proxy.wires.chat import ChatWire
 from proxy.wires.responses import ResponsesWire
 

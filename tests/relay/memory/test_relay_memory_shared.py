@@ -14,7 +14,7 @@ from responses_script import stream as response_stream
 from running_proxy import Proxy
 from waiting import until
 
-from proxy.server.serving.response import HttpClientStream
+from proxy.server.messages.response import HttpClientStream
 from proxy.store.base import RunFilter
 
 UTC = '{"timezone":"UTC"}'

@@ -14,9 +14,9 @@ from raw_upstream import RawRequest, whole
 from responding import client_of
 from responses_script import function, function_call, message
 
+from proxy.json.splice import members
 from proxy.store.base import RunFilter
-from proxy.store.sql.threads import SqlThreads
-from proxy.wires.json.splice import members
+from proxy.store.sql.tables.threads import SqlThreads
 
 PAGE = called(("call_p", "probe_tools__page", "{}"))
 BUY = called(("call_b", "probe_tools__buy", '{"what":"milk"}'))

@@ -19,10 +19,10 @@ from responses_script import stream as response_stream
 from running_proxy import Proxy, make_config, running
 from waiting import LATE_S
 
-from proxy.errors import RequestError, UpstreamError
+from proxy.app.app import Overrides
+from proxy.base.errors import RequestError, UpstreamError
 from proxy.relay.routing.fallback import NO_FALLBACK, FallbackRules, fallback_rules_of
 from proxy.relay.routing.router import Route, Router, ServedUpstream
-from proxy.server.app import Overrides
 from proxy.upstreams.base import UpstreamRequest
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.events import Usage
+from proxy.base.events import Usage
 from proxy.relay.routing.prices import NANOS, Price, Prices, cost_number, cost_text, estimated_usage, to_nanos
 
 MINI = Price(to_nanos(0.15), to_nanos(0.075), to_nanos(0.3), to_nanos(0.6))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from proxy.errors import ToolErrorCode
-from proxy.events import (
+from proxy.base.errors import ToolErrorCode
+from proxy.base.events import (
     FinishReason,
     ReasoningDelta,
     TextDelta,

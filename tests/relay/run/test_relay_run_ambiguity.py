@@ -18,13 +18,13 @@ from responses_script import reply as whole_response
 from responses_script import stream as response
 from running_proxy import make_config, running
 
-from proxy.errors import StoreError
-from proxy.events import ToolCall
-from proxy.records import SuspendedTurn
-from proxy.relay.memory.history import History, LastTurn
+from proxy.base.errors import StoreError
+from proxy.base.events import ToolCall
+from proxy.json.splice import elements, members
+from proxy.records.rows import SuspendedTurn
+from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.wires.chat import ChatWire
-from proxy.wires.json.splice import elements, members
 from proxy.wires.upstream_port import SuspendedCall
 
 UTC = '{"timezone":"UTC"}'

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     ToolCall,
     ToolCallFinished,

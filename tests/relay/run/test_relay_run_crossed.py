@@ -25,7 +25,7 @@ from sse_check import check_chat_stream
 from toy_dialect import TOY_ENDPOINTS, ToyWire
 from toy_dialect import event as toy_event
 
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
 from proxy.wires.dialect import EndpointTable
 from proxy.wires.dialects.openai import OPENAI
 from proxy.wires.dialects.table import SERVED

@@ -14,7 +14,7 @@ from responses_check import check_response_stream
 from running_proxy import Answer, Proxy, make_config, running
 from sse_check import check_chat_stream
 
-from proxy.server.api.json_output import run_to_json
+from proxy.api.admin.json_output import run_to_json
 
 CHAT_PATH, RESPONSES_PATH = "/v1/chat/completions", "/v1/responses"
 CHAT_ASK: dict[str, Any] = {

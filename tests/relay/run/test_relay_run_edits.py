@@ -22,7 +22,7 @@ from responses_script import function_call, message
 from responses_script import stream as response
 from running_proxy import Proxy
 
-from proxy.wires.json.splice import elements, members
+from proxy.json.splice import elements, members
 
 Body = dict[str, Any]
 ZONES = ("UTC", "Europe/Berlin", "UTC")

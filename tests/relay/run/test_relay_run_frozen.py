@@ -219,7 +219,7 @@ async def test_reports_of_a_frozen_record_have_an_end(
         await until(lambda: proxy.services.store.waiting == 0)
         (run,) = await proxy.runs()
         with freeze(), monkeypatch.context() as impatient:
-            impatient.setattr("proxy.server.api.admin.REPORT_S", 0.2)
+            impatient.setattr("proxy.api.admin.admin.REPORT_S", 0.2)
             for path in ("/admin/runs", f"/admin/runs/{run.id}"):
                 refused = await reads(path)
                 assert (refused.status, refused.error["code"]) == (503, "store_unavailable")

@@ -13,7 +13,7 @@ from looping import ECHO
 from pair_kits import PAIRS, Call, Message, Turn
 from pair_runs import ANSWER, QUESTION, SAY, pair_of, scripts
 
-from proxy.records import recorded_call_id
+from proxy.records.rows import recorded_call_id
 
 SIGNATURE = "CiQB+/jz9A0=" * 300
 OURS = f"call_1__thought__{SIGNATURE}"

@@ -28,7 +28,7 @@ from probe_tools import Watch
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, Step, chunk, chunked, head, whole
 from waiting import PATIENCE_S
 
-from proxy.events import ToolCall
+from proxy.base.events import ToolCall
 from proxy.relay.run.job import Job
 from proxy.wires.dialect import ErrorText
 from proxy.wires.dialects import anthropic

@@ -15,7 +15,7 @@ from recorded_answers import Asked, Given, Scripted
 from responses_check import events_of as response_events
 from running_proxy import Answer, make_config, running
 
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
 
 SAID = responses.message("Hi.")
 STREAMS: dict[str, tuple[bytes, bytes]] = {

@@ -11,7 +11,7 @@ from probe_tools import Watch
 from raw_upstream import RawUpstream
 from running_proxy import make_config, running
 
-from proxy.relay.memory.history import History, LastTurn
+from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.wires.chat import ChatWire
 from proxy.wires.upstream_port import SuspendedCall

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from proxy.events import ToolCall
-from proxy.relay.memory.agent_turns import AgentCall
+from proxy.base.events import ToolCall
+from proxy.relay.memory.hidden.agent_turns import AgentCall
 from proxy.relay.nested import Purse
 from proxy.relay.run.parents import Parent, Parents
 from proxy.tools.running.ledger import RunLedger

@@ -10,7 +10,7 @@ from messages_script import user
 from raw_upstream import RawRequest, RawUpstream, Step, whole
 from running_proxy import make_config, running
 
-from proxy.server.config.per_model import ProfileConfig
+from proxy.config.per_model import ProfileConfig
 
 PATH = "/v1/messages"
 LEFT_OUT = "x-toolrelay-left-out"

@@ -16,7 +16,7 @@ from plain_chat import PlainChat, serving_plain_chat
 from raw_upstream import RawUpstream, Step
 from running_proxy import Proxy, make_config, running
 
-from proxy.errors import StoreError
+from proxy.base.errors import StoreError
 
 TOOL = "get_weather"
 QUESTION = Message("user", "How is the weather?")

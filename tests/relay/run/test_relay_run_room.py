@@ -8,8 +8,8 @@ from looping import ANSWER, ASK, ECHO, called, looping
 from running_proxy import Proxy
 from waiting import LATE_S, until
 
-from proxy.store.sql.back_pressure import BackPressure
 from proxy.store.sql.store import SqlStore
+from proxy.store.sql.writing.back_pressure import BackPressure
 
 READ = called(("call_r", ECHO, '{"text":"hello"}'))
 NO_TOOLS = [("x-toolrelay-tools", "none")]
@@ -18,7 +18,7 @@ NO_TOOLS = [("x-toolrelay-tools", "none")]
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the writer delay all writes until after the test."""
-    monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", LATE_S)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._LINGER_S", LATE_S)
 
 
 def _pressure(proxy: Proxy) -> BackPressure:

@@ -16,8 +16,8 @@ from responses_script import function
 from running_proxy import Answer, Proxy, make_config, running
 from waiting import until
 
-from proxy.relay.memory import sealed_turns
-from proxy.server.config.secret import Secret
+from proxy.config.secret import Secret
+from proxy.relay.memory.hidden import sealed_turns
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 MARK = "toolrelay-turn:"

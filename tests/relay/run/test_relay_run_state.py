@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.events import Frame, ToolCall
-from proxy.relay.memory.agent_turns import wait_of
-from proxy.relay.offer import Offer
+from proxy.base.events import Frame, ToolCall
+from proxy.relay.memory.hidden.agent_turns import wait_of
+from proxy.relay.offering.offer import Offer
 from proxy.relay.run.job import ToolAccess
 from proxy.relay.run.state import ClientOutput, Outcome, RunClock, ToolState, TurnProgress
 from proxy.tools.access.catalog import Catalog

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from proxy.events import FinishReason, TurnEvent, TurnFinished, Usage, UsageReported
+from proxy.base.events import FinishReason, TurnEvent, TurnFinished, Usage, UsageReported
 from proxy.relay.base import RunSettings
 from proxy.relay.routing.prices import Price
 from proxy.relay.run.run import Run
@@ -12,7 +12,7 @@ BODY = b'{"messages":"forty bytes of a request"}.'
 
 
 class Counter:
-    """A :class:`~proxy.records.Meter` that keeps what it is told."""
+    """A :class:`~proxy.records.rows.Meter` that keeps what it is told."""
 
     counts_cost = False
 

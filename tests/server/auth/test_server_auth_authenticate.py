@@ -12,11 +12,11 @@ from logged import logged_to
 from raw_upstream import RawUpstream, whole
 from running_proxy import SERVER_KEY, Answer, make_config, running
 
-from proxy.errors import ConfigError
-from proxy.server.app import create_app
+from proxy.app.app import create_app
+from proxy.base.errors import ConfigError
+from proxy.rights.callers import Rights
 from proxy.server.auth.authenticate import fixed_mode, may_call
-from proxy.server.callers import Rights
-from proxy.server.serving.target import Targets
+from proxy.server.messages.target import Targets
 from proxy.wires.dialects.table import SERVED
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -10,10 +10,10 @@ import pytest
 from client_keys import ALICE, BOB, made
 from structlog.testing import capture_logs
 
-from proxy.errors import RequestError, StoreUnavailable
-from proxy.records import ClientKey, KeySet
+from proxy.base.errors import RequestError, StoreUnavailable
+from proxy.config.key_grants import KeyGrants
+from proxy.records.rows import ClientKey, KeySet
 from proxy.server.auth.key_ring import KeyRing, new_key, new_secret, signer
-from proxy.server.config.key_grants import KeyGrants
 from proxy.store.sqlite.memory import MemoryStore
 
 

@@ -11,14 +11,14 @@ from client_keys import ALICE, BOB, bearer, declared, keyed, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy import globs
-from proxy.errors import RequestError
+from proxy.app.compose.edge import make_permissions
+from proxy.base import globs
+from proxy.base.errors import RequestError
+from proxy.config.key_grants import KeyGrants
+from proxy.rights.callers import Caller
+from proxy.rights.limit_rules import KeyLimits, parse_limits
 from proxy.server.auth.key_ring import KeyRing, signer
 from proxy.server.auth.minting import MAX_LIFE_S, Minting
-from proxy.server.callers import Caller
-from proxy.server.compose.edge import make_permissions
-from proxy.server.config.key_grants import KeyGrants
-from proxy.server.limits.rules import KeyLimits, parse_limits
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools.contract.bounds import ArgumentBound
 

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.rights.callers import CallerBound, Rights
 from proxy.server.auth.permissions import narrowed_policy
-from proxy.server.callers import CallerBound, Rights
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound
 

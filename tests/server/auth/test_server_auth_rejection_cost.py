@@ -14,10 +14,10 @@ from client_keys import ALICE, BOB, OK, bearer, declared
 from raw_upstream import RawUpstream
 from running_proxy import make_config, running
 
+from proxy.config.key_grants import KeyGrants
 from proxy.server.auth import key_ring
 from proxy.server.auth.key_ring import Key, KeyRing, new_key, new_secret, signer
 from proxy.server.auth.minting import Minting, _encode
-from proxy.server.config.key_grants import KeyGrants
 from proxy.store.sqlite.memory import MemoryStore
 
 NOW = 1_700_000_000.0

@@ -10,9 +10,9 @@ from logged import logged_to
 from raw_upstream import RawUpstream
 from running_proxy import SERVER_KEY, make_config, running
 
+from proxy.app.app import create_app
 from proxy.commands.keys.keys import authentication_lines
-from proxy.server.app import create_app
-from proxy.server.config.load import Config, Options, load_config
+from proxy.config.load import Config, Options, load_config
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TOKEN = "tr_" + "s7" * 21 + "A"

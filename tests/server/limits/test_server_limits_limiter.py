@@ -14,11 +14,9 @@ from redis_server import HURRY, SERVER, cable, need_redis
 from running_proxy import Proxy, make_config, running
 from waiting import PATIENCE_S
 
-from proxy.errors import RequestError, ToolFailure
-from proxy.server.callers import Caller
-from proxy.server.limits.counters import Counters
-from proxy.server.limits.limiter import RateLimiter
-from proxy.server.limits.rules import (
+from proxy.base.errors import RequestError, ToolFailure
+from proxy.rights.callers import Caller
+from proxy.rights.limit_rules import (
     KeyLimits,
     Limit,
     LimitsUnavailable,
@@ -26,6 +24,8 @@ from proxy.server.limits.rules import (
     parse_cost_limits,
     parse_limits,
 )
+from proxy.server.limits.counters import Counters
+from proxy.server.limits.limiter import RateLimiter
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 OK = whole(b'{"choices":[]}')
@@ -273,7 +273,7 @@ async def test_durations_are_in_openais_form(seconds: float, text: str) -> None:
 
     class Fixed(Gone):
         async def take(self, caller: str, hits: Sequence[Limit], *more: Any) -> LimitVerdict:
-            from proxy.server.limits.rules import LimitStatus
+            from proxy.rights.limit_rules import LimitStatus
 
             return LimitVerdict(None, 0, [LimitStatus(hits[0], 1, seconds)])
 
@@ -404,8 +404,8 @@ async def test_tokens_used_at_one_proxy_count_at_the_other(window: int) -> None:
 
 def test_redis_needs_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the ``redis`` extra the start fails, and the error says what to install."""
-    from proxy.errors import ConfigError
-    from proxy.server.limits.counters import open_counters
+    from proxy.base.errors import ConfigError
+    from proxy.server.limits.opening import open_counters
 
     class Missing:
         @staticmethod

@@ -16,15 +16,15 @@ from redis_server import HURRY, SERVER, Cable, cable, own_prefix
 from structlog.testing import capture_logs
 from waiting import LATE_S, PATIENCE_S, until
 
+from proxy.rights.limit_rules import Limit, LimitsUnavailable
 from proxy.server.limits.redis import ANSWER_S, LEASE_S, RedisCounters
-from proxy.server.limits.rules import Limit, LimitsUnavailable
 
 REQUESTS = Limit("requests", 100, 3600)
 TOKENS = Limit("tokens", 1000, 3600)
 WORKER = """
 import asyncio, sys
 from proxy.server.limits import redis as limits_redis
-from proxy.server.limits.rules import Limit
+from proxy.rights.limit_rules import Limit
 from proxy.server.limits.redis import RedisCounters
 
 limits_redis.ANSWER_S = 30.0

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from limits import parse
 
-from proxy.errors import ConfigError
-from proxy.server.limits.rules import (
+from proxy.base.errors import ConfigError
+from proxy.rights.limit_rules import (
     ConcurrentStreams,
     KeyLimits,
     Limit,

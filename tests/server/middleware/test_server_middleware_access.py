@@ -18,19 +18,19 @@ from running_proxy import make_config, running
 from structlog.testing import capture_logs
 from waiting import PATIENCE_S, until
 
-from proxy.errors import UpstreamError
-from proxy.records import HiddenTurns
+from proxy.base.errors import UpstreamError
+from proxy.records.rows import HiddenTurns
 from proxy.relay.run.state import State
 from proxy.server.auth.key_spellings import KeyFinder
+from proxy.server.connections.client_address import TrustedProxies
+from proxy.server.connections.draining import Draining
+from proxy.server.connections.fairness import MOST_STARTED
+from proxy.server.messages.request import EdgeRequest
+from proxy.server.messages.target import Targets
 from proxy.server.middleware.access import AccessMiddleware
 from proxy.server.middleware.cors import Cors
 from proxy.server.middleware.page_guard import PageGuard
-from proxy.server.serving.client_address import TrustedProxies
-from proxy.server.serving.draining import Draining
-from proxy.server.serving.fairness import MOST_STARTED
-from proxy.server.serving.request import EdgeRequest
-from proxy.server.serving.target import Targets
-from proxy.server.telemetry.hooks import Hooks, RequestFacts
+from proxy.telemetry.hooks import Hooks, RequestFacts
 from proxy.wires.dialects.table import SERVED
 
 PAGE = "https://app.example.com"

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import RequestError
-from proxy.server.limits.rules import ConcurrentStreams
+from proxy.base.errors import RequestError
+from proxy.rights.limit_rules import ConcurrentStreams
+from proxy.server.connections.draining import Draining
 from proxy.server.middleware.admission import AdmissionControl
-from proxy.server.serving.draining import Draining
 
 
 class Open:

@@ -10,10 +10,10 @@ from chat_script import DONE, content, finish, role
 from raw_upstream import RESET, RawUpstream, Step, chunk, chunked, head, whole
 from running_proxy import Answer, Proxy, make_config, running
 
-from proxy.errors import RequestError
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
+from proxy.base.errors import RequestError
+from proxy.rights.callers import Caller
 from proxy.server.auth.key_ring import Key
-from proxy.server.callers import Caller
 
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 APP = "https://app.example.com"

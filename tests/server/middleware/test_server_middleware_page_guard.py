@@ -11,14 +11,14 @@ from multidict import CIMultiDict
 from raw_upstream import RawUpstream, whole
 from running_proxy import Proxy, make_config, running
 
-from proxy.errors import RequestError
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
+from proxy.base.errors import RequestError
+from proxy.rights.callers import Caller
 from proxy.server.auth.key_ring import Key
-from proxy.server.callers import Caller
+from proxy.server.connections.client_address import TrustedProxies
+from proxy.server.messages.target import Targets
 from proxy.server.middleware.cors import Cors
 from proxy.server.middleware.page_guard import HostRule, PageGuard
-from proxy.server.serving.client_address import TrustedProxies
-from proxy.server.serving.target import Targets
 from proxy.wires.dialects.table import SERVED
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

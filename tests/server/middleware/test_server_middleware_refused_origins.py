@@ -11,7 +11,7 @@ from logged import logged_to
 from raw_upstream import RawUpstream
 from running_proxy import make_config, running
 
-from proxy.server.config.settings import ServerConfig
+from proxy.config.settings import ServerConfig
 from proxy.server.middleware.refused_origins import RefusedOrigins
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

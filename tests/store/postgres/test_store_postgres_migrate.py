@@ -9,7 +9,7 @@ from waiting import LATE_S
 
 pytest.importorskip("asyncpg")
 
-from proxy.errors import ConfigError, StoreError, StoreTooNew, StoreUnavailable
+from proxy.base.errors import ConfigError, StoreError, StoreTooNew, StoreUnavailable
 from proxy.store.base import RunFilter
 from proxy.store.options import StoreOptions
 from proxy.store.postgres.migrate import migrate_postgres

@@ -11,7 +11,7 @@ from waiting import until
 
 asyncpg = pytest.importorskip("asyncpg")
 
-from proxy.errors import StoreError, StoreUnavailable  # noqa: E402
+from proxy.base.errors import StoreError, StoreUnavailable  # noqa: E402
 from proxy.store.base import RunFilter  # noqa: E402
 from proxy.store.options import StoreOptions  # noqa: E402
 from proxy.store.postgres.db import connect, store_error  # noqa: E402

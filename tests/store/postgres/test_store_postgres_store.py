@@ -40,8 +40,8 @@ from waiting import LATE_S, PATIENCE_S
 
 asyncpg = pytest.importorskip("asyncpg")
 
-from proxy.background_records import BackgroundRecord  # noqa: E402
-from proxy.errors import ConfigError, StoreError, StoreUnavailable  # noqa: E402
+from proxy.base.errors import ConfigError, StoreError, StoreUnavailable  # noqa: E402
+from proxy.records.background import BackgroundRecord  # noqa: E402
 from proxy.store.base import PurgeFilter, RunFilter  # noqa: E402
 from proxy.store.look_ups import Query, QueryBatch  # noqa: E402
 from proxy.store.options import StoreOptions  # noqa: E402
@@ -50,7 +50,7 @@ from proxy.store.postgres.migrate import migrate_postgres  # noqa: E402
 from proxy.store.postgres.store import PostgresStore  # noqa: E402
 from proxy.store.seal import CONTENT, Seal  # noqa: E402
 from proxy.store.sql.migrate import find_migrations, load_migrations  # noqa: E402
-from proxy.store.sql.writer import WriteError  # noqa: E402
+from proxy.store.sql.writing.writer import WriteError  # noqa: E402
 
 DAY = 86400.0
 LATEST = len(load_migrations(find_migrations("postgres")))

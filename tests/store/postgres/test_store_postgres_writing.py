@@ -21,7 +21,7 @@ Make = Callable[..., PostgresStore]
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the writer delay a write that nobody waits for until after the test."""
-    monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", LATE_S)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._LINGER_S", LATE_S)
 
 
 async def _started(make: Make, **options: Any) -> PostgresStore:

@@ -11,8 +11,8 @@ import pytest
 from store_records import ROWS, files_below, hidden, hidden_of, native_call, query, response, spawn
 from waiting import LATE_S
 
-from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
-from proxy.records import InvocationStatus, RunStatus, ToolEffect
+from proxy.base.errors import StoreError, StoreTooNew, StoreUnavailable
+from proxy.records.rows import InvocationStatus, RunStatus, ToolEffect
 from proxy.store.base import RunFilter
 from proxy.store.options import StoreOptions
 from proxy.store.sql.migrate import APPLICATION_ID, Migration, load_migrations, migrate_sqlite

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.errors import StoreUnavailable
+from proxy.base.errors import StoreUnavailable
 from proxy.store.rows import Row, upsert
-from proxy.store.sql.back_pressure import BackPressure
-from proxy.store.sql.writer import GroupWriter, WriteError, WriterHooks
-from proxy.store.sql.writes import Batch, Write
+from proxy.store.sql.writing.back_pressure import BackPressure
+from proxy.store.sql.writing.writer import GroupWriter, WriteError, WriterHooks
+from proxy.store.sql.writing.writes import Batch, Write
 
 PUT = upsert("t", ("id", "state"), ("id",))
 LIMIT = 160
@@ -60,7 +60,7 @@ def _crowded(writer: GroupWriter) -> bool:
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes groups of ten writes."""
-    monkeypatch.setattr("proxy.store.sql.writer._GROUP_WRITES", 10)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._GROUP_WRITES", 10)
 
 
 async def _run(writer: GroupWriter, number: int, *, steps: int = 3) -> None:

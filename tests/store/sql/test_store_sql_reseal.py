@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from store_records import T0, hidden, hidden_of, invocation, kept, message, query, response, run, suspended
 
-from proxy.effect_records import EffectClaim, EffectResult
-from proxy.errors import ConfigError, StoreError
+from proxy.base.errors import ConfigError, StoreError
+from proxy.records.effects import EffectClaim, EffectResult
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_sealed
 from proxy.store.options import StoreOptions

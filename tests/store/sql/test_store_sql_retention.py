@@ -7,7 +7,7 @@ from typing import Any
 from store_records import T0, hidden, hidden_of, invocation, message, response, run, suspended, until
 from waiting import PATIENCE_S
 
-from proxy.server.config.settings import StoreConfig
+from proxy.config.settings import StoreConfig
 from proxy.store.base import RunFilter
 from proxy.store.sql.retention import AT_ONCE
 from proxy.store.sql.store import SqlStore

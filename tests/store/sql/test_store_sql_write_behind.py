@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_records import suspended
 
-from proxy.records import SuspendedTurn
+from proxy.records.rows import SuspendedTurn
 from proxy.store.shelf import suspended_shelf
-from proxy.store.sql.write_behind import WriteBehind
-from proxy.store.sql.writes import Write
+from proxy.store.sql.writing.write_behind import WriteBehind
+from proxy.store.sql.writing.writes import Write
 
 
 class _Database:

@@ -8,12 +8,12 @@ import pytest
 from store_records import run, turn
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.errors import StoreUnavailable
+from proxy.base.errors import StoreUnavailable
 from proxy.store.base import RunFilter
 from proxy.store.rows import Row, upsert
 from proxy.store.sql.store import SqlStore
-from proxy.store.sql.writer import GroupWriter, WriterHooks
-from proxy.store.sql.writes import Batch, Write, batches_of
+from proxy.store.sql.writing.writer import GroupWriter, WriterHooks
+from proxy.store.sql.writing.writes import Batch, Write, batches_of
 
 Make = Callable[..., SqlStore]
 
@@ -64,7 +64,7 @@ def _tell(told: list[tuple[str, bool]], state: str, done: bool) -> None:
 @pytest.fixture
 def lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the writer delay a write that nobody waits for until after the test."""
-    monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", LATE_S)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._LINGER_S", LATE_S)
 
 
 async def test_a_write_that_nobody_waits_for_is_written() -> None:
@@ -101,8 +101,8 @@ async def test_who_waits_takes_all_that_lingers_along() -> None:
 @pytest.mark.usefixtures("lingering")
 async def test_a_full_group_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer writes a group at once when it is full by its number of writes or its bytes."""
-    monkeypatch.setattr("proxy.store.sql.writer._GROUP_WRITES", 10)
-    monkeypatch.setattr("proxy.store.sql.writer._GROUP_BYTES", 5000)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._GROUP_WRITES", 10)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._GROUP_BYTES", 5000)
     for number, value in ((10, 1), (1, "x" * 5000)):
         database = _Database()
         writer = _writer(database)
@@ -207,7 +207,7 @@ class _Slow(_Database):
 
 async def test_a_long_queue_that_is_written_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait for a commit behind many groups lasts as long as they are committed, and so does a close."""
-    monkeypatch.setattr("proxy.store.sql.writer._GROUP_WRITES", 1)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._GROUP_WRITES", 1)
     database = _Slow()
     writer = _writer(database)
     for number in range(8):
@@ -268,7 +268,7 @@ async def test_the_writer_goes_on_after_an_error_that_it_does_not_know() -> None
 
 async def test_the_writer_outlives_its_tidying(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that tidying does not expect leaves the writer running, and tidying is tried again."""
-    monkeypatch.setattr("proxy.store.sql.writer._TIDY_AGAIN_S", 0.01)
+    monkeypatch.setattr("proxy.store.sql.writing.writer._TIDY_AGAIN_S", 0.01)
     tidied = 0
 
     async def tidy() -> float:

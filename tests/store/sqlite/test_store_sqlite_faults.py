@@ -28,7 +28,7 @@ from store_records import (
 )
 from waiting import PATIENCE_S
 
-from proxy.errors import StoreError, StoreTooNew, StoreUnavailable
+from proxy.base.errors import StoreError, StoreTooNew, StoreUnavailable
 from proxy.store.base import RunFilter
 from proxy.store.sql.migrate import migrate_sqlite
 from proxy.store.sqlite.store import SqliteStore

@@ -25,7 +25,7 @@ from store_records import (
     turn,
 )
 
-from proxy.effect_records import EffectClaim, EffectResult
+from proxy.records.effects import EffectClaim, EffectResult
 from proxy.store.base import RunFilter
 from proxy.store.options import StoreOptions
 from proxy.store.rows import runs_query

@@ -25,7 +25,7 @@ _NURSERY = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from store_records import T0, invocation, message, run, turn
-from proxy.effect_records import EffectClaim, EffectResult
+from proxy.records.effects import EffectClaim, EffectResult
 
 kind, place, effects = sys.argv[1:]
 if kind == "sqlite":

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_records import T0, hidden, invocation, message, response, run, suspended
 
-from proxy.caches import cache_sizes
-from proxy.effect_records import EffectClaim, EffectResult
-from proxy.errors import StoreUnavailable
+from proxy.base.caches import cache_sizes
+from proxy.base.errors import StoreUnavailable
+from proxy.records.effects import EffectClaim, EffectResult
 from proxy.store.base import RunFilter
 from proxy.store.options import StoreOptions
 from proxy.store.seal import Seal

@@ -24,9 +24,9 @@ from store_records import (
 )
 from waiting import PATIENCE_S
 
-from proxy.errors import StoreError, StoreUnavailable
+from proxy.base.errors import StoreError, StoreUnavailable
 from proxy.store.base import RunFilter
-from proxy.store.sql.writes import Write, batches_of
+from proxy.store.sql.writing.writes import Write, batches_of
 from proxy.store.sqlite.store import SqliteStore
 
 Make = Callable[..., SqliteStore]

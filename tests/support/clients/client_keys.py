@@ -7,9 +7,9 @@ from typing import Any
 from raw_upstream import RawUpstream, Step, whole
 from running_proxy import Proxy, make_config, running
 
+from proxy.config.key_grants import KeyGrants
+from proxy.config.secret import Secret
 from proxy.server.auth.key_ring import new_key, new_secret
-from proxy.server.config.key_grants import KeyGrants
-from proxy.server.config.secret import Secret
 from proxy.store.base import Store
 
 __all__ = ["ALICE", "BOB", "OK", "bearer", "declared", "key_config", "keyed", "made"]

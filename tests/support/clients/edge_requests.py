@@ -6,18 +6,18 @@ from typing import cast
 
 from aiohttp.test_utils import make_mocked_request
 
-from proxy.server.serving.application import ConnectionBounds, Handler
-from proxy.server.serving.connection import EdgeConnection
-from proxy.server.serving.draining import Draining
-from proxy.server.serving.heads.head import Head
-from proxy.server.serving.request import EdgeRequest
+from proxy.server.connections.application import ConnectionBounds, Handler
+from proxy.server.connections.connection import EdgeConnection
+from proxy.server.connections.draining import Draining
+from proxy.server.messages.heads.head import Head
+from proxy.server.messages.request import EdgeRequest
 
 __all__ = ["Behind", "edge_request"]
 
 
 @dataclass
 class Behind:
-    """An :class:`~proxy.server.serving.application.Application` that has only one handler."""
+    """An :class:`~proxy.server.connections.application.Application` that has only one handler."""
 
     handle: Handler
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)

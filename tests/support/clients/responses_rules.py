@@ -11,7 +11,7 @@ from responses_script import function
 from running_proxy import make_config, running
 from strict_provider import Provider, serving_provider
 
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
 from proxy.toolbox.clock import FixedClock
 
 __all__ = ["ANSWERS", "CALENDAR", "NOON", "Rig", "rig"]

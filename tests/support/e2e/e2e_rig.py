@@ -23,10 +23,9 @@ from provider_rules.chat import PLAIN, REASONING
 from provider_rules.judge import ADDED_BY_HTTP, refusal_now
 from provider_rules.rule import fits
 
-from proxy.records import ToolInvocationRecord
-from proxy.server.app import Overrides, Services, create_app
-from proxy.server.config.load import Config
-from proxy.server.config.settings import (
+from proxy.app.app import Overrides, Services, create_app
+from proxy.config.load import Config
+from proxy.config.settings import (
     AuthConfig,
     LogConfig,
     PolicyConfig,
@@ -34,9 +33,10 @@ from proxy.server.config.settings import (
     ToolsConfig,
     UpstreamConfig,
 )
-from proxy.server.serving.runner import EdgeRunner
+from proxy.records.rows import ToolInvocationRecord
+from proxy.server.connections.runner import EdgeRunner
 from proxy.toolbox.clock import FixedClock
-from proxy.toolbox.recorded import RecordedHttpClient
+from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.recorded.replay import ReplayUpstream, serve_replay
 from proxy.wires.repairing import RepairHabit

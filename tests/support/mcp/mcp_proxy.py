@@ -10,7 +10,7 @@ from mcp_rig import Hosted, hosted
 from raw_upstream import RawRequest, RawUpstream, Step
 from running_proxy import Proxy, make_config, running
 
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
 from proxy.tools.mcp.pins import GivenPins, Pin, PinSource
 from proxy.tools.mcp.servers import Server
 

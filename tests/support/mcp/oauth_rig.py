@@ -9,7 +9,7 @@ import aiohttp
 from oauth_server import OAuthServer
 from token_vault import Vault
 
-from proxy.records import TokenVault
+from proxy.records.rows import TokenVault
 from proxy.tools.access.credentials import Connection, CredentialBroker
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.oauth_http import OAuthPools

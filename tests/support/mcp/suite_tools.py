@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from proxy.errors import ToolFailure
-from proxy.tools.contract.images import Image
-from proxy.tools.contract.results import RichResult
+from proxy.base.errors import ToolFailure
+from proxy.tools.contract.results.images import Image
+from proxy.tools.contract.results.results import RichResult
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from proxy.errors import StoreUnavailable
+from proxy.base.errors import StoreUnavailable
 
 __all__ = ["Vault"]
 

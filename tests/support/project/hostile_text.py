@@ -2,7 +2,7 @@
 
 import re
 
-from proxy.plain_text import HIDDEN
+from proxy.base.plain_text import HIDDEN
 
 __all__ = ["EVIL", "checked"]
 

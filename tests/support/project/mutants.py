@@ -92,7 +92,7 @@ PARTS = {
         ),
     ),
     "offer": Part(
-        ("proxy/relay/offer.py",),
+        ("proxy/relay/offering/offer.py",),
         ("tests/relay/test_relay_offer.py", "tests/relay/run/test_relay_run_refused_fields.py"),
     ),
     "fallback": Part(

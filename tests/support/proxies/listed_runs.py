@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.records.rows import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.store.base import Store
 
 __all__ = ["T0", "fill", "run"]

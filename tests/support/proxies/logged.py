@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from proxy.server.telemetry.logging import _QUIET, configure_logging
+from proxy.telemetry.log.setup import _QUIET, configure_logging
 
 __all__ = ["logged_to", "logging_put_back"]
 

@@ -10,7 +10,7 @@ from chat_script import call, content, finish, role, stream
 from raw_upstream import RawRequest, RawUpstream, Script, Step
 from running_proxy import Answer, Proxy, make_config, running
 
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
 from proxy.toolbox.clock import FixedClock
 
 __all__ = [

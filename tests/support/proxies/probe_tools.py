@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from proxy.errors import ToolFailure
-from proxy.tools.contract.images import Image
-from proxy.tools.contract.results import ResourceLink, RichResult
+from proxy.base.errors import ToolFailure
+from proxy.tools.contract.results.images import Image
+from proxy.tools.contract.results.results import ResourceLink, RichResult
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
 

@@ -16,9 +16,9 @@ from typing import Any, get_args
 
 import pytest
 
-from proxy.server.ui.static_files import StaticFiles
 from proxy.store.sql.migrate import make_schema
 from proxy.tools.contract.signature import Contract, make_contract
+from proxy.ui.static_files import StaticFiles
 
 _KEPT_OF_ONE_NAME = 8
 
@@ -104,5 +104,5 @@ def quick_starts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, closing(_Schemas()) as schemas:
         patch.setattr("proxy.tools.providers.function.make_contract", _Contracts())
         patch.setattr("proxy.store.sqlite.memory.make_schema", schemas)
-        patch.setattr("proxy.server.compose.ui.StaticFiles", cache(StaticFiles))
+        patch.setattr("proxy.app.compose.ui.StaticFiles", cache(StaticFiles))
         yield

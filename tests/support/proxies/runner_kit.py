@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, tzinfo
 from typing import Any
 
-from proxy.errors import StoreUnavailable
-from proxy.events import ToolCall, ToolResult
-from proxy.records import NativeCall, ToolInvocationRecord
+from proxy.base.errors import StoreUnavailable
+from proxy.base.events import ToolCall, ToolResult
+from proxy.records.rows import NativeCall, ToolInvocationRecord
 from proxy.tools import Redaction, tool
 from proxy.tools.running.runner import Runner
 

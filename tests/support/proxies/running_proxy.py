@@ -14,14 +14,14 @@ from typing import Any
 from aiohttp import web
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.records import RunRecord, RunStatus
-from proxy.server.app import Overrides, Services, create_app
-from proxy.server.config.load import Config
-from proxy.server.config.secret import Secret
+from proxy.app.app import Overrides, Services, create_app
+from proxy.config.load import Config
+from proxy.config.secret import Secret
+from proxy.records.rows import RunRecord, RunStatus
+from proxy.server.connections.application import ConnectionBounds
+from proxy.server.connections.draining import Draining
+from proxy.server.connections.runner import EdgeRunner
 from proxy.server.peers import Peers
-from proxy.server.serving.application import ConnectionBounds
-from proxy.server.serving.draining import Draining
-from proxy.server.serving.runner import EdgeRunner
 from proxy.store.base import RunDetail, RunFilter
 
 __all__ = [

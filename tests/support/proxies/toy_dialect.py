@@ -11,9 +11,17 @@ from typing import Any
 
 import orjson
 
-from proxy.conversation import Conversation, FunctionTool, Image, Message, Text, ToolCallPart, ToolResultPart
-from proxy.errors import RequestError
-from proxy.events import (
+from proxy.base.conversation import (
+    Conversation,
+    FunctionTool,
+    Image,
+    Message,
+    Text,
+    ToolCallPart,
+    ToolResultPart,
+)
+from proxy.base.errors import RequestError
+from proxy.base.events import (
     FinishReason,
     Frame,
     TextDelta,
@@ -26,7 +34,7 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
-from proxy.records import MessageRecord
+from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest, ClientView
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Audio,
     Content,
     Conversation,

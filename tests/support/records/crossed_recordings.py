@@ -9,7 +9,8 @@ from fixture_loader import all_exchanges
 from official_clients import FINISHES, Heard, parsed
 from recording_files import recording_files
 
-from proxy.events import (
+from proxy.app.app import built_in_wires
+from proxy.base.events import (
     Frame,
     RefusalDelta,
     TextDelta,
@@ -17,7 +18,6 @@ from proxy.events import (
     TurnFinished,
     UsageReported,
 )
-from proxy.server.app import built_in_wires
 from proxy.wires.client_port import ClientView
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.wire import CrossableWire, Wire

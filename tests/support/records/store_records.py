@@ -12,9 +12,9 @@ from typing import Any
 
 from import_paths import PYTHON_PATH
 
-from proxy.approval_records import Approval, ApprovalEvent, Decided
-from proxy.grant_records import Grant
-from proxy.records import (
+from proxy.records.approvals import Approval, ApprovalEvent, Decided
+from proxy.records.grants import Grant
+from proxy.records.rows import (
     HiddenTurns,
     KeptResult,
     KeptWire,

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 from raw_upstream import Step
 from running_proxy import make_config
 
-from proxy.server.config.load import Config
+from proxy.config.load import Config
 
 __all__ = ["BUY", "ECHO", "ID", "MILK", "SHOP", "config_of", "say", "turns_of"]
 

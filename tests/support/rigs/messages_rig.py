@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from proxy.events import FinishReason, ToolCall, ToolCallFinished, ToolResult, TurnEvent
+from proxy.base.events import FinishReason, ToolCall, ToolCallFinished, ToolResult, TurnEvent
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.upstream_port import TurnReader

@@ -7,7 +7,7 @@ from typing import Any
 
 from ollama_script import user
 
-from proxy.events import ToolCall, ToolCallFinished, TurnEvent
+from proxy.base.events import ToolCall, ToolCallFinished, TurnEvent
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.ollama import OllamaWire
 from proxy.wires.upstream_port import TurnReader

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from proxy.events import FinishReason, ToolCall, ToolCallFinished, ToolResult, TurnEvent
+from proxy.base.events import FinishReason, ToolCall, ToolCallFinished, ToolResult, TurnEvent
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.upstream_port import TurnReader

@@ -19,7 +19,7 @@ import proxy
 
 __all__ = ["POLICY", "STATIC", "FakeUi", "encoded", "faking"]
 
-STATIC = Path(proxy.__file__).parent / "server" / "ui" / "static"
+STATIC = Path(proxy.__file__).parent / "ui" / "static"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "

@@ -11,7 +11,7 @@ from client_keys import declared
 from raw_upstream import RawUpstream, chunked
 from running_proxy import Answer, Proxy, make_config, running
 
-from proxy.server.app import Overrides
+from proxy.app.app import Overrides
 
 __all__ = ["ADMIN", "CLIENT", "QUESTION", "Browser", "turns", "ui_proxy"]
 

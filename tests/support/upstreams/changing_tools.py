@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from proxy.tools.contract.provider import CallContext
-from proxy.tools.contract.schema import spec_digest
+from proxy.tools.contract.schemas.schema import spec_digest
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 
 __all__ = ["ChangingProvider", "Schema", "changing_tool"]

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from provider_rules.judge import ADDED_BY_HTTP, refusal_now
 
-from proxy.errors import UpstreamBroken
+from proxy.base.errors import UpstreamBroken
 from proxy.http.headers import Headers
 from proxy.upstreams.base import PulledResponse, UpstreamRequest
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fixture_loader import all_exchanges
 
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     Frame,
     ReasoningDelta,

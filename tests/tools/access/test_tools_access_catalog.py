@@ -6,8 +6,8 @@ import pytest
 from changing_tools import ChangingProvider, changing_tool
 from structlog.testing import capture_logs
 
-from proxy.caches import Derived
-from proxy.errors import ConfigError
+from proxy.base.caches import Derived
+from proxy.base.errors import ConfigError
 from proxy.tools.access import catalog as catalogs
 from proxy.tools.access.catalog import Catalog, Registry
 from proxy.tools.contract.spec import ToolSpec

@@ -13,8 +13,8 @@ from aiohttp.test_utils import TestServer
 from runner_kit import MemoryLog
 from token_vault import Vault
 
-from proxy.errors import ToolFailure
-from proxy.events import ToolCall
+from proxy.base.errors import ToolFailure
+from proxy.base.events import ToolCall
 from proxy.tools import HttpClient, Redaction, tool
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.credentials import CredentialBroker, StaticToken

@@ -11,7 +11,7 @@ from aiohttp.abc import AbstractResolver
 from aiohttp.test_utils import TestServer
 from closed_port import closed_port
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.net.public_addresses import is_public_address
 from proxy.tools.access.egress import EgressPool, HttpFailure
 from proxy.tools.contract.capabilities import Capabilities, HttpClient, IdempotencyKey

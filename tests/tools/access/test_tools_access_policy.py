@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.provider import CallContext

@@ -10,7 +10,7 @@ from oauth_rig import Brokers, brokers, log_in
 from oauth_server import OAuthServer, running
 from token_vault import Vault
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.access.credentials import Connection, CredentialBroker
 from proxy.tools.access.refreshing import ConnectionFailure, TokenRefresher
 from proxy.tools.contract.capabilities import HttpFailure

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, field_serializer, field_validator
 from runner_kit import MakeCall, MakeRunner, MemoryLog
 
-from proxy.errors import ConfigError, ToolFailure
-from proxy.events import ToolCall
+from proxy.base.errors import ConfigError, ToolFailure
+from proxy.base.events import ToolCall
 from proxy.tools import HttpFailure, IdempotencyKey, Redaction, tool
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import Capabilities
-from proxy.tools.contract.images import Image
-from proxy.tools.contract.paging import PagedResults
-from proxy.tools.contract.results import ResourceLink, RichResult
+from proxy.tools.contract.results.images import Image
+from proxy.tools.contract.results.paging import PagedResults
+from proxy.tools.contract.results.results import ResourceLink, RichResult
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.running.ledger import RunContext, RunLedger
-from proxy.tools.running.loop_watch import ThreadUse, blocked_s, thread_use, watch_steps
+from proxy.tools.running.tasks.loop_watch import ThreadUse, blocked_s, thread_use, watch_steps
 
 READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*",))}
 EFFECT: dict[str, Any] = {"effect": "state_change", "redaction": Redaction(output=("*",))}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from proxy.events import ToolCall
+from proxy.base.events import ToolCall
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import MAX_PATTERN, ArgumentBound, find_violation, must_be_given
 from proxy.tools.contract.spec import Redaction

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from runner_kit import MakeCall, MakeRunner, MemoryLog
 from structlog.testing import capture_logs
 
-from proxy.errors import ToolFailure
-from proxy.events import ToolCall, ToolResult
+from proxy.base.errors import ToolFailure
+from proxy.base.events import ToolCall, ToolResult
 from proxy.tools import Image, Redaction, ResourceLink, RichResult, ToolTester, tool
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.images import ImageBounds, check_images
-from proxy.tools.contract.results import cut_to_limit, to_output
+from proxy.tools.contract.results.images import ImageBounds, check_images
+from proxy.tools.contract.results.results import cut_to_limit, to_output
 from proxy.tools.running.ledger import Claim, RunContext, RunLedger
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"SECRETPIXELS" * 20

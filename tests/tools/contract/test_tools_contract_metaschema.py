@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tools.contract.metaschema import find_invalid, is_plainly_valid
+from proxy.tools.contract.schemas.metaschema import find_invalid, is_plainly_valid
 
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 KEYWORDS = (

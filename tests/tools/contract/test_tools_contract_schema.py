@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, create_model
 
-from proxy.errors import ConfigError
-from proxy.records import ToolEffect
-from proxy.tools.contract.schema import (
+from proxy.base.errors import ConfigError
+from proxy.records.rows import ToolEffect
+from proxy.tools.contract.schemas.schema import (
     check_private_paths,
     check_schema,
     derive_schema,
@@ -19,7 +19,7 @@ from proxy.tools.contract.schema import (
     property_names,
     spec_digest,
 )
-from proxy.tools.contract.strict import to_strict
+from proxy.tools.contract.schemas.strict import to_strict
 
 
 class Cabin(Enum):

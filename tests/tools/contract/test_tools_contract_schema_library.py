@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.tools.contract.provider import ArgumentsInvalid
-from proxy.tools.contract.schema import check_schema
-from proxy.tools.contract.schema_library import compile_schema, linear_pattern
+from proxy.tools.contract.schemas.schema import check_schema
+from proxy.tools.contract.schemas.schema_library import compile_schema, linear_pattern
 from proxy.tools.contract.validation import SchemaValidator
 from proxy.tools.mcp.definitions import read_listing
 

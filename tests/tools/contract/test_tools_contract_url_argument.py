@@ -11,8 +11,8 @@ from yarl import URL
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import ArgumentsInvalid
+from proxy.tools.contract.schemas.url_argument import Url, canonical_url
 from proxy.tools.contract.spec import Redaction
-from proxy.tools.contract.url_argument import Url, canonical_url
 from proxy.tools.providers.function import FunctionProvider, tool
 
 CANONICAL = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, field_validator, model_validator
 
 from proxy.tools.contract.provider import ArgumentsInvalid
-from proxy.tools.contract.schema import declares, derive_schema
+from proxy.tools.contract.schemas.schema import declares, derive_schema
 from proxy.tools.contract.validation import ModelValidator, SchemaValidator, _date_rules, _numbers_at, _place
 
 

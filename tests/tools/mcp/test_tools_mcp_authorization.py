@@ -13,7 +13,7 @@ from oauth_rig import LOOPBACK, Brokers, brokers, log_in
 from oauth_server import OAuthServer, running
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.results import read_result
 

@@ -10,7 +10,7 @@ from mcp_rig import hosted
 from mcp_script import calls_of, scripted, tool_definition
 from waiting import LATE_S, PATIENCE_S
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
@@ -21,7 +21,7 @@ CLIENTS = 26
 
 async def test_many_clients_share_one_server() -> None:
     """Concurrent clients of one server each get the answers to their own calls, without reconnects."""
-    server = Server("units", command=sys.executable, args=("-P", "-m", "proxy.toolbox.units_server"))
+    server = Server("units", command=sys.executable, args=("-P", "-m", "proxy.toolbox.demo.units_server"))
     async with hosted(server) as host:
         digest = (await host.definitions("units"))["convert"].digest
         clients = [HostClient(host.process.path) for _ in range(CLIENTS)]

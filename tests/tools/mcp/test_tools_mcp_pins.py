@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mcp_script import tool_definition
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.tools.mcp.definitions import Definition, UnusableDefinition, read_listing
 from proxy.tools.mcp.pins import FiledPins, Pin, RecordedPins, compare, read_pin_file, write_pin_file
 

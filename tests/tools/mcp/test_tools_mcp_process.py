@@ -16,7 +16,7 @@ from mcp_script import calls_of, scripted, tool_definition
 from structlog.testing import capture_logs
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.errors import ConfigError, ToolFailure
+from proxy.base.errors import ConfigError, ToolFailure
 from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.host.program import _keep
 from proxy.tools.mcp.host.service import Service

@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 from waiting import until
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.net.keep_running import keep_running
-from proxy.tools.contract.results import RichResult
+from proxy.tools.contract.results.results import RichResult
 from proxy.tools.mcp import provider as provider_module
 from proxy.tools.mcp.definitions import Definition, check_input
 from proxy.tools.mcp.host_client import HostClient

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools.mcp.results import MAX_ITEMS, failure_of_error, read_result
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n0000").decode()

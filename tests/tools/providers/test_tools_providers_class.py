@@ -8,7 +8,7 @@ import pytest
 from documents import snippets
 from pydantic import BaseModel, Field, SecretStr
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.tools import CallContext, Clock, Definition, Redaction, ToolFailure, ToolTester, tool
 from proxy.tools.providers.function import FunctionProvider, declared
 

@@ -11,7 +11,7 @@ import pytest
 from http_fakes import NoHttp
 from pydantic import BaseModel, Field
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.toolbox.clock import FixedClock
 from proxy.tools import CallContext, Clock, HttpClient, Redaction, ToolEffect, tool
 from proxy.tools.contract.capabilities import Capabilities, QueryParams

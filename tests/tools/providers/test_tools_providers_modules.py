@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.providers.modules import load_module

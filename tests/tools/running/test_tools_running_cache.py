@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime
 
-from proxy.errors import ConfigError, ToolFailure
+from proxy.base.errors import ConfigError, ToolFailure
 from proxy.toolbox.clock import FixedClock
 from proxy.tools import CacheControl, CallContext, Redaction, tool
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.access.single_flight import SingleFlight, WorkCancelled
-from proxy.tools.contract.results import Output
+from proxy.tools.contract.results.results import Output
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.running.cache import ResultCache, cache_key
-from proxy.tools.running.concurrency import Slots
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.runner import Runner
+from proxy.tools.running.tasks.concurrency import Slots
 
 READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*",))}
 NOW = datetime(2026, 11, 21, 13, 5, tzinfo=UTC)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from proxy.events import ToolCall, ToolResult
+from proxy.base.events import ToolCall, ToolResult
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
-from proxy.tools.running.concurrency import MAX_NESTED, Slots
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.runner import Runner
+from proxy.tools.running.tasks.concurrency import MAX_NESTED, Slots
 
 Make = Callable[..., Awaitable[Runner]]
 

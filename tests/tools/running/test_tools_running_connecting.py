@@ -9,7 +9,7 @@ import pytest
 from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime, failure
 from waiting import LATE_S, PATIENCE_S
 
-from proxy.errors import StoreUnavailable, ToolFailure
+from proxy.base.errors import StoreUnavailable, ToolFailure
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools import HttpClient, HttpFailure, Redaction, tool
 from proxy.tools.access.policy import Policy

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from waiting import LATE_S
 
-from proxy.effect_records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim
-from proxy.errors import StoreError, StoreUnavailable
-from proxy.records import ToolInvocationRecord
+from proxy.base.errors import StoreError, StoreUnavailable
+from proxy.records.effects import REPEATS_WITHIN_S, EarlierEffect, EffectClaim
+from proxy.records.rows import ToolInvocationRecord
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import Redaction

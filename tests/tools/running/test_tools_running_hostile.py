@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_serializer, field_validator
 
-from proxy.errors import ConfigError
+from proxy.base.errors import ConfigError
 from proxy.tools import Redaction, ToolFailure, ToolTester, tool
 from proxy.tools.contract.redaction import MASK
-from proxy.tools.contract.schema import MAX_SCHEMA_NODES, check_schema
+from proxy.tools.contract.schemas.schema import MAX_SCHEMA_NODES, check_schema
 
 READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*",))}
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 from runner_kit import MakeCall, MakeRunner, MemoryLog
 
 import proxy
-from proxy.errors import ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.tools import HttpClient, Redaction, tool
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound

@@ -23,8 +23,8 @@ from pydantic import (
 )
 from runner_kit import MakeCall, MakeRunner, MemoryLog
 
-from proxy.errors import ToolFailure
-from proxy.events import ToolCall
+from proxy.base.errors import ToolFailure
+from proxy.base.events import ToolCall
 from proxy.tools import IdempotencyKey, Redaction, tool
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound

@@ -17,9 +17,9 @@ from pydantic import BaseModel, Field, field_validator
 from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime, echo, failure
 from waiting import PATIENCE_S
 
-from proxy.errors import ToolFailure
-from proxy.events import ToolCall
-from proxy.records import ToolEffect
+from proxy.base.errors import ToolFailure
+from proxy.base.events import ToolCall
+from proxy.records.rows import ToolEffect
 from proxy.tools import CallContext, Redaction, tool
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RunContext, RunLedger

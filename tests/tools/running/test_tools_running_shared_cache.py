@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from local_service import Answer, Service, local_service
 
-from proxy.errors import StoreError
-from proxy.events import ResultImage, ToolCall
-from proxy.records import KeptResult
+from proxy.base.errors import StoreError
+from proxy.base.events import ResultImage, ToolCall
+from proxy.records.rows import KeptResult
 from proxy.store.options import StoreOptions
 from proxy.store.seal import Seal
 from proxy.store.sqlite.store import SqliteStore
@@ -22,7 +22,7 @@ from proxy.toolbox.calendar import calendar_provider
 from proxy.toolbox.clock import FixedClock
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.results import Output
+from proxy.tools.contract.results.results import Output
 from proxy.tools.running.cache import ResultCache
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.runner import Runner

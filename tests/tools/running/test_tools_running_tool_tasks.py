@@ -14,7 +14,7 @@ from waiting import LATE_S, until
 
 from proxy.tools import Redaction, tool
 from proxy.tools.running.ledger import RunContext
-from proxy.tools.running.tool_tasks import ToolTasks
+from proxy.tools.running.tasks.tool_tasks import ToolTasks
 
 READ: dict[str, Any] = {"effect": "read_only", "redaction": Redaction(output=("*",))}
 

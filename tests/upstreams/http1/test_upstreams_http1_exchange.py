@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from taped_line import Taped
 
-from proxy.errors import UpstreamBroken, UpstreamTimeout
+from proxy.base.errors import UpstreamBroken, UpstreamTimeout
 from proxy.http.rules import HeaderRules
-from proxy.transitions import IllegalTransition, Transitions
+from proxy.records.transitions import IllegalTransition, Transitions
 from proxy.upstreams.http1 import exchange as exchange_module
 from proxy.upstreams.http1.exchange import ConnectionLost, Exchange
 from proxy.upstreams.http1.response_heads import ResponseHeads

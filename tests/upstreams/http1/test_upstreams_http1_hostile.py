@@ -12,7 +12,7 @@ from pushing import pushed
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, chunked, head, whole
 from waiting import LATE_S, PATIENCE_S
 
-from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.base.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.http1.exchange import MAX_FRAMING_BYTES
 from proxy.upstreams.http1.upstream import Http1Upstream

@@ -24,7 +24,7 @@ from raw_upstream import (
 )
 from waiting import LATE_S, PATIENCE_S
 
-from proxy.errors import ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.base.errors import ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.net.resolver import AddressInfo, Resolver, numeric
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.http1 import upstream as upstream_module

@@ -9,7 +9,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from taped_line import Taped
 
-from proxy.errors import UpstreamError
+from proxy.base.errors import UpstreamError
 from proxy.http.rules import HeaderRules
 from proxy.upstreams.http1 import response_heads
 from proxy.upstreams.http1.exchange import ConnectionLost, Exchange

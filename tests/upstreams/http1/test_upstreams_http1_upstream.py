@@ -16,7 +16,7 @@ from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, RawUpstream, Step, 
 from taped_line import Taped
 from waiting import until
 
-from proxy.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
+from proxy.base.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from proxy.http.headers import HeaderSection
 from proxy.http.rules import HeaderRules
 from proxy.net.resolver import AddressInfo, Resolver, numeric

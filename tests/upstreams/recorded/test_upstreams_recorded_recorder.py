@@ -13,7 +13,7 @@ import pytest
 from fixture_loader import FIXTURES, exchange
 from raw_upstream import FIN, HANG, RawUpstream, Step, chunk, chunked, event, head, whole
 
-from proxy.errors import UpstreamBroken
+from proxy.base.errors import UpstreamBroken
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.recorded import recorder as record

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from fixture_loader import FIXTURES, Exchange, all_exchanges, exchange
 
-from proxy.errors import ConfigError, UpstreamBroken
+from proxy.base.errors import ConfigError, UpstreamBroken
 from proxy.upstreams.base import Upstream, UpstreamRequest
 from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.recorded.fixtures import results_of

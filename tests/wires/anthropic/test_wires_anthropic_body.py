@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from messages_rig import WIRE
 from messages_script import text, thinking, tool, tool_use, user
 
-from proxy.events import ResultImage, ToolCall, ToolDefinition
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition
 from proxy.wires.upstream_port import BodyEditor, SuspendedCall
 
 NOW = ToolDefinition("core__now", "The time.", {"type": "object", "properties": {}}, strict=True)

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+from proxy.json.splice import members
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.breakpoints import with_breakpoints
-from proxy.wires.json.splice import members
 from proxy.wires.upstream_port import CachingEditor
 
 WIRE = AnthropicWire()

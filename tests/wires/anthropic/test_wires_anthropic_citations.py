@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import CitationAdded
+from proxy.base.events import CitationAdded
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.blocks import without_ours
 from proxy.wires.anthropic.citations import cited_blocks, web_citation

@@ -10,7 +10,7 @@ from conversations import names, natives, objects
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     ASPECTS,
     Conversation,
     CustomTool,
@@ -29,7 +29,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.errors import ModelMissing, RequestError
+from proxy.base.errors import ModelMissing, RequestError
 from proxy.wires.anthropic.conversation import AnthropicCodec
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
 from proxy.wires.anthropic.from_client import read_conversation

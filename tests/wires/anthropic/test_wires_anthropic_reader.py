@@ -22,8 +22,8 @@ from messages_script import (
     turn,
 )
 
-from proxy.errors import Unreadable, WireError
-from proxy.events import (
+from proxy.base.errors import Unreadable, WireError
+from proxy.base.events import (
     FinishReason,
     ReasoningDelta,
     TextDelta,

@@ -11,7 +11,7 @@ from messages_rig import ASK, OURS, WIRE, hides, play, reader_of
 from messages_script import Read, read_stream, tool, tool_use, turn
 from recording_files import recording_files
 
-from proxy.events import ToolCallFinished, TurnFailed, TurnFinished
+from proxy.base.events import ToolCallFinished, TurnFailed, TurnFinished
 from proxy.wires.client_port import ClientView, StreamWriter
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"

@@ -7,7 +7,7 @@ import pytest
 from messages_rig import ASK, OURS, WIRE, hides, reader_of
 from messages_script import Block, text, thinking, tool, tool_use
 
-from proxy.events import FinishReason, ToolResult
+from proxy.base.events import FinishReason, ToolResult
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 
 RESULT = ToolResult("toolu_s", True, "noon", redacted="noon", arguments_redacted={"z": 1}, milliseconds=3)

@@ -6,7 +6,7 @@ import pytest
 from messages_rig import ASK, WIRE
 from messages_script import text, thinking, tool, tool_use, user
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.client_port import ClientRequest
 
 

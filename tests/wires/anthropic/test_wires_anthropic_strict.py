@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from proxy.conversation import Conversation, FunctionTool, Message, Text
-from proxy.errors import RequestError
-from proxy.events import ToolDefinition
+from proxy.base.conversation import Conversation, FunctionTool, Message, Text
+from proxy.base.errors import RequestError
+from proxy.base.events import ToolDefinition
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.strict import takes_strict
 from proxy.wires.anthropic.to_upstream import write_conversation

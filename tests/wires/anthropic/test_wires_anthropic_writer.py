@@ -24,7 +24,7 @@ from messages_script import (
     user,
 )
 
-from proxy.events import FinishReason, Frame, ToolCall, ToolResult, TurnFailed
+from proxy.base.events import FinishReason, Frame, ToolCall, ToolResult, TurnFailed
 from proxy.wires.client_port import ClientView
 from proxy.wires.stream.fast_path import FastWriter
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.approval_records import mention
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
+from proxy.records.approvals import mention
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, visible_with
 from proxy.wires.responses.spans import answer_spans

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.events import ToolCall, ToolDefinition
+from proxy.base.events import ToolCall, ToolDefinition
+from proxy.json.splice import elements, members
 from proxy.wires.chat.body import ChatBody
 from proxy.wires.chat.request import parse_chat_request
-from proxy.wires.json.splice import elements, members
 from proxy.wires.upstream_port import SuspendedCall
 
 TIME = ToolDefinition("core__time", "Tells the time.", {"type": "object", "properties": {}}, strict=True)

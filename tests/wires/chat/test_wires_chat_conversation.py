@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import completion_create_params
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     ASPECTS,
     Conversation,
     Image,
@@ -23,7 +23,7 @@ from proxy.conversation import (
     ToolCallPart,
     ToolResultPart,
 )
-from proxy.errors import ModelMissing, RequestError
+from proxy.base.errors import ModelMissing, RequestError
 from proxy.wires.chat.conversation import ChatCodec, read_conversation, write_conversation
 from proxy.wires.chat.fields import CHAT_FIELDS
 from proxy.wires.profile import EFFORTS, SAMPLING, Profile

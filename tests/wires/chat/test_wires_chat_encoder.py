@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sse_check import check_chat_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, told
 
-from proxy.events import Frame, TextDelta, ToolCallStarted, TurnFailed
+from proxy.base.events import Frame, TextDelta, ToolCallStarted, TurnFailed
 from proxy.wires.chat import ChatWire
 from proxy.wires.chat.encoder import ChatTurnEncoder
 from proxy.wires.responses import ResponsesWire

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import WireError
-from proxy.events import ToolCall
+from proxy.base.errors import WireError
+from proxy.base.events import ToolCall
 from proxy.wires.chat import message as message_module
 from proxy.wires.chat.message import MessageBuilder, call_object, part_text, reply_message
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from odd_json import odd_chunk
 
-from proxy.errors import FrameTooLarge, Unreadable, WireError
-from proxy.events import (
+from proxy.base.errors import FrameTooLarge, Unreadable, WireError
+from proxy.base.events import (
     FinishReason,
     Frame,
     ReasoningDelta,

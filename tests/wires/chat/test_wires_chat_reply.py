@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.events import FinishReason, Frame, ToolCall, ToolResult
+from proxy.base.events import FinishReason, Frame, ToolCall, ToolResult
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.client_port import ClientView, Trace

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.chat.request import ChatRequest, declared_name, parse_chat_request
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from odd_json import odd_chunk
 from sse_check import Reading, check_chat_stream
 
-from proxy.errors import FrameTooLarge
-from proxy.events import FinishReason, Frame, ToolCall, ToolCallFinished, ToolResult
+from proxy.base.errors import FrameTooLarge
+from proxy.base.events import FinishReason, Frame, ToolCall, ToolCallFinished, ToolResult
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.writer import ChatStreamWriter
 from proxy.wires.client_port import ClientView, Trace

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.conversation import Conversation, Image, Remote
-from proxy.errors import RequestError
+from proxy.base.conversation import Conversation, Image, Remote
+from proxy.base.errors import RequestError
 from proxy.net.public_addresses import is_public_url
 from proxy.wires.anthropic.from_client import read_conversation as from_anthropic
 from proxy.wires.chat.from_client import read_conversation as from_chat

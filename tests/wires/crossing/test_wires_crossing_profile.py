@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Conversation,
     FunctionTool,
     Image,
@@ -20,7 +20,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.anthropic.conversation import AnthropicCodec
 from proxy.wires.chat.conversation import ChatCodec
 from proxy.wires.crossing.codec import ConversationCodec

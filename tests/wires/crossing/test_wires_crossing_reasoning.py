@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.conversation import Message, Reasoning, Text, ToolCallPart, ToolResultPart
+from proxy.base.conversation import Message, Reasoning, Text, ToolCallPart, ToolResultPart
 from proxy.wires.crossing.reasoning import asks_for_reasoning, in_loops, is_plain, with_blank_reasoning
 
 USER = Message("user", (Text("u"),))

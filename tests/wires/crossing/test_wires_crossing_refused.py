@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Conversation,
     Image,
     Inline,

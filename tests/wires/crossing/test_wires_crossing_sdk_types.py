@@ -16,8 +16,8 @@ from conversations import natives
 from ollama._types import ChatRequest, GenerateRequest
 from sdk_requests import Sample, requests_of
 
-from proxy.conversation import Conversation
-from proxy.errors import RequestError
+from proxy.base.conversation import Conversation
+from proxy.base.errors import RequestError
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
 from proxy.wires.chat import ChatWire

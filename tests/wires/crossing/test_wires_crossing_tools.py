@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from proxy.events import ToolDefinition
+from proxy.base.events import ToolDefinition
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
 from proxy.wires.crossed import Crossing

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ollama_script import assistant, call, tool, user
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     ASPECTS,
     Conversation,
     FunctionTool,
@@ -28,7 +28,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.errors import ModelMissing, RequestError
+from proxy.base.errors import ModelMissing, RequestError
 from proxy.wires.anthropic.conversation import AnthropicCodec
 from proxy.wires.chat.conversation import ChatCodec
 from proxy.wires.ollama.conversation import OllamaCodec

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ollama_script import read_reply, read_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, told
 
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     Frame,
     TextDelta,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ollama_rig import OURS, play, reader_of
 from ollama_script import call, done, error, said, turn
 
-from proxy.errors import Unreadable, WireError
-from proxy.events import ReasoningDelta, TextDelta, TurnFailed, TurnFinished, TurnStarted, UsageReported
+from proxy.base.errors import Unreadable, WireError
+from proxy.base.events import ReasoningDelta, TextDelta, TurnFailed, TurnFinished, TurnStarted, UsageReported
 
 WHOLE = turn("Hé “you”.", call(OURS, {"a": [1, {"b": None}]}, "call_1"), thinking="Hm. So.")
 

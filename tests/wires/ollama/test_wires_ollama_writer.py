@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ollama_rig import OURS, compose, play, writer_of
 from ollama_script import call, done, error, read_reply, read_stream, said, tool, turn
 
-from proxy.events import FinishReason, ToolCall, ToolResult
+from proxy.base.events import FinishReason, ToolCall, ToolResult
 
 MINE = {"tools": [tool("mine")]}
 FIRST = turn("One. ", call(OURS, {"a": 1}, "call_1"), thinking="Hm.")

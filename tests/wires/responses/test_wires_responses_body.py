@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from responses_rig import OURS, WIRE
 from responses_script import custom, function, function_call, message, output, reasoning, user
 
-from proxy.events import ToolCall, ToolDefinition
+from proxy.base.events import ToolCall, ToolDefinition
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.body import ResponsesBody, upstream_ids
 from proxy.wires.responses.own_items.signing import ItemSigner

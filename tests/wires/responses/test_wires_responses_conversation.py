@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import response_create_params
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     ASPECTS,
     Audio,
     Conversation,
@@ -30,7 +30,7 @@ from proxy.conversation import (
     ToolCallPart,
     ToolResultPart,
 )
-from proxy.errors import ModelMissing, RequestError
+from proxy.base.errors import ModelMissing, RequestError
 from proxy.wires.chat.conversation import ChatCodec
 from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.responses.conversation import ResponsesCodec, read_conversation, write_conversation

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from responses_check import check_response_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, streamed_arguments, told
 
-from proxy.events import (
+from proxy.base.events import (
     FinishReason,
     Frame,
     TextDelta,

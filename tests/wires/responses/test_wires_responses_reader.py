@@ -22,8 +22,8 @@ from responses_script import (
     turn,
 )
 
-from proxy.errors import WireError
-from proxy.events import (
+from proxy.base.errors import WireError
+from proxy.base.events import (
     ReasoningDelta,
     RefusalDelta,
     TextDelta,

@@ -15,7 +15,7 @@ from responses_check import check_response_stream
 from responses_rig import HIDDEN, OURS, WIRE, hides, play
 from responses_script import function_call, turn
 
-from proxy.events import FinishReason, TurnFailed, TurnFinished
+from proxy.base.events import FinishReason, TurnFailed, TurnFinished
 from proxy.wires.client_port import ClientView, StreamWriter
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"

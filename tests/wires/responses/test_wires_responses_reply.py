@@ -8,7 +8,7 @@ from responses_check import RESOURCE_FIELDS, check_response_stream
 from responses_rig import ASK, OURS, WIRE, hides, reader_of
 from responses_script import custom, function, function_call, message, reasoning, refusal, resource
 
-from proxy.events import FinishReason, ToolCall, ToolResult
+from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.responses.items import own_item_id

@@ -6,7 +6,7 @@ import pytest
 from responses_rig import OURS, WIRE
 from responses_script import custom, function, function_call, message, output, reasoning, user
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.responses.request import ResponsesRequest, answer_text, parse_responses_request
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.approval_records import mention
+from proxy.records.approvals import mention
 from proxy.wires.responses.spans import answer_length, answer_spans
 
 USER: Any = {"role": "user", "content": "go"}

@@ -24,8 +24,8 @@ from responses_script import (
     turn,
 )
 
-from proxy.errors import FrameTooLarge
-from proxy.events import FinishReason, ToolResult
+from proxy.base.errors import FrameTooLarge
+from proxy.base.events import FinishReason, ToolResult
 from proxy.wires.client_port import ClientView, Trace
 
 DONE = b"data: [DONE]\n\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.transitions import IllegalTransition
+from proxy.records.transitions import IllegalTransition
 from proxy.wires.stream.phases import (
     CERTAIN,
     COMPOSING,

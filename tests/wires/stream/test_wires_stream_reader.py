@@ -11,7 +11,7 @@ from fixture_loader import Exchange, all_exchanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.events import (
+from proxy.base.events import (
     ReasoningDelta,
     RefusalDelta,
     TextDelta,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.errors import FrameTooLarge
+from proxy.base.errors import FrameTooLarge
 from proxy.wires.stream import sse
 from proxy.wires.stream.sse import (
     DONE,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.events import Usage
+from proxy.base.events import Usage
 from proxy.wires.stream.sse import END_MARK
 from proxy.wires.stream.usage_tap import UsageTap
 from proxy.wires.turn.usage import read_usage, usage_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.events import ReasoningDelta, TextDelta
+from proxy.base.events import ReasoningDelta, TextDelta
 from proxy.wires.text_calls.channels import ChannelCall, Channels
 
 ANALYSIS = "<|channel|>analysis<|message|>The user wants {x}.<|end|>"

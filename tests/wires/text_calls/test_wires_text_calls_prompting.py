@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Conversation,
     CustomTool,
     FunctionTool,

@@ -11,9 +11,9 @@ from messages_script import read_stream as read_messages
 from ollama_script import read_stream as read_lines
 from turn_encoding import cut, encoded
 
-from proxy.conversation import Message, ToolCallPart
-from proxy.errors import ToolRelayError
-from proxy.events import (
+from proxy.base.conversation import Message, ToolCallPart
+from proxy.base.errors import ToolRelayError
+from proxy.base.events import (
     FinishReason,
     Frame,
     ToolCall,

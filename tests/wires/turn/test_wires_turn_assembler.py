@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.errors import Unreadable, WireError
-from proxy.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted, TurnEvent
+from proxy.base.errors import Unreadable, WireError
+from proxy.base.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted, TurnEvent
 from proxy.wires.turn import assembler
 from proxy.wires.turn.assembler import Fragment, ToolCallAssembler, is_object, mint_call_id
 

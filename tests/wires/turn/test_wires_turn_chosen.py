@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
 from proxy.wires.chosen import ServedTool, ShownServer, ShownTools

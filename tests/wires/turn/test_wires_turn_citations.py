@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from turn_encoding import cut, encoded, read_again
 
-from proxy.events import CitationAdded, FinishReason, Frame, TextDelta, TurnEvent, TurnFinished, TurnStarted
+from proxy.base.events import (
+    CitationAdded,
+    FinishReason,
+    Frame,
+    TextDelta,
+    TurnEvent,
+    TurnFinished,
+    TurnStarted,
+)
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
 from proxy.wires.ollama import OllamaWire

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.events import ToolDefinition
+from proxy.base.events import ToolDefinition
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
 from proxy.wires.ollama import OllamaWire

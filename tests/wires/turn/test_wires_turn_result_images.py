@@ -1,6 +1,6 @@
 """Images of tool results: which ones are sent, and when a note replaces them."""
 
-from proxy.events import ResultImage
+from proxy.base.events import ResultImage
 from proxy.wires.turn.result_images import ImageBudget, choose_images
 
 

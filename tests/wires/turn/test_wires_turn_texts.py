@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.events import Frame, ReasoningDelta
+from proxy.base.events import Frame, ReasoningDelta
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.encoder import AnthropicTurnEncoder
 from proxy.wires.client_port import ClientPort

@@ -3,14 +3,15 @@
 import asyncio
 from typing import Final
 
-from proxy.errors import Unreadable, UpstreamError, WireError
+from proxy.base.errors import Unreadable, UpstreamError, WireError
 from proxy.http.headers import Headers
 from proxy.http.own_headers import LEFT_OUT
-from proxy.in_thread import LARGE_EVENT_BYTES, in_thread
+from proxy.json.in_thread import LARGE_EVENT_BYTES, in_thread
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
 from proxy.relay.headers import is_encoded, of_any_dialect, returned
 from proxy.relay.memory.refusals import RefusalCache
-from proxy.relay.passthrough import pump
+from proxy.relay.passing.passthrough import pump
+from proxy.relay.passing.sniffing import SniffedResponse
 from proxy.relay.routing.fallback import BufferedResponse
 from proxy.relay.run.job import Job
 from proxy.relay.run.run import CallModel, Command, Finish
@@ -23,7 +24,6 @@ from proxy.relay.run.turn.rejection import (
 )
 from proxy.relay.run.turn.request import TurnRequests
 from proxy.relay.run.turn.stream import MOST_EVENTS, read_stream
-from proxy.relay.sniffing import SniffedResponse
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.upstream_port import TurnReader
 
@@ -49,7 +49,7 @@ class ModelTurns:
         """Carry out a :class:`CallModel`; return the run's next command.
 
         Raises :class:`~proxy.relay.routing.fallback.NextUpstream` if another upstream may serve the run,
-        :class:`UpstreamError`, :class:`~proxy.errors.WireError` and :class:`TurnRejected`.
+        :class:`UpstreamError`, :class:`~proxy.base.errors.WireError` and :class:`TurnRejected`.
         """
         state.turn = TurnProgress(state.clock.now())
         response = await self._requests.open(job, state, command)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from proxy.errors import RunFault
+from proxy.base.errors import RunFault
 from proxy.http.headers import Headers
 from proxy.http.retry_after import wait_in_seconds
 from proxy.upstreams.base import UpstreamResponse

@@ -4,11 +4,11 @@ import asyncio
 from typing import Final
 
 from proxy.http.own_headers import LEFT_OUT, RESTORED
-from proxy.in_thread import in_thread
+from proxy.json.in_thread import in_thread
 from proxy.relay.base import RunSettings
 from proxy.relay.headers import restored_header
 from proxy.relay.memory.refusals import RefusalCache
-from proxy.relay.offer import Offer
+from proxy.relay.offering.offer import Offer
 from proxy.relay.routing.fallback import BufferedResponse, ask
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
@@ -38,7 +38,7 @@ class TurnRequests:
         """Ask the model, and return the response's head.  Only the first turn's may have an error status.
 
         Raises :class:`~proxy.relay.routing.fallback.NextUpstream` if another upstream may serve the run,
-        :class:`~proxy.errors.UpstreamError`, and :class:`~proxy.relay.run.turn.rejection.TurnRejected` if a
+        :class:`UpstreamError`, and :class:`TurnRejected` if a
         later turn was refused.
         """
         self._edit(job, state, command)

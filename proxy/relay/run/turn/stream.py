@@ -5,11 +5,11 @@ import contextlib
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from proxy.errors import UpstreamError
-from proxy.events import Frame
+from proxy.base.errors import UpstreamError
+from proxy.base.events import Frame
 from proxy.http.secrets import SecretFilter, Secrets
-from proxy.in_thread import in_thread
-from proxy.relay.passthrough import AFTER_END_S, flush_soon
+from proxy.json.in_thread import in_thread
+from proxy.relay.passing.passthrough import AFTER_END_S, flush_soon
 from proxy.relay.run.state import State
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.dialect import Framing
@@ -43,7 +43,7 @@ async def read_stream(
     proxy composes the client's stream, or holds something of it back, the client gets a keep-alive before
     ``keepalive_s`` seconds of silence have passed.
 
-    Raises :class:`~proxy.errors.UpstreamError` and :class:`~proxy.errors.WireError`.
+    Raises :class:`~proxy.base.errors.UpstreamError` and :class:`~proxy.base.errors.WireError`.
     """
     await _TurnStream(state, reader, framing, secrets, keepalive_s).read(response)
 

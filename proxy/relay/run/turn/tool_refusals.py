@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from proxy.relay.offer import Offer
+from proxy.relay.offering.offer import Offer
+from proxy.relay.offering.tool_limits import REFUSED, ToolLesson, too_many
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
-from proxy.relay.tool_limits import REFUSED, ToolLesson, too_many
 
 __all__ = ["adapt_tools"]
 

@@ -6,7 +6,7 @@ One process talks to all servers, so every bound is for one server.
 import asyncio
 from typing import Final
 
-from proxy.json_size import count_values
+from proxy.json.size import count_values
 
 __all__ = [
     "MAX_LINE",

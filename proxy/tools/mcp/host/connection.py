@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 from mcp.shared.exceptions import MCPError
 
-from proxy.plain_text import plain_text
+from proxy.base.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
 from proxy.tools.mcp.host.bounds import MAX_LINE, NO_MESSAGE, TOO_LONG, TOO_LONG_WORDS, PastBounds

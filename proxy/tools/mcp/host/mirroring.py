@@ -12,7 +12,7 @@ from typing import Any, Final
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from proxy.plain_text import plain_text
+from proxy.base.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, LeftOutTool, Listing, read_listing
 from proxy.tools.mcp.servers import Server
 

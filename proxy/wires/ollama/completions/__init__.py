@@ -32,7 +32,7 @@ class OllamaCompletionWire(OllamaWire):
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         """Read a request; no server tool takes part in its answer.
 
-        Raises :class:`~proxy.errors.RequestError` for a model that is missing or no name.
+        Raises :class:`~proxy.base.errors.RequestError` for a model that is missing or no name.
         """
         return OllamaRequest(
             members=tuple(payload),

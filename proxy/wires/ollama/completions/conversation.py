@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.conversation import Conversation, Message, Text
-from proxy.errors import ModelMissing
+from proxy.base.conversation import Conversation, Message, Text
+from proxy.base.errors import ModelMissing
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.ollama.fields import COMPLETION_FIELDS

@@ -32,7 +32,7 @@ class ResponsesCompactionWire(ResponsesWire):
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         """Read a request; it uses no tools, and is not stored.
 
-        Raises :class:`~proxy.errors.RequestError` as
+        Raises :class:`~proxy.base.errors.RequestError` as
         :func:`~proxy.wires.responses.request.parse_responses_request` does.
         """
         read = {name: payload[name] for name in _READ if name in payload}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from proxy.conversation import (
+from proxy.base.conversation import (
     Conversation,
     Message,
     Output,

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.chance import epoch_s
-from proxy.errors import WireError
-from proxy.events import FinishReason
+from proxy.base.chance import epoch_s
+from proxy.base.errors import WireError
+from proxy.base.events import FinishReason
 from proxy.wires.client_port import ClientView
 from proxy.wires.responses.items import item_text, mint_item_id
 from proxy.wires.responses.own_items.summaries import SealedSummaries
@@ -36,7 +36,7 @@ class CompactionReplyWriter(ResponsesReplyWriter):
         self._summaries = summaries
 
     def finish(self, reason: FinishReason | None) -> bytes:
-        """Return the compaction as JSON. Raise :class:`~proxy.errors.WireError` if there is no summary."""
+        """Return the compaction as JSON. Raise :class:`WireError` if there is no summary."""
         super().finish(reason)
         answer = self.answer
         summary = "".join(item_text(item) for item in answer.get("output") or () if isinstance(item, dict))

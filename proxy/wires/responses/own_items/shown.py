@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy.events import ToolCall, ToolResult
+from proxy.base.events import ToolCall, ToolResult
 from proxy.wires.chosen import ShownServer, ShownTools
 from proxy.wires.client_port import ApprovedCallResult, Trace
 from proxy.wires.responses.items import (

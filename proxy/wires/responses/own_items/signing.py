@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.chance import replayable
+from proxy.base.chance import replayable
 from proxy.wires.responses.items import SERVER_LABEL, is_shown_call
 
 __all__ = ["ItemSigner"]

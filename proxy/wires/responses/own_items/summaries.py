@@ -10,8 +10,8 @@ Source: OpenAI's API reference, "Compact a response".
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from proxy.errors import RequestError
-from proxy.sealed_text import TextSeal
+from proxy.base.errors import RequestError
+from proxy.base.sealed_text import TextSeal
 from proxy.wires.responses.items import is_ours, own_item_id
 
 __all__ = ["SealedSummaries", "is_own_compaction"]
@@ -30,7 +30,7 @@ def is_own_compaction(item: Mapping[str, Any]) -> bool:
 class SealedSummaries:
     """Writes and reads the compaction items of one caller.
 
-    ``keys`` are those of :class:`~proxy.sealed_text.TextSeal`, the same in all processes that share the
+    ``keys`` are those of :class:`~proxy.base.sealed_text.TextSeal`, the same in all processes that share the
     record and after a restart.
     """
 
@@ -47,7 +47,7 @@ class SealedSummaries:
     def message(self, item: Mapping[str, Any], param: str) -> dict[str, Any]:
         """Return the message that upstreams get in place of one of the proxy's own compaction items.
 
-        Raises :class:`~proxy.errors.RequestError` (400) that names ``param`` if the item was changed, or
+        Raises :class:`~proxy.base.errors.RequestError` (400) that names ``param`` if the item was changed, or
         was made for another caller or by another proxy.
         """
         summary = self._open(item)

@@ -8,7 +8,7 @@ import chat_script as chat
 import pytest
 
 from proxy.relay.base import RunSettings
-from proxy.relay.offer import Offer
+from proxy.relay.offering.offer import Offer
 from proxy.relay.run.job import ToolAccess
 from proxy.relay.run.run import Run
 from proxy.relay.run.state import ClientOutput, RunClock, State, ToolState

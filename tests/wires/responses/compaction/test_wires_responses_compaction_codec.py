@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from proxy.conversation import Text
+from proxy.base.conversation import Text
 from proxy.wires.responses.compaction.codec import CompactionCodec
 
 CODEC = CompactionCodec()

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from proxy.events import Frame
+from proxy.base.events import Frame
 from proxy.wires.client_port import ClientView
 from proxy.wires.responses.compaction import ResponsesCompactionWire
 

@@ -12,7 +12,7 @@ from responses_check import Reading, check_response_stream
 from responses_rig import HIDDEN, OURS, WIRE, play, writer_of
 from responses_script import function, function_call, message, reasoning, turn
 
-from proxy.events import FinishReason
+from proxy.base.events import FinishReason
 from proxy.wires.client_port import (
     CarriedTurn,
     CarryingRequest,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import RequestError
+from proxy.base.errors import RequestError
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 

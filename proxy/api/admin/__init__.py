@@ -1,0 +1,1 @@
+"""``/admin``: the record, the tools and approvals, for administrators."""

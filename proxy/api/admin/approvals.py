@@ -1,0 +1,244 @@
+"""``/admin/approvals``: lists approvals and takes the decisions of administrators."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from proxy.api.admin.grant_terms import read_terms
+from proxy.base.errors import RequestError
+from proxy.records.approvals import MOST_REASON, Approval, ApprovalFilter, DecidedVia
+from proxy.records.grants import Grant, GrantFilter
+from proxy.relay.approvals.decisions import Decisions, Verdict
+from proxy.relay.approvals.notice import meaning_of
+from proxy.relay.approvals.rules import Decider
+from proxy.rights.callers import player_name
+from proxy.server.auth.key_ring import Key
+from proxy.server.messages.body import read_body
+from proxy.server.messages.request import EdgeRequest
+from proxy.tools.contract.redaction import bounded
+
+__all__ = [
+    "AdminApprovals",
+    "approval_to_json",
+    "decider_of",
+    "grant_to_json",
+    "log_read",
+    "read_verdict",
+]
+
+_MAX_BODY: Final = 64 * 1024
+_BODY_S: Final = 10.0
+_KNOWN: Final = ("approve", "reason", "arguments", "grant")
+
+
+def approval_to_json(approval: Approval, *, exact: bool = False, in_list: bool = False) -> dict[str, Any]:
+    """Return an approval as plain JSON values; times are seconds since the epoch (UTC).
+
+    The arguments are all of the model's, with the tool's private fields masked.  ``exact`` gives those that
+    run, with the private fields.  ``in_list`` cuts very long ones, and says so.
+    """
+    is_cut = in_list and not approval.fits_text
+    shown: dict[str, Any] = {
+        "id": approval.id,
+        "object": "approval",
+        "status": str(approval.status),
+        "meaning": meaning_of(approval),
+        "tool": approval.tool,
+        "effect": approval.effect,
+        "arguments": bounded(approval.arguments_shown) if is_cut else approval.arguments_shown,
+        "arguments_cut": is_cut,
+        "why": approval.rule,
+        "caller": approval.caller,
+        "run_id": approval.run_id,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "decided_by": approval.decided_by or None,
+        "decided_via": approval.decided_via or None,
+        "decided_at": approval.decided_at,
+        "reason": approval.reason or None,
+        "arguments_digest": approval.arguments_digest,
+        "spec_digest": approval.spec_digest,
+        "edited": bool(approval.edited),
+        "invocation_id": approval.invocation_id or None,
+    }
+    if exact:
+        shown["arguments"] = json.loads(approval.effective_arguments)
+    return shown
+
+
+def grant_to_json(grant: Grant, state: str) -> dict[str, Any]:
+    """Return a grant as plain JSON values; times are seconds since the epoch (UTC). ``state`` is its present
+    state."""
+    return {
+        "id": grant.id,
+        "object": "approval.grant",
+        "status": state,
+        "tool": grant.tool,
+        "caller": grant.caller,
+        "scope": grant.scope,
+        "arguments": orjson.loads(grant.bounds),
+        "why": grant.rule,
+        "approval_id": grant.approval_id,
+        "run_id": grant.run_id,
+        "created_at": grant.created_at,
+        "expires_at": grant.expires_at,
+        "made_by": grant.made_by,
+        "made_via": grant.made_via,
+        "revoked_at": grant.revoked_at,
+        "revoked_by": grant.revoked_by or None,
+        "uses": grant.uses,
+        "used_at": grant.used_at,
+        "spec_digest": grant.spec_digest,
+    }
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object; raise ``ValueError`` for duplicate members, because parsers differ about which one
+    counts, and for a name with a lone surrogate, because no error could show it: it has no UTF-8."""
+    found = dict(pairs)
+    "".join(found).encode()
+    if len(found) != len(pairs):
+        raise ValueError("duplicate member")
+    return found
+
+
+def read_verdict(raw: bytes) -> Verdict:
+    """Return the decision in a request body: only the JSON value ``true`` approves.
+
+    Raises :class:`~proxy.base.errors.RequestError` (400).
+    """
+    example = 'like {"approve": true}'
+    try:
+        value = json.loads(raw, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        raise RequestError(
+            400,
+            f"The body must be JSON without duplicate members and lone surrogates in names, {example}.",
+            code="invalid_json",
+        ) from None
+    if not isinstance(value, dict):
+        raise RequestError(400, f"The body must be a JSON object, {example}.", code="invalid_json")
+    for name in value:
+        if name not in _KNOWN:
+            raise RequestError(
+                400,
+                f"{name[:40]!r} is not a known field. Write one of: {', '.join(_KNOWN)}.",
+                param=name[:40],
+            )
+    approve, reason, arguments = value.get("approve"), value.get("reason"), value.get("arguments")
+    if not isinstance(approve, bool):
+        raise RequestError(400, "approve must be present, and true or false.", param="approve")
+    if reason is not None and (not isinstance(reason, str) or len(reason) > MOST_REASON):
+        raise RequestError(
+            400, f"reason must be a string of at most {MOST_REASON} characters.", param="reason"
+        )
+    if arguments is not None and (not isinstance(arguments, dict) or not approve):
+        raise RequestError(
+            400, "arguments must be a JSON object, and needs approve to be true.", param="arguments"
+        )
+    grant = value.get("grant")
+    if grant is not None and not approve:
+        raise RequestError(400, "grant needs approve to be true.", param="grant")
+    return Verdict(approve, reason or "", arguments, None if grant is None else read_terms(grant))
+
+
+@dataclass(frozen=True, slots=True)
+class AdminApprovals:
+    """The actions of administrators and approvers on approvals, for the admin API and for the pages."""
+
+    decisions: Decisions
+
+    async def list_approvals(
+        self,
+        query: Mapping[str, str],
+        decider: Decider,
+        *,
+        limit: int,
+        waiting: bool = False,
+        decided: bool = False,
+    ) -> tuple[Sequence[dict[str, Any]], bool]:
+        """Return a page of the approvals that ``decider`` may decide, newest first, and whether there are
+        more.
+
+        ``waiting`` selects those that can still be decided, ``decided`` all others.
+
+        Raises :class:`~proxy.base.errors.StoreError`.
+        """
+        wanted = ApprovalFilter(
+            limit=limit + 1,
+            before=query.get("before"),
+            waiting=waiting,
+            decided=decided,
+            tools=tuple(decider.tools),
+        )
+        found = await self.decisions.list(wanted)
+        return [approval_to_json(one, in_list=True) for one in found[:limit]], len(found) > limit
+
+    async def get_approval(self, approval_id: str, decider: Decider, *, content: bool) -> dict[str, Any]:
+        """Return one approval; ``content`` adds the exact arguments that run, and this is logged.
+
+        Raises :class:`~proxy.base.errors.RequestError` (404) and :class:`~proxy.base.errors.StoreError`.
+        """
+        approval = await self.decisions.find(approval_id, decider)
+        if content:
+            # Logged before the arguments go out, so that nobody reads them without an entry in the log.
+            log_read(approval, decider)
+        return approval_to_json(approval, exact=content)
+
+    async def list_grants(
+        self, query: Mapping[str, str], decider: Decider, *, limit: int, active: bool
+    ) -> tuple[Sequence[dict[str, Any]], bool]:
+        """Return a page of the grants for tools that ``decider`` may approve, newest first, and whether there
+        are more. ``active`` selects those that let calls run now.
+
+        Raises :class:`~proxy.base.errors.StoreError`.
+        """
+        grants = self.decisions.grants
+        wanted = GrantFilter(limit + 1, query.get("before"), active, tools=tuple(decider.tools))
+        found = await grants.list(wanted)
+        return [grant_to_json(one, grants.state(one)) for one in found[:limit]], len(found) > limit
+
+    async def get_grant(self, grant_id: str, decider: Decider) -> dict[str, Any]:
+        """Return one grant.
+
+        Raises :class:`~proxy.base.errors.RequestError` (404) and :class:`~proxy.base.errors.StoreError`.
+        """
+        grants = self.decisions.grants
+        found = await grants.find(grant_id, decider)
+        return grant_to_json(found, grants.state(found))
+
+    async def revoke_grant(self, grant_id: str, decider: Decider) -> dict[str, Any]:
+        """Revoke a grant and return it; raise as :meth:`get_grant` does."""
+        grants = self.decisions.grants
+        revoked = await grants.revoke(grant_id, decider)
+        return grant_to_json(revoked, grants.state(revoked))
+
+    async def decide(
+        self, approval_id: str, decider: Decider, request: EdgeRequest, via: DecidedVia
+    ) -> dict[str, Any]:
+        """Record the decision in the body of a request and return the approval.
+
+        Raises :class:`~proxy.base.errors.RequestError` (400, 403, 404, 408, 409, 413) and
+        :class:`~proxy.base.errors.StoreError`.
+        """
+        verdict = read_verdict(await read_body(request, _MAX_BODY, _BODY_S))
+        approval = await self.decisions.decide(approval_id, verdict, decider, via)
+        return approval_to_json(approval)
+
+
+def decider_of(key: Key) -> Decider:
+    """Return the decider for an administrator's or approver's key."""
+    name, tools = key.caller.name, ("*",) if key.admin else key.approves
+    return Decider(f"key {name}", key=name, tools=tools, player=player_name(key.name))
+
+
+def log_read(approval: Approval, decider: Decider) -> None:
+    """Log that an administrator or approver reads the exact arguments of a call."""
+    log = structlog.get_logger("proxy.admin")
+    log.warning(
+        "approval_read", caller=decider.key or decider.name, approval_id=approval.id, tool=approval.tool
+    )

@@ -1,0 +1,377 @@
+"""Run background responses: runs without a client that any process can read, cancel and take over.
+
+While a process runs a response, it keeps storing the resource and the events in the record
+(:mod:`proxy.api.detached.kept_attempts`).  All processes read them there.  A process may run the response
+as long as its lease lasts (:mod:`proxy.records.background`).  If it dies, another process runs the request
+again or ends the response (:mod:`proxy.api.detached.take_over`).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import uuid4
+
+import structlog
+
+from proxy.api.detached.background_stream import BackgroundStream
+from proxy.api.detached.event_log import EventLog
+from proxy.api.detached.kept_attempts import KeptAttempts, KeptState, first_number
+from proxy.api.detached.messages import STOPPED, TOO_LONG, after_effects, queued
+from proxy.api.detached.stored_request import StoredRequest
+from proxy.base.errors import NotOnRecord, RequestError, StoreError
+from proxy.http.rules import HeaderRules
+from proxy.json.splice import join_object, members
+from proxy.records.background import BackgroundRecord, Lease
+from proxy.relay.ask import Ask, Detached
+from proxy.relay.body import Body
+from proxy.relay.run.job import Job
+from proxy.relay.starting.runs import Runs
+from proxy.store.base import Store
+
+__all__ = ["PREFIX", "BackgroundRun", "BackgroundRuns", "BackgroundSettings"]
+
+BackgroundContext = Callable[[str, str], AbstractContextManager[None]]
+"""Returns the context manager in which to serve a run without an open request, from the ids of run and
+model."""
+
+PREFIX: Final = "resp_toolrelay_bg"
+"""The prefix of the ids of background responses."""
+
+_KEEP_EVERY_S: Final = 0.25
+_GIVE_UP_S: Final = 5.0
+"""Seconds that a run may take to end after its time limit."""
+_END_AGAIN_S: Final = 1.0
+_END_WAIT_S: Final = 60.0
+"""Seconds for which the process retries to store the end of a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundSettings:
+    """Limits of background responses.
+
+    One process runs at most ``total`` responses at a time, and ``per_caller`` of them for one caller.  Each
+    may run for ``time_s`` seconds.  A client that follows a response gets a comment after ``keepalive_s``
+    seconds without an event.  ``keeps`` is true if the record keeps content; otherwise no response could be
+    read later.  ``headers`` select the headers of a request that are stored with it.
+    """
+
+    per_caller: int = 8
+    total: int = 64
+    time_s: float = 3600.0
+    keepalive_s: float = 10.0
+    keeps: bool = True
+    headers: HeaderRules = field(default_factory=HeaderRules)
+
+
+@dataclass(eq=False, slots=True)
+class BackgroundRun:
+    """An attempt of a background response that runs in this process.
+
+    ``repeats`` is true if the request is stored, so that it can be run again.  ``lost`` is true once another
+    process owns the response; ``released`` is true once any process may take it.
+    """
+
+    lease: Lease
+    run_id: str
+    caller: str
+    stream: BackgroundStream
+    repeats: bool
+    task: asyncio.Task[None] | None = None
+    dirty: bool = False
+    kept: int = 0
+    pieces: int = 0
+    cancelled: bool = False
+    stopped: bool = False
+    lost: bool = False
+    released: bool = False
+
+    @property
+    def id(self) -> str:
+        """The id of the response."""
+        return self.lease.response_id
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process still owns the response."""
+        return not (self.lost or self.released)
+
+
+class BackgroundRuns:
+    """The background responses that this process runs.  One per process."""
+
+    def __init__(
+        self, runs: Runs, store: Store, settings: BackgroundSettings, run_context: BackgroundContext
+    ) -> None:
+        self.settings = settings
+        self._planner = runs.planner
+        self._orchestrator = runs.orchestrator
+        self._store = store
+        self._kept = KeptAttempts(store)
+        self._run_context = run_context
+        self._open: dict[tuple[str, str], BackgroundRun] = {}
+        self._starting: list[str] = []
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
+
+    def needs_run(self, ask: Ask) -> bool:
+        """Return whether the proxy makes a run for a request: it offers server tools, or translates
+        dialects."""
+        return self._planner.takes_part(_foreground(ask))
+
+    def local_run(self, response_id: str, caller: str) -> BackgroundRun | None:
+        """Return the caller's response with this id, if this process runs and still owns it."""
+        run = self._open.get((response_id, caller))
+        return run if run is not None and run.is_here else None
+
+    async def start(self, ask: Ask, request: StoredRequest) -> BackgroundRun:
+        """Start a response; ``request`` is the stored form, from which the response can be run again.
+
+        Raises :class:`RequestError`: 400 if the request cannot run in the background, 429 over
+        a limit, 503 if the response cannot be stored.
+        """
+        caller = ask.identity.caller
+        self._check(ask, caller)
+        lease = Lease(f"{PREFIX}{uuid4().hex}", 1)
+        record = BackgroundRecord(lease.response_id, caller, ask.identity.run_id, time.time())
+        self._starting.append(caller)  # Planning awaits the record; others may start meanwhile.
+        try:
+            job = await self._planned(ask, lease, record.asked_at, self.settings.time_s)
+            resource = queued(lease.response_id, ask.body.payload, record.asked_at)
+            # Before the response exists, so that a process which finds it also finds its state.
+            self._kept.put_state(lease, caller, KeptState(resource, record.run_id))
+            try:
+                await self._store.put_background(record, request.to_json())
+            except StoreError as error:
+                raise RequestError(
+                    503,
+                    "The proxy could not store the response. Send the request again.",
+                    type="server_error",
+                    code="store_unavailable",
+                    headers={"Retry-After": "1"},
+                ) from error
+        finally:
+            self._starting.remove(caller)
+        return self._run(lease, job, resource, not request.refusal_reason)
+
+    async def run_again(self, ask: Ask, claimed: BackgroundRecord, time_s: float, takes_over: str) -> None:
+        """Run a response that this process has claimed, for at most ``time_s`` seconds.
+
+        ``takes_over`` is the id of the run that it replaces.  Raises :class:`RequestError` and
+        :class:`~proxy.base.errors.StoreError` as planning does.
+        """
+        self._starting.append(claimed.caller)
+        try:
+            job = await self._planned(ask, claimed.lease, claimed.asked_at, time_s, takes_over)
+        finally:
+            self._starting.remove(claimed.caller)
+        resource = queued(claimed.id, ask.body.payload, claimed.asked_at)
+        self._kept.put_state(claimed.lease, claimed.caller, KeptState(resource, ask.identity.run_id))
+        self._run(claimed.lease, job, resource, repeats=True)
+
+    def has_room(self, caller: str) -> bool:
+        """Return whether the limits let this process run one more response for a caller."""
+        callers = self._callers()
+        return callers.count(caller) < self.settings.per_caller and len(callers) < self.settings.total
+
+    def _callers(self) -> list[str]:
+        return [*(one for _, one in self._open), *self._starting]
+
+    async def _planned(
+        self, ask: Ask, lease: Lease, asked_at: float, time_s: float, takes_over: str = ""
+    ) -> Job:
+        """Plan the job of an attempt, and bind the job's effects to the lease."""
+
+        async def before_end() -> None:
+            await self._end_on_record(lease)
+
+        detached = Detached(lease.response_id, asked_at, time_s, before_end, takes_over)
+        ask = replace(_foreground(ask), options=replace(ask.options, detached=detached))
+        job = await self._planner.job(self._planner.begin(ask))
+        job.tools.ledger.lease = lease
+        return job
+
+    def _run(self, lease: Lease, job: Job, resource: dict[str, Any], repeats: bool) -> BackgroundRun:
+        identity = job.identity
+        run: BackgroundRun
+
+        def changed() -> None:
+            run.dirty = True
+
+        stream = BackgroundStream(resource, EventLog(), changed, first_number(lease.attempt))
+        run = BackgroundRun(lease, identity.run_id, identity.caller, stream, repeats)
+        self._open[lease.response_id, identity.caller] = run
+        time_s = self.settings.time_s
+        if (detached := job.client.ask.options.detached) is not None:
+            time_s = detached.time_s
+
+        async def serve() -> None:
+            with self._run_context(run.run_id, job.client.request.model):
+                bound = structlog.contextvars.bind_contextvars(run_id=run.run_id)
+                try:
+                    async with asyncio.timeout(time_s + _GIVE_UP_S):
+                        await self._orchestrator.run(job, run.stream)
+                finally:
+                    structlog.contextvars.reset_contextvars(**bound)
+
+        run.task = asyncio.get_running_loop().create_task(self._attend(run, serve))
+        return run
+
+    def _check(self, ask: Ask, caller: str) -> None:
+        payload = ask.body.payload
+        if payload.get("store") is False:
+            raise RequestError(
+                400,
+                "A background response must be stored. Leave store out, or set it to true.",
+                param="store",
+            )
+        if not self.settings.keeps:
+            raise RequestError(
+                400,
+                "This server stores no responses, so it cannot run them in the background (store.content is "
+                "none). Leave background out.",
+                param="background",
+            )
+        if not self.has_room(caller):
+            own = self._callers().count(caller) >= self.settings.per_caller
+            raise RequestError(
+                429,
+                "Too many background responses are running "
+                f"(limits.{'background' if own else 'background_total'}). Wait until one has ended, or "
+                "cancel one.",
+                type="rate_limit_error",
+                code="rate_limit_exceeded",
+                headers={"Retry-After": "5"},
+            )
+
+    async def _end_on_record(self, lease: Lease) -> None:
+        """End a response on record before its answer is stored, so that no other process takes it over.
+
+        Raises :class:`~proxy.base.errors.NotOnRecord` if another process owns it, or if the record cannot be
+        written.
+        """
+        until = time.monotonic() + _END_WAIT_S
+        while True:
+            try:
+                if await self._store.end_background(lease):
+                    return
+                break
+            except StoreError:
+                if time.monotonic() >= until:
+                    break
+            await asyncio.sleep(_END_AGAIN_S)
+        raise NotOnRecord("The response could not be stored, so it has no answer.")
+
+    async def _attend(self, run: BackgroundRun, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Store the output of a run as it arrives.  Cancel the run if it was cancelled or another process
+        owns it."""
+        serving = asyncio.get_running_loop().create_task(serve())
+        asked = time.monotonic()
+        try:
+            while not serving.done():
+                await asyncio.wait({serving}, timeout=_KEEP_EVERY_S)
+                self._keep(run)
+                if not serving.done() and time.monotonic() - asked >= 2 * _KEEP_EVERY_S:
+                    asked = time.monotonic()
+                    await self._look(run)
+                if (run.cancelled or run.lost) and not serving.done():
+                    serving.cancel()
+        except asyncio.CancelledError:
+            run.stopped = True
+            raise
+        finally:
+            if not serving.done():
+                serving.cancel()
+                await asyncio.wait({serving})
+            await self._ended(run, serving)
+
+    async def _look(self, run: BackgroundRun) -> None:
+        """Look up whether a run was cancelled, or is now owned by another process."""
+        try:
+            record = await self._store.find_background(run.id, run.caller)
+        except StoreError:
+            return
+        if record is not None:
+            run.cancelled = run.cancelled or record.cancelled
+            run.lost = record.attempt != run.lease.attempt
+
+    async def _ended(self, run: BackgroundRun, serving: "asyncio.Task[None]") -> None:
+        """Store the end of an attempt: an answer, an error, or that another process may take the response."""
+        error = None if serving.cancelled() else serving.exception()
+        if run.cancelled:
+            run.stream.cancel()
+        elif run.stopped and not run.stream.ended and not run.lost:
+            await self._stop(run)
+        elif isinstance(error, TimeoutError):
+            run.stream.fail(TOO_LONG)
+        elif error is not None:
+            run.stream.abort()
+            self._log.error("background_run_failed", run_id=run.run_id, exception=type(error).__name__)
+        if not run.released:
+            await self._close(run)
+        run.dirty = True
+        self._keep(run)
+        self._open.pop((run.id, run.caller), None)
+
+    async def _stop(self, run: BackgroundRun) -> None:
+        """Release a run to other processes; fail it if it has started an effect or cannot be released."""
+        try:
+            run.released = run.repeats and await self._store.release_background(run.lease)
+            effects = () if run.released else await self._store.started_effects(run.run_id)
+        except StoreError:
+            effects = ()
+        if run.released:
+            run.stream.release()
+            self._log.info("background_run_released", response=run.id, run_id=run.run_id)
+        else:
+            run.stream.fail(after_effects(STOPPED, effects))
+
+    async def _close(self, run: BackgroundRun) -> None:
+        """End the response on record, unless another process owns it."""
+        try:
+            run.lost = run.lost or not await self._store.end_background(run.lease)
+        except StoreError:
+            # A process that finds this one dead will end the response.
+            self._log.warning("background_run_not_ended", response=run.id, run_id=run.run_id)
+        if run.lost:
+            run.stream.log.end()
+            self._log.warning("background_run_lost", response=run.id, run_id=run.run_id)
+        else:
+            run.stream.finish()
+
+    def _keep(self, run: BackgroundRun) -> None:
+        """Store the new events and the current state of a response."""
+        if not run.dirty or run.lost:
+            return
+        run.dirty = False
+        log = run.stream.log
+        if fresh := log.since(run.kept):
+            run.kept += len(fresh)
+            self._kept.put_events(run.lease, run.caller, run.run_id, run.pieces, fresh)
+            run.pieces += 1
+        self._kept.put_state(run.lease, run.caller, self.state(run))
+
+    @staticmethod
+    def state(run: BackgroundRun) -> KeptState:
+        """Return the progress of a run of this process."""
+        stream = run.stream
+        return KeptState(stream.resource, run.run_id, run.pieces, stream.log.full, stream.leading)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait up to ``timeout_s`` seconds for the responses to end.  Release the rest to other processes, or
+        fail them."""
+        tasks = {run.task for run in self._open.values() if run.task is not None}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=timeout_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+
+def _foreground(ask: Ask) -> Ask:
+    """Return the request as upstreams get it: without ``background``, and with ``stream`` set to true."""
+    parts = {key: value for key, value in members(ask.body.raw).items() if key != "background"}
+    payload = {key: value for key, value in ask.body.payload.items() if key != "background"}
+    return replace(ask, body=Body(join_object({**parts, "stream": b"true"}), {**payload, "stream": True}))

@@ -1,0 +1,207 @@
+"""Collect the output of a background response: its resource and its events.
+
+Source: OpenAI's guide "Background mode": events have a ``sequence_number``, and the resource has
+``background: true`` and a status that is ``queued`` at first.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import orjson
+
+from proxy.api.detached.event_log import EventLog
+from proxy.http.headers import Headers
+from proxy.http.rules import media_type
+from proxy.http.secrets import Secrets
+from proxy.wires.dialects.responses import RESPONSES
+from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
+
+__all__ = ["ENDED", "LEADING", "BackgroundStream"]
+
+ENDED: Final = frozenset({"completed", "failed", "incomplete", "cancelled"})
+"""The statuses of a response that has ended."""
+
+LEADING: Final = ("response.created", "response.queued", "response.in_progress")
+"""The events that contain nothing of the answer; a stream begins with some of them."""
+
+_MAX_BODY_BYTES: Final = 1 << 20
+_BROKEN: Final = {"code": "server_error", "message": "The response ended before it was finished."}
+
+
+class BackgroundStream:
+    """A :class:`~proxy.relay.base.ClientStream` without a client: it collects the response.
+
+    The last event waits for :meth:`finish`: before that, the answer is not on record, so a client that has
+    seen the end could not find the response.
+
+    ``resource`` is the response so far, with an ``id`` that the proxy made.  ``changed`` is called when there
+    is something new to store.  Event numbers begin at ``first_number``; the first ``leading`` events contain
+    nothing of the answer.
+    """
+
+    def __init__(
+        self, resource: dict[str, Any], log: EventLog, changed: Callable[[], None], first_number: int = 0
+    ) -> None:
+        self.resource = resource
+        self.leading = 0
+        self._first = first_number
+        self.log = log
+        self.started = False
+        self.stopped_by_server = False
+        self._changed = changed
+        self._secrets: Secrets | None = None
+        self._output: list[Any] = []
+        self._events: SSEParser | None = None
+        self._body = bytearray()
+        self._error: Any = None
+        self._end: tuple[dict[str, Any], int, bytes] | None = None
+        """The whole response, and its last event with its number, before :meth:`finish`."""
+        self._status = 0
+        self._next = first_number
+
+    @property
+    def ended(self) -> bool:
+        """Whether the response has ended."""
+        return self.resource["status"] in ENDED
+
+    @property
+    def origin(self) -> str:
+        return ""
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        self._secrets = secrets
+
+    def set_header(self, name: str, value: str) -> None:
+        """Do nothing: the record already holds what these headers contain."""
+
+    def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        self._status = status
+        if status < 300 and media_type(headers) == RESPONSES.framing.content_type:
+            self._events = SSEParser()
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if self._secrets is not None:
+            data = self._secrets.blanked(data)
+        if self._events is None:
+            self._body += data[: _MAX_BODY_BYTES - len(self._body)]
+            return None
+        self._events.take(data)
+        while (event := self._events.next()) is not None:
+            self._take(event)
+        return None
+
+    async def write(self, data: bytes) -> None:
+        self.push(data)
+
+    def before_finish(self) -> None:
+        """Do nothing: no client is connected."""
+
+    def finish(self) -> None:
+        if self.ended:
+            return
+        if self._end is None:
+            self.fail(self._error or _error_in(bytes(self._body)) or _unreadable(self._status))
+            return
+        self.resource, number, event = self._end
+        self.log.put(number, event)
+        self.log.end()
+        self._changed()
+
+    def abort(self) -> None:
+        self._end = None
+        self.finish()
+
+    def fail(self, error: Any) -> None:
+        """End the response with an error, unless it has ended."""
+        if self.ended:
+            return
+        said = error if isinstance(error, dict) else _BROKEN
+        code, message = said.get("code") or "server_error", said.get("message") or _BROKEN["message"]
+        self.resource |= {"status": "failed", "error": {"code": str(code), "message": str(message)}}
+        self._tell("response.failed")
+
+    def cancel(self) -> None:
+        """End the response as cancelled, with its output so far, unless it has ended."""
+        if not self.ended:
+            self.resource["status"] = "cancelled"
+            self.log.end()
+            self._changed()
+
+    def release(self) -> None:
+        """Reset the response, so that another process can run it from the start; discard the output so
+        far."""
+        if not self.ended:
+            self.resource |= {"status": "queued", "output": [], "usage": None}
+            self.log.end()
+            self._changed()
+
+    def _tell(self, kind: str) -> None:
+        """Add the last event, of type ``kind``."""
+        event = {"type": kind, "sequence_number": self._next, "response": self.resource}
+        self.log.put(self._next, encode_event(orjson.dumps(event), kind.encode()))
+        self.log.end()
+        self._changed()
+
+    def _take(self, event: SSEEvent) -> None:
+        if not event.data or event.is_end_mark or self.ended:
+            return
+        payload = orjson.loads(event.data)
+        if not isinstance(payload, dict):
+            return
+        kind, raw = str(payload.get("type", "")), event.raw
+        if kind == "error":
+            self._end, self._error = None, payload.get("error")
+            return
+        response = payload.get("response")
+        status = response.get("status") if isinstance(response, dict) else None
+        is_end = isinstance(status, str) and status in ENDED
+        if self._end is not None and not is_end:
+            return
+        if kind == "response.output_item.done":
+            self._output.append(payload.get("item"))
+            self.resource["output"] = [*self._output]
+        resource = self.resource
+        if isinstance(response, dict):
+            # The client got the proxy's id and time before the upstream sent its own.
+            own = {"id": resource["id"], "created_at": resource["created_at"]}
+            resource = {**response, **own, "background": True}
+            if not is_end:
+                resource |= {"status": "in_progress", "output": [*self._output]}
+            payload["response"] = resource
+        number = payload.get("sequence_number")
+        number = self._first + number if type(number) is int else self._next
+        if "response" in payload or self._first:
+            payload["sequence_number"] = number
+            raw = encode_event(orjson.dumps(payload), kind.encode())
+        if kind in LEADING and number == self._first + self.leading:
+            self.leading += 1
+        self._next = number + 1
+        if is_end:
+            self._end = resource, number, raw
+            return
+        self.resource = resource
+        self.log.put(number, raw)
+        self._changed()
+
+
+def _unreadable(status: int) -> dict[str, str]:
+    """Return the error for a response that ended early and named no error itself."""
+    if status < 400:
+        return _BROKEN
+    return {
+        "code": "server_error",
+        "message": f"The upstream answered with status {status} and no error that the proxy can read.",
+    }
+
+
+def _error_in(body: bytes) -> Any:
+    """Return the error in a body that is not a stream, or ``None`` if there is none."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return said.get("error") if isinstance(said, dict) else None

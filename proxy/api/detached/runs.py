@@ -1,0 +1,21 @@
+"""Group the two kinds of runs that continue without their client."""
+
+from dataclasses import dataclass
+
+from proxy.api.detached.background import BackgroundRuns
+from proxy.api.detached.background_reader import BackgroundReader
+from proxy.api.detached.shared_resumable import SharedResumableRuns
+from proxy.server.auth.tickets import Tickets
+
+__all__ = ["DetachedRuns"]
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedRuns:
+    """The background responses and the resumable streams; ``tickets`` find the callers of background
+    responses."""
+
+    background: BackgroundRuns
+    reader: BackgroundReader
+    resumable: SharedResumableRuns
+    tickets: Tickets

@@ -1,0 +1,1 @@
+"""Requests for a model's answer, with and without server tools."""

@@ -1,0 +1,56 @@
+"""Counts the tokens of a request that contains items or choices of the proxy.
+
+The upstream gets the chosen server tools themselves, and no encrypted turns, which it could not read.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+
+from proxy.api.context import Context
+from proxy.api.generate.forwarder import Forwarder
+from proxy.api.generate.passthrough import Passthrough
+from proxy.api.generate.request_reader import RequestReader
+from proxy.relay.body import Body, without_carried
+from proxy.relay.planning import Planner
+from proxy.relay.routing.prices import Prices
+from proxy.relay.routing.router import Route
+from proxy.wires.wire import Wire
+
+__all__ = ["Counting"]
+
+_NAMED: Final = b'"toolrelay'
+
+
+class Counting(Passthrough):
+    """The handler of the endpoints that count tokens; the keys of ``wires`` are the names of their
+    dialects."""
+
+    def __init__(
+        self,
+        request_reader: RequestReader,
+        forwarder: Forwarder,
+        prices: Prices,
+        *,
+        wires: Mapping[str, Wire],
+        planner: Planner,
+    ) -> None:
+        super().__init__(request_reader, forwarder, prices)
+        self._wires = wires
+        self._planner = planner
+
+    def _prepared(self, context: Context, body: Body, route: Route) -> Body:
+        """Return the body with the chosen tools in place of what chose them.
+
+        Raises :class:`~proxy.base.errors.RequestError` as a request for an answer would.
+        """
+        wire = self._wires.get(context.target.endpoint.dialect.name)
+        if wire is None or _NAMED not in body.raw:
+            return body
+        body = without_carried(wire, body)
+        request = wire.parse(body.payload)
+        if not request.chosen:
+            return body
+        raw = self._planner.with_tools(wire, body.raw, request, context.permissions, route)
+        return Body(raw, orjson.loads(raw))

@@ -1,0 +1,1 @@
+"""Stored objects by their ids."""

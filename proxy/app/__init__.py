@@ -1,0 +1,1 @@
+"""The composition root: it builds a running application from a configuration."""

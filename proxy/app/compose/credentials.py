@@ -1,0 +1,83 @@
+"""Builds connections from their settings, and the broker of their credentials."""
+
+from dataclasses import dataclass
+
+from proxy.config.credentials import CredentialConfig, server_of
+from proxy.config.load import Config
+from proxy.net.aiohttp_resolver import AiohttpResolver
+from proxy.net.resolver import Resolver
+from proxy.records.rows import TokenVault
+from proxy.tools.access.credentials import Connection, CredentialBroker, StaticToken
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.oauth_http import OAuthPools
+from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthToken
+
+__all__ = ["OpenCredentials", "connection_of", "oauth_pools", "open_credentials"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCredentials:
+    """The credentials of a process, until they are closed."""
+
+    broker: CredentialBroker
+    pools: OAuthPools
+
+    async def aclose(self) -> None:
+        """Close the connections to authorization servers."""
+        await self.pools.aclose()
+
+
+def open_credentials(config: Config, egress: EgressPool, vault: TokenVault | None) -> OpenCredentials:
+    """Open the credentials of all connections; tools call their services over ``egress``."""
+    pools = oauth_pools(config)
+    connections = {name: connection_of(config, name) for name in config.credentials}
+    broker = CredentialBroker(
+        connections,
+        egress,
+        lambda connection: pools.http(issuer=_issuer(connection), server_url=connection.server_url),
+        vault=vault,
+    )
+    return OpenCredentials(broker, pools)
+
+
+def oauth_pools(config: Config) -> OAuthPools:
+    """Build the HTTP clients for authorization servers."""
+    return OAuthPools(
+        tools=config.tools.networks,
+        servers=config.mcp.networks,
+        resolver=lambda: AiohttpResolver(Resolver("oauth")),
+    )
+
+
+def connection_of(config: Config, name: str) -> Connection:
+    """Return a connection in the form of the tools package, with its secrets revealed."""
+    one = config.credentials[name]
+    user = server_of(name, config.mcp)
+    server_url = config.mcp.servers[user].url if user else ""
+    if one.token is not None:
+        return StaticToken(one.token.reveal(), server_url)
+    secret = one.client_secret.reveal() if one.client_secret else ""
+    if one.grant == "client_credentials":
+        return ClientCredentials(one.issuer, one.own_client_id, secret, server_url, one.scopes)
+    if one.grant == "authorization_code":
+        return _login(one, secret, server_url)
+    refresh_token = one.refresh_token.reveal() if one.refresh_token else ""
+    return OAuthToken(one.token_url, one.own_client_id, refresh_token, secret, server_url)
+
+
+def _login(config: CredentialConfig, secret: str, server_url: str) -> LoggedIn:
+    return LoggedIn(
+        issuer=config.issuer,
+        server_url=server_url,
+        client_id=config.own_client_id,
+        client_secret=secret,
+        document_url=config.client_metadata_url,
+        scopes=config.scopes,
+    )
+
+
+def _issuer(connection: Connection) -> str:
+    """Return the configured address of the authorization server; empty if there is none."""
+    if isinstance(connection, OAuthToken):
+        return connection.token_url
+    return "" if isinstance(connection, StaticToken) else connection.issuer

@@ -1,0 +1,147 @@
+"""Builds the component that plans and executes runs."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from proxy.app.compose.overrides import Overrides
+from proxy.app.compose.services import Services
+from proxy.config.load import Config
+from proxy.relay.base import RunSettings
+from proxy.relay.memory.commit_waiter import CommitWaiter
+from proxy.relay.memory.hidden.history import History
+from proxy.relay.memory.hidden.sealed_turns import SealedTurns
+from proxy.relay.memory.idempotency import Idempotency
+from proxy.relay.memory.references import ItemReferences
+from proxy.relay.memory.refusals import RefusalCache
+from proxy.relay.memory.threads import Threads
+from proxy.relay.offering.offer import OfferRules
+from proxy.relay.planning import Planner, PlanSettings
+from proxy.relay.routing.prices import Price, Prices, to_nanos
+from proxy.relay.run.journal import Journal
+from proxy.relay.run.orchestrator import Orchestrator
+from proxy.relay.run.parents import Parents
+from proxy.relay.run.tapes import Tapes
+from proxy.relay.run_memory import RunMemory
+from proxy.relay.starting.agents import AgentRuns
+from proxy.relay.starting.runs import Runs
+from proxy.server.messages.request import new_ids
+from proxy.wires.wire import CrossableWire, Wire
+
+__all__ = ["create_runs"]
+
+
+def create_runs(
+    services: Services,
+    given: Overrides,
+    wires: Mapping[str, Wire],
+    item_keys: Sequence[bytes],
+    tapes: Tapes | None = None,
+) -> Runs:
+    """Build everything that runs need, for requests over HTTP and for other callers. ``wires`` are by name.
+
+    The first of ``item_keys`` encrypts what clients carry; the others only decrypt. ``tapes`` record the
+    bytes of runs.
+    """
+    config, store = services.config, services.store
+    prices = _prices(config)
+    memory = RunMemory(
+        history=History(store, time.time, config.store.history_system, _sealed_turns(config, item_keys)),
+        items=ItemReferences(store),
+        threads=Threads(store),
+        refusals=RefusalCache(),
+        idempotency=Idempotency(forget=store.release_effect, settle=store.settle_effects),
+        commits=_commits(services),
+        approvals=services.approvals,
+    )
+    parents = Parents(services.approvals.agents)
+    planner = Planner(
+        memory=memory,
+        prices=prices,
+        settings=PlanSettings(
+            offer=OfferRules(inject=config.tools.inject, aliases=dict(config.tools.aliases)),
+            keep_requests=config.store.content == "all",
+            people_in_bodies=not config.auth.end_user,
+        ),
+        wires=wires,
+        parents=parents,
+        budgets=_run_settings(config),
+    )
+    orchestrator = Orchestrator(
+        runner=services.runner,
+        journal=Journal(store, services.instruments.run_events(given.on_run_event), tapes),
+        settings=_run_settings(config),
+        memory=memory,
+        approver=given.approver,
+        broken=services.instruments.hooks.broken,
+        parents=parents,
+    )
+    for provider in services.agents:
+        provider.bind(_agent_runs(services, planner, orchestrator, parents, wires))
+    return Runs(planner, orchestrator, prices, memory)
+
+
+def _agent_runs(
+    services: Services,
+    planner: Planner,
+    orchestrator: Orchestrator,
+    parents: Parents,
+    wires: Mapping[str, Wire],
+) -> AgentRuns:
+    """Build the component that runs agents. It asks their models in the Chat dialect, or in one that their
+    upstreams speak."""
+    ids = new_ids("run_")
+    return AgentRuns(
+        planner,
+        orchestrator,
+        parents,
+        wire=wires["chat"],
+        others=[wire.dialect.wire for wire in wires.values() if isinstance(wire, CrossableWire)],
+        settings=_run_settings(services.config),
+        run_ids=lambda: next(ids),
+        run_context=services.instruments.hooks.run_context,
+    )
+
+
+def _sealed_turns(config: Config, keys: Sequence[bytes]) -> SealedTurns:
+    """Build the turns that clients carry; they stay valid as long as the record would keep them."""
+    lasts_s, unstored = config.store.keep_days * 86400, config.store.content == "none"
+    return SealedTurns(keys, lasts_s=lasts_s, unstored=unstored)
+
+
+def _commits(services: Services) -> CommitWaiter:
+    """Build the waiter for commits, for the case that a client's next request reaches another process or this
+    one after a restart."""
+    config = services.config
+    return CommitWaiter(
+        services.store,
+        shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
+        late=services.instruments.hooks.late,
+    )
+
+
+def _prices(config: Config) -> Prices:
+    return Prices(
+        {
+            model: Price(
+                input=to_nanos(price.input),
+                cached_input=to_nanos(price.input if price.cached_input is None else price.cached_input),
+                cache_write=to_nanos(price.input if price.cache_write is None else price.cache_write),
+                output=to_nanos(price.output),
+            )
+            for model, price in config.prices.items()
+        }
+    )
+
+
+def _run_settings(config: Config) -> RunSettings:
+    tools = config.tools
+    return RunSettings(
+        max_turns=tools.max_turns,
+        max_calls=tools.max_calls,
+        max_tokens=tools.max_tokens,
+        max_cost=to_nanos(tools.max_cost),
+        request_timeout_s=tools.request_timeout_s,
+        keepalive_s=tools.keepalive_s,
+        parallel=tools.parallel,
+        max_argument_bytes=config.policy.max_argument_bytes,
+    )

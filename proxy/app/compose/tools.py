@@ -1,0 +1,164 @@
+"""Opens the sources of tools and the capabilities that tools get."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxy.app.compose.credentials import OpenCredentials, open_credentials
+from proxy.app.compose.overrides import Overrides
+from proxy.base.errors import Guard
+from proxy.config.load import Config
+from proxy.net.aiohttp_resolver import AiohttpResolver
+from proxy.net.resolver import Resolver
+from proxy.records.rows import TokenVault
+from proxy.relay.routing.prices import to_nanos
+from proxy.store.base import Store
+from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
+from proxy.toolbox.core import core_provider
+from proxy.toolbox.flights import DUFFEL_URL, flights_provider
+from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
+from proxy.toolbox.web import web_provider
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.policy import Policy
+from proxy.tools.agents.agent import Agent
+from proxy.tools.agents.provider import AgentProvider
+from proxy.tools.contract.bounds import ArgumentBound
+from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
+from proxy.tools.contract.provider import ToolProvider
+from proxy.tools.contract.results.paging import PagedResults
+from proxy.tools.mcp.authorization import ServerAuthorizer
+from proxy.tools.mcp.host_client import HostClient
+from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
+from proxy.tools.mcp.provider import McpProvider
+from proxy.tools.providers.modules import load_module
+
+__all__ = [
+    "agent_provider",
+    "argument_bounds",
+    "load_registry",
+    "mcp_provider",
+    "open_egress",
+    "tool_capabilities",
+    "tool_providers",
+]
+
+
+_MAX_ANSWER = 8 << 20
+"""The most bytes of a service's response to a tool: a search for flights has thousands of offers."""
+
+
+async def load_registry(providers: Sequence[ToolProvider], given: Overrides, guard: Guard) -> Registry:
+    wrap = given.wrap_provider or (lambda provider: provider)
+    return await Registry.load(map(wrap, providers), guard)
+
+
+def mcp_provider(
+    config: Config, given: Overrides, store: Store, credentials: OpenCredentials | None, guard: Guard
+) -> Sequence[McpProvider]:
+    """Build the provider of the tools of all MCP servers; none if no server is configured."""
+    if not config.mcp.servers:
+        return ()
+    pins: PinSource = RecordedPins(store)
+    if given.pins is not None:
+        pins = given.pins
+    elif config.mcp.pins:
+        with guard():
+            pins = FiledPins(Path(config.mcp.pins))
+    servers = config.mcp.known()
+    host = None
+    if given.mcp_socket is not None:
+        authorize = ServerAuthorizer(credentials.broker, servers) if credentials is not None else None
+        host = HostClient(given.mcp_socket, authorize)
+    return (McpProvider(servers, pins, host, timeout_s=config.tools.timeout_s),)
+
+
+def agent_provider(
+    config: Config, given: Overrides, others: Sequence[ToolProvider], policy: Policy
+) -> Sequence[AgentProvider]:
+    """Build the provider of the agents; none if no agent is configured. Agents use the tools of
+    ``others``."""
+    if not config.agents:
+        return ()
+    agents = [
+        Agent(
+            name=name,
+            description=agent.description,
+            instructions=agent.instructions,
+            model=agent.model,
+            tools=agent.tools,
+            max_turns=agent.max_turns,
+            max_calls=agent.max_calls,
+            max_tokens=agent.max_tokens,
+            max_cost=to_nanos(agent.max_cost),
+            timeout_s=agent.timeout_s,
+            max_result_bytes=agent.max_result_bytes,
+            output_schema=agent.output_schema if isinstance(agent.output_schema, dict) else None,
+        )
+        for name, agent in config.agents.items()
+    ]
+    return (AgentProvider(agents, others, policy),)
+
+
+def tool_providers(
+    config: Config, capabilities: Capabilities, clock: Clock, paged_results: PagedResults, guard: Guard
+) -> list[ToolProvider]:
+    """Build the providers of the built-in tools and of the operator's own."""
+    if capabilities.http is None:
+        raise RuntimeError("no HTTP source for tools")
+    tools, urls = config.tools, config.tools.base_urls
+    providers: list[ToolProvider] = [
+        core_provider(
+            clock,
+            capabilities.http,
+            geocoding_url=urls.get("geocoding", GEOCODING_URL),
+            forecast_url=urls.get("weather", FORECAST_URL),
+            paged_results=paged_results,
+        ),
+        flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
+        calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
+    ]
+    if tools.web_hosts:
+        with guard():
+            providers.append(web_provider(capabilities, hosts=tools.web_hosts))
+    for module in tools.modules:
+        with guard():
+            loaded = load_module(module, base=Path.cwd(), capabilities=capabilities, guard=guard)
+            providers.append(loaded)
+    return providers
+
+
+def open_egress(config: Config) -> EgressPool:
+    """Open the outgoing HTTP of tools. Its timeout is a little shorter than a tool's, so that a tool can
+    still report it."""
+    networks = config.tools.networks
+    return EgressPool(
+        allowed_networks=networks,
+        schemes=("https", "http") if networks else ("https",),
+        timeout_s=0.8 * config.tools.timeout_s,
+        max_bytes=_MAX_ANSWER,
+        resolver=AiohttpResolver(Resolver("tools")),
+    )
+
+
+def tool_capabilities(
+    config: Config,
+    clock: Clock,
+    http: HttpSource | None,
+    egress: EgressPool | None,
+    vault: TokenVault | None,
+) -> tuple[Capabilities, OpenCredentials | None]:
+    """Return the capabilities of tools, and their open credentials; ``None`` if none are needed."""
+    if egress is None:
+        given = http
+        if given is None:
+            raise RuntimeError("no HTTP source for tools")
+        return Capabilities(clock, given, connected=lambda name, hosts: given(hosts)), None
+    opened = open_credentials(config, egress, vault)
+    return Capabilities(clock, egress.client, connected=opened.broker.client), opened
+
+
+def argument_bounds(config: Config) -> dict[str, dict[str, ArgumentBound]]:
+    return {
+        pattern: {path: bound.bound() for path, bound in bounds.items()}
+        for pattern, bounds in config.policy.arguments.items()
+    }

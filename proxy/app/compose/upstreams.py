@@ -1,0 +1,122 @@
+"""Opens the upstreams, and gives the router its data about each."""
+
+from pathlib import Path
+
+from proxy.app.compose.overrides import Overrides
+from proxy.base.errors import Guard
+from proxy.config.load import Config
+from proxy.config.settings import UpstreamConfig
+from proxy.net.resolver import Resolver
+from proxy.relay.routing.breaker import Breaker
+from proxy.relay.routing.deadlines import Deadlines
+from proxy.relay.routing.router import ServedUpstream
+from proxy.telemetry.instruments import Instruments
+from proxy.tools.access.policy import Policy
+from proxy.upstreams.base import Upstream
+from proxy.upstreams.http1.upstream import Http1Upstream
+from proxy.upstreams.origin import long_secrets
+from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures
+from proxy.wires.dialect import EndpointTable
+from proxy.wires.providers import UpstreamProfiles, provider_at
+from proxy.wires.text_calls.rules import ModelTextCalls, TextCalls, ToolMode
+
+__all__ = ["open_upstreams", "served"]
+
+
+def open_upstreams(
+    config: Config, given: Overrides, instruments: Instruments, guard: Guard
+) -> dict[str, Upstream]:
+    wrap = given.wrap_upstream or (lambda upstream: upstream)
+    names = Resolver("upstreams")
+    forwards = config.auth.mode == "forward"
+    made: dict[str, Upstream] = {}
+    for name, upstream in config.upstreams.items():
+        with guard():
+            found = wrap(_upstream(name, upstream, names, given.endpoints, forwards=forwards))
+            made[name] = instruments.hooks.upstream(found)
+    return made
+
+
+def _upstream(
+    name: str, config: UpstreamConfig, resolver: Resolver, endpoints: EndpointTable, *, forwards: bool
+) -> Upstream:
+    if config.base_url.startswith("replay:"):
+        folder = config.base_url.removeprefix("replay:")
+        return ReplayUpstream([Path(folder) if folder else packaged_fixtures()], name)
+    return Http1Upstream(
+        name,
+        config.base_url,
+        config.api_key.reveal() if config.api_key and not forwards else "",
+        headers=dict(config.header_pairs()),
+        forward_headers=config.forward_headers,
+        forward_response_headers=config.forward_response_headers,
+        connect_timeout_s=config.connect_timeout_s,
+        first_byte_timeout_s=config.first_byte_timeout_s,
+        idle_timeout_s=config.idle_timeout_s,
+        retries=config.retries,
+        forward_authorization=forwards,
+        resolver=resolver,
+        wires=config.wires,
+        endpoints=endpoints,
+    )
+
+
+def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
+    """Return the router's data about the upstream of that name."""
+    config = settings.upstreams[name]
+    renamed = config.models if isinstance(config.models, dict) else None
+    return ServedUpstream(
+        upstream=upstream,
+        wires=frozenset(config.wires),
+        models=() if isinstance(config.models, dict) else config.models,
+        renamed=renamed,
+        tools=config.tools is not False,
+        narrowing=_narrowing(name, settings),
+        force_usage=config.force_usage,
+        strict_bridge=config.strict_bridge,
+        profiles=_profiles(config),
+        repair=config.repair,
+        max_tokens=tuple(config.max_tokens.items()),
+        text_calls=_text_calls(config),
+        retries=config.retries,
+        responses_state=config.responses_state,
+        total=Deadlines(config.total_timeout_s),
+        secrets=long_secrets(config.api_key.reveal() if config.api_key else "", dict(config.header_pairs())),
+        query_names=frozenset(config.forward_query),
+        breaker=Breaker(config.breaker_failures, config.breaker_open_s),
+    )
+
+
+def _profiles(config: UpstreamConfig) -> UpstreamProfiles:
+    """Return what the models of an upstream take: the table of providers, changed by the settings."""
+    provider = config.profile.provider or provider_at(config.base_url)
+    per_model = [(pattern, said.profile.facts()) for pattern, said in config.per_model.items()]
+    return UpstreamProfiles(provider, config.profile.facts(), per_model)
+
+
+def _narrowing(name: str, config: Config) -> Policy | None:
+    """Return a policy of the tool patterns of an upstream, to narrow another policy; its other limits are the
+    configured ones."""
+    upstream = config.upstreams[name]
+    patterns = upstream.tool_patterns
+    if patterns is None or upstream.tools is False:
+        return None
+    setting = f"upstreams.{name}.tools"
+    return Policy(
+        allow=patterns,
+        max_argument_bytes=config.policy.max_argument_bytes,
+        max_result_bytes=config.policy.max_result_bytes,
+        max_image_bytes=config.policy.max_image_bytes,
+        settings=(setting, setting, setting),
+    )
+
+
+def _text_calls(config: UpstreamConfig) -> TextCalls | None:
+    """Return how the models of an upstream write calls into their text; ``None`` if none does."""
+    entries = [
+        ModelTextCalls(pattern, said.text_calls, said.text_calls_repair, said.tools)
+        for pattern, said in config.per_model.items()
+    ]
+    mode: ToolMode = "prompt" if config.tools == "prompt" else "native"
+    entries.append(ModelTextCalls("*", config.text_calls, config.text_calls_repair, mode))
+    return TextCalls(entries) or None

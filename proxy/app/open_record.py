@@ -1,0 +1,23 @@
+"""Opens the record that the configuration names: the part of ``app.py`` that supervisors need, too."""
+
+from proxy.config.load import Config
+from proxy.store.base import Store
+from proxy.store.factory import open_store
+from proxy.store.options import StoreOptions
+
+__all__ = ["open_record"]
+
+
+def open_record(config: Config, *, reap: bool = False, must_exist: bool = False) -> Store:
+    """Return the record, not started yet. With ``must_exist`` raise NoRecord instead of creating one."""
+    settings = config.store
+    options = StoreOptions(
+        content=settings.content,
+        keep_days=settings.keep_days,
+        synchronous=settings.synchronous,
+        reap=reap,
+        max_bytes=settings.max_bytes,
+        max_per_caller=settings.max_per_caller,
+        max_bytes_per_caller=settings.max_bytes_per_caller,
+    )
+    return open_store(settings.url, options, must_exist=must_exist, **settings.seal_keys())

@@ -1,0 +1,1 @@
+"""Words that every package shares: errors, events, the conversation, small helpers."""

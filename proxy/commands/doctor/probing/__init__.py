@@ -1,0 +1,1 @@
+"""Small requests that find out what an upstream supports."""

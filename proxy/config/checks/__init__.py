@@ -1,0 +1,1 @@
+"""Checks of a configuration beyond its types, and the words for its faults."""

@@ -1,0 +1,1 @@
+"""The settings of MCP servers, and imports from other programs."""

@@ -1,0 +1,1 @@
+"""Hidden turns: what the client has not seen and so cannot send."""

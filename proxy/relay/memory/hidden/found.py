@@ -1,0 +1,88 @@
+"""The results of the look-ups for a request, and how they are put back into it."""
+
+from collections.abc import Sequence
+
+import orjson
+
+from proxy.base.values import value_class
+from proxy.records.approvals import approval_ids_in
+from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
+from proxy.relay.memory.hidden.marks import waiting_of
+from proxy.relay.memory.hidden.outcomes import PutBack, PutBackKind, Recall
+from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, marks_of
+from proxy.relay.memory.hidden.turns import Restored
+from proxy.wires.client_port import Answer, ClientRequest
+from proxy.wires.upstream_port import BodyEditor, ChainedEditor
+
+__all__ = ["Found", "asked_about", "awaited_approvals", "payloads_of", "put_back"]
+
+
+@value_class
+class Found:
+    """Everything that was found for a request: the response that it continues, and turns with their
+    positions.
+
+    ``loosely`` are the positions of turns that loose keys found, ``carried`` those of turns that the client
+    sent itself.  ``is_local`` says that only the client's connection has the response.
+    """
+
+    response: ResponseRecord | None
+    held: Sequence[tuple[int, SuspendedTurn]]
+    hidden: Sequence[tuple[int, HiddenTurns]]
+    loosely: frozenset[int]
+    carried: frozenset[int] = frozenset()
+    is_local: bool = False
+
+
+def asked_about(request: ClientRequest, most: int) -> Sequence[Answer]:
+    """Return the last ``most`` answers that name approvals; they include notices that calls wait."""
+    return [answer for answer in request.answers() if approval_ids_in(answer.text)][-most:]
+
+
+def awaited_approvals(found: Found) -> Sequence[str]:
+    """Return the ids of the approvals that the found turns wait for, without duplicates."""
+    return list(dict.fromkeys(one for payload in payloads_of(found) for one in waiting_of(payload)))
+
+
+def payloads_of(found: Found) -> Sequence[bytes]:
+    """Return the JSON of everything that was found."""
+    kept = [*(turn.payload for _, turn in found.held), *(turn.payload for _, turn in found.hidden)]
+    return kept if found.response is None else [found.response.continuation, *kept]
+
+
+def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: Recall) -> Restored:
+    """Put back the found turns that fit what the client sends."""
+    turns, untrusted, upstream, bound = 0, "", "", False
+    asked_in: list[str] = []
+    if found.response is not None and isinstance(editor, ChainedEditor):
+        editor.resume(found.response.continuation)
+        kept = orjson.loads(found.response.continuation)
+        untrusted, upstream = marks_of(kept)
+        asked_in += asked_in_of(kept)
+        turns, bound = 1, True
+        recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
+    for needed, kept_turns in ((True, found.held), (False, found.hidden)):
+        for position, turn in kept_turns:
+            kept = orjson.loads(turn.payload)
+            if not is_shown(request, position, kept):
+                recall.miss("ambiguous" if kept.get("variant") == AMBIGUOUS else "changed")
+                continue
+            before = editor.restored[1]
+            editor.restore(position, turn.payload, needed=needed)
+            turns += 1
+            loosely = not needed and position in found.loosely
+            added = editor.restored[1] - before
+            recall.put(PutBack(turn.run_id, _kind(found, position, needed), added, loosely, position))
+            if not loosely:
+                # A loosely found turn may belong to another conversation.
+                asked_in += asked_in_of(kept)
+            stranger, home = marks_of(kept)
+            untrusted, upstream = join_sources(untrusted, stranger), upstream if bound else home
+    asked = tuple(dict.fromkeys(asked_in))
+    return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)
+
+
+def _kind(found: Found, position: int, needed: bool) -> PutBackKind:
+    if not needed:
+        return "answer"
+    return "carried" if position in found.carried else "calls"

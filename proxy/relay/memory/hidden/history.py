@@ -1,0 +1,451 @@
+"""Put hidden turns back, which the client has not seen and so cannot send.
+
+A client can continue a run with hidden turns in three ways:
+
+- It sends the results of its own calls.  The rest of that turn is found by a digest of the caller, the
+  visible conversation and the exact set of call ids.  An id alone is not enough: upstreams reuse ids.
+  :mod:`proxy.relay.memory.hidden.sealed_turns` has those that the client carries itself.
+- It sends an answer of the proxy among its messages.  The turns behind the answer are found by a digest of
+  the caller, the model, the tools, the conversation before it and its text, if only one past fits (rule R4).
+  If older messages are gone, :mod:`proxy.relay.memory.hidden.loose` finds them.
+- It names a response of the proxy by its id.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from proxy.base.errors import StoreError
+from proxy.base.events import ToolCall
+from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
+from proxy.relay.memory.hidden.found import Found, asked_about, awaited_approvals, payloads_of, put_back
+from proxy.relay.memory.hidden.loose import PLAIN, evidence_of, find_loosely, loose_keys
+from proxy.relay.memory.hidden.marks import fill, waiting_of
+from proxy.relay.memory.hidden.outcomes import MemoryOutcome, Recall
+from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, SealedTurns
+from proxy.relay.memory.hidden.shown import (
+    AMBIGUOUS,
+    asked_in_note,
+    digest_of,
+    digest_of_calls,
+    untrusted_in,
+    with_marks,
+)
+from proxy.relay.memory.hidden.turns import ApprovalResults, LastTurn, Restored, SettleApprovals
+from proxy.relay.memory.hidden.variants import variant_of
+from proxy.relay.memory.local import LocalResponses
+from proxy.store.base import Store
+from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
+from proxy.wires.past.clock import SystemRule
+from proxy.wires.upstream_port import NO_TURN, BodyEditor, ChainedEditor
+
+__all__ = ["ApprovalResults", "History", "LastTurn", "Restored", "SettleApprovals"]
+
+_MOST_LOOKUPS = 256
+_ASKED: Final = "approval"
+"""Replaces the tools' fingerprint in the keys of turns that wait for approvals."""
+
+
+class History:
+    """Stores the hidden turns of conversations, and puts them back."""
+
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], float] = time.time,
+        system_rule: SystemRule = "clock",
+        sealed: SealedTurns | None = None,
+    ) -> None:
+        """``system_rule`` says how system messages are compared.  ``sealed`` encrypts turns that clients
+        carry; with ``None`` no client gets any."""
+        self._store = store
+        self._sealed = sealed
+        self._now = now
+        self._system_rule: SystemRule = system_rule
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
+
+    async def restore(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        caller: str,
+        offer_fingerprint: str | None = None,
+        *,
+        is_person: bool = True,
+        local: LocalResponses | None = None,
+        settle: SettleApprovals | None = None,
+        why_not: MemoryOutcome | None = None,
+    ) -> "Restored":
+        """Put back every hidden turn that fits.
+
+        ``offer_fingerprint`` stands for the offered tools; with ``None`` answers are not looked up.  Without
+        ``is_person`` the caller may be several people, and no held turn is put back.  ``local`` are further
+        responses that the request can continue, which only the client's connection has.  ``settle`` returns
+        the outcomes of the approvals that a turn waits for; with ``None`` no such turn is put back.
+        ``why_not`` is recorded as the reason why answers are not looked up; ``None`` records none.
+
+        Nothing is used up: a client may continue from the same place again.  Raise what ``settle`` raises.
+        """
+        recall = Recall()
+        if why_not is not None:
+            calls = 0 if is_person else len(request.returned_calls())
+            recall.miss(why_not, len(request.answers()) + calls)
+        returned = request.returned_calls() if is_person else ()
+        answers = request.answers() if offer_fingerprint is not None else ()
+        asked = asked_about(request, _MOST_LOOKUPS) if is_person and settle is not None else ()
+        if not (returned or answers or asked or request.continues is not None):
+            return Restored(recall=recall)
+        try:
+            found = await self._look_up(
+                request, caller, offer_fingerprint or "", returned, answers, asked, local, recall
+            )
+        except StoreError as error:
+            # Without the record the client's version counts: a failing record must not stop a stream.
+            self._tell_unavailable(error)
+            recall = Recall()
+            recall.miss("unavailable", len(returned) + len(answers) + (request.continues is not None))
+            return Restored(unavailable=True, recall=recall)
+        said: ApprovalResults | None = None
+        if settle is not None and (ids := awaited_approvals(found)):
+            said = await settle(ids, untrusted_in(payloads_of(found)))
+            found = self._filled(found, said, local)
+        restored = put_back(request, editor, found, recall)
+        if said is not None and restored:
+            untrusted = join_sources(restored.untrusted, said.untrusted)
+            restored = replace(
+                restored,
+                waiting=tuple(said.waiting),
+                asked=tuple(said.asked),
+                waits=tuple(awaited_approvals(found)),
+                ran=tuple(said.ran),
+                untrusted=untrusted,
+            )
+        return restored
+
+    def _filled(self, found: Found, said: ApprovalResults, local: LocalResponses | None) -> Found:
+        """Fill in the results of approvals, and store each changed part again where it was found."""
+        results, renewed = said.results, said.renewed
+        response, held = found.response, list(found.held)
+        if response is not None and any(one in results for one in waiting_of(response.continuation)):
+            response = replace(response, continuation=fill(response.continuation, results, renewed))
+            keep = local.put if found.is_local and local is not None else self._store.put_response
+            keep(response)
+        for place, (position, turn) in enumerate(held):
+            if any(one in results for one in waiting_of(turn.payload)):
+                turn = replace(turn, payload=fill(turn.payload, results, renewed))
+                self._store.put_suspended(turn)
+                held[place] = (position, turn)
+        return replace(found, response=response, held=held)
+
+    def _tell_unavailable(self, error: StoreError) -> None:
+        self._log.error("history_unavailable", reason=str(error))
+
+    async def _look_up(
+        self,
+        request: ClientRequest,
+        caller: str,
+        offer_fingerprint: str,
+        returned_calls: Sequence[ReturnedCalls],
+        answers: Sequence[Answer],
+        asked: Sequence[Answer],
+        local: LocalResponses | None,
+        recall: Recall,
+    ) -> Found:
+        """Return all that exists for the request.  Nothing is put back before all look-ups are done."""
+        wanted = request.continues
+        response = None if local is None or wanted is None else local.find(wanted, caller)
+        is_local = response is not None
+        if wanted is not None and response is None:
+            response = await self._store.find_response(wanted, caller)
+        carried = NOTHING_CARRIED
+        if returned_calls and self._sealed is not None:
+            carried = await self._sealed.open(request, caller)
+        calls = [
+            (
+                each.position,
+                request.conversation_key(caller, each.call_ids, upto=each.position, rule=self._system_rule),
+            )
+            for each in returned_calls[-_MOST_LOOKUPS:]
+        ]
+        places = calls + [
+            (
+                each.position,
+                request.answer_key(caller, _ASKED, each.text, upto=each.position, rule=self._system_rule),
+            )
+            for each in asked
+        ]
+        asked_for = [key for _, key in places if not carried.knows(key)]
+        waiting = {**await self._store.find_all_suspended(asked_for, caller)} if asked_for else {}
+        waiting |= carried.turns
+        held = [
+            (position, waiting[key])
+            for position, key in places
+            if key in waiting and waiting[key].caller == caller
+        ]
+        ends = [position for position, _ in calls[1:]]
+        for (position, key), end in zip(calls, [*ends, math.inf], strict=False):
+            if key not in waiting:
+                recall.miss(carried.why_not(key, position, end))
+        if asked and held:
+            # A turn that waits for an approval is never stored as an answer, too.
+            taken = {position for position, _ in held}
+            answers = [each for each in answers if each.position not in taken]
+        hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, recall)
+        at = frozenset(position for position, key in calls if key in carried.turns)
+        return Found(response, held, hidden, loosely, at, is_local)
+
+    async def _answers(
+        self,
+        request: ClientRequest,
+        caller: str,
+        shape: str,
+        answers: Sequence[Answer],
+        recall: Recall,
+    ) -> tuple[list[tuple[int, HiddenTurns]], frozenset[int]]:
+        """Return the hidden turns behind answers by position, and the positions that loose keys found."""
+        recall.miss("not_found", len(answers[_MOST_LOOKUPS:]))
+        answers = answers[:_MOST_LOOKUPS]
+        if not answers:
+            return [], frozenset()
+        rule = self._system_rule
+        exact = [request.answer_key(caller, shape, one.text, upto=one.position, rule=rule) for one in answers]
+        # One query for all keys: most answers have nothing hidden behind them.
+        known = await self._store.find_hidden(exact, caller)
+        hidden: dict[int, HiddenTurns] = {}
+        missing: list[Answer] = []
+        here: set[str] = set()
+        for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
+            variants = known[key]
+            if len(variants) > 1:
+                # The same words arose in two ways: from here on the client's version counts.
+                recall.miss("ambiguous", len(answers) - at)
+                break
+            if not variants or variants[0].caller != caller:
+                missing.append(answer)
+                continue
+            here.add(key)
+            if variants[0].variant == PLAIN:
+                recall.miss("nothing_hidden")
+            else:
+                hidden[answer.position] = variants[0]
+        loosely = await find_loosely(
+            self._store, request, caller, shape, missing, here=here, rule=rule, recall=recall
+        )
+        return sorted({**hidden, **loosely}.items()), frozenset(loosely)
+
+    def remember(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        turn: LastTurn,
+        *,
+        visible: str,
+        offer_fingerprint: str,
+    ) -> bool:
+        """Store the turns behind an answer that its client may send back; return whether that was done."""
+        if not visible.strip() or not request.may_store:
+            return False
+        payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
+        key = request.answer_key(turn.caller, offer_fingerprint, visible, rule=self._system_rule)
+        variant = variant_of(payload)
+        marked = with_marks(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
+        self._put_hidden(key, variant, turn, marked)
+        place = request.evidence(rule=self._system_rule)
+        if place is not None:
+            kept = evidence_of(place, (key, variant))
+            for loose in loose_keys(request.identity_words(turn.caller), offer_fingerprint, visible, place):
+                self._put_hidden(loose, variant, turn, kept)
+        return True
+
+    def note_plain(
+        self, request: ClientRequest, turn: LastTurn, *, visible: str, offer_fingerprint: str
+    ) -> None:
+        """Note an answer with nothing hidden behind it.
+
+        Otherwise hidden turns behind the same words in another conversation could be put back here.
+        """
+        if not visible.strip() or not request.may_store:
+            return
+        key = request.answer_key(turn.caller, offer_fingerprint, visible, rule=self._system_rule)
+        place = request.evidence(rule=self._system_rule)
+        words = request.identity_words(turn.caller)
+        loose = loose_keys(words, offer_fingerprint, visible, place) if place is not None else ()
+        kept = evidence_of(place, (key, PLAIN)) if place is not None else b""
+        self._put_hidden(key, PLAIN, turn, b"{}")
+        for one in loose:
+            self._put_hidden(one, PLAIN, turn, kept)
+
+    def _put_hidden(self, key: str, variant: str, turn: LastTurn, payload: bytes) -> None:
+        self._store.put_hidden(
+            HiddenTurns(
+                key=key,
+                variant=variant,
+                run_id=turn.run_id,
+                caller=turn.caller,
+                wire=turn.wire,
+                payload=payload,
+                created_at=self._now(),
+            )
+        )
+
+    def keep(
+        self,
+        editor: BodyEditor,
+        turn: LastTurn,
+        resource: Mapping[str, Any],
+        *,
+        local: LocalResponses | None = None,
+    ) -> bool:
+        """Store a response that only the proxy knows as a whole, under the id that the client has.
+
+        With ``local`` it is kept there instead of on record.  Return whether something was put on record.
+        """
+        if not isinstance(editor, ChainedEditor) or not isinstance(resource.get("id"), str):
+            return False
+        record = ResponseRecord(
+            id=resource["id"],
+            run_id=turn.run_id,
+            caller=turn.caller,
+            response=orjson.dumps(resource),
+            input_items=editor.input_items(),
+            continuation=with_marks(
+                editor.continuation(turn.message, turn.calls, turn.mask),
+                untrusted=turn.untrusted,
+                upstream=turn.upstream,
+                **turn.waits,
+            ),
+            created_at=self._now(),
+        )
+        if local is not None:
+            local.put(record)
+            return False
+        self._store.put_response(record)
+        return True
+
+    async def hold(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        turn: LastTurn,
+        *,
+        visible: str,
+        shown: Sequence[ToolCall],
+        needed: bool = True,
+    ) -> bool:
+        """Hold a turn until the client sends the results of its own calls, which are ``shown``.
+
+        Upstreams reuse ids, so another turn may be held under the same key.  The newer turn replaces it; a
+        client that continues the older one sends other calls, and nothing is put back.  If both have the
+        same calls, neither is put back (rule R4).  Text beside the calls does not distinguish them, because
+        clients may leave it out.
+
+        Return whether something was put on record.  If the record does not answer, raise
+        :class:`~proxy.base.errors.StoreError` for a ``needed`` turn, and do not hold any other.
+        """
+        made, marks = self._suspended(request, editor, turn, visible, shown)
+        try:
+            if not await self._is_only(made.key, marks["asked"], marks["variant"]):
+                marks["variant"] = AMBIGUOUS
+        except StoreError as error:
+            if needed:
+                raise
+            self._tell_unavailable(error)
+            return False
+        self._store.put_suspended(replace(made, payload=with_marks(made.payload, **marks)))
+        return request.may_store
+
+    async def seal(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        turn: LastTurn,
+        *,
+        visible: str,
+        shown: Sequence[ToolCall],
+    ) -> str | None:
+        """Return the turn that :meth:`hold` would hold, encrypted, for its client to carry.
+
+        Return ``None`` if the record may store it, the client does not send such items back, the turn is too
+        long, or it waits for approvals, which the record has.
+        """
+        if self._sealed is None or turn.waiting or not self._sealed.wants(request):
+            return None
+        # All of it is encrypted, so nothing need be masked.
+        whole = replace(turn, mask=lambda name, arguments: arguments)
+        made, marks = self._suspended(request, editor, whole, visible, shown)
+        sealed = await self._sealed.close(replace(made, payload=with_marks(made.payload, **marks)))
+        if sealed is None:
+            self._log.warning("turn_too_long_to_seal", run_id=turn.run_id, bytes=len(made.payload))
+        return sealed
+
+    def _suspended(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        turn: LastTurn,
+        visible: str,
+        shown: Sequence[ToolCall],
+    ) -> tuple[SuspendedTurn, dict[str, str]]:
+        """Return a turn as it is held until its client continues, and the notes to add to its payload."""
+        ids = [call.client_id for call in turn.calls if call.client_id is not None]
+        seen = digest_of(visible)
+        made = SuspendedTurn(
+            key=request.conversation_key(turn.caller, ids, rule=self._system_rule),
+            run_id=turn.run_id,
+            caller=turn.caller,
+            wire=turn.wire,
+            payload=editor.suspend(turn.message, turn.calls, turn.mask),
+            created_at=self._now(),
+            ephemeral=not request.may_store,
+        )
+        marks = {
+            "seen": seen,
+            "asked": digest_of_calls(shown) if request.returns_calls else "",
+            "variant": variant_of(made.payload, seen),
+            "untrusted": turn.untrusted,
+            "upstream": turn.upstream,
+            **turn.waits,
+        }
+        return made, marks
+
+    def hold_asked(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor | None,
+        turn: LastTurn,
+        *,
+        visible: str,
+        keeps: bool = True,
+    ) -> bool:
+        """Hold a turn that waits for approvals until the client sends back the notice ``visible``.
+
+        Without an ``editor`` no model answered: an earlier turn waits, and the notice must be removed again.
+        Without ``keeps`` it is held in memory.  Return whether something was put on record.
+        """
+        payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
+        keeps = keeps and request.may_store
+        self._store.put_suspended(
+            SuspendedTurn(
+                key=request.answer_key(turn.caller, _ASKED, visible, rule=self._system_rule),
+                run_id=turn.run_id,
+                caller=turn.caller,
+                wire=turn.wire,
+                payload=with_marks(payload, untrusted=turn.untrusted, upstream=turn.upstream, **turn.waits),
+                created_at=self._now(),
+                ephemeral=not keeps,
+            )
+        )
+        return keeps
+
+    async def _is_only(self, key: str, asked: str, variant: str) -> bool:
+        """Return whether no other turn with these calls is held under a key."""
+        earlier = await self._store.find_suspended(key)
+        if earlier is None:
+            return True
+        kept = orjson.loads(earlier.payload)
+        return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)

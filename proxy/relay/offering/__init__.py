@@ -1,0 +1,1 @@
+"""Which server tools a request offers."""

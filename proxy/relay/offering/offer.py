@@ -1,0 +1,420 @@
+"""Decide which server tools a request offers, and who owns the calls of each name.
+
+A function that the client declares belongs to the client, whatever its name.  The exceptions are aliases and
+the proxy's reserved ids: such a name means a server tool, and the schema of the server tool goes upstream
+under it.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from proxy.base.caches import Derived, text_bytes
+from proxy.base.errors import RequestError
+from proxy.base.events import ToolDefinition
+from proxy.http.own_headers import TOOLS
+from proxy.relay.offering.choosing import Choice, choose
+from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
+from proxy.tools.access.catalog import Selection
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.spec import ToolSpec
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
+from proxy.wires.client_port import ClientRequest
+
+__all__ = [
+    "RESERVED_PREFIX",
+    "Offer",
+    "OfferRules",
+    "Offers",
+    "Wanted",
+    "decide",
+    "guard",
+    "guarded_names",
+    "is_reserved",
+    "offered_only",
+    "parse_wanted",
+    "with_required_approvals",
+]
+
+RESERVED_PREFIX = "core__"
+_MAX_BYTES = 16 << 20
+"""The most bytes of offers that are cached for a catalog: a few for each selection, and selections are
+few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The tools that a client chose with ``x-toolrelay-tools`` or in its body: none, all, or names.
+
+    ``param`` is the field of that choice.
+    """
+
+    every: bool = False
+    names: tuple[str, ...] = ()
+    param: str = TOOLS
+
+
+def parse_wanted(header: str | None) -> Wanted | None:
+    """Parse ``x-toolrelay-tools``; return ``None`` if the client did not send it.
+
+    Raise :class:`RequestError` for a header that names nothing.
+    """
+    if header is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in header.split(",") if name.strip()))
+    if not names:
+        raise RequestError(400, f"{TOOLS} must be none, all or a list of tool names.", param=TOOLS)
+    if names == ("none",):
+        return Wanted()
+    if names == ("all",):
+        return Wanted(every=True)
+    return Wanted(names=names)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRules:
+    """The operator's settings: whether tools are injected unasked, and the aliases of tools."""
+
+    inject: bool = True
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """The server tools of one request.
+
+    ``added`` are offered beside the client's own tools; ``replaced`` replace declarations of the client.
+    ``names`` maps a name on the wire to the tool's id.  ``client_names`` are the names whose calls belong to
+    the client.  With ``open_names``, every name that is not the proxy's belongs to the client.  ``withheld``
+    maps the tools that were left out to the reason.  ``fingerprint`` is a digest of the offered tools with
+    their schemas; it changes if a model would see something else.  ``guarded`` are names of ``added`` and
+    ``replaced`` that a model is not shown because of what it has read; the proxy still refuses a call of
+    one.  ``shown`` is what the client sees of the tools that it chose in its body.  ``asked`` are the ids of
+    those whose calls it wants to approve.  ``declared`` is every name that the model is offered.  Most
+    requests share an offer; it is equal only to itself.
+    """
+
+    added: tuple[ToolDefinition, ...] = ()
+    replaced: tuple[ToolDefinition, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    client_names: frozenset[str] = frozenset()
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    open_names: bool = False
+    fingerprint: str = ""
+    guarded: frozenset[str] = frozenset()
+    shown: ShownTools = NOTHING_SHOWN
+    asked: frozenset[str] = frozenset()
+    declared: frozenset[str] = field(init=False, repr=False, compare=False)
+    _tool_ids: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shown = {tool for name, tool in self.names.items() if name not in self.guarded}
+        object.__setattr__(self, "declared", self.client_names | frozenset(self.names))
+        object.__setattr__(self, "_tool_ids", tuple(sorted(shown)))
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that it takes, in bytes, without the tools themselves, which the registry holds
+        anyway."""
+        ours = len(self.added) + len(self.replaced) + len(self.withheld) + 2 * len(self.names)
+        # The client's names are in two sets.
+        return 4000 + 300 * ours + text_bytes(self.client_names) + 250 * len(self.client_names)
+
+    def is_hidden(self, name: str) -> bool:
+        """Return whether a call of this name must not reach the client: it is the proxy's, or of no known
+        tool."""
+        return name in self.names if self.open_names else name not in self.client_names
+
+    def without(self, names: Collection[str], reason: str) -> "Offer":
+        """Return the offer without these names.  A name that the client declared means its own tool again."""
+        left = {name: tool for name, tool in self.names.items() if name not in names}
+        mine = [tool.name for tool in self.replaced if tool.name in names]
+        return replace(
+            self,
+            added=tuple(tool for tool in self.added if tool.name not in names),
+            replaced=tuple(tool for tool in self.replaced if tool.name not in names),
+            names=left,
+            client_names=self.client_names.union(mine),
+            withheld={**self.withheld, **{self.names[name]: reason for name in names if name in self.names}},
+            guarded=self.guarded.difference(names),
+        )
+
+    def loosened(self) -> "Offer":
+        """Return the offer with the same tools, none of them ``strict``."""
+        return replace(
+            self,
+            added=tuple(replace(tool, strict=False) for tool in self.added),
+            replaced=tuple(replace(tool, strict=False) for tool in self.replaced),
+        )
+
+    def tool_ids(self) -> tuple[str, ...]:
+        """Return the ids of the tools that a model is shown."""
+        return self._tool_ids
+
+
+def decide(
+    request: ClientRequest,
+    selection: Selection,
+    rules: OfferRules,
+    wanted: Wanted | None,
+    *,
+    limits: ToolLimits = ANY_TOOLS,
+) -> Offer:
+    """Return what this request offers.
+
+    If an upstream takes no more tools, those of the proxy that come last by id are withheld.
+
+    Raise :class:`RequestError` if the client named a tool that it cannot have.
+    """
+    refused = limits.refusals(selection.offered)
+    available = {spec.name: spec for spec in selection.offered if spec.name not in refused}
+    withheld = {**selection.withheld, **refused}
+    wanted, shown, asked = _with_body(request, selection, wanted)
+    named = frozenset(request.declared)
+    nothing = Offer(client_names=named, withheld=withheld, open_names=request.open_names, shown=shown)
+    if wanted is not None and not wanted.every and not wanted.names:
+        return nothing
+    chosen = _chosen(available, rules, wanted)
+    replaced = _replaced(request, available, rules)
+    by_name = bool(wanted and wanted.names) or bool(replaced)
+    client_names = named - frozenset(replaced)
+    obstacle = _obstacle(request, client_names, limits)
+    if obstacle is not None:
+        if (by_name or wanted) and request.background:
+            raise RequestError(
+                400,
+                "Server tools do not run in the background yet. Leave background out, or the tools.",
+                param="background",
+            )
+        if by_name and request.choices > 1:
+            raise RequestError(
+                400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
+            )
+        if wanted and wanted.names and not limits.takes:
+            raise RequestError(400, "The upstream of this model does not accept tools.", param=wanted.param)
+        if not replaced or not limits.takes:
+            return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
+        chosen = []
+    # A tool is offered once, under the name that the client knows.
+    declared = {spec.name for spec in replaced.values()} - client_names
+    chosen = [spec for spec in chosen if spec.name not in declared]
+    added, left_out = _with_room(chosen, request, limits, client_names)
+    made = Offer(
+        added=tuple(spec.definition() for spec in added),
+        replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
+        names={**{spec.name: spec.name for spec in added}, **{n: spec.name for n, spec in replaced.items()}},
+        client_names=client_names,
+        withheld={**withheld, **left_out},
+        open_names=request.open_names,
+        fingerprint=_fingerprint({**{spec.name: spec for spec in added}, **replaced}),
+        shown=shown.renamed({spec.name: name for name, spec in replaced.items()}),
+        asked=asked,
+    )
+    return made if limits.strict else made.loosened()
+
+
+def _with_room(
+    chosen: Sequence[ToolSpec], request: ClientRequest, limits: ToolLimits, client_names: frozenset[str]
+) -> tuple[Sequence[ToolSpec], dict[str, str]]:
+    """Return the tools to add to a request, and those that it has no name or no room for, with the reason."""
+    clashing = {spec.name for spec in chosen if spec.name in client_names}
+    added = [spec for spec in chosen if spec.name not in clashing]
+    withheld = dict.fromkeys(clashing, "the client declared a function of this name")
+    if limits.most is not None:
+        room = max(0, limits.most - request.tool_count)
+        withheld |= {spec.name: too_many(limits.most) for spec in added[room:]}
+        del added[room:]
+    return added, withheld
+
+
+def _with_body(
+    request: ClientRequest, selection: Selection, wanted: Wanted | None
+) -> tuple[Wanted | None, ShownTools, frozenset[str]]:
+    """Join the choices in the header and the body of a request.
+
+    Return the wanted tools, what the client sees of those from the body, and the ids of the tools whose
+    calls it wants to approve.
+    """
+    if not request.chosen:
+        return wanted, NOTHING_SHOWN, frozenset()
+    choice = choose(request.chosen, selection.offered, asks=selection.asks)
+    return _joined(choice, wanted), choice.shown, choice.asked
+
+
+def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
+    """Return the tools that the body chose, together with those of the header.
+
+    Raise :class:`RequestError` if the header asks for no tools.
+    """
+    if wanted is None:
+        return Wanted(names=tuple(sorted(choice.ids)), param="tools")
+    if wanted.every:
+        return wanted
+    if not wanted.names:
+        raise RequestError(
+            400,
+            f"{TOOLS} is none, but the body chooses server tools. Leave one of the two out.",
+            param=TOOLS,
+        )
+    return Wanted(names=tuple(sorted(choice.ids.union(wanted.names))))
+
+
+def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
+    """Return whether only the proxy may answer calls of this name in a client's history.
+
+    This holds for each offered server tool.  If the client declares the name, its history may hold calls of
+    its own function, except under the proxy's reserved ids.
+    """
+    return name in offer.names and (name.startswith(RESERVED_PREFIX) or name not in request.declared)
+
+
+def offered_only(policy: Policy, offer: Offer, asking: Sequence[str]) -> Policy:
+    """Limit a policy to the offered tools and to those that are ``asking`` for an approval."""
+    offered = Policy(
+        allow=(*offer.names.values(), *asking),
+        max_argument_bytes=policy.max_argument_bytes,
+        max_result_bytes=policy.max_result_bytes,
+        max_image_bytes=policy.max_image_bytes,
+        settings=("this request", "this request", "this request"),
+    )
+    return policy.intersect(offered)
+
+
+def with_required_approvals(
+    policy: Policy, selection: Selection, asked: frozenset[str]
+) -> tuple[Policy, Selection]:
+    """Return a policy and its selection in which calls of the tools ``asked`` need an approval too."""
+    wish = Policy(
+        allow=("*",),
+        approve=tuple(sorted(asked)),
+        max_argument_bytes=policy.max_argument_bytes,
+        max_result_bytes=policy.max_result_bytes,
+        max_image_bytes=policy.max_image_bytes,
+        settings=("this request", "require_approval of this request", "this request"),
+    )
+    return policy.intersect(wish), replace(selection, asking=selection.asking | asked)
+
+
+class Offers:
+    """Decides what requests offer, and caches the offers of requests without tools of their own."""
+
+    def __init__(self, rules: OfferRules) -> None:
+        self._rules = rules
+        self._known: Derived[tuple[Selection, str | None, bool, ToolLimits], Offer] = Derived(
+            "offers", _MAX_BYTES, lambda _, offer: offer.kept_bytes
+        )
+
+    def decide(
+        self,
+        request: ClientRequest,
+        selection: Selection,
+        wanted: Wanted | None,
+        *,
+        limits: ToolLimits = ANY_TOOLS,
+    ) -> Offer:
+        """See :func:`decide`."""
+        if request.tool_count or wanted is not None or request.chosen:
+            return decide(request, selection, self._rules, wanted, limits=limits)
+        # An offer for such a request depends on nothing else of it.
+        obstacle = _obstacle(request, frozenset(), limits)
+        key = (selection, obstacle, request.open_names, limits)
+        offers = self._known.of(selection.catalog)
+        known = offers.get(key)
+        if known is None:
+            offer = decide(request, selection, self._rules, wanted, limits=limits)
+            known = offers.put(key, offer)
+        return known
+
+
+def guard(
+    offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: str, *, asks: bool = False
+) -> Offer:
+    """Return the offer for a request that begins after the model has read untrusted results of the sources
+    ``untrusted``.
+
+    See :func:`guarded_names`.
+    """
+    by_id = {spec.name: spec for spec in specs}
+    rules = guarded_names(offer, by_id.get, policy, untrusted, asks=asks)
+    if not rules:
+        return offer
+    return replace(
+        offer,
+        withheld={**offer.withheld, **{offer.names[name]: rule for name, rule in rules.items()}},
+        fingerprint=_fingerprint(
+            {name: by_id[tool] for name, tool in offer.names.items() if name not in rules}
+        ),
+        guarded=frozenset(rules),
+    )
+
+
+def guarded_names(
+    offer: Offer,
+    find: Callable[[str], ToolSpec | None],
+    policy: Policy,
+    untrusted: str,
+    *,
+    asks: bool = False,
+) -> dict[str, str]:
+    """Return the names of an offer whose tools need an approval after an untrusted result, with the rule.
+
+    ``untrusted`` are the sources of the results, empty for none.  Names that a client declared, but that
+    mean a server tool, are included.  ``find`` returns the tool of an id.  A tool of a guarded name can no
+    longer run, even if a model is shown it, because the runner itself asks the policy.  No name is guarded
+    if somebody can be asked about its calls (``asks``).
+    """
+    if not untrusted or asks:
+        return {}
+    found = {name: spec for name, tool in offer.names.items() if (spec := find(tool)) is not None}
+    rules = {name: policy.decide(spec, untrusted=untrusted) for name, spec in found.items()}
+    return {name: decision.rule for name, decision in rules.items() if not decision.allowed}
+
+
+def _fingerprint(offered: Mapping[str, ToolSpec]) -> str:
+    """Return a digest of the tools under the names that they are offered by."""
+    lines = (f"{name}={spec.digest}" for name, spec in sorted(offered.items()))
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+
+
+def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted | None) -> list[ToolSpec]:
+    """Return the tools to inject.  A denied name gets the same error as an unknown one."""
+    if wanted is None:
+        return list(available.values()) if rules.inject else []
+    if wanted.every:
+        return list(available.values())
+    for name in wanted.names:
+        if name not in available:
+            raise RequestError(
+                400, f"{TOOLS} names a tool that is not available: {name[:64]!r}.", param=TOOLS
+            )
+    return [available[name] for name in sorted(wanted.names)]
+
+
+def _replaced(
+    request: ClientRequest, available: Mapping[str, ToolSpec], rules: OfferRules
+) -> dict[str, ToolSpec]:
+    """Return the client's functions that mean a server tool: aliases and reserved ids."""
+    found = {}
+    for name in request.declared:
+        target = rules.aliases.get(name, name if name.startswith(RESERVED_PREFIX) else None)
+        if target is not None and target in available:
+            found[name] = available[target]
+    return found
+
+
+def _obstacle(request: ClientRequest, client_names: frozenset[str], limits: ToolLimits) -> str | None:
+    """Return the reason why nothing may be injected, as text; ``None`` if there is none."""
+    if not limits.takes:
+        return "the upstream takes no tools"
+    if request.background:
+        return "the request runs in the background"
+    if request.choices > 1:
+        return "the request asks for more than one choice"
+    if request.tools_forbidden:
+        return "the request forbids tool calls"
+    if request.forced is not None and request.forced <= client_names:
+        return "the request forces a tool of the client's own"
+    return None

@@ -1,0 +1,1 @@
+"""Responses that pass through the proxy."""

@@ -1,0 +1,1 @@
+"""Runs that start without a client of their own."""

@@ -1,1 +1,0 @@
-"""The composition root, in parts: builds the services from a configuration. See ``server/app.py``."""

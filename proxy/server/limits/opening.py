@@ -1,0 +1,27 @@
+"""Opens the counters of limits at the address that the configuration names."""
+
+from proxy.base.errors import ConfigError, how_to_install
+from proxy.server.limits.counters import Counters
+
+__all__ = ["open_counters"]
+
+
+def open_counters(url: str) -> Counters:
+    """Return the counters at a checked address: ``memory://``, or ``redis://…`` and its kin.
+
+    Raises :class:`~proxy.base.errors.ConfigError` if the Redis driver, an extra, is not installed.
+    """
+    if url == "memory://":
+        return Counters()
+    try:
+        from proxy.server.limits.redis import RedisCounters
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        scheme = url.partition("://")[0]
+        raise ConfigError(
+            "limits.storage",
+            f"{scheme}:// needs the redis library, which is not installed",
+            how_to_install("redis"),
+        ) from None
+    return RedisCounters(url)

@@ -1,0 +1,1 @@
+"""Requests and responses of clients over HTTP/1.1."""

@@ -1,0 +1,1 @@
+"""Parts of aiohttp and of the WebSocket protocol on which connections stand."""

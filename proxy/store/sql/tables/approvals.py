@@ -1,0 +1,231 @@
+"""Approvals in SQL: rows that only change by conditional updates.
+
+If its condition does not hold, an update sets a NOT NULL column to NULL, as with claims of effects.  The
+database then refuses the whole write: of two processes that decide at the same moment, one is refused.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from proxy.base.errors import StoreError
+from proxy.base.globs import fits
+from proxy.records.approvals import (
+    TRANSITIONS,
+    Approval,
+    ApprovalEvent,
+    ApprovalFilter,
+    ApprovalStatus,
+    Decided,
+    sources_of,
+)
+from proxy.records.grants import Grant
+from proxy.records.rows import InvocationStatus
+from proxy.store import rows
+from proxy.store.seal import APPROVALS
+from proxy.store.sql.tables.grants import SqlGrants
+from proxy.store.sql.writing.writer import RowRefused
+from proxy.store.sql.writing.writes import Batch
+
+__all__ = ["SqlApprovals"]
+
+_COLUMNS: Final = (*APPROVALS.columns, "sealed_by")
+_PUT: Final = rows.Insert(
+    f"INSERT INTO approvals ({', '.join(_COLUMNS)}) VALUES ",
+    f"({', '.join('?' * len(_COLUMNS))})",
+    " ON CONFLICT (id) DO NOTHING",
+)
+_MOST_IDS: Final = 100
+_MOST_TOOLS: Final = 500
+
+
+def _in(states: Sequence[ApprovalStatus]) -> str:
+    return f"status IN ({', '.join(repr(str(state)) for state in states)})"
+
+
+_DECIDED_COLUMNS: Final = ("decided_by", "decided_via", "decided_at", "expires_at")
+_DECIDE: Final = {
+    event: (
+        f"UPDATE approvals SET status = CASE WHEN ({_in(sources_of(event))} AND expires_at > ?) "
+        f"OR decision_id = ? THEN '{TRANSITIONS[sources_of(event)[0], event]}' END, decision_id = ?, "
+        f"{', '.join(f'{column} = ?' for column in (*_DECIDED_COLUMNS, *APPROVALS.sealed))}, sealed_by = ? "
+        "WHERE id = ?"
+    )
+    for event in (ApprovalEvent.APPROVE, ApprovalEvent.DENY, ApprovalEvent.SUPERSEDE)
+}
+_USE: Final = (
+    f"UPDATE approvals SET status = CASE WHEN ({_in(sources_of(ApprovalEvent.USE))} AND expires_at > ?) "
+    f"OR invocation_id = ? THEN '{ApprovalStatus.USED}' END, invocation_id = ? WHERE id = ?"
+)
+_WAITING: Final = f"{_in([ApprovalStatus.PENDING])} AND expires_at > ?"
+_COUNT: Final = (
+    "UPDATE approvals SET status = CASE WHEN (SELECT count(*) FROM approvals WHERE caller = ? AND "
+    f"{_WAITING}) <= ? THEN status END WHERE id = ?"
+)
+"""Refuses the transaction that inserted the last row if it makes too many approvals wait."""
+
+
+class SqlApprovals(SqlGrants):
+    """The :class:`~proxy.records.approvals.ApprovalLog` part of a SQL store."""
+
+    async def put_approvals(self, approvals: Sequence[Approval], most: int | None = None) -> bool:
+        """See :class:`~proxy.records.approvals.ApprovalLog`."""
+        if not approvals:
+            return True
+        made = [self._ring.close(APPROVALS, _row_of(approval)) for approval in approvals]
+        if most is None:
+            await self._writer.commit(_PUT, made)
+            return True
+        caller, now = approvals[0].caller, approvals[0].created_at
+        count = (_COUNT, [(rows.clean_name(caller), now, most, approvals[0].id)])
+        try:
+            await self._writer.commit(_PUT, made, also=[*self._counting_turn, count])
+        except RowRefused:
+            if await self.count_waiting(caller, now) + len(approvals) <= most:
+                raise
+            return False
+        return True
+
+    async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
+        """See :class:`~proxy.records.approvals.ApprovalLog`."""
+        wanted = [one for one in ids if rows.is_text(one) and "\0" not in one][:_MOST_IDS]
+        if not wanted:
+            return ()
+        fit = f"id IN ({', '.join('?' * len(wanted))}) AND created_at >= ?"
+        return await self._approvals(fit, *wanted, self._oldest_kept())
+
+    async def list_approvals(self, wanted: ApprovalFilter) -> Sequence[Approval]:
+        """See :class:`~proxy.records.approvals.ApprovalLog`."""
+        clauses: list[str] = ["created_at >= ?"]
+        values: list[Any] = [self._oldest_kept()]
+        if wanted.waiting:
+            clauses.append(_WAITING)
+            values.append(wanted.now)
+        if wanted.decided:
+            clauses.append(f"NOT ({_WAITING})")
+            values.append(wanted.now)
+        if wanted.tools is not None and "*" not in wanted.tools:
+            tools = await self._tools_that_fit(wanted.tools)
+            if not tools:
+                return ()
+            clauses.append(f"tool IN ({', '.join('?' * len(tools))})")
+            values += tools
+        for column, value in (("caller", wanted.caller), ("run_id", wanted.run_id)):
+            if value is not None:
+                clauses.append(f"{column} = ?")
+                values.append(rows.clean_name(value))
+        if wanted.before is not None:
+            clauses.append("(created_at, id) < (SELECT created_at, id FROM approvals WHERE id = ?)")
+            values.append(rows.clean_text(wanted.before))
+        where = f"{' AND '.join(clauses)} ORDER BY created_at DESC, id DESC LIMIT ?"
+        return await self._approvals(where, *values, wanted.limit)
+
+    async def _tools_that_fit(self, patterns: Sequence[str]) -> list[str]:
+        """Return the recorded tools that match a pattern. The databases cannot match these patterns."""
+        found = await self._look_up("SELECT DISTINCT tool FROM approvals", ())
+        return [tool for (tool,) in found if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
+
+    async def count_waiting(self, caller: str | None, now: float) -> int:
+        """See :class:`~proxy.records.approvals.ApprovalLog`."""
+        whose, values = ("", ()) if caller is None else ("caller = ? AND ", (rows.clean_name(caller),))
+        sql = f"SELECT count(*) FROM approvals WHERE {whose}{_WAITING}"
+        ((found,),) = await self._look_up(sql, (*values, now))
+        return int(found)
+
+    async def decide_approval(
+        self, approval: Approval, decided: Decided, now: float, grant: Grant | None = None
+    ) -> Approval:
+        """See :class:`~proxy.records.approvals.ApprovalLog`."""
+        changed = replace(approval, reason=decided.reason, edited=decided.arguments)
+        *closed, sealed_by = self._ring.close(APPROVALS, _row_of(changed))
+        values = dict(zip(APPROVALS.columns, closed, strict=True))
+        mark = secrets.token_hex(16)
+        until = decided.until if decided.event is ApprovalEvent.APPROVE else approval.expires_at
+        said = (rows.clean_name(decided.by), decided.via, now, until)
+        sealed = (values[column] for column in APPROVALS.sealed)
+        row = (now, mark, mark, *said, *sealed, sealed_by, approval.id)
+        # Refused if another decision came first, the approval has expired, or its caller has too many grants.
+        with contextlib.suppress(RowRefused):
+            await self._writer.commit(_DECIDE[decided.event], [row], also=self._put_grant(grant))
+        found = await self.find_approvals([approval.id])
+        if not found:
+            raise StoreError("the approval is no longer on record")
+        return found[0]
+
+    def _use_of(self, approval_id: str, invocation_id: str) -> list[Batch]:
+        """Return the update that marks an approval as used, to be committed with the row of its execution.
+
+        Without an ``approval_id`` the result is empty.
+        """
+        if not approval_id:
+            return []
+        used = rows.clean_text(invocation_id)
+        return [(_USE, [(self._clock(), used, used, approval_id)])]
+
+    async def _used_by(self, approval_id: str) -> tuple[str, InvocationStatus, Any] | None:
+        """Return id, status and error code of an approved call's execution; ``None`` if it has not run."""
+        found = list(
+            await self._look_up(
+                "SELECT a.invocation_id, i.status, i.error_code FROM approvals a "
+                "LEFT JOIN tool_invocations i ON i.id = a.invocation_id "
+                "WHERE a.id = ? AND a.invocation_id <> ''",
+                (approval_id,),
+            )
+        )
+        return (found[0][0], found[0][1] or "interrupted", found[0][2]) if found else None
+
+    async def _approvals(self, where: str, *values: Any) -> list[Approval]:
+        found = [_read(row) for row in await self._find(APPROVALS, where, *values)]
+        used = [one.invocation_id for one in found if one.invocation_id]
+        if not used:
+            return found
+        outcomes: dict[str, InvocationStatus] = {}
+        for at in range(0, len(used), _MOST_IDS):
+            part = used[at : at + _MOST_IDS]
+            marks = ", ".join("?" * len(part))
+            sql = f"SELECT id, status FROM tool_invocations WHERE id IN ({marks})"
+            outcomes.update([(row[0], row[1]) for row in await self._look_up(sql, tuple(part))])
+        return [
+            replace(one, outcome=outcomes.get(one.invocation_id, "interrupted")) if one.invocation_id else one
+            for one in found
+        ]
+
+
+def _row_of(record: Approval) -> rows.Row:
+    """Convert an approval to values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
+    return rows.fitting(
+        record.id,
+        record.run_id,
+        record.turn,
+        record.seq,
+        record.call_id[: rows.MAX_NAME],
+        rows.clean_name(record.caller),
+        rows.clean_name(record.key),
+        record.tool,
+        record.effect,
+        record.spec_digest,
+        record.arguments_digest,
+        record.arguments,
+        rows.write_json(record.arguments_shown) or "null",
+        record.rule,
+        record.created_at,
+        record.expires_at,
+        str(record.status),
+        rows.clean_name(record.decided_by),
+        record.decided_via,
+        record.decided_at,
+        record.reason,
+        record.edited,
+        record.invocation_id,
+    )
+
+
+def _read(row: rows.Row) -> Approval:
+    """Read an approval from the values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
+    values = dict(zip(APPROVALS.columns, row, strict=True))
+    values["key"] = values.pop("client_key")
+    values["reason"] = values.pop("words")
+    shown = rows.read_json(values["arguments_shown"])
+    return Approval(**values | {"status": ApprovalStatus(values["status"]), "arguments_shown": shown})

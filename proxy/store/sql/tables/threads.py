@@ -1,0 +1,63 @@
+"""Which threads kept by upstreams contain untrusted text, in SQL."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from proxy.records.rows import SOURCES_SEPARATOR
+from proxy.store import rows
+from proxy.store.sql.base import SqlBase
+from proxy.store.sql.writing.writes import Write
+
+__all__ = ["THREADS", "SqlThreads"]
+
+THREADS: Final = "threads"
+
+# Text that a thread once contained stays in it.  This joins sources as proxy.records.rows.join_sources does.
+_KNOWN: Final = f"{THREADS}.untrusted"
+_NEW: Final = "excluded.untrusted"
+_PUT: Final = (
+    f"INSERT INTO {THREADS} (id, caller, untrusted, created_at) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (id, caller) DO UPDATE SET created_at = excluded.created_at, untrusted = "
+    f"CASE WHEN {_KNOWN} IN ('', {_NEW}) THEN {_NEW} "
+    f"WHEN {_NEW} = '' OR replace({_KNOWN}, '{SOURCES_SEPARATOR}', '') <> {_KNOWN} THEN {_KNOWN} "
+    f"WHEN replace({_NEW}, '{SOURCES_SEPARATOR}', '') <> {_NEW} THEN {_NEW} "
+    f"ELSE {_KNOWN} || '{SOURCES_SEPARATOR}' || {_NEW} END"
+)
+
+
+class SqlThreads(SqlBase):
+    """The part of a SQL store that implements :class:`~proxy.store.base.ThreadLog`."""
+
+    def put_threads(
+        self,
+        ids: Sequence[str],
+        caller: str,
+        untrusted: str,
+        settled: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Queue what is known about threads."""
+        now = self._clock()
+        found = [(one, caller, untrusted[: rows.MAX_NAME], now) for one in ids if _fits(one)]
+        if found and rows.is_text(caller) and rows.is_text(untrusted):
+            self._writer.put(Write(_PUT, found, settled=settled))
+        elif settled is not None:
+            settled(False)
+
+    async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
+        """Return what is known about threads, including uncommitted writes."""
+        wanted = [one for one in ids if _fits(one)]
+        if not wanted or not rows.is_text(caller):
+            return {}
+        await self._see_writes()
+        marks = ", ".join("?" * len(wanted))
+        found = await self._look_up(
+            f"SELECT id, untrusted FROM {THREADS} WHERE id IN ({marks}) AND caller = ? AND created_at >= ?",
+            (*wanted, caller, self._oldest_kept()),
+            caller,
+        )
+        return {row[0]: row[1] for row in found}
+
+
+def _fits(thread: str) -> bool:
+    """Return whether the databases can store an id unchanged; any other thread stays unknown."""
+    return rows.is_text(thread) and "\0" not in thread and 0 < len(thread) <= rows.MAX_NAME

@@ -1,0 +1,1 @@
+"""The writer of the record: its queue, its batches and its back-pressure."""

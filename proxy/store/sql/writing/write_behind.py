@@ -1,0 +1,139 @@
+"""A write-behind cache for content: reads look here before they look in the database.
+
+A put returns before its row is written, and some rows are never written. This process still has the record
+between the put and the commit, and after a failed commit.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from proxy.store.shelf import Dated, Shelf
+from proxy.store.sql.writing.writes import Write
+
+__all__ = ["WriteBehind"]
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Record = TypeVar("_Record", bound=Dated)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[_Record]):
+    """The latest state of a key that the database does not have yet; without ``record`` it was deleted."""
+
+    record: _Record | None
+    write: Write | None = None
+
+
+class WriteBehind(Generic[_Key, _Record]):
+    """The newest state of each key that the database does not have, or does not have yet.
+
+    Queued records wait here for their commit. Records that must not or could not be written go to the shelf.
+    A newer state withdraws the queued write of an older one. ``withdraw`` removes a queued write and returns
+    whether that was in time.
+    """
+
+    def __init__(self, shelf: Shelf[_Key, _Record], withdraw: Callable[[Write], bool]) -> None:
+        self._shelf = shelf
+        self._withdraw = withdraw
+        self._waiting: dict[_Key, _Waiting[_Record]] = {}
+        self._groups: dict[Hashable, dict[_Key, None]] = {}
+        # At most one is queued; the others are being committed, or were when a newer state replaced them.
+        self._unsettled: dict[_Key, list[_Waiting[_Record]]] = {}
+
+    def has_latest(self, key: _Key) -> bool:
+        """Return whether :meth:`find` knows the latest state, so that the database need not be asked."""
+        return key in self._waiting or key in self._shelf
+
+    def find(self, key: _Key) -> _Record | None:
+        """Return the record of that key if it is known, not deleted and not too old."""
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return self._shelf.find(key)
+        record = waiting.record
+        return record if record is not None and record.created_at >= self._shelf.oldest() else None
+
+    def find_all(self, group: Hashable) -> list[_Record]:
+        """Return the known records of a group. The database may have more, and older versions of these."""
+        known = {self._shelf.key_of(record): record for record in self._shelf.find_all(group)}
+        for key in self._groups.get(group, ()):
+            known.pop(key, None)
+            if (record := self.find(key)) is not None:
+                known[key] = record
+        return list(known.values())
+
+    def keep(self, record: _Record) -> None:
+        """Keep a record only in memory, and replace an earlier one of its key."""
+        key = self._shelf.key_of(record)
+        self._take_back(key)
+        self._no_longer(key)
+        self._shelf.put(record)
+
+    def queue(self, record: _Record, put: Callable[[Callable[[bool], None]], Write]) -> None:
+        """Keep a record until the write that ``put`` queues is settled; if the write fails, keep it longer.
+
+        ``put`` receives a callback, which the write must call with whether it was committed.
+        """
+        key = self._shelf.key_of(record)
+        entry = _Waiting(record)
+
+        def settled(committed: bool) -> None:
+            self._leave(key, entry)
+            if self._waiting.get(key) is entry:
+                self._no_longer(key)
+                if not committed:
+                    self._shelf.put(record)  # At least this process still has it.
+
+        self._shelf.drop(key)
+        self._take_back(key)
+        self._wait(key, entry)
+        self._unsettled.setdefault(key, []).append(entry)
+        entry.write = put(settled)
+
+    def forget_runs(self, run_ids: Collection[str]) -> None:
+        """Drop the records of these runs that are only in memory."""
+        self._shelf.drop_runs(run_ids)
+
+    @contextlib.contextmanager
+    def deleting(self, key: _Key) -> Iterator[bool]:
+        """Drop a key, and treat it as deleted inside the block unless it is put again.
+
+        Yields whether a write of it is being committed and may still reach the database.
+        """
+        entry: _Waiting[_Record] = _Waiting(None)
+        under_way = self._take_back(key)
+        self._shelf.drop(key)
+        self._wait(key, entry)
+        try:
+            yield under_way
+        finally:
+            if self._waiting.get(key) is entry:
+                self._no_longer(key)
+
+    def _wait(self, key: _Key, entry: _Waiting[_Record]) -> None:
+        self._waiting[key] = entry
+        self._groups.setdefault(self._shelf.group_of(key), {})[key] = None
+
+    def _no_longer(self, key: _Key) -> None:
+        if self._waiting.pop(key, None) is None:
+            return
+        group = self._shelf.group_of(key)
+        del self._groups[group][key]
+        if not self._groups[group]:
+            del self._groups[group]
+
+    def _take_back(self, key: _Key) -> bool:
+        """Withdraw what is queued; return whether any write is still being committed."""
+        for entry in list(self._unsettled.get(key, ())):
+            if entry.write is not None and self._withdraw(entry.write):
+                self._leave(key, entry)
+        return key in self._unsettled
+
+    def _leave(self, key: _Key, entry: _Waiting[_Record]) -> None:
+        entry.write = None  # Breaks a reference cycle, which would keep the record alive.
+        rest = [other for other in self._unsettled.get(key, ()) if other is not entry]
+        if rest:
+            self._unsettled[key] = rest
+        else:
+            self._unsettled.pop(key, None)

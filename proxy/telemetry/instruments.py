@@ -1,0 +1,117 @@
+"""Create the instruments: hooks, metrics, traces and the measurement of the event loop."""
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.relay.base import RunEvents
+from proxy.rights.limit_rules import ConcurrentStreams
+from proxy.store.base import Store
+from proxy.telemetry.hooks import Hooks
+from proxy.telemetry.log.output import count_dropped_lines
+from proxy.telemetry.loop_held import LoopHeld
+from proxy.telemetry.metrics import Metrics, Sources
+from proxy.telemetry.refused_keys import RefusedKeys
+from proxy.telemetry.tracing import Tracing, open_tracing
+from proxy.wires.dialect import EndpointTable
+
+__all__ = ["Instruments", "known_models", "open_instruments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """The hooks, and the observers that they call; ``models`` are the names that may be labels."""
+
+    hooks: Hooks
+    models: Collection[str]
+    metrics: Metrics | None = None
+    tracing: Tracing | None = None
+    loop_held: LoopHeld | None = None
+
+    @property
+    def snapshot(self) -> Callable[[], bytes] | None:
+        """The function that returns the counts so far; ``None`` if nothing is counted."""
+        return self.metrics.snapshot if self.metrics is not None else None
+
+    def run_events(self, also: RunEvents | None) -> RunEvents:
+        """Return a receiver of a run's events that passes them to the hooks and to another receiver."""
+        own = self.hooks.run_event
+        if also is None:
+            return own
+
+        def tell(kind: str, facts: Mapping[str, Any]) -> None:
+            own(kind, facts)
+            also(kind, facts)
+
+        return tell
+
+    def watch_streams(self, streams: ConcurrentStreams) -> ConcurrentStreams:
+        """Add the number of open streams to the metrics; return the same object."""
+        if self.metrics is not None:
+            self.metrics.add_source(lambda: {"toolrelay_open_streams": streams.open})
+        return streams
+
+    def watch_store(self, store: Store) -> None:
+        """Add the store's waiting and lost writes to the metrics."""
+        if self.metrics is not None:
+            self.metrics.add_source(
+                lambda: {
+                    "toolrelay_store_waiting_writes": store.waiting,
+                    "toolrelay_store_lost_writes_total": store.lost,
+                }
+            )
+
+    def add_source(self, source: Sources) -> None:
+        """Add the values of ``source`` to the metrics."""
+        if self.metrics is not None:
+            self.metrics.add_source(source)
+
+    def watch_loop(self) -> None:
+        """Start to measure for how long the running loop is held, for the metrics."""
+        if self.loop_held is not None:
+            self.loop_held.start()
+
+    async def aclose(self) -> None:
+        """Stop the measurement, and send the waiting spans."""
+        if self.loop_held is not None:
+            self.loop_held.stop()
+        if self.tracing is not None:
+            await self.tracing.aclose()
+
+
+def known_models(served: Iterable[Iterable[str]], priced: Iterable[str]) -> frozenset[str]:
+    """Return the models that a configuration spells out, in its upstreams and its prices.
+
+    A pattern is not the name of a model; in a table that renames models, the names are those that clients
+    use.
+    """
+    named = (name for models in (*served, priced) for name in models)
+    return frozenset(name for name in named if not set("*?[") & set(name))
+
+
+def open_instruments(
+    *,
+    count: bool,
+    otlp_endpoint: str,
+    upstreams: Mapping[str, str],
+    models: Collection[str],
+    tools: Container[str],
+    keys: RefusedKeys,
+    endpoints: EndpointTable,
+    version: str,
+    servers: Collection[str] = (),
+) -> Instruments:
+    """Create metrics if ``count`` is true, and traces if ``otlp_endpoint`` is set.
+
+    ``upstreams`` are URLs by name, ``servers`` names of MCP servers.  Raises
+    :class:`~proxy.base.errors.ConfigError` if traces are wanted and the extra is not installed.
+    """
+    tracing = open_tracing(otlp_endpoint, upstreams, version=version) if otlp_endpoint else None
+    metrics = Metrics(models=models, tools=tools, version=version, servers=servers) if count else None
+    if metrics is not None:
+        # The log lines that were dropped because their reader did not keep up.
+        metrics.add_source(lambda: {"toolrelay_log_dropped_lines_total": count_dropped_lines()})
+    observers = [observer for observer in (metrics, tracing) if observer is not None]
+    hooks = Hooks(endpoints, observers, keys)
+    held = LoopHeld(metrics.loop_held) if metrics is not None else None
+    return Instruments(hooks, models, metrics, tracing, held)

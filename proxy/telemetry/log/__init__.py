@@ -1,0 +1,1 @@
+"""The log: its lines and where they go."""

@@ -1,0 +1,120 @@
+"""Write the access log: one line for each request."""
+
+import re
+from collections.abc import Container
+from typing import Any
+
+from proxy.base.caches import CacheSize, declare
+from proxy.telemetry.hooks import RequestFacts
+from proxy.telemetry.log.event_writer import EventWriter
+from proxy.telemetry.log.json_lines import ID, NUMBER, TENTHS
+
+__all__ = ["AccessLog"]
+
+_OPEN = {"ms": TENTHS, "ttfb_ms": TENTHS, "bytes": NUMBER, "upstream_ms": TENTHS, "request_id": ID}
+"""The fields that differ between lines whose other fields are the same."""
+
+
+_MODEL_NAME = re.compile(r"(?!(?:sk|tr|trt)[-_])[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,99}\Z")
+"""The form of a model's name.  It has no space, because a client may send a whole sentence, and is not a
+key."""
+_MOST_MODELS = 500
+"""The most names that are accepted from clients; later ones are logged as ``other``."""
+
+
+class AccessLog:
+    """Writes one line for each request, at its end.
+
+    A line contains the model's name only if it is one of ``models`` or has the form of a name, because a
+    client may send any text.  A process logs at most ``_MOST_MODELS`` names that only clients use.
+    """
+
+    def __init__(self, models: Container[str]) -> None:
+        self._models = models
+        self._seen: set[str] = set()
+        declare("log_models", self._cache_size)
+        self._log = EventWriter("proxy.access")
+
+    def write(self, facts: RequestFacts) -> None:
+        """Write the line of a request.
+
+        Times are milliseconds; ``bytes`` counts the bytes sent, including the head.  ``ttfb_ms`` is the time
+        until the first byte of a relayed body was sent.  ``upstream_ms`` is the time until the head of the
+        last upstream response arrived.
+        """
+        log = self._log
+        if not log.enabled:
+            return
+        model = facts.model
+        if model and model not in self._seen and model not in self._models:
+            model = self._checked_name(model)
+        first, head, run_id, prompt = facts.first_byte_s, facts.upstream_s, facts.run_id, facts.prompt_hash
+        # A line recurs, and is safe, only if the path is the name of its class and the proxy made the id.
+        if first is None or head is None or facts.path != facts.endpoint or facts.id_given or not facts.sent:
+            log.write(_event(facts, model))
+            return
+        key = (
+            facts.method, facts.path, facts.status, facts.caller, model,
+            facts.upstream, facts.upstream_status, run_id == "", prompt == "", facts.error_code,
+        )  # fmt: skip
+        form = log.form(key)
+        if form is None:
+            given = {"run_id": run_id, "prompt_hash": prompt}
+            left_open = {**_OPEN, **{name: ID for name, value in given.items() if value}}
+            form = log.make_form(key, {**_event(facts, model), **left_open})
+        if not form:
+            log.write(_event(facts, model))
+            return
+        ms, ttfb, upstream = _tenths(facts.seconds), _tenths(first), _tenths(head)
+        request_id = facts.request_id.encode()
+        times = (ms // 10, ms % 10, ttfb // 10, ttfb % 10, facts.sent, upstream // 10, upstream % 10)
+        of_run = [value.encode() for value in (run_id, prompt) if value]
+        log.write_form(form, (*times, request_id, *of_run))
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(250 * len(self._seen), 250 * _MOST_MODELS)
+
+    def _checked_name(self, model: str) -> str:
+        """Return the name to log for a model that was not seen before."""
+        if len(self._seen) >= _MOST_MODELS or _MODEL_NAME.match(model) is None:
+            return "other"
+        self._seen.add(model)
+        return model
+
+
+def _event(facts: RequestFacts, model: str) -> dict[str, Any]:
+    """Return all fields of a line; ``model`` is the checked name of the model."""
+    line: dict[str, Any] = {
+        "event": "request",
+        "method": facts.method,
+        "path": facts.path,
+        "status": facts.status,
+        "ms": _tenths(facts.seconds) / 10,
+    }
+    if facts.error_code:
+        line["error_code"] = facts.error_code
+    if facts.caller:
+        line["caller"] = facts.caller
+    if model:
+        line["model"] = model
+    if facts.first_byte_s is not None:
+        line["ttfb_ms"] = _tenths(facts.first_byte_s) / 10
+    if facts.sent:
+        line["bytes"] = facts.sent
+    if facts.upstream:
+        line["upstream"] = facts.upstream
+    if facts.upstream_status:
+        line["upstream_status"] = facts.upstream_status
+    if facts.upstream_s is not None:
+        line["upstream_ms"] = _tenths(facts.upstream_s) / 10
+    line["request_id"] = facts.request_id
+    if facts.run_id:
+        line["run_id"] = facts.run_id
+    if facts.prompt_hash:
+        line["prompt_hash"] = facts.prompt_hash
+    return line
+
+
+def _tenths(seconds: float) -> int:
+    """Convert seconds to tenths of a millisecond; ``round`` would take as long as a line's other fields."""
+    return int(seconds * 10_000 + 0.5)

@@ -1,0 +1,22 @@
+"""Provide the metrics of MCP servers."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from proxy.telemetry.metrics import Sources
+from proxy.tools.mcp.overview import ServerOverview
+
+__all__ = ["mcp_metrics"]
+
+
+def mcp_metrics(overviews: Callable[[], Sequence[ServerOverview]]) -> Sources:
+    """Return a source of the servers' metrics, which reads their state at each request of ``/metrics``."""
+
+    def read() -> Mapping[str, Mapping[tuple[str, ...], float]]:
+        servers = overviews()
+        return {
+            "toolrelay_mcp_up": {(one.server.name,): float(one.is_ready) for one in servers},
+            "toolrelay_mcp_reconnects_total": {(one.server.name,): float(one.reconnects) for one in servers},
+            "toolrelay_mcp_drifted": {(one.server.name,): float(one.drifted) for one in servers},
+        }
+
+    return read

@@ -1,0 +1,1 @@
+"""Parts of the demo: a tool with an effect, recorded answers, a small MCP server."""

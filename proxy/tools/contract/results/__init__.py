@@ -1,0 +1,1 @@
+"""A tool's result, with its images and pages."""

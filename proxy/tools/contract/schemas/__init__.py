@@ -1,0 +1,1 @@
+"""A tool's JSON Schema."""

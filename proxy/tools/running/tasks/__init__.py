@@ -1,0 +1,1 @@
+"""A tool's code in tasks and threads of its own."""

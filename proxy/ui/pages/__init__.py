@@ -1,0 +1,1 @@
+"""The other pages of the web UI, as JSON."""

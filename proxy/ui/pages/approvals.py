@@ -1,0 +1,114 @@
+"""Answer ``/ui/api/approvals``: the calls that wait for a person, and their decisions."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.api.admin.admin import json_answer, page, parse_query, read_bool, read_limit
+from proxy.api.admin.approvals import AdminApprovals, approval_to_json
+from proxy.base.errors import RequestError
+from proxy.records.approvals import APPROVAL_ID, Approval, ApprovalFilter, ApprovalStatus
+from proxy.records.grants import GRANT_ID
+from proxy.relay.approvals.rules import Decider
+from proxy.rights.callers import player_name
+from proxy.ui.runs.run_rows import RunRows
+from proxy.ui.sessions import OPERATOR, UiSession
+from proxy.ui.surface import UiRequest
+
+__all__ = ["ApprovalPages"]
+
+_STATES: Final[Mapping[str, Mapping[str, bool]]] = {
+    "pending": {"waiting": True},
+    "decided": {"decided": True},
+    "all": {},
+}
+_ID: Final = re.compile(APPROVAL_ID)
+_GRANT: Final = re.compile(f"grants/{GRANT_ID}")
+_WATCHED: Final = 500
+"""The most waiting approvals that open pages get."""
+_NEWEST: Final = 50
+_AT_ONCE: Final = 100
+
+
+class ApprovalPages:
+    """Answers for the page Approvals, and finds changes for open pages."""
+
+    def __init__(self, approvals: AdminApprovals, rows: RunRows) -> None:
+        self._approvals = approvals
+        self._rows = rows
+        self._waited: frozenset[str] = frozenset()
+
+    async def answer(self, request: UiRequest) -> web.Response:
+        """Return a list of approvals or grants, one of them, or the answer to a decision or a revocation.
+
+        Raises :class:`~proxy.base.errors.RequestError` and :class:`~proxy.base.errors.StoreError`.
+        """
+        decider = _decider(request.session)
+        if not request.rest:
+            request.allow("GET")
+            query = parse_query(request.target.query, "state", "limit", "before")
+            return json_answer(await self._listed(query, decider))
+        if request.rest == "grants":
+            request.allow("GET")
+            query = parse_query(request.target.query, "active", "limit", "before")
+            active, limit = read_bool(query, "active"), read_limit(query.get("limit"))
+            rows, more = await self._approvals.list_grants(query, decider, limit=limit, active=active)
+            return json_answer(page(await self._rows.named(rows), more=more))
+        if _GRANT.fullmatch(request.rest):
+            request.allow("GET", "DELETE")
+            parse_query(request.target.query)
+            act = self._approvals.revoke_grant if request.method == "DELETE" else self._approvals.get_grant
+            row = await act(request.rest.removeprefix("grants/"), decider)
+            return json_answer((await self._rows.named([row]))[0])
+        if not _ID.fullmatch(request.rest):
+            raise request.unknown()
+        request.allow("GET", "POST")
+        if request.method == "POST":
+            parse_query(request.target.query)
+            row = await self._approvals.decide(request.rest, decider, request.edge_request, "page")
+        else:
+            query = parse_query(request.target.query, "content")
+            row = await self._approvals.get_approval(
+                request.rest, decider, content=read_bool(query, "content")
+            )
+        return json_answer((await self._rows.named([row]))[0])
+
+    async def news(self) -> list[dict[str, Any]]:
+        """Return approvals that may have changed since the last call: those that wait, and the newest others.
+
+        Raises :class:`~proxy.base.errors.StoreError`.
+        """
+        decisions = self._approvals.decisions
+        waiting = await decisions.list(ApprovalFilter(limit=_WATCHED, waiting=True))
+        newest = await decisions.list(ApprovalFilter(limit=_NEWEST))
+        found: dict[str, Approval] = {one.id: one for one in (*waiting, *newest)}
+        gone = [one for one in self._waited if one not in found]
+        for at in range(0, len(gone), _AT_ONCE):
+            found |= {one.id: one for one in await decisions.read(gone[at : at + _AT_ONCE])}
+        self._waited = frozenset(one.id for one in found.values() if one.status is ApprovalStatus.PENDING)
+        oldest_first = sorted(found.values(), key=lambda one: (one.created_at, one.id))
+        return await self._rows.named([approval_to_json(one, in_list=True) for one in oldest_first])
+
+    async def _listed(self, query: Mapping[str, str], decider: Decider) -> dict[str, Any]:
+        state, before = query.get("state", "pending"), query.get("before")
+        if state not in _STATES:
+            raise RequestError(400, f"state must be one of {', '.join(_STATES)}.", param="state")
+        if before is not None and not _ID.fullmatch(before):
+            raise RequestError(400, "before must be the id of an approval.", param="before")
+        limit = read_limit(query.get("limit"))
+        rows, more = await self._approvals.list_approvals(query, decider, limit=limit, **_STATES[state])
+        rules = self._approvals.decisions.rules
+        may = {"edit": rules.edit, "max_grant_s": rules.max_grant_s}
+        return page(await self._rows.named(rows), more=more) | {"rules": may}
+
+
+def _decider(session: UiSession) -> Decider:
+    """Return the signed-in user as the decider.
+
+    A user who came by a link has no key; only a user of the machine can make a link.
+    """
+    name = OPERATOR if session.key_id is None else f"key {session.key_id}"
+    player = player_name(session.name)
+    return Decider(name, key=session.key_id or "", tools=session.approves, player=player)

@@ -1,0 +1,160 @@
+"""Show keys, usage, upstreams, settings and health."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, get_args
+
+from aiohttp import web
+
+from proxy.api.admin.admin import json_answer, page, parse_query
+from proxy.api.admin.json_output import usage_to_json
+from proxy.api.admin.run_filters import parse_moment
+from proxy.base.errors import ConfigError, RequestError
+from proxy.records.rows import ClientKey
+from proxy.relay.routing.router import Router
+from proxy.server.auth.key_names import named_callers
+from proxy.server.auth.key_ring import DECLARED, KeyRing
+from proxy.store.base import Store, UsageFilter, UsageKey
+from proxy.ui.diagnoses import read_diagnosis
+from proxy.ui.runs.run_rows import caller_name
+from proxy.ui.surface import UiRequest
+
+__all__ = ["ServerFacts", "ServerPages"]
+
+_MOST_GROUPED: Final = 3
+_MOST_ROWS: Final = 2000
+_USAGE_KEYS: Final[tuple[UsageKey, ...]] = get_args(UsageKey)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """The facts of the configuration, without secrets.
+
+    ``settings`` are rows with ``name``, ``value``, ``default``, ``changed``, ``secret`` and ``description``.
+    ``declared`` are the grants of the configuration's keys; ``addresses`` are those of the upstreams.
+    """
+
+    settings: Sequence[Mapping[str, Any]] = ()
+    declared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    health: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ServerPages:
+    """Answers for ``keys``, ``usage``, ``upstreams``, ``settings`` and ``health``."""
+
+    def __init__(
+        self, store: Store, ring: KeyRing, router: Router, facts: ServerFacts, listeners: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._ring = ring
+        self._router = router
+        self._facts = facts
+        self._listeners = listeners
+
+    async def keys(self, request: UiRequest) -> web.Response:
+        """Return every client key with its rights, without secrets and their digests."""
+        request.only_get()
+        ring = self._ring.keys()
+        valid = {key.caller.name for key in ring}
+        rows = [
+            _key_row(f"{DECLARED}{name}", name, grants, source="config")
+            for name, grants in self._facts.declared.items()
+        ]
+        rows += [_made_row(key) for key in (await self._store.read_keys()).keys]
+        for row in rows:
+            row["valid"] = row["id"] in valid
+        return json_answer(page(rows, more=False))
+
+    async def usage(self, request: UiRequest) -> web.Response:
+        """Return the usage of runs, grouped as the query asks."""
+        request.allow("GET")
+        query = parse_query(request.target.query, "by", "since", "until")
+        if request.rest:
+            raise request.unknown()
+        words = [word for word in query.get("by", "").split(",") if word]
+        by = tuple(key for word in words for key in _USAGE_KEYS if key == word)
+        if len(by) != len(words) or len(set(by)) != len(by) or len(by) > _MOST_GROUPED:
+            raise RequestError(
+                400,
+                f"by must list at most {_MOST_GROUPED} of these, with commas: {', '.join(_USAGE_KEYS)}.",
+                param="by",
+            )
+        try:
+            since, until = (parse_moment(name, query.get(name)) for name in ("since", "until"))
+        except ConfigError as error:
+            raise RequestError(400, f"{error}.", param=error.setting) from None
+        found = await self._store.usage(UsageFilter(by, since, until))
+        names = named_callers((await self._store.read_keys()).keys)
+        rows = [usage_to_json(by, row) for row in found[:_MOST_ROWS]]
+        for row in rows:
+            for key in ("key", "caller"):
+                if key in row["group"]:
+                    row[f"{key}_name"] = caller_name(str(row["group"][key]), names)
+        return json_answer(page(rows, more=len(found) > _MOST_ROWS))
+
+    async def upstreams(self, request: UiRequest) -> web.Response:
+        """Return every upstream, with its health as this process knows it, and doctor's last findings."""
+        request.only_get()
+        kept = await self._store.read_diagnoses()
+        rows = [
+            {
+                "id": served.upstream.name,
+                "base_url": self._facts.addresses.get(served.upstream.name),
+                "wires": sorted(served.wires),
+                "models": list(served.renamed or served.models),
+                "tools": served.tools,
+                "breaker": {
+                    "state": served.breaker.state,
+                    "failures": served.breaker.in_a_row,
+                    "open_for_s": served.breaker.left_s,
+                },
+                "doctor": read_diagnosis(
+                    kept.get(served.upstream.name, ""), self._facts.addresses.get(served.upstream.name)
+                ),
+                "doctor_with": f"toolrelay doctor --upstream {served.upstream.name}",
+            }
+            for served in self._router.served
+        ]
+        return json_answer(page(rows, more=False))
+
+    async def settings(self, request: UiRequest) -> web.Response:
+        """Return every setting in force; for a secret, only its source."""
+        request.only_get()
+        return json_answer({"object": "ui.settings", "data": [dict(row) for row in self._facts.settings]})
+
+    async def health(self, request: UiRequest) -> web.Response:
+        """Return the state of this process and its record."""
+        request.only_get()
+        healthy = await self._store.healthy()
+        record = {"healthy": healthy, "waiting": self._store.waiting, "lost": self._store.lost}
+        said = {**self._facts.health, "status": "ok" if healthy else "store unavailable"}
+        return json_answer(
+            {
+                "object": "ui.health",
+                **said,
+                "record": {**dict(self._facts.health.get("record", {})), **record},
+                "listeners": self._listeners(),
+            }
+        )
+
+
+def _made_row(key: ClientKey) -> dict[str, Any]:
+    row = _key_row(key.id, key.name, key.grants, source="record")
+    return row | {
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+    }
+
+
+def _key_row(key_id: str, name: str, grants: Mapping[str, Any], *, source: str) -> dict[str, Any]:
+    return {
+        "id": key_id,
+        "name": name,
+        "source": source,
+        "created_at": None,
+        "expires_at": grants.get("expires"),
+        "revoked_at": None,
+        **{word: value for word, value in grants.items() if word != "expires"},
+    }

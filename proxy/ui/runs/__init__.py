@@ -1,0 +1,1 @@
+"""Runs as the web UI shows them."""

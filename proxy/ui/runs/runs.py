@@ -1,0 +1,285 @@
+"""Answer ``/ui/api/runs``: the list, one run with everything that its page shows, and its exports."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+from aiohttp import web
+
+from proxy.api.admin.admin import RUN_QUERY, Admin, json_answer, parse_query, read_bool
+from proxy.api.admin.json_output import detail_to_json, to_line
+from proxy.base.errors import RequestError, ToolRelayError
+from proxy.records.rows import RunRecord
+from proxy.store.base import RunDetail
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+from proxy.ui.remedies import Lines, remedy_of
+from proxy.ui.requests import address_of
+from proxy.ui.runs.comparing import comparison
+from proxy.ui.runs.copying import copied
+from proxy.ui.runs.run_rows import RunRows
+from proxy.ui.static_files import API_PREFIX
+from proxy.ui.surface import UiRequest
+
+__all__ = ["Budget", "CapturedBytes", "OfferFacts", "Replay", "RunPages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A limit of runs; ``most`` is 0 for no limit.  ``unit`` is empty for plain counts."""
+
+    name: str
+    most: float
+    setting: str
+    unit: str = ""
+
+
+class Replay(Protocol):
+    """Replays a recorded run offline: no upstream is called and no tool runs."""
+
+    def __call__(self, detail: RunDetail) -> Awaitable[dict[str, Any]]:
+        """Return the result as JSON values.
+
+        Raises :class:`~proxy.base.errors.ToolRelayError` if that is not possible, and TimeoutError.
+        """
+        ...
+
+
+class CapturedBytes(Protocol):
+    """The captured bytes of runs."""
+
+    async def wire(self, run_id: str) -> dict[str, Any]:
+        """Return the captured bytes of a run, aligned; raises StoreError."""
+        ...
+
+    async def fixture(self, run: RunRecord) -> bytes:
+        """Return the captured bytes of a run as a ZIP archive of a fixture.
+
+        Raises StoreError, and :class:`~proxy.base.errors.RequestError` (409) if that is not possible.
+        """
+        ...
+
+    async def summary(self, run_id: str) -> dict[str, Any]:
+        """Return whether any bytes were captured, and how many; raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfferFacts:
+    """Explains why a tool was offered or not, from the present tools, policy and settings."""
+
+    registry: Registry
+    policy: Policy
+    lines: Lines
+
+    def of(self, detail: RunDetail) -> list[dict[str, Any]]:
+        """Return each tool of a run, with the rule and the change that would reverse it."""
+        run = detail.run
+        found: list[dict[str, Any]] = []
+        for tool in run.offered:
+            spec = self.registry.current.get(tool)
+            decision = self.policy.decide(spec) if spec is not None else None
+            later = {turn.number: turn.withheld[tool] for turn in detail.turns if tool in turn.withheld}
+            found.append(
+                {
+                    "tool": tool,
+                    "outcome": "offered",
+                    "rule": decision.rule if decision is not None and decision.allowed else None,
+                    "reason": None if spec is not None else "the tool is no longer loaded",
+                    "withheld_from_turn": min(later, default=None),
+                    "change": None,
+                }
+            )
+        found += [
+            {
+                "tool": tool,
+                "outcome": "withheld",
+                "rule": rule,
+                "reason": rule,
+                "withheld_from_turn": None,
+                "change": remedy_of(rule, tool, run.upstream, self.lines),
+            }
+            for tool, rule in run.withheld.items()
+        ]
+        return sorted(found, key=lambda one: str(one["tool"]))
+
+
+class RunPages:
+    """Answers ``/ui/api/runs``.  ``budgets`` are the limits of every run."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        rows: RunRows,
+        offer: OfferFacts,
+        budgets: Sequence[Budget],
+        *,
+        paths: Mapping[str, str],
+        replay: Replay,
+        wire: CapturedBytes | None = None,
+    ) -> None:
+        """Create the handler.
+
+        ``paths`` maps each dialect to its path.  ``replay`` replays a run; ``wire`` returns the captured
+        bytes of a run.
+        """
+        self._admin = admin
+        self._rows = rows
+        self._offer = offer
+        self._budgets = budgets
+        self._paths = paths
+        self._replay = replay
+        self._wire = wire
+        self._replaying = asyncio.Lock()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
+
+    async def answer(self, request: UiRequest) -> web.Response:
+        """Return the list, a run, or a part of a run."""
+        if not request.rest:
+            request.allow("GET")
+            answer = await self._admin.runs(parse_query(request.target.query, *RUN_QUERY))
+            await self._rows.complete(answer["data"])
+            return json_answer(answer)
+        run_id, _, what = request.rest.partition("/")
+        if what == "replay":
+            request.allow("POST")
+            return await self._replayed(request, await self._found(run_id))
+        request.allow("GET")
+        if what == "":
+            return await self._detail(request, run_id)
+        if what == "copy":
+            return await self._copy(request, await self._found(run_id))
+        if what == "export":
+            return await self._export(request, await self._found(run_id))
+        if what == "fixture" and self._wire is not None:
+            parse_query(request.target.query)
+            detail = await self._found(run_id)
+            self._tell(request, detail, "fixture")
+            return web.Response(
+                body=await self._wire.fixture(detail.run),
+                content_type="application/zip",
+                headers={"Content-Disposition": f'attachment; filename="{detail.run.id}.zip"'},
+            )
+        if what == "wire" and self._wire is not None:
+            parse_query(request.target.query)
+            detail = await self._found(run_id)
+            self._tell(request, detail, "wire")
+            return json_answer(await self._wire.wire(detail.run.id))
+        raise request.unknown()
+
+    async def compare(self, request: UiRequest) -> web.Response:
+        """Answer ``/ui/api/compare``: two runs side by side."""
+        request.allow("GET")
+        query = parse_query(request.target.query, "a", "b")
+        if request.rest:
+            raise request.unknown()
+        for name in ("a", "b"):
+            if name not in query:
+                raise RequestError(400, f"{name} must be the id of a run.", param=name)
+        details = [await self._found(query[name]) for name in ("a", "b")]
+        shown = [await self._shown(detail, content=False) for detail in details]
+        return json_answer(comparison(details[0], details[1], shown[0], shown[1]))
+
+    async def _found(self, run_id: str) -> RunDetail:
+        detail = await self._admin.find(run_id)
+        if detail is None:
+            raise RequestError(404, "No run has this id, or it was deleted.", code="not_found")
+        return detail
+
+    async def _detail(self, request: UiRequest, run_id: str) -> web.Response:
+        content = read_bool(parse_query(request.target.query, "content"), "content")
+        detail = await self._found(run_id)
+        if content:
+            self._tell(request, detail, "runs")
+        return await asyncio.to_thread(json_answer, await self._shown(detail, content=content))
+
+    async def _shown(self, detail: RunDetail, *, content: bool) -> dict[str, Any]:
+        shown = await asyncio.to_thread(detail_to_json, detail, content=content)
+        await self._rows.complete([shown["run"]])
+        began = detail.run.started_at
+        for turn in shown["turns"]:
+            turn["offset_ms"] = _ms(turn["started_at"], began)
+            turn["first_ms"] = _ms(turn["first_at"], turn["started_at"])
+        for call in shown["invocations"]:
+            call["offset_ms"] = _ms(call["started_at"], began)
+        shown["offer"] = self._offer.of(detail)
+        shown["budgets"] = self._used(detail)
+        shown["wire"] = await self._wire.summary(detail.run.id) if self._wire is not None else None
+        return shown
+
+    def _used(self, detail: RunDetail) -> list[dict[str, Any]]:
+        run = detail.run
+        ended_at = run.ended_at
+        used: dict[str, float | None] = {
+            "turns": run.turns or len(detail.turns),
+            "calls": run.tool_calls or len(detail.invocations),
+            "tokens": run.total_tokens,
+            "cost": None if run.cost is None else run.cost / 1e9,
+            "time": None if ended_at is None else max(0.0, ended_at - run.started_at),
+        }
+        return [
+            {
+                "name": budget.name,
+                "used": used.get(budget.name),
+                "max": budget.most,
+                "unit": budget.unit or None,
+                "setting": budget.setting,
+                "spent": run.spent == budget.setting,
+            }
+            for budget in self._budgets
+            if budget.most
+        ]
+
+    async def _copy(self, request: UiRequest, detail: RunDetail) -> web.Response:
+        form = parse_query(request.target.query, "as").get("as", "curl")
+        if form not in ("curl", "python"):
+            raise RequestError(400, "as must be curl or python.", param="as")
+        self._tell(request, detail, "copy")
+        return json_answer(copied(detail, form, address_of(request.edge_request), self._paths))
+
+    async def _export(self, request: UiRequest, detail: RunDetail) -> web.Response:
+        content = read_bool(parse_query(request.target.query, "content"), "content")
+        if content:
+            self._tell(request, detail, "export")
+        line = await asyncio.to_thread(lambda: to_line(detail_to_json(detail, content=content)))
+        return web.Response(
+            body=line.encode("ascii") + b"\n",
+            content_type="application/json",
+            headers={"Content-Disposition": f'attachment; filename="{detail.run.id}.jsonl"'},
+        )
+
+    async def _replayed(self, request: UiRequest, detail: RunDetail) -> web.Response:
+        if self._replaying.locked():
+            raise _cannot("another replay is under way; try again in a moment")
+        self._tell(request, detail, "replay")
+        async with self._replaying:
+            try:
+                said = await self._replay(detail)
+            except ToolRelayError as error:
+                raise _cannot(str(error)) from None
+            except TimeoutError:
+                raise _cannot(
+                    "it took too long. To replay it on the server: toolrelay runs replay ID"
+                ) from None
+        return json_answer({"object": "ui.replay", "run_id": detail.run.id, **said})
+
+    def _tell(self, request: UiRequest, detail: RunDetail, what: str) -> None:
+        """Log that content is read, before it is sent, so that all reading of content is logged."""
+        self._log.warning(
+            "content_read",
+            command=f"{API_PREFIX}{what}",
+            caller=request.session.caller,
+            request_id=request.facts.request_id,
+            run_id=detail.run.id,
+            messages=len(detail.messages),
+        )
+
+
+def _cannot(why: str) -> RequestError:
+    return RequestError(409, f"The run cannot be replayed: {why}.", code="cannot_replay")
+
+
+def _ms(at: float | None, since: float) -> float | None:
+    return None if at is None else max(0.0, round((at - since) * 1000, 1))

@@ -1,0 +1,292 @@
+"""Manage the sessions of the web UI: a signed cookie that every worker can check, and codes that sign in
+once.
+
+A session has no row: its data is in the cookie, with a MAC whose key is derived from the record's hash key.
+So each process that shares the record can check it.  A session ends with the client key that opened it; that
+key is looked up for each request.  The record stores only which codes were used and which sessions were
+signed out.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
+
+import orjson
+
+from proxy.server.auth.key_ring import Key
+
+__all__ = [
+    "CODE_S",
+    "IDLE_S",
+    "OPERATOR",
+    "Marks",
+    "NamedKeys",
+    "Role",
+    "Sessions",
+    "UiSession",
+    "login_code",
+    "role_of",
+    "signing_key",
+]
+
+Role = Literal["admin", "approver"]
+
+IDLE_S: Final = 3600.0
+"""Seconds without a request after which a session ends."""
+CODE_S: Final = 60.0
+"""Seconds for which the code in a sign-in link is valid."""
+OPERATOR: Final = "operator"
+"""The name of a user who signed in with a link; making a link needs write access to the record."""
+
+_RENEW_S: Final = 60.0
+_MAX_TEXT: Final = 1024
+_NONCE_BYTES: Final = 16
+_CODE_NONCE_BYTES: Final = 8
+_CODE_MAC_BYTES: Final = 17
+_CODE_CHARS: Final = 44
+"""The length of a code, short enough for one line of a terminal."""
+
+_COOKIE: Final = b"toolrelay ui session"
+_CODE: Final = b"toolrelay ui code"
+
+
+class NamedKeys(Protocol):
+    """The client keys that are valid now: a :class:`~proxy.server.auth.key_ring.KeyRing`."""
+
+    async def find(self, secret: str) -> Key | None:
+        """Return the valid key with this secret, or ``None``; raises RequestError (503) if keys cannot be
+        read."""
+        ...
+
+    async def find_by_id(self, key_id: str) -> Key | None:
+        """Return the valid key with this id, or ``None``; raises as :meth:`find` does."""
+        ...
+
+
+class Marks(Protocol):
+    """The record's marks of codes and sessions: a :class:`~proxy.store.base.KeyStore`."""
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Set a mark; return whether it is new.  Raises StoreError."""
+        ...
+
+    async def is_marked(self, name: str) -> bool:
+        """Return whether a mark is set.  Raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UiSession:
+    """A signed-in user; times are epoch seconds.
+
+    ``key_id`` is ``None`` after a sign-in with a link.  ``nonce`` identifies the session.  ``began`` and
+    ``seen`` are when it was made and last renewed.  ``approves`` are patterns of the tools whose calls the
+    user may approve; the cookie does not contain them.
+    """
+
+    nonce: str
+    key_id: str | None
+    name: str
+    role: Role
+    began: float
+    seen: float
+    expires_at: float
+    approves: tuple[str, ...] = ("*",)
+
+    @property
+    def idle_at(self) -> float:
+        """The time when the session ends if no further request arrives."""
+        return min(self.seen + IDLE_S, self.expires_at)
+
+    @property
+    def caller(self) -> str:
+        """The user's name in the log."""
+        return self.key_id or OPERATOR
+
+
+def signing_key(hash_key: bytes) -> bytes:
+    """Derive the key of the MACs from the record's hash key."""
+    return hashlib.blake2b(b"toolrelay ui", key=hash_key, digest_size=32).digest()
+
+
+def login_code(key: bytes, *, now: float, lasts_s: float = CODE_S) -> str:
+    """Return a code that signs an operator in once, until ``lasts_s`` seconds after ``now``."""
+    said = struct.pack(">d", now + lasts_s) + secrets.token_bytes(_CODE_NONCE_BYTES)
+    return _encode(said + _code_mac(key, said))
+
+
+class Sessions:
+    """Makes and checks sessions.  A session lasts at most ``lasts_s`` seconds."""
+
+    def __init__(
+        self,
+        key: bytes,
+        keys: NamedKeys,
+        marks: Marks,
+        *,
+        lasts_s: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._key = key
+        self._keys = keys
+        self._marks = marks
+        self._lasts_s = lasts_s
+        self._now = now
+
+    def code(self, lasts_s: float = CODE_S) -> str:
+        """Return a code for a link; see :func:`login_code`."""
+        return login_code(self._key, now=self._now(), lasts_s=lasts_s)
+
+    async def by_code(self, code: str) -> UiSession | None:
+        """Open a session with a code; return ``None`` if the code is forged, has expired or was used.
+
+        Raises :class:`~proxy.base.errors.StoreError` if the record cannot tell whether it was used.
+        """
+        said = _read_code(self._key, code)
+        if said is None:
+            return None
+        nonce, until = said
+        if self._now() >= until or not await self._marks.mark_once(f"code:{nonce}", until):
+            return None
+        return self._begin(None, OPERATOR, "admin")
+
+    async def by_key(self, secret: str) -> UiSession | None:
+        """Open a session with a client key; return ``None`` for a key that may not use the web UI.
+
+        Raises :class:`~proxy.base.errors.RequestError` (503) if the keys cannot be read.
+        """
+        key = await self._keys.find(secret)
+        role = role_of(key)
+        if key is None or role is None:
+            return None
+        return replace(self._begin(key.caller.name, key.name, role), approves=_approves(key))
+
+    async def by_cookie(self, cookie: str) -> UiSession | None:
+        """Return the session of a cookie, or ``None`` if the cookie is forged or the session has ended.
+
+        Raises :class:`RequestError` (503) and :class:`StoreError` if the record
+        cannot be read.
+        """
+        session = _session_in(_read(self._key, cookie))
+        if session is None or not session.seen <= self._now() + _RENEW_S or self._now() >= session.idle_at:
+            return None
+        if session.key_id is not None:
+            key = await self._keys.find_by_id(session.key_id)
+            if key is None or role_of(key) != session.role:
+                return None
+            session = replace(session, approves=_approves(key))
+        return None if await self._marks.is_marked(f"session:{session.nonce}") else session
+
+    async def end(self, session: UiSession) -> None:
+        """End a session on every worker; raises :class:`~proxy.base.errors.StoreError`."""
+        await self._marks.mark_once(f"session:{session.nonce}", session.expires_at)
+
+    def cookie(self, session: UiSession) -> str:
+        """Return the value of a session's cookie."""
+        return _signed(
+            self._key,
+            {
+                "n": session.nonce,
+                "k": session.key_id,
+                "c": session.name,
+                "r": session.role,
+                "b": session.began,
+                "s": session.seen,
+                "e": session.expires_at,
+            },
+        )
+
+    def renewed(self, session: UiSession) -> UiSession | None:
+        """Return the session, renewed now, or ``None`` if its cookie is new enough."""
+        if self._now() - session.seen < _RENEW_S:
+            return None
+        return replace(session, seen=self._now())
+
+    def _begin(self, key_id: str | None, name: str, role: Role) -> UiSession:
+        now = self._now()
+        nonce = secrets.token_urlsafe(_NONCE_BYTES)
+        return UiSession(nonce, key_id, name, role, now, now, now + self._lasts_s)
+
+
+def role_of(key: Key | None) -> Role | None:
+    """Return the role that a key gives, or ``None``."""
+    if key is None:
+        return None
+    if key.admin:
+        return "admin"
+    return "approver" if key.approves else None
+
+
+def _approves(key: Key) -> tuple[str, ...]:
+    return ("*",) if key.admin else key.approves
+
+
+def _read_code(key: bytes, code: str) -> tuple[str, float] | None:
+    """Return the nonce and the expiry time of a code, or ``None`` for a forged code."""
+    if len(code) != _CODE_CHARS or not code.isascii():
+        return None
+    try:
+        raw = _decode(code)
+    except ValueError:
+        return None
+    said, mac = raw[:-_CODE_MAC_BYTES], raw[-_CODE_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _code_mac(key, said)):
+        return None
+    return said[8:].hex(), float(struct.unpack(">d", said[:8])[0])
+
+
+def _code_mac(key: bytes, said: bytes) -> bytes:
+    return hashlib.blake2b(_CODE + b"\0" + said, key=key, digest_size=_CODE_MAC_BYTES).digest()
+
+
+def _session_in(said: dict[str, object] | None) -> UiSession | None:
+    match said:
+        case {
+            "n": str(nonce),
+            "k": (str() | None) as key_id,
+            "c": str(name),
+            "r": ("admin" | "approver") as role,
+            "b": float(began),
+            "s": float(seen),
+            "e": float(expires_at),
+        }:
+            return UiSession(nonce, key_id, name, role, began, seen, expires_at)
+    return None
+
+
+def _signed(key: bytes, said: dict[str, object]) -> str:
+    text = _encode(orjson.dumps(said))
+    return f"{text}.{_encode(_mac(key, text))}"
+
+
+def _read(key: bytes, signed: str) -> dict[str, object] | None:
+    """Return the signed data, or ``None`` if the signature is not valid."""
+    if len(signed) > _MAX_TEXT or not signed.isascii():
+        return None
+    text, _, mac = signed.partition(".")
+    try:
+        if not hmac.compare_digest(_decode(mac), _mac(key, text)):
+            return None
+        said = orjson.loads(_decode(text))
+    except (binascii.Error, ValueError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _mac(key: bytes, text: str) -> bytes:
+    return hashlib.blake2b(_COOKIE + b"\0" + text.encode(), key=key, digest_size=32).digest()
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
