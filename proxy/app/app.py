@@ -106,6 +106,7 @@ async def create_app(
         snapshot=snapshot_of_all(services.instruments, peers),
         admin=admin,
         ui=web_ui.open(ui_parts, _replays(services)) if web_ui is not None else None,
+        needs_record=config.server.ready_needs_record,
     )
     permissions = make_permissions(services, router)
     stages = make_endpoint_handlers(
