@@ -33,12 +33,15 @@ APPROVE: Final = "toolrelay__approve"
 
 _ITEM: Final = re.compile(r"mcpr_toolrelay([0-9a-f]{32})")
 _CALL: Final = re.compile(r"call_(appr_[0-9a-f]{32})")
-_SIGNS: Final = (APPROVE.encode(), b"mcpr_toolrelay", b"call_appr_")
+_SIGNS: Final = (APPROVE.encode(), b"mcpr_toolrelay")
+_PART_OF_SIGNS: Final = b"toolrelay"
+_SIGN_OF_CALL: Final = b"call_appr_"
 
 
 def may_concern_approvals(raw: bytes) -> bool:
     """Return whether a request body may declare the function, or hold a question or an answer."""
-    return any(sign in raw for sign in _SIGNS)
+    # Each search through a long body takes a tenth of a millisecond.
+    return _SIGN_OF_CALL in raw or (_PART_OF_SIGNS in raw and any(sign in raw for sign in _SIGNS))
 
 
 def call_id_of(approval_id: str) -> str:
