@@ -109,13 +109,8 @@ async def create_app(
         needs_record=config.server.ready_needs_record,
     )
     permissions = make_permissions(services, router)
-    stages = make_endpoint_handlers(
-        services,
-        given,
-        HandlerDependencies(router, draining, permissions, Tickets(authentication), peers),
-        item_keys,
-        taping,
-    )
+    dependencies = HandlerDependencies(router, draining, permissions, Tickets(authentication), peers)
+    stages = make_endpoint_handlers(services, given, dependencies, item_keys, taping)
     pipeline = Pipeline(
         targets=targets,
         authenticator=authenticator,
