@@ -5,7 +5,7 @@ which writes the response.  The relay knows no dialect by name.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -20,10 +20,11 @@ from proxy.base.events import (
     ToolResult,
     TurnEvent,
 )
+from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule
-from proxy.wires.past.evidence import Evidence
+from proxy.wires.past.evidence import Evidence, Place
 
 __all__ = [
     "Answer",
@@ -174,13 +175,14 @@ class ClientRequest(Protocol):
         """Return the answers without open calls that the client sends back, in order."""
         ...
 
-    def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
-    ) -> str:
-        """Return a digest of caller, visible conversation (its first ``upto`` messages) and its answer.
+    def answer_keys(
+        self, caller: str, shape: str, answers: Sequence[tuple[int | None, str]], rule: SystemRule = "clock"
+    ) -> Sequence[str]:
+        """Return for each answer a digest of caller, visible conversation before it and its text.
 
-        ``shape`` stands for everything else that must be the same: the model, the tools.  ``rule`` is how the
-        system messages at the beginning are compared.
+        An answer comes with the number of messages before it; ``None`` means all.  ``shape``
+        stands for everything else that must be the same: the model, the tools.  ``rule`` is how the system
+        messages at the beginning are compared.
         """
         ...
 
@@ -192,6 +194,11 @@ class ClientRequest(Protocol):
 
     def identity_words(self, caller: str) -> Sequence[str]:
         """Return what must be the same wherever the answer is found: dialect, caller, people and model."""
+        ...
+
+    def places(self, ends: Sequence[int], rule: SystemRule = "clock") -> Iterator[Place | None]:
+        """Yield the place of the answer to the first ``end`` messages, for each end; ``None`` without a
+        question."""
         ...
 
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
@@ -207,7 +214,7 @@ class ClientRequest(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ReturnedCalls:
     """An assistant message of the client's history that holds tool calls."""
 
@@ -215,7 +222,7 @@ class ReturnedCalls:
     call_ids: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Answer:
     """An assistant message of the client's history without calls."""
 

@@ -29,14 +29,17 @@ def test_keys_of_a_conversation_stay_the_same() -> None:
     ]
     request = parse_chat_request({"model": "m", "messages": messages})
     assert (
-        request.answer_key("key:a", "shape", "done", upto=4)
+        request.answer_keys("key:a", "shape", [(4, "done")])[0]
         == "040a026dbb6a5b9d53384f1fe7a3f96592f662c47d155806"
     )
     assert (
         request.conversation_key("key:a", ["c1"], upto=2)
         == "4a74cf8f17184bc59448b33fe392a29777e5571c051b3097"
     )
-    assert request.answer_key("key:a", "shape", "more") == "c44f10eaf03848b3adf804c6f86e61fcb2f413dff60a5061"
+    assert (
+        request.answer_keys("key:a", "shape", [(None, "more")])[0]
+        == "c44f10eaf03848b3adf804c6f86e61fcb2f413dff60a5061"
+    )
 
 
 def test_keys_of_a_list_of_items_stay_the_same() -> None:
@@ -45,7 +48,10 @@ def test_keys_of_a_list_of_items_stay_the_same() -> None:
     request = parse_responses_request(
         {"model": "m", "instructions": "Be brief.", "input": items, "user": "u"}
     )
-    assert request.answer_key("key:a", "shape", "done") == "4f0d1a167361a1ba0f1fa14cd17e74eec50654618e2bbed5"
+    assert (
+        request.answer_keys("key:a", "shape", [(None, "done")])[0]
+        == "4f0d1a167361a1ba0f1fa14cd17e74eec50654618e2bbed5"
+    )
     assert request.conversation_key("key:a", ["c1"]) == "c7222939ee9a5babf06025c1dc9af3436f3a557866518d8b"
 
 
@@ -72,7 +78,7 @@ def test_whom_a_request_is_for_and_of_which_model_is_in_both_keys(change: str) -
     asked: dict[str, Any] = {"model": "m", "user": "ann", "messages": [], "input": []}
     for parse in (parse_chat_request, parse_responses_request):
         one, other = parse(asked), parse(asked | CHANGED[change])
-        assert one.answer_key("k", "s", "t") != other.answer_key("k", "s", "t")
+        assert one.answer_keys("k", "s", [(None, "t")])[0] != other.answer_keys("k", "s", [(None, "t")])[0]
         assert one.conversation_key("k", ["c"]) != other.conversation_key("k", ["c"])
 
 
@@ -83,7 +89,7 @@ def test_what_a_model_is_told_is_in_both_keys(change: str) -> None:
         "model": "m", "instructions": "Be brief.", "previous_response_id": "resp_1", "input": []
     }  # fmt: skip
     one, other = parse_responses_request(asked), parse_responses_request(asked | TOLD[change])
-    assert one.answer_key("k", "s", "t") != other.answer_key("k", "s", "t")
+    assert one.answer_keys("k", "s", [(None, "t")])[0] != other.answer_keys("k", "s", [(None, "t")])[0]
     assert one.conversation_key("k", ["c"]) != other.conversation_key("k", ["c"])
 
 
