@@ -36,6 +36,7 @@ from proxy.base.events import (
 )
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest, ClientView
+from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.dialect import Credential, Endpoint, Errors, ErrorText, UsageFields
@@ -264,30 +265,20 @@ class ToyBody(MessageListBody):
         return [MessageRecord(run_id, turn, 0, _ROLES[message["by"]], content=message["text"])]
 
 
-class ToyCodec:
-    """Requests as conversations, and conversations as requests."""
+def _read(payload: Mapping[str, Any]) -> Conversation:
+    kit = listed_tools(payload, "kit")
+    tools = tuple(FunctionTool(one["tool"], one["about"], one["takes"]) for one in kit)
+    messages = tuple(map(_message, payload["turns"]))
+    return Conversation(payload["model"], messages, tools=tools, stream=payload.get("live") is True)
 
-    fields = FieldTable("toy", read={}, written={})
-    returns_reasoning = False
 
-    def read(self, payload: Mapping[str, Any]) -> Conversation:
-        kit = listed_tools(payload, "kit")
-        tools = tuple(FunctionTool(one["tool"], one["about"], one["takes"]) for one in kit)
-        messages = tuple(map(_message, payload["turns"]))
-        return Conversation(payload["model"], messages, tools=tools, stream=payload.get("live") is True)
-
-    def write(
-        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
-    ) -> Written:
-        said = (*conversation.system, *conversation.messages)
-        functions = [tool for tool in conversation.tools if isinstance(tool, FunctionTool)]
-        kit = [orjson.Fragment(_tool(one.name, one.description, one.parameters)) for one in functions]
-        turns = [turn for message in said for turn in _turns(message)]
-        body = {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
-        return Written(orjson.dumps(body))
-
-    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
-        return conversation
+def _write(conversation: Conversation, profile: Profile | None = None, *, strict: bool = False) -> Written:
+    said = (*conversation.system, *conversation.messages)
+    functions = [tool for tool in conversation.tools if isinstance(tool, FunctionTool)]
+    kit = [orjson.Fragment(_tool(one.name, one.description, one.parameters)) for one in functions]
+    turns = [turn for message in said for turn in _turns(message)]
+    body = {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
+    return Written(orjson.dumps(body))
 
 
 def _tool(name: str, about: str | None, takes: Any) -> bytes:
@@ -323,7 +314,7 @@ class ToyWire:
     """Both ports."""
 
     dialect = TOY
-    codec = ToyCodec()
+    codec = ConversationCodec(FieldTable("toy", read={}, written={}), _read, _write)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         turns, kit = listed_messages(payload, "turns"), listed_tools(payload, "kit")
