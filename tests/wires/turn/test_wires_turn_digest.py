@@ -1,11 +1,15 @@
 """Conversation keys, which are stored in records and must not change between versions."""
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.wires.chat.request import parse_chat_request
 from proxy.wires.responses.request import parse_responses_request
+from proxy.wires.turn import digest
 from proxy.wires.turn.digest import canonical_arguments, conversation_digest, sent_arguments, user_key
 
 
@@ -137,6 +141,28 @@ def test_arguments_that_differ_are_told_apart(one: str, other: str) -> None:
 def test_arguments_written_in_another_way_are_the_same(one: str, other: str) -> None:
     """Spaces, order, escapes and exponents do not change the canonical form; digits in a text are text."""
     assert canonical_arguments(one) == canonical_arguments(other)
+
+
+NUMBERS = st.sampled_from(["1", "0." + "1" * 15, "1" * 16, "-1e400", "1E-007", "1e+12", "2.50", "1e00"])
+TEXTS = st.sampled_from(
+    ['""', '"' + "7" * 20 + '"', '"a\\\\"', '"\\""', '"1e999"', '"é\\u0022"', '"\\\\\\""']
+)
+VALUES = st.recursive(
+    NUMBERS | TEXTS | st.just("null"),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda each: f"[{','.join(each)}]")
+        | st.lists(inner, max_size=3).map(lambda each: f"{{{','.join(f'{TAG}:{one}' for one in each)}}}")
+    ),
+    max_leaves=6,
+)
+TAG = '"k"'
+
+
+@given(VALUES)
+def test_a_number_is_long_as_the_pattern_says(text: str) -> None:
+    """Long numbers outside strings are found as by the pattern, which reads each number by itself."""
+    outside = re.sub(r'"[^"\\]*(?:\\.[^"\\]*)*"', '""', text)
+    assert digest._has_long_number(text.encode()) == (digest._MANY_DIGITS.search(outside) is not None)
 
 
 def test_what_is_no_object_goes_back_as_an_empty_one() -> None:
