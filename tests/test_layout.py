@@ -100,6 +100,7 @@ RELAY_MAY_IMPORT = {
 
 COMPOSING = {
     "proxy.app.app",
+    "proxy.app.open_authentication",
     "proxy.app.open_record",
     *(module for module in MODULES if module.startswith("proxy.app.compose.")),
     # A replay composes a server of its own.

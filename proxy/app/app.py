@@ -27,9 +27,10 @@ from proxy.app.compose.runs import create_runs
 from proxy.app.compose.services import Services, built_in_wires, create_services
 from proxy.app.compose.taping import make_taping
 from proxy.app.compose.ui import UiDependencies, WebUi, make_sessions, serves_ui
+from proxy.app.open_authentication import open_authentication
 from proxy.app.replaying.offline import OfflineReplay
 from proxy.config.load import Config
-from proxy.server.auth.authenticate import Authentication, make_authentication
+from proxy.server.auth.authenticate import Authentication
 from proxy.server.auth.tickets import Tickets
 from proxy.server.connections.application import ConnectionBounds, Handler
 from proxy.server.connections.draining import Draining
@@ -150,7 +151,7 @@ async def _checked_services(
             raise faults[0]
         for line in services.idle_bounds():
             structlog.get_logger("proxy.tools").warning("bound_without_effect", reason=line)
-        authentication = await make_authentication(config, services.store)
+        authentication = await open_authentication(config, services.store)
         if config.keys:
             # The next start may no longer have these names in its configuration; that must not open the
             # server.

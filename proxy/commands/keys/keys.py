@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from proxy.api.admin.json_output import to_line
+from proxy.app.open_authentication import open_authentication
 from proxy.base.errors import ConfigError, NoRecord
 from proxy.base.globs import fits
 from proxy.base.plain_text import counted
@@ -20,7 +21,7 @@ from proxy.config.key_grants import KeyGrants, key_limits
 from proxy.config.load import Config
 from proxy.records.rows import ClientKey, KeySet
 from proxy.rights.limit_rules import KeyLimits
-from proxy.server.auth.authenticate import Authentication, make_authentication
+from proxy.server.auth.authenticate import Authentication
 from proxy.server.auth.key_ring import DECLARED, new_key, new_secret
 from proxy.server.auth.permissions import narrowed_policy, own_bounds
 from proxy.store.base import Store
@@ -269,7 +270,7 @@ async def peek_authentication(config: Config) -> Authentication | None:
     Nothing is created or changed. Raises the errors that a start would raise.
     """
     found = await peek_keys(config.store.url, **config.store.seal_keys())
-    return await make_authentication(config, _Peeked(found)) if found is not None else None
+    return await open_authentication(config, _Peeked(found)) if found is not None else None
 
 
 def authentication_lines(config: Config, authentication: Authentication) -> list[str]:

@@ -10,7 +10,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, Protocol
@@ -20,8 +20,7 @@ from aiohttp import hdrs
 from proxy.base.caches import declare_lru
 from proxy.base.errors import ConfigError, RequestError
 from proxy.base.globs import fits
-from proxy.config.checks.rules import is_loopback
-from proxy.config.load import Config
+from proxy.config.key_grants import KeyGrants
 from proxy.rights.callers import Caller, Rights
 from proxy.server.auth.key_ring import Key, KeyRing, new_secret
 from proxy.server.auth.key_spellings import KeyFinder
@@ -387,21 +386,28 @@ class Authentication:
     start_token: str = field(default="", repr=False)
 
 
-async def make_authentication(config: Config, store: KeySource) -> Authentication:
+async def make_authentication(
+    wanted: Mode | Literal["auto"],
+    store: KeySource,
+    declared: Mapping[str, tuple[str, KeyGrants]],
+    *,
+    loopback: bool,
+    start_token: str = "",
+) -> Authentication:
     """Build the authentication for ``auth.mode`` from the store and the configuration's keys.
 
     If the mode needs a ``start_token`` and none is given, it makes one. Raises what :func:`fixed_mode`
     raises, and :class:`~proxy.base.errors.StoreError`.
     """
-    ring = KeyRing(store, {name: (key.secret.reveal(), key) for name, key in config.keys.items()})
+    ring = KeyRing(store, declared)
     await ring.load()
     finder = KeyFinder(ring)
-    mode = fixed_mode(config.auth.mode, keys=ring.ever_made, loopback=is_loopback(config.server.host))
+    mode = fixed_mode(wanted, keys=ring.ever_made, loopback=loopback)
     if mode == "keys":
         tokens = Minting(ring)
         return Authentication(mode, KeyAuthenticator(ring, tokens), ring, tokens, finder)
     if mode == "start_token":
-        tokens, shown = Minting(ring), config.start_token or new_secret()
+        tokens, shown = Minting(ring), start_token or new_secret()
         finder = KeyFinder(ring, shown)
         return Authentication(mode, StartTokenAuthenticator(ring, tokens, shown), ring, tokens, finder, shown)
     if mode == "forward":
