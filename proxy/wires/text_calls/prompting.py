@@ -154,8 +154,8 @@ def _spoken(message: Message, names: Mapping[str, tuple[str, str]], form: Form) 
             text += part.text
         else:
             kept.append(part)
-    text = form.calls(calls)
-    kept.append(Text(f"{text.rstrip()}\n{text}" if text.strip() else text))
+    written = form.calls(calls)
+    kept.append(Text(f"{text.rstrip()}\n{written}" if text.strip() else written))
     return Message("assistant", tuple(kept), at=message.at)
 
 
