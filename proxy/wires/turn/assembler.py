@@ -213,7 +213,7 @@ class ToolCallAssembler:
             slot.extra = _merged(slot.extra, fragment.extra)
         text = self._merge_arguments(slot, fragment)
         events: list[TurnEvent] = []
-        for earlier in self._slots[: slot.seq]:
+        for earlier in self._slots[: slot.seq] if self.undecided else ():
             events += self._start(earlier)
         if slot.started:
             if text or fragment.extra:
