@@ -185,7 +185,7 @@ def test_the_files_of_a_further_dialect_are_named() -> None:
 
 
 def test_the_toy_dialect_begins_where_the_page_says() -> None:
-    """Each class that docs/extending.md names for a dialect is in its file; the toy begins with most of them."""
+    """Each class that docs/extending.md names for a dialect is in its file; the toy has most of them."""
     section = (ROOT / "docs/extending.md").read_text("utf-8").partition("## A dialect")[2]
     bases = re.findall(r"`(\w+)`,? (?:or `(\w+)` if [\w ]+, )?of `(wires/[\w/]+)\.py`", section)
     assert len(bases) >= 6
