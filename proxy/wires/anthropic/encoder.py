@@ -34,8 +34,9 @@ from proxy.base.events import (
     Usage,
     UsageReported,
 )
-from proxy.wires.anthropic.blocks import FINISH_WORDS
+from proxy.wires.anthropic.blocks import FINISH_WORDS, TRANSLATED_SIGNATURE
 from proxy.wires.anthropic.citations import cited_blocks, web_citation
+from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.dialects.anthropic import ANTHROPIC, PING
 from proxy.wires.stream.sse import encode_event
 from proxy.wires.turn.arguments import arguments_object
@@ -98,7 +99,7 @@ class _Call:
         return {"type": "tool_use", "id": self.call_id, "name": self.name, "input": given}
 
 
-class AnthropicTurnEncoder:
+class AnthropicTurnEncoder(ContinuingEncoder, TextEncoder):
     """An encoder of one turn.  ``eager`` are the tools whose arguments are sent as they come."""
 
     def __init__(self, model: str, eager: Collection[str] = ()) -> None:
@@ -338,8 +339,12 @@ class AnthropicTurnEncoder:
 
     def _closed_text(self) -> Iterator[EventObject]:
         block, self._text, self._is_cited = self._text, None, False
-        if block is not None:
-            yield self._stopped(self._whole(block))
+        if block is None:
+            return
+        if block["type"] == "thinking":
+            block = {**block, "signature": TRANSLATED_SIGNATURE}
+            yield self._delta({"type": "signature_delta", "signature": TRANSLATED_SIGNATURE})
+        yield self._stopped(self._whole(block))
 
     def _whole(self, block: Block) -> Block:
         """Return the block of text that ends, with its whole text."""

@@ -14,7 +14,7 @@ import orjson
 from proxy.base.errors import RequestError
 from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
-from proxy.wires.client_port import Answer, CarriedTurn, ReturnedCalls
+from proxy.wires.client_port import Answer, CarriedTurn, CarryingRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Place, Speaker
 from proxy.wires.responses.items import (
@@ -52,7 +52,7 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 @value_class
-class ResponsesRequest:
+class ResponsesRequest(CarryingRequest):
     """The parts of a request that decide how the proxy handles it.
 
     ``items`` is ``input`` as a list; ``conversation`` is the id of the conversation that it continues.
@@ -203,7 +203,8 @@ class ResponsesRequest:
         span = self.items[start:end]
         ids = {item["call_id"] for item in span if self._is_client_call(item)}
         if any(map(is_reference, span)):
-            answers = itertools.takewhile(lambda item: item.get("type") in _OUTPUTS, self.items[end:])
+            following = map(self.items.__getitem__, range(end, len(self.items)))
+            answers = itertools.takewhile(lambda item: item.get("type") in _OUTPUTS, following)
             ids |= {str(item.get("call_id")) for item in answers}
         return frozenset(ids)
 
