@@ -192,6 +192,9 @@ class Seal:
         self.id: Final = _derived(key, b"toolrelay seal key id").hex()[:16]
         self.hash_key: Final = _derived(key, b"toolrelay client keys")
         self._cipher = AESGCM(_derived(key, b"toolrelay content"))
+        self._places: dict[str, tuple[Sequence[tuple[bytes, int]], Sequence[int]]] = {}
+        """By table, the beginning of each sealed column's place with the column's position in a row, and the
+        positions of the key."""
 
     def __repr__(self) -> str:
         return f"Seal({self.id!r})"
@@ -208,13 +211,17 @@ class Seal:
         return self._each(table, row, self._open)
 
     def _each(self, table: ContentTable, row: rows.Row, change: Callable[[Any, bytes], Any]) -> rows.Row:
-        values = dict(zip(table.columns, row, strict=True))
-        for column in table.sealed:
-            value = values[column]
-            if value is not None:
-                place = orjson.dumps([table.name, column, *(values[name] for name in table.key)])
-                values[column] = change(value, place)
-        return tuple(values.values())
+        if table.name not in self._places:
+            at = table.columns.index
+            opened = [(orjson.dumps([table.name, name])[:-1] + b",", at(name)) for name in table.sealed]
+            self._places[table.name] = opened, [*map(at, table.key)]
+        sealed_at, key_at = self._places[table.name]
+        values, key = list(row), b""
+        for opening, position in sealed_at:
+            if (value := row[position]) is not None:
+                key = key or orjson.dumps([row[each] for each in key_at])[1:]
+                values[position] = change(value, opening + key)
+        return tuple(values)
 
     def _close(self, value: str | bytes, place: bytes) -> str | bytes:
         nonce = os.urandom(_NONCE_BYTES)
