@@ -81,9 +81,12 @@ def not_found_error(request: EdgeRequest, path: str) -> RequestError:
     )
 
 
-def health(state: str) -> web.Response:
-    """Return a state for probes: 200 for ``ok``, else 503; the log names the failure by its state."""
-    response = web.json_response({"status": state}, status=200 if state == "ok" else 503)
+def health(state: str, **parts: str) -> web.Response:
+    """Return a state for probes: 200 for ``ok``, else 503; the log names the failure by its state.
+
+    ``parts`` are the states of what the server uses.
+    """
+    response = web.json_response({"status": state, **parts}, status=200 if state == "ok" else 503)
     if state != "ok":
         response[ERROR_CODE] = state.replace(" ", "_")
     return response

@@ -32,8 +32,11 @@ class Surface(Protocol):
 
 
 class OwnPaths:
-    """The handler of paths that are below no prefix of a dialect. Without a ``snapshot`` it serves no
-    metrics, without ``ui`` no pages."""
+    """The handler of paths that are below no prefix of a dialect.
+
+    Without a ``snapshot`` it serves no metrics, without ``ui`` no pages. ``needs_record`` says that the
+    server is not ready while its record does not answer.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class OwnPaths:
         snapshot: Callable[[], Awaitable[bytes]] | None,
         admin: Admin,
         ui: Surface | None = None,
+        needs_record: bool = False,
     ) -> None:
         self._authenticator = authenticator
         self._draining = draining
@@ -51,6 +55,7 @@ class OwnPaths:
         self._snapshot = snapshot
         self._admin = admin
         self._ui = ui
+        self._needs_record = needs_record
         self._errors = ErrorPages()
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
@@ -63,9 +68,7 @@ class OwnPaths:
             if target.path == "/healthz":
                 return health("ok")
             if target.path == "/readyz":
-                if self._draining.leaving:
-                    return health("draining")
-                return health("ok" if await self._store.healthy() else "store unavailable")
+                return await self._readiness()
             if target.path == "/metrics" and self._snapshot is not None:
                 await self._authenticator.admit_scraper(request, target)
                 text, kind = render(await self._snapshot(), request.headers.get("Accept", ""))
@@ -77,3 +80,16 @@ class OwnPaths:
             self._draining.check()
             return await self._ui.answer(request, facts, target)
         raise not_found_error(request, target.path)
+
+    async def _readiness(self) -> web.Response:
+        """Say whether a load balancer should send requests here, and whether the record answers.
+
+        Most requests are served without a record, which all servers may share.  So a record that does not
+        answer takes a server out of service only if the operator wants that.
+        """
+        if self._draining.leaving:
+            return health("draining")
+        record = "ok" if await self._store.healthy() else "unavailable"
+        if record != "ok" and self._needs_record:
+            return health("store unavailable", record=record)
+        return health("ok", record=record)

@@ -106,15 +106,11 @@ async def create_app(
         snapshot=snapshot_of_all(services.instruments, peers),
         admin=admin,
         ui=web_ui.open(ui_parts, _replays(services)) if web_ui is not None else None,
+        needs_record=config.server.ready_needs_record,
     )
     permissions = make_permissions(services, router)
-    stages = make_endpoint_handlers(
-        services,
-        given,
-        HandlerDependencies(router, draining, permissions, Tickets(authentication), peers),
-        item_keys,
-        taping,
-    )
+    dependencies = HandlerDependencies(router, draining, permissions, Tickets(authentication), peers)
+    stages = make_endpoint_handlers(services, given, dependencies, item_keys, taping)
     pipeline = Pipeline(
         targets=targets,
         authenticator=authenticator,

@@ -154,6 +154,10 @@ class ServerConfig(Section):
         allow_inf_nan=False,
         description="After SIGTERM, keep serving for this many seconds while /readyz answers 503.",
     )
+    ready_needs_record: bool = Field(
+        default=False,
+        description="Whether /readyz answers 503 while the record does not answer; else it only says so.",
+    )
     drain_s: float = Field(
         default=25,
         ge=0,

@@ -240,7 +240,8 @@ def _may_repeat_keys(raw: bytes, written: bytes) -> bool:
         return False
     if raw.count(b'"') != written.count(b'"'):
         return True
-    return b"\\u" in raw and raw.count(b"u") != written.count(b"u")
+    # A search for one byte is a hundred times as fast as one for two.
+    return b"\\" in raw and b"\\u" in raw and raw.count(b"u") != written.count(b"u")
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

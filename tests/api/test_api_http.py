@@ -145,9 +145,9 @@ async def test_what_is_not_served_is_404(path: str) -> None:
 async def test_health() -> None:
     """/healthz says that the process lives, /readyz that it can serve."""
     async with edge() as (proxy, upstream):
-        for path in ("/healthz", "/readyz"):
+        for path, parts in (("/healthz", {}), ("/readyz", {"record": "ok"})):
             answer = await proxy.ask(None, method="GET", path=path)
-            assert (answer.status, answer.json) == (200, {"status": "ok"})
+            assert (answer.status, answer.json) == (200, {"status": "ok", **parts})
         assert (await proxy.ask({}, path="/healthz")).status == 404
         assert upstream.requests == []
 

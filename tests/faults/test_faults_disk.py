@@ -96,7 +96,7 @@ async def served(
     """Run ``serve`` with its record on this disk, in front of an upstream that plays these turns."""
     async with RawUpstream(*scripts) as upstream:
         store = f'[store]\nurl = "sqlite:///{disk.folder}/toolrelay.db"\n[auth]\nmode = "open"\n'
-        write_config(tmp_path, upstream.url, allow=(TIME,), more=store, drain_s=2)
+        write_config(tmp_path, upstream.url, allow=(TIME,), more=store, drain_s=2, ready_needs_record=True)
         async with serving(tmp_path) as running:
             yield running, upstream
 

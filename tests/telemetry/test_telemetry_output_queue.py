@@ -65,6 +65,18 @@ def test_what_was_logged_before_a_crash_is_written(end: str) -> None:
         assert said.returncode == 1
 
 
+def test_a_line_while_the_interpreter_ends_does_not_keep_the_process() -> None:
+    """A line that is logged after the last chance to start a thread is dropped; the process ends."""
+    said = told(
+        "class Late:\n"
+        "    def __del__(self, put=sys.stderr.put):\n"
+        "        put(b'late\\n')\n"
+        "late = Late()\n"
+        "structlog.get_logger('t').info('before')\n"
+    )
+    assert (said.returncode, json.loads(said.stderr)["event"]) == (0, "before")
+
+
 def test_a_fork_writes_its_own_lines_and_nobody_elses() -> None:
     """After a fork the lines of the child and of the parent each come once."""
     said = told(

@@ -44,6 +44,7 @@ _NAMED = b'"toolrelay'
 """Part of a body that repeats an item of the proxy or chooses a server tool."""
 _OUR_ID = b"_toolrelay"
 """Part of a body that repeats an id of the proxy."""
+_PART_OF_BOTH = b"toolrelay"
 
 
 class Generate:
@@ -136,8 +137,7 @@ class Generate:
         """Return the upstreams that may answer; if the request chose tools, those that offer them."""
         others = self._others[wire.dialect.name]
         routes = routes_of_model(context, self._prices, body.payload, others)
-        chooses = (options.wanted and options.wanted.names) or _NAMED in body.raw
-        if len(routes) > 1 and chooses:
+        if len(routes) > 1 and ((options.wanted and options.wanted.names) or _NAMED in body.raw):
             asked = wire.parse(body.payload)
             routes = self._planner.routes_that_offer(wire, routes, asked, context.permissions, options.wanted)
         check_query(context, routes)
@@ -283,4 +283,5 @@ def _has_to_be_planned(
     if options.wanted and options.wanted.names:
         return True
     raw = body.raw
-    return body.payload.get("previous_response_id") is not None or _NAMED in raw or _OUR_ID in raw
+    ours = _PART_OF_BOTH in raw and (_NAMED in raw or _OUR_ID in raw)
+    return ours or body.payload.get("previous_response_id") is not None

@@ -28,19 +28,21 @@ class JsonBodies:
 
     def load_now(self, raw: bytes) -> dict[str, Any] | None:
         """Return the parsed body; ``None`` for a large one.  Raises as :func:`load_strict` does."""
-        if len(raw) <= self._certain:
-            return load_strict(raw)
-        return None if is_large(raw) else self._load(raw)
+        if len(raw) > self._certain:
+            if is_large(raw):
+                return None
+            if self._most < SMALL_BYTES:
+                self._check(raw)
+        # A body that is not large has at most as many values as a small one has bytes.
+        return load_strict(raw)
 
     async def load(self, raw: bytes, caller: str, among: str | None = None) -> dict[str, Any]:
-        """Return the parsed body.  For each caller, only one large body is parsed at a time.
+        """Return a large body, parsed in a thread.  For each caller, only one is parsed at a time.
 
         If ``among`` names a group, only one large body of the group is parsed at a time, too: one client
         could make up credentials and appear as many callers of one address.  Raises as :func:`load_strict`
         does.
         """
-        if not is_large(raw):
-            return self._load(raw)
         # Take the caller's lock first, so that each caller has only one body in line for the group's lock.
         async with self._alone(caller), self._alone(among) if among is not None else nullcontext():
             return await in_thread(self._load, raw)
@@ -61,6 +63,11 @@ class JsonBodies:
                 del self._turns[name]
 
     def _load(self, raw: bytes) -> dict[str, Any]:
+        self._check(raw)
+        return load_strict(raw)
+
+    def _check(self, raw: bytes) -> None:
+        """Raise :class:`RequestError` (400) for a body with too many values."""
         if count_values(raw, self._most) > self._most:
             raise RequestError(
                 400,
@@ -68,4 +75,3 @@ class JsonBodies:
                 "sets the limit in server.max_json_values.",
                 code="too_many_entries",
             )
-        return load_strict(raw)

@@ -60,6 +60,10 @@ _FORWARDED: Final = (
 )
 """Headers that reverse proxies and tunnels add by default; each of them adds at least one of these."""
 
+_PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""Paths for load balancers, which call a server by its address, in HTTP/1.0 and without a ``Host`` (HAProxy's
+``option httpchk``).  The answers tell a foreign page nothing that a failed connection does not."""
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class HostRule:
@@ -147,6 +151,8 @@ class PageGuard:
             raise RequestError(
                 405, f"The method {method[:20]} is not supported.", headers={"Connection": "close"}
             )
+        if request.raw_path in _PROBES and method in _UNASKED and hdrs.ORIGIN not in headers:
+            return None
         if self._hosts is not None:
             _check_host(self._hosts, headers.getall(hdrs.HOST, ()))
         from_page = hdrs.ORIGIN in headers

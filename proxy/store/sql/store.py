@@ -115,7 +115,8 @@ INTERRUPT: Final = tuple(
 )
 """Marks what ended owners left open (rule R1), and gives a run the sums of its recorded turns."""
 
-_PROBE_S: Final = 2.0
+_PROBE_S: Final = 0.9
+"""How long a probe waits: less than the second that Kubernetes waits by default for an answer."""
 
 _MOST_CONTINUING: Final = 32
 """The most runs that are listed as continuing a run; usually there are one or few."""

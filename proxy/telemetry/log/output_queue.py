@@ -91,6 +91,10 @@ class OutputQueue:
         self._wake.release()
 
     def _begin(self) -> None:
+        if sys.is_finalizing():
+            # A thread that starts now never runs, and the start would wait for it for ever.
+            self._asleep = True
+            return
         # A daemon thread, because a stuck reader must not keep the process alive.
         self._thread = threading.Thread(target=self._write_all, name="output", daemon=True)
         try:

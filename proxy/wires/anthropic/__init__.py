@@ -7,28 +7,39 @@ import orjson
 
 from proxy.base.conversation import Message
 from proxy.wires.anthropic.body import AnthropicBody
-from proxy.wires.anthropic.conversation import AnthropicCodec
 from proxy.wires.anthropic.encoder import AnthropicTurnEncoder, turn_blocks
+from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
+from proxy.wires.anthropic.from_client import read_conversation
 from proxy.wires.anthropic.held import masked_turn
 from proxy.wires.anthropic.reader import AnthropicTurnReader
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
+from proxy.wires.anthropic.to_upstream import without_reasoning, write_conversation
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.dialects.anthropic import ANTHROPIC
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["AnthropicWire"]
 
 
-class AnthropicWire:
+class AnthropicWire(CrossableWire, HasNativeTurns):
     """The wire of Anthropic Messages."""
 
     dialect = ANTHROPIC
-    codec = AnthropicCodec()
+    codec = ConversationCodec(
+        ANTHROPIC_FIELDS,
+        read_conversation,
+        write_conversation,
+        returns_reasoning=True,
+        repair_missing_reasoning=without_reasoning,
+    )
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_anthropic_request(payload)

@@ -36,6 +36,7 @@ from proxy.base.events import (
 )
 from proxy.wires.anthropic.blocks import FINISH_WORDS
 from proxy.wires.anthropic.citations import cited_blocks, web_citation
+from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.dialects.anthropic import ANTHROPIC, PING
 from proxy.wires.stream.sse import encode_event
 from proxy.wires.turn.arguments import arguments_object
@@ -98,7 +99,7 @@ class _Call:
         return {"type": "tool_use", "id": self.call_id, "name": self.name, "input": given}
 
 
-class AnthropicTurnEncoder:
+class AnthropicTurnEncoder(ContinuingEncoder, TextEncoder):
     """An encoder of one turn.  ``eager`` are the tools whose arguments are sent as they come."""
 
     def __init__(self, model: str, eager: Collection[str] = ()) -> None:

@@ -6,6 +6,7 @@ results must come first in the message after their calls, no text is empty, the 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from proxy.base.conversation import (
@@ -21,6 +22,7 @@ from proxy.base.conversation import (
     NativeTool,
     Part,
     Reasoning,
+    ReasoningSettings,
     Refusal,
     Remote,
     Source,
@@ -42,7 +44,7 @@ from proxy.wires.profile import Profile
 from proxy.wires.providers import known_profile
 from proxy.wires.turn.arguments import arguments_object
 
-__all__ = ["write_conversation"]
+__all__ = ["without_reasoning", "write_conversation"]
 
 _MOST_ID: Final = 64
 _MOST_NAME: Final = 128
@@ -53,6 +55,11 @@ _MAX_TOKENS: Final = 8192
 """The limit for a model that is not known, if the client sets none; Messages needs one."""
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required": "any"}
+
+
+def without_reasoning(conversation: Conversation) -> Conversation:
+    """Turn thinking off: with it, each turn with calls must begin with a thought and its signature."""
+    return replace(conversation, reasoning=ReasoningSettings("none"))
 
 
 def write_conversation(

@@ -7,26 +7,34 @@ import orjson
 
 from proxy.base.conversation import Message
 from proxy.wires.chat.body import ChatBody, masked_turn
-from proxy.wires.chat.conversation import ChatCodec
 from proxy.wires.chat.encoder import ChatTurnEncoder, turn_message
+from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.chat.from_client import read_conversation
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.chat.request import ChatRequest, parse_chat_request
+from proxy.wires.chat.to_upstream import write_conversation
 from proxy.wires.chat.writer import ChatStreamWriter
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.crossing.native_turns import HasNativeTurns
+from proxy.wires.crossing.reasoning import with_blank_reasoning
 from proxy.wires.dialects.chat import CHAT
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["ChatWire"]
 
 
-class ChatWire:
+class ChatWire(CrossableWire, HasNativeTurns):
     """The wire of OpenAI Chat Completions."""
 
     dialect = CHAT
-    codec = ChatCodec()
+    codec = ConversationCodec(
+        CHAT_FIELDS, read_conversation, write_conversation, repair_missing_reasoning=with_blank_reasoning
+    )
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_chat_request(payload)

@@ -31,6 +31,7 @@ from proxy.base.events import (
     UsageReported,
 )
 from proxy.wires.chat.message import FINISH_WORDS, call_object
+from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.stream.template import split_text
@@ -46,7 +47,7 @@ _TEXT_FIELDS: dict[type[TurnEvent], str] = {
 }
 
 
-class ChatTurnEncoder:
+class ChatTurnEncoder(ContinuingEncoder, TextEncoder):
     """An encoder of one turn.  ``wants_usage``: the client asked for usage in its stream."""
 
     def __init__(self, model: str, *, wants_usage: bool = False) -> None:

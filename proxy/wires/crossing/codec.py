@@ -1,6 +1,7 @@
-"""The interface by which a dialect's requests are translated from and to other dialects."""
+"""How a dialect's requests are translated from and to other dialects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from proxy.base.conversation import Conversation
@@ -11,36 +12,34 @@ from proxy.wires.profile import Profile
 __all__ = ["ConversationCodec"]
 
 
-class ConversationCodec(Protocol):
-    """A codec that reads the requests of a dialect's clients and writes requests for its upstreams."""
-
-    @property
-    def fields(self) -> FieldTable:
-        """How each field is translated."""
-        ...
-
-    @property
-    def returns_reasoning(self) -> bool:
-        """Whether its clients send back the text of a model's reasoning."""
-        ...
-
-    def read(self, payload: Mapping[str, Any]) -> Conversation:
-        """Read a request.  Raises :class:`RequestError`, which names a field of the wrong type."""
-        ...
-
-    def write(
+class _Writes(Protocol):
+    def __call__(
         self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
-    ) -> Written:
-        """Write a request body for a model with this profile; without one, for what is known of the model.
+    ) -> Written: ...
 
-        Raises :class:`RequestError` with status 400, which names the field of the client's request, if this
-        dialect cannot express a field that must not be left out; with ``strict``, for every field left out.
-        """
-        ...
 
-    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
-        """Return the conversation for an upstream that refused it because reasoning is missing in a turn.
+def _unchanged(conversation: Conversation) -> Conversation:
+    return conversation
 
-        Returns the same conversation if the dialect cannot help.
-        """
-        ...
+
+@dataclass(frozen=True, slots=True)
+class ConversationCodec:
+    """The functions that read the requests of a dialect's clients and write requests for its upstreams.
+
+    ``read`` raises :class:`RequestError`, which names a field of the wrong type.
+
+    ``write`` writes a body for a model with a profile; without one, for what is known of the model.  It
+    raises :class:`RequestError` with status 400, which names the field of the client's request, if the
+    dialect cannot express a field that must not be left out; with ``strict``, for every field left out.
+
+    ``returns_reasoning``: its clients send back the text of a model's reasoning.
+
+    ``repair_missing_reasoning`` returns the conversation for an upstream that refused it because reasoning is
+    missing in a turn; by default the same one, because no upstream of the dialect is known to need any.
+    """
+
+    fields: FieldTable
+    read: Callable[[Mapping[str, Any]], Conversation]
+    write: _Writes
+    returns_reasoning: bool = False
+    repair_missing_reasoning: Callable[[Conversation], Conversation] = _unchanged

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from proxy.base.conversation import Message, Reasoning, ToolCallPart
+from proxy.base.conversation import Conversation, Message, Reasoning, ToolCallPart
 
 __all__ = ["BLANK", "asks_for_reasoning", "in_loops", "is_plain", "with_blank_reasoning"]
 
@@ -52,14 +52,15 @@ def in_loops(messages: Sequence[Message]) -> Sequence[bool]:
     return [*found, *[calls] * (len(messages) - begun)]
 
 
-def with_blank_reasoning(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages; each of the model's without reasoning gets a blank one."""
-    return tuple(
+def with_blank_reasoning(conversation: Conversation) -> Conversation:
+    """Give each turn of the model without reasoning a blank one; providers check only that there is some."""
+    messages = tuple(
         message
         if message.role != "assistant" or any(isinstance(part, Reasoning) for part in message.parts)
         else replace(message, parts=(BLANK, *message.parts))
-        for message in messages
+        for message in conversation.messages
     )
+    return replace(conversation, messages=messages)
 
 
 def _calls(message: Message) -> bool:

@@ -7,31 +7,36 @@ import orjson
 
 from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
-from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.client_port import ClientRequest, ClientView, LoadsModels, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.dialects.ollama import OLLAMA
 from proxy.wires.ollama.body import OllamaBody
-from proxy.wires.ollama.conversation import OllamaCodec
 from proxy.wires.ollama.encoder import OllamaTurnEncoder, turn_message
+from proxy.wires.ollama.fields import OLLAMA_FIELDS
+from proxy.wires.ollama.from_client import read_conversation
 from proxy.wires.ollama.held import masked_turn
 from proxy.wires.ollama.lines import LineMaker
 from proxy.wires.ollama.loading import load_answer
 from proxy.wires.ollama.reader import OllamaTurnReader
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest, parse_ollama_request
+from proxy.wires.ollama.to_upstream import write_conversation
 from proxy.wires.ollama.writer import OllamaStreamWriter
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["OllamaWire"]
 
 
-class OllamaWire:
+class OllamaWire(CrossableWire, HasNativeTurns, LoadsModels):
     """The wire of ``/api/chat``."""
 
     dialect = OLLAMA
-    codec: ConversationCodec = OllamaCodec()
+    # Ollama's own client sends reasoning back, but LangChain's does not.
+    codec = ConversationCodec(OLLAMA_FIELDS, read_conversation, write_conversation)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_ollama_request(payload)

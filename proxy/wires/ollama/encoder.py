@@ -28,6 +28,7 @@ from proxy.base.events import (
     Usage,
     UsageReported,
 )
+from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.dialects.ollama import error_line, escape_line_breaks, line
 from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, last_line
 from proxy.wires.turn.arguments import arguments_object
@@ -45,7 +46,7 @@ def call_object(call_id: str, name: str, arguments: str, index: int) -> dict[str
     return {"id": call_id, "function": function}
 
 
-class OllamaTurnEncoder:
+class OllamaTurnEncoder(ContinuingEncoder, TextEncoder):
     """An encoder of one turn."""
 
     def __init__(self, model: str, lines: type[LineMaker] = LineMaker) -> None:

@@ -9,13 +9,22 @@ import orjson
 
 from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
-from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.client_port import (
+    CarryingPort,
+    ClientRequest,
+    ClientView,
+    RefersToItems,
+    StreamWriter,
+    TurnEncoder,
+)
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.client_tools import ClientTools
-from proxy.wires.responses.conversation import ResponsesCodec
 from proxy.wires.responses.encoder import ResponsesTurnEncoder
+from proxy.wires.responses.fields import RESPONSES_FIELDS
+from proxy.wires.responses.from_client import read_conversation
 from proxy.wires.responses.items import response_of, turn_items, without_sealed_turns
 from proxy.wires.responses.outputs import masked_item
 from proxy.wires.responses.own_items.shown import opening_events
@@ -25,14 +34,16 @@ from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.references import with_items
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
+from proxy.wires.responses.to_upstream import write_conversation
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["ResponsesWire"]
 
 
-class ResponsesWire:
+class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
     """The Responses wire.
 
     ``key`` signs the items that show server calls, and encrypts summaries. Without it only this process can
@@ -40,7 +51,7 @@ class ResponsesWire:
     """
 
     dialect = RESPONSES
-    codec: ConversationCodec = ResponsesCodec()
+    codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
 
     def __init__(self, key: bytes | None = None, *, old_keys: Sequence[bytes] = ()) -> None:
         self._key = key or secrets.token_bytes(32)

@@ -29,6 +29,7 @@ from proxy.base.events import (
     Usage,
     UsageReported,
 )
+from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.responses.client_tools import with_all_fields
 from proxy.wires.responses.items import message_item, mint_item_id, reasoning_item, text_part
 from proxy.wires.responses.resource import complete_resource, ended_as
@@ -79,7 +80,7 @@ class _Text:
     """The bytes before a piece, and between it and its number, in a delta event of the open part."""
 
 
-class ResponsesTurnEncoder:
+class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
     """Encodes one turn. ``asked`` is the client's request, which the response repeats.
 
     ``response_id`` is the id of the response, which all turns of a run share.

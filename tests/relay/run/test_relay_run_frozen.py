@@ -142,7 +142,7 @@ async def test_a_frozen_record_delays_one_look_up(
                 assert gone.header("retry-after") == "1"
             assert len(asked) == 1
             ready = await in_time(proxy.ask(method="GET", path="/readyz"))
-            assert ready.status == 503
+            assert (ready.status, ready.json) == (200, {"status": "ok", "record": "unavailable"})
         upstream.scripts = (GONE,)
 
         async def back() -> bool:

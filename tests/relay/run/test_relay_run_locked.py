@@ -44,8 +44,10 @@ async def lost_writes(proxy: Proxy) -> float:
 
 
 async def ready(proxy: Proxy) -> bool:
-    """Return whether the proxy says that it is ready."""
-    return (await proxy.ask(method="GET", path="/readyz")).status == 200
+    """Return whether the proxy, which is ready itself, says that its record answers."""
+    answer = await proxy.ask(method="GET", path="/readyz")
+    assert (answer.status, answer.json["status"]) == (200, "ok")
+    return bool(answer.json["record"] == "ok")
 
 
 async def says(proxy: Proxy, headers: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> str:

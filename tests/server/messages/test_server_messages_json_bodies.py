@@ -13,7 +13,8 @@ from running_proxy import Proxy, make_config, running
 from waiting import PATIENCE_S, until
 
 from proxy.base.errors import RequestError
-from proxy.json.size import is_large
+from proxy.json import size
+from proxy.json.size import count_values, is_large
 from proxy.json.splice import load_strict
 from proxy.server.messages import json_bodies
 from proxy.server.messages.json_bodies import JsonBodies
@@ -58,6 +59,21 @@ def test_the_limit_is_met_exactly() -> None:
     assert bodies.load_now(b'{"t":"' + b"a,[{" * 5000 + b'","x":[' + b"1," * 996 + b"1]}") is not None
     with pytest.raises(RequestError):
         bodies.load_now(b'{"t":"' + b"a,[{" * 5000 + b'","x":[' + b"1," * 997 + b"1]}")
+
+
+def test_the_values_of_a_body_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long body with few values is counted once before it is parsed."""
+    counted: list[int] = []
+
+    def count(data: bytes, limit: int) -> int:
+        counted.append(len(data))
+        return count_values(data, limit)
+
+    monkeypatch.setattr(size, "count_values", count)
+    monkeypatch.setattr(json_bodies, "count_values", count)
+    raw = orjson.dumps({"content": "word " * 100_000})
+    assert JsonBodies(400_000).load_now(raw) is not None
+    assert counted == [len(raw)]
 
 
 def test_what_is_large() -> None:

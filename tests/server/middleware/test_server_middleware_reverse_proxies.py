@@ -1,16 +1,21 @@
 """Common reverse proxies in front of a server that is not configured for them."""
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from client_keys import OK, bearer
 from front_proxies import haproxy, nginx
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, ProxyAddress, make_config, running
+from waiting import until
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 TOKEN = "tr_" + "s7" * 21 + "A"
 FROM_OUTSIDE = {"Host": "llm.example.com"}
 
@@ -104,3 +109,49 @@ async def test_haproxy_says_what_it_was_called(tmp_path: Path) -> None:
     ):
         assert await verdicts(front, {"Host": "localhost"}) == {"invalid_api_key"}
         assert await verdicts(front, {"Host": "localhost", **bearer(TOKEN)}) == {200}
+
+
+@pytest.mark.parametrize("mode", ["open", "auto"])
+async def test_haproxys_documented_health_check_keeps_the_server_up(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HAProxy asks ``/readyz`` in HTTP/1.0 without a ``Host``, and one refusal would take the server down."""
+    (line,) = re.findall(r"option httpchk .*", (DOCS / "how-to" / "reverse-proxy.md").read_text("utf-8"))
+    async with behind(mode, trusted_proxies=("127.0.0.1",)) as (proxy, _):
+        checks = 0
+        healthy = proxy.services.store.healthy
+
+        async def counted() -> bool:
+            nonlocal checks
+            checks += 1
+            return await healthy()
+
+        monkeypatch.setattr(proxy.services.store, "healthy", counted)
+        more, server = f"option forwardfor\n  {line}", "check inter 20ms fall 1 rise 1"
+        async with haproxy(tmp_path, proxy.port, more, server) as front:
+            await until(lambda: checks > 3)
+            headers = {"Host": "localhost", **bearer(TOKEN)}
+            assert await verdicts(front, headers) == {200}
+
+
+async def test_a_health_check_needs_no_host_and_no_newer_http() -> None:
+    """Probes call a server by its address, whatever names it allows; nothing else is served to them."""
+    async with behind("open") as (proxy, upstream):
+        for path in ("/healthz", "/readyz"):
+            for head in ("HTTP/1.0\r\n", "HTTP/1.1\r\nHost: 10.0.0.7:8080\r\nConnection: close\r\n"):
+                assert await status_line(proxy, f"GET {path} {head}\r\n") == "200"
+        for path in ("/v1/models", "/readyz/", "/readyz?x=1", "//readyz"):
+            assert await status_line(proxy, f"GET {path} HTTP/1.0\r\n\r\n") == "403"
+        page = "HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\nConnection: close\r\n"
+        assert await status_line(proxy, f"GET /readyz {page}\r\n") == "403"
+        assert upstream.requests == []
+
+
+async def status_line(proxy: ProxyAddress, request: str) -> str:
+    """Return the status of the answer to these bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(request.encode())
+    status = (await reader.readline()).split()[1].decode()
+    writer.close()
+    await writer.wait_closed()
+    return status

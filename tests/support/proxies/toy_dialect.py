@@ -36,6 +36,7 @@ from proxy.base.events import (
 )
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest, ClientView
+from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.dialect import Credential, Endpoint, Errors, ErrorText, UsageFields
@@ -51,6 +52,7 @@ from proxy.wires.turn.digest import canonical_arguments
 from proxy.wires.turn.reply import ReplyWriter
 from proxy.wires.turn.request_members import declared_names, listed_messages, listed_tools, model_name
 from proxy.wires.upstream_port import Mask
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["TOY", "TOY_ENDPOINTS", "ToyWire", "event"]
 
@@ -183,7 +185,8 @@ class ToyWriter(ReplyWriter):
 class ToyEncoder:
     """An encoder of frames whose bytes are empty, because :class:`ToyWriter` writes the events."""
 
-    left_out: frozenset[str] = frozenset()
+    def __init__(self) -> None:
+        self.left_out: set[str] = set()
 
     def encode(self, frame: Frame) -> list[Frame]:
         return [self.encode_reply(frame)]
@@ -264,30 +267,20 @@ class ToyBody(MessageListBody):
         return [MessageRecord(run_id, turn, 0, _ROLES[message["by"]], content=message["text"])]
 
 
-class ToyCodec:
-    """Requests as conversations, and conversations as requests."""
+def _read(payload: Mapping[str, Any]) -> Conversation:
+    kit = listed_tools(payload, "kit")
+    tools = tuple(FunctionTool(one["tool"], one["about"], one["takes"]) for one in kit)
+    messages = tuple(map(_message, payload["turns"]))
+    return Conversation(payload["model"], messages, tools=tools, stream=payload.get("live") is True)
 
-    fields = FieldTable("toy", read={}, written={})
-    returns_reasoning = False
 
-    def read(self, payload: Mapping[str, Any]) -> Conversation:
-        kit = listed_tools(payload, "kit")
-        tools = tuple(FunctionTool(one["tool"], one["about"], one["takes"]) for one in kit)
-        messages = tuple(map(_message, payload["turns"]))
-        return Conversation(payload["model"], messages, tools=tools, stream=payload.get("live") is True)
-
-    def write(
-        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
-    ) -> Written:
-        said = (*conversation.system, *conversation.messages)
-        functions = [tool for tool in conversation.tools if isinstance(tool, FunctionTool)]
-        kit = [orjson.Fragment(_tool(one.name, one.description, one.parameters)) for one in functions]
-        turns = [turn for message in said for turn in _turns(message)]
-        body = {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
-        return Written(orjson.dumps(body))
-
-    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
-        return conversation
+def _write(conversation: Conversation, profile: Profile | None = None, *, strict: bool = False) -> Written:
+    said = (*conversation.system, *conversation.messages)
+    functions = [tool for tool in conversation.tools if isinstance(tool, FunctionTool)]
+    kit = [orjson.Fragment(_tool(one.name, one.description, one.parameters)) for one in functions]
+    turns = [turn for message in said for turn in _turns(message)]
+    body = {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
+    return Written(orjson.dumps(body))
 
 
 def _tool(name: str, about: str | None, takes: Any) -> bytes:
@@ -319,11 +312,11 @@ def _text(parts: Sequence[Any]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
-class ToyWire:
+class ToyWire(CrossableWire):
     """Both ports."""
 
     dialect = TOY
-    codec = ToyCodec()
+    codec = ConversationCodec(FieldTable("toy", read={}, written={}), _read, _write)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         turns, kit = listed_messages(payload, "turns"), listed_tools(payload, "kit")

@@ -44,7 +44,7 @@ frontend front
   default_backend back
 backend back
   {more}
-  server one 127.0.0.1:{behind}
+  server one 127.0.0.1:{behind} {server}
 """
 
 
@@ -61,12 +61,13 @@ async def nginx(folder: Path, behind: int, more: str = "") -> AsyncIterator[Prox
 
 
 @asynccontextmanager
-async def haproxy(folder: Path, behind: int, more: str = "") -> AsyncIterator[ProxyAddress]:
-    """Run HAProxy with one server at the port ``behind``, and with the directives ``more``."""
+async def haproxy(folder: Path, behind: int, more: str = "", server: str = "") -> AsyncIterator[ProxyAddress]:
+    """Run HAProxy with one server at the port ``behind``, and with the directives ``more`` of the backend and
+    ``server`` of its server."""
     found = _program("haproxy")
     with reserved_port() as port:
         file = folder / f"haproxy-{port}.cfg"
-        file.write_text(_HAPROXY.format(port=port, behind=behind, more=more))
+        file.write_text(_HAPROXY.format(port=port, behind=behind, more=more, server=server))
         async with child_server(found, "-db", "-q", "-f", str(file), port=port):
             yield ProxyAddress(port)
 

@@ -30,12 +30,12 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import ModelMissing, RequestError
-from proxy.wires.anthropic.conversation import AnthropicCodec
+from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
 from proxy.wires.anthropic.from_client import read_conversation
 from proxy.wires.anthropic.to_upstream import write_conversation
-from proxy.wires.chat.conversation import ChatCodec
-from proxy.wires.responses.conversation import ResponsesCodec
+from proxy.wires.chat import ChatWire
+from proxy.wires.responses import ResponsesWire
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = sorted((ROOT / "fixtures" / "llamacpp.anthropic").rglob("*request*.json"))
@@ -176,7 +176,7 @@ def test_nothing_inside_is_dropped(
     lost = [native for native in natives(conversation) if native.loss == "refused"]
     assert [(native.path, json.loads(native.value)) for native in lost] == [(f"{path}.{name}", value)]
     with pytest.raises(RequestError) as refusal:
-        ChatCodec().write(conversation)
+        ChatWire.codec.write(conversation)
     assert refusal.value.param == f"{path}.{name}"
 
 
@@ -335,7 +335,7 @@ def test_budgets_of_thought(thinking: dict[str, Any], effort: str | None) -> Non
     assert read_conversation(asking(thinking=thinking)).reasoning.effort == effort
 
 
-@pytest.mark.parametrize("codec", [ChatCodec(), ResponsesCodec()], ids=["chat", "responses"])
+@pytest.mark.parametrize("codec", [ChatWire.codec, ResponsesWire.codec], ids=["chat", "responses"])
 def test_a_request_of_claude_code_crosses(codec: Any) -> None:
     """Only cache marks and context edits are left out of a request of Claude Code, and reported."""
     asked = asking(
@@ -371,31 +371,31 @@ def test_mistakes_are_named() -> None:
         (asking(tool_choice={"type": "tool"}), "tool_choice.type"),
     ):
         with pytest.raises(RequestError) as refusal:
-            AnthropicCodec().read(asked)
+            AnthropicWire.codec.read(asked)
         assert refusal.value.param == param
     with pytest.raises(ModelMissing):
-        AnthropicCodec().read({"messages": []})
+        AnthropicWire.codec.read({"messages": []})
 
 
 def test_images_cross_to_chat() -> None:
     """An image becomes a data URL on Chat."""
     read = read_conversation(asking(user({"type": "image", "source": PNG})))
     assert read.messages[0].parts == (Image(Inline("image/png", PNG["data"])),)
-    content = json.loads(ChatCodec().write(read).body)["messages"][0]["content"]
+    content = json.loads(ChatWire.codec.write(read).body)["messages"][0]["content"]
     assert content[0]["image_url"]["url"] == "data:image/png;base64,iVBORw0KGgo="
 
 
 def test_a_forced_tool_may_be_one_of_the_proxys() -> None:
     """A forced choice is kept without client tools, because server tools are offered later."""
     forced = json.loads(
-        AnthropicCodec().write(Conversation("m", HELLO, tool_choice=ToolChoice("required"))).body
+        AnthropicWire.codec.write(Conversation("m", HELLO, tool_choice=ToolChoice("required"))).body
     )
     assert forced["tool_choice"] == {"type": "any"}
 
 
 def test_a_system_message_may_have_settings_alone() -> None:
     """A system message without content is valid, and its settings are reported."""
-    codec = AnthropicCodec()
+    codec = AnthropicWire.codec
     read = codec.read({"model": "m", "messages": [{"role": "system", "output_config": {"effort": "low"}}]})
     assert [native.path for native in natives(read)] == ["messages[0].output_config"]
     with pytest.raises(RequestError, match=r"messages\[0\].content"):

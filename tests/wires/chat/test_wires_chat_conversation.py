@@ -24,8 +24,10 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import ModelMissing, RequestError
-from proxy.wires.chat.conversation import ChatCodec, read_conversation, write_conversation
+from proxy.wires.chat import ChatWire
 from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.chat.from_client import read_conversation
+from proxy.wires.chat.to_upstream import write_conversation
 from proxy.wires.profile import EFFORTS, SAMPLING, Profile
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -302,7 +304,7 @@ def test_an_id_that_only_a_gateway_makes_goes_back_whole() -> None:
 
 def test_values_that_ask_for_nothing_are_no_loss() -> None:
     """A field with its default value is not lost for a dialect that lacks it."""
-    codec = ChatCodec()
+    codec = ChatWire.codec
     read = codec.read(asking(n=1, modalities=["text"], logprobs=False, response_format={"type": "text"}))
     assert not read.native
     assert codec.write(read, strict=True).left_out == ()

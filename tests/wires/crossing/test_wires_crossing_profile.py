@@ -21,20 +21,20 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import RequestError
-from proxy.wires.anthropic.conversation import AnthropicCodec
-from proxy.wires.chat.conversation import ChatCodec
+from proxy.wires.anthropic import AnthropicWire
+from proxy.wires.chat import ChatWire
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.ollama.conversation import OllamaCodec
+from proxy.wires.ollama import OllamaWire
 from proxy.wires.profile import EFFORTS, HINTS, SAMPLING, Profile
 from proxy.wires.providers import KNOWN, PROVIDERS, UpstreamProfiles, known_profile, provider_at
-from proxy.wires.responses.conversation import ResponsesCodec
+from proxy.wires.responses import ResponsesWire
 
 HELLO = (Message("user", (Text("hi"),)),)
 CODECS: dict[str, ConversationCodec] = {
-    "chat": ChatCodec(),
-    "responses": ResponsesCodec(),
-    "anthropic": AnthropicCodec(),
-    "ollama": OllamaCodec(),
+    "chat": ChatWire.codec,
+    "responses": ResponsesWire.codec,
+    "anthropic": AnthropicWire.codec,
+    "ollama": OllamaWire.codec,
 }
 CLAUDE_CODE = Conversation(
     "gpt-4o-mini",
@@ -117,9 +117,9 @@ def test_what_is_not_taken_is_left_out() -> None:
 def test_a_strict_bridge_refuses_what_is_left_out_but_not_what_is_lowered() -> None:
     """With ``strict`` a hint that is not taken is refused by its name; a lower limit is still a limit."""
     with pytest.raises(RequestError) as refusal:
-        ChatCodec().write(CLAUDE_CODE, Profile(efforts=()), strict=True)
+        ChatWire.codec.write(CLAUDE_CODE, Profile(efforts=()), strict=True)
     assert refusal.value.param == "output_config.effort"
-    ChatCodec().write(CLAUDE_CODE, Profile(max_output_tokens=5, efforts=EFFORTS), strict=True)
+    ChatWire.codec.write(CLAUDE_CODE, Profile(max_output_tokens=5, efforts=EFFORTS), strict=True)
 
 
 @pytest.mark.parametrize("wire", CODECS)
@@ -215,7 +215,7 @@ def test_white_space_and_system_messages_alone() -> None:
     assert body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "Say ok."}]}]
     assert "system" not in body
     with pytest.raises(RequestError, match="at least one message"):
-        AnthropicCodec().write(Conversation("m", ()))
+        AnthropicWire.codec.write(Conversation("m", ()))
 
 
 def test_the_table_is_sound() -> None:

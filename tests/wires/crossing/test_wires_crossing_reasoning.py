@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.base.conversation import Message, Reasoning, Text, ToolCallPart, ToolResultPart
+from proxy.base.conversation import Conversation, Message, Reasoning, Text, ToolCallPart, ToolResultPart
 from proxy.wires.crossing.reasoning import asks_for_reasoning, in_loops, is_plain, with_blank_reasoning
 
 USER = Message("user", (Text("u"),))
@@ -64,7 +64,9 @@ def test_a_loop_lasts_until_the_user_says_something_else(messages: list[Message]
 def test_reasoning_that_is_missing_is_a_blank() -> None:
     """The proxy puts a blank reasoning into each message of the model that has none."""
     thought = Message("assistant", (Reasoning("x"), Text("a")))
-    user, called, result, kept = with_blank_reasoning([USER, CALLED, RESULT, thought])
+    user, called, result, kept = with_blank_reasoning(
+        Conversation("m", (USER, CALLED, RESULT, thought))
+    ).messages
     assert (user, result, kept) == (USER, RESULT, thought)
     assert called.parts == (Reasoning(" "), *CALLED.parts)
 

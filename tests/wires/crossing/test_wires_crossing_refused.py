@@ -26,7 +26,7 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
-from proxy.wires.chat.conversation import ChatCodec
+from proxy.wires.chat import ChatWire
 from proxy.wires.chat.fields import CHAT_FIELDS
 from proxy.wires.crossing.refused import after_refusal
 from proxy.wires.crossing.tables import FieldTable
@@ -299,7 +299,7 @@ def test_no_text_breaks_it(message: str) -> None:
     """Whatever an upstream writes, the profile stays valid and a body can be written."""
     found = after_refusal(message, ASKED, Profile(), CHAT)
     if found is not None:
-        ChatCodec().write(ASKED, found.profile)
+        ChatWire.codec.write(ASKED, found.profile)
         assert isinstance(Profile().learned(found.profile.lessons(Profile())), Profile)
 
 
@@ -317,7 +317,7 @@ def test_the_narrowest_lesson_holds() -> None:
 
 def test_a_strict_translation_learns_nothing() -> None:
     """With ``strict`` nothing may be left out, so a refusal stays the client's to read."""
-    translation = Translation(ChatCodec(), Profile(efforts=EFFORTS, user_chars=200), strict=True)
+    translation = Translation(ChatWire.codec, Profile(efforts=EFFORTS, user_chars=200), strict=True)
     translation.write(ASKED)
     assert not translation.learn("Unrecognized request argument supplied: reasoning_effort")
     assert not translation.leave_out({"without:service.store"})
@@ -325,7 +325,7 @@ def test_a_strict_translation_learns_nothing() -> None:
 
 def test_a_translation_learns_a_bounded_number_of_times() -> None:
     """An upstream that refuses everything is not asked without end."""
-    translation = Translation(ChatCodec(), Profile(), strict=False)
+    translation = Translation(ChatWire.codec, Profile(), strict=False)
     translation.write(ASKED)
     names = ("reasoning_effort", "temperature", "top_p", "user", "store", "metadata", "verbosity")
     learned = [translation.learn(f"body.{name}: Extra inputs are not permitted") for name in names]

@@ -29,14 +29,14 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import ModelMissing, RequestError
-from proxy.wires.anthropic.conversation import AnthropicCodec
-from proxy.wires.chat.conversation import ChatCodec
-from proxy.wires.ollama.conversation import OllamaCodec
+from proxy.wires.anthropic import AnthropicWire
+from proxy.wires.chat import ChatWire
+from proxy.wires.ollama import OllamaWire
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.from_client import read_conversation
 from proxy.wires.ollama.to_upstream import write_conversation
 from proxy.wires.profile import EFFORTS, Profile
-from proxy.wires.responses.conversation import ResponsesCodec
+from proxy.wires.responses import ResponsesWire
 
 PNG = "iVBORw0KGgo="
 CALL = "messages[0].tool_calls[0].function"
@@ -155,7 +155,7 @@ def test_nothing_inside_is_dropped(
     payload = {"model": "m", "messages": [user("a")], **found}
     lost = [native for native in natives(read_conversation(payload)) if native.loss == "omitted"]
     assert [(native.path, json.loads(native.value)) for native in lost] == [(f"{path}.{name}", value)]
-    for codec in (ChatCodec(), AnthropicCodec(), ResponsesCodec()):
+    for codec in (ChatWire.codec, AnthropicWire.codec, ResponsesWire.codec):
         written = codec.write(read_conversation(payload))
         assert [one.field for one in written.left_out] == [f"{path}.{name}".replace("[0]", "[]")]
         with pytest.raises(RequestError) as refusal:
@@ -163,7 +163,7 @@ def test_nothing_inside_is_dropped(
         assert refusal.value.param == f"{path}.{name}"
 
 
-@pytest.mark.parametrize("codec", [ChatCodec(), AnthropicCodec(), ResponsesCodec()])
+@pytest.mark.parametrize("codec", [ChatWire.codec, AnthropicWire.codec, ResponsesWire.codec])
 def test_what_real_clients_send_unasked_is_ignored(codec: Any) -> None:
     """Vercel's provider sends ``tool_choice``, others ``num_ctx`` at the top, which Ollama ignores."""
     more = {"tool_choice": "auto", "num_ctx": 8192, "user": "ann", "metadata": {"a": "b"}}
@@ -178,12 +178,12 @@ def test_what_real_clients_send_unasked_is_ignored(codec: Any) -> None:
 def test_a_responses_upstream_stores_nothing_and_holds_to_no_schema() -> None:
     """Ollama stores no answer and has no strict tools; Responses does both by default."""
     asked = {"model": "m", "messages": [user("a")], "tools": [tool("look")]}
-    body = json.loads(ResponsesCodec().write(read_conversation(asked)).body)
+    body = json.loads(ResponsesWire.codec.write(read_conversation(asked)).body)
     assert body["store"] is False
     assert [one["strict"] for one in body["tools"]] == [False]
 
 
-@pytest.mark.parametrize("codec", [ChatCodec(), AnthropicCodec(), ResponsesCodec()])
+@pytest.mark.parametrize("codec", [ChatWire.codec, AnthropicWire.codec, ResponsesWire.codec])
 def test_what_only_ollama_can_say_is_left_out_by_its_name(codec: Any) -> None:
     """Other dialects report a left-out option that affects the answer, but not a machine setting."""
     options = {"num_ctx": 4096, "num_gpu": 1, "repeat_penalty": 1.1}
@@ -192,7 +192,7 @@ def test_what_only_ollama_can_say_is_left_out_by_its_name(codec: Any) -> None:
     assert sorted(left) == ["options.num_ctx", "options.repeat_penalty"]
 
 
-@pytest.mark.parametrize("codec", [ChatCodec(), AnthropicCodec(), ResponsesCodec()])
+@pytest.mark.parametrize("codec", [ChatWire.codec, AnthropicWire.codec, ResponsesWire.codec])
 @pytest.mark.parametrize("think", [True, False, "low"])
 def test_think_is_not_left_out_where_the_effort_is_asked_for(codec: Any, think: Any) -> None:
     """In strict mode, every other dialect translates ``think`` for a model that takes every effort."""
@@ -295,7 +295,7 @@ def test_thinking_and_effort(think: Any, reasoning: ReasoningSettings, again: An
 def test_a_field_of_the_wrong_type_is_named(payload: dict[str, Any], param: str) -> None:
     """Rule E1: the error names the field that is missing or has a wrong value."""
     with pytest.raises((RequestError, ModelMissing)) as refusal:
-        OllamaCodec().read(payload)
+        OllamaWire.codec.read(payload)
     assert refusal.value.param == param
 
 

@@ -31,10 +31,12 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import ModelMissing, RequestError
-from proxy.wires.chat.conversation import ChatCodec
+from proxy.wires.chat import ChatWire
 from proxy.wires.profile import EFFORTS, Profile
-from proxy.wires.responses.conversation import ResponsesCodec, read_conversation, write_conversation
+from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.fields import RESPONSES_FIELDS
+from proxy.wires.responses.from_client import read_conversation
+from proxy.wires.responses.to_upstream import write_conversation
 
 ROOT = Path(__file__).resolve().parents[3]
 EXACT = Profile(limit_field="max_completion_tokens", efforts=EFFORTS, user_chars=1_000_000, text_lists=True)
@@ -62,7 +64,7 @@ def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
 @given(conversations(kinds=("text", "file")))
 def test_what_chat_says_crosses_to_responses_and_back(conversation: Conversation) -> None:
     """What both dialects can express stays the same when it goes from Chat to Responses and back."""
-    chat, responses = ChatCodec(), ResponsesCodec()
+    chat, responses = ChatWire.codec, ResponsesWire.codec
     asked = chat.read(json.loads(chat.write(conversation, EXACT).body))
     crossed = responses.read(json.loads(responses.write(asked, EXACT, strict=True).body))
     assert crossed == asked
@@ -166,7 +168,7 @@ def test_unknown_fields_stay_with_the_dialect(fields: dict[str, Any]) -> None:
     assert {native.path: native.loss for native in conversation.native} == dict.fromkeys(fields, "refused")
     assert {name: value for name, value in body_of(conversation).items() if name in fields} == fields
     with pytest.raises(RequestError) as refusal:
-        ChatCodec().write(conversation)
+        ChatWire.codec.write(conversation)
     assert refusal.value.param in fields
 
 
@@ -214,7 +216,7 @@ def test_what_a_model_made_of_a_turn_is_one_message() -> None:
     )
     ids = [item.get("id") for item in body_of(read)["input"]]
     assert ids == [None, "rs_1", "msg_1", "fc_1", None, None, None, None, None, None]
-    said = json.loads(ChatCodec().write(read).body)["messages"][1]
+    said = json.loads(ChatWire.codec.write(read).body)["messages"][1]
     assert said["content"] == "ab"
     assert [call["id"] for call in said["tool_calls"]] == ["c1", "c2"]
 
@@ -329,7 +331,7 @@ def test_settings_have_their_own_names() -> None:
     assert read.reasoning == ReasoningSettings("low", "auto")
     assert (read.truncate, read.sampling.seed) == (True, 3)
     assert {native.path for native in read.native} == {"include", "reasoning.context"}
-    left_out = {left.field for left in ChatCodec().write(read).left_out}
+    left_out = {left.field for left in ChatWire.codec.write(read).left_out}
     assert left_out == {"include", "reasoning.context", "reasoning.generate_summary", "truncation"}
     assert body_of(read)["include"] == asked["include"]
 
@@ -350,7 +352,7 @@ def test_a_file_may_be_an_address() -> None:
         {"type": "input_file", "file_url": "https://a.example/b.pdf"}
     ]
     with pytest.raises(RequestError) as refusal:
-        ChatCodec().write(read)
+        ChatWire.codec.write(read)
     assert refusal.value.param == "input[0].content[0]"
 
 
@@ -359,9 +361,9 @@ def test_what_coding_agents_always_declare_is_left_out_by_name() -> None:
     group = {"type": "namespace", "name": "n", "description": "d", "tools": []}
     search = {"type": "web_search", "external_web_access": False}
     asked = {"model": "m", "input": "hi", "client_metadata": {"id": "1"}, "tools": [group, search]}
-    written = ChatCodec().write(read_conversation(asked))
+    written = ChatWire.codec.write(read_conversation(asked))
     assert [left.field for left in written.left_out] == ["tools[]"]
     assert "tools" not in json.loads(written.body)
     live = read_conversation({**asked, "tools": [{"type": "web_search"}]})
     with pytest.raises(RequestError, match=r"tools\[0\]"):
-        ChatCodec().write(live)
+        ChatWire.codec.write(live)

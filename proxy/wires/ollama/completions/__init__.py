@@ -11,12 +11,14 @@ from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, Tur
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.ollama import OllamaWire
 from proxy.wires.ollama.body import OllamaBody
-from proxy.wires.ollama.completions.conversation import CompletionCodec
+from proxy.wires.ollama.completions.conversation import read_completion
 from proxy.wires.ollama.completions.lines import CompletionLines
 from proxy.wires.ollama.encoder import OllamaTurnEncoder
+from proxy.wires.ollama.fields import COMPLETION_FIELDS
 from proxy.wires.ollama.loading import load_answer
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest
+from proxy.wires.ollama.to_upstream import write_conversation
 from proxy.wires.ollama.writer import OllamaStreamWriter
 from proxy.wires.turn.request_members import model_name, preview_of
 from proxy.wires.upstream_port import BodyEditor, StateHabit
@@ -27,7 +29,7 @@ __all__ = ["OllamaCompletionWire"]
 class OllamaCompletionWire(OllamaWire):
     """The wire of ``/api/generate``, for clients only: the proxy asks no upstream in it."""
 
-    codec: ConversationCodec = CompletionCodec()
+    codec = ConversationCodec(COMPLETION_FIELDS, read_completion, write_conversation)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         """Read a request; no server tool takes part in its answer.

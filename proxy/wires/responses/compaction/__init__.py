@@ -14,10 +14,12 @@ from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.client_tools import ClientTools
-from proxy.wires.responses.compaction.codec import CompactionCodec
+from proxy.wires.responses.compaction.codec import read_compaction
 from proxy.wires.responses.compaction.reply import CompactionReplyWriter
+from proxy.wires.responses.fields import RESPONSES_FIELDS
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
+from proxy.wires.responses.to_upstream import write_conversation
 
 __all__ = ["ResponsesCompactionWire"]
 
@@ -27,7 +29,7 @@ _READ = ("model", "input", "instructions", "previous_response_id")
 class ResponsesCompactionWire(ResponsesWire):
     """The wire of ``/responses/compact``. Only clients use it; upstreams are asked in their own dialects."""
 
-    codec: ConversationCodec = CompactionCodec()
+    codec = ConversationCodec(RESPONSES_FIELDS, read_compaction, write_conversation)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         """Read a request; it uses no tools, and is not stored.

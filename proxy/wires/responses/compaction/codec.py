@@ -1,7 +1,7 @@
 """Turns a request for a compaction into a conversation that asks the model for a summary."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from proxy.base.conversation import (
@@ -14,13 +14,9 @@ from proxy.base.conversation import (
     ToolCallPart,
     ToolResultPart,
 )
-from proxy.wires.crossing.ledger import Written
-from proxy.wires.profile import Profile
-from proxy.wires.responses.fields import RESPONSES_FIELDS
 from proxy.wires.responses.from_client import read_conversation
-from proxy.wires.responses.to_upstream import write_conversation
 
-__all__ = ["CompactionCodec"]
+__all__ = ["read_compaction"]
 
 _INSTRUCTION: Final = """\
 Stop working on the task. Your only job now is to write a summary of the conversation above. The summary \
@@ -35,41 +31,24 @@ Keep the language of the conversation. Do not answer the user, do not call tools
 request."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionCodec:
-    """The :class:`~proxy.wires.crossing.codec.ConversationCodec` for compactions."""
+def read_compaction(payload: Mapping[str, Any]) -> Conversation:
+    """Read a request for a compaction.  Raises as ``read_conversation`` does.
 
-    fields = RESPONSES_FIELDS
-    returns_reasoning = False
-
-    def read(self, payload: Mapping[str, Any]) -> Conversation:
-        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.read`.
-
-        Calls and their results become text, so that the upstream need not know the tools.
-        """
-        asked = read_conversation(payload)
-        told = (replace(message, role=_role(message), parts=_in_words(message)) for message in asked.messages)
-        messages = (*(one for one in told if one.parts), Message("user", (Text(_INSTRUCTION),)))
-        return replace(
-            asked,
-            messages=messages,
-            tools=(),
-            tool_choice=None,
-            parallel_tool_calls=None,
-            max_tool_calls=None,
-            output=Output(),
-            stream=False,
-        )
-
-    def write(
-        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
-    ) -> Written:
-        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.write`."""
-        return write_conversation(conversation, strict=strict)
-
-    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
-        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.repair_missing_reasoning`."""
-        return conversation
+    Calls and their results become text, so that the upstream need not know the tools.
+    """
+    asked = read_conversation(payload)
+    told = (replace(message, role=_role(message), parts=_in_words(message)) for message in asked.messages)
+    messages = (*(message for message in told if message.parts), Message("user", (Text(_INSTRUCTION),)))
+    return replace(
+        asked,
+        messages=messages,
+        tools=(),
+        tool_choice=None,
+        parallel_tool_calls=None,
+        max_tool_calls=None,
+        output=Output(),
+        stream=False,
+    )
 
 
 def _role(message: Message) -> Any:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from proxy.base.conversation import Text
-from proxy.wires.responses.compaction.codec import CompactionCodec
+from proxy.wires.responses.compaction import ResponsesCompactionWire
 
-CODEC = CompactionCodec()
+CODEC = ResponsesCompactionWire.codec
 TOOL = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 INPUT: list[dict[str, Any]] = [
     {"role": "user", "content": "weather?"},
