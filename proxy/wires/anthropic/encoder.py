@@ -34,7 +34,7 @@ from proxy.base.events import (
     Usage,
     UsageReported,
 )
-from proxy.wires.anthropic.blocks import FINISH_WORDS
+from proxy.wires.anthropic.blocks import FINISH_WORDS, TRANSLATED_SIGNATURE
 from proxy.wires.anthropic.citations import cited_blocks, web_citation
 from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.dialects.anthropic import ANTHROPIC, PING
@@ -339,8 +339,12 @@ class AnthropicTurnEncoder(ContinuingEncoder, TextEncoder):
 
     def _closed_text(self) -> Iterator[EventObject]:
         block, self._text, self._is_cited = self._text, None, False
-        if block is not None:
-            yield self._stopped(self._whole(block))
+        if block is None:
+            return
+        if block["type"] == "thinking":
+            block = {**block, "signature": TRANSLATED_SIGNATURE}
+            yield self._delta({"type": "signature_delta", "signature": TRANSLATED_SIGNATURE})
+        yield self._stopped(self._whole(block))
 
     def _whole(self, block: Block) -> Block:
         """Return the block of text that ends, with its whole text."""
