@@ -13,7 +13,7 @@ import hmac
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -63,6 +63,16 @@ class ContentTable:
     key: Sequence[str]
     sealed: Sequence[str]
     row_noun: str = ""
+    places: Sequence[tuple[bytes, int]] = field(init=False, repr=False, compare=False)
+    """The beginning of the place of each sealed column, with its position in a row."""
+    key_at: Sequence[int] = field(init=False, repr=False, compare=False)
+    """The positions of the key."""
+
+    def __post_init__(self) -> None:
+        at = self.columns.index
+        places = ((orjson.dumps([self.name, name])[:-1] + b",", at(name)) for name in self.sealed)
+        object.__setattr__(self, "places", tuple(places))
+        object.__setattr__(self, "key_at", tuple(map(at, self.key)))
 
     def counted(self, number: int) -> str:
         """Return a number of rows of this table, in words for the operator."""
@@ -192,9 +202,6 @@ class Seal:
         self.id: Final = _derived(key, b"toolrelay seal key id").hex()[:16]
         self.hash_key: Final = _derived(key, b"toolrelay client keys")
         self._cipher = AESGCM(_derived(key, b"toolrelay content"))
-        self._places: dict[str, tuple[Sequence[tuple[bytes, int]], Sequence[int]]] = {}
-        """By table, the beginning of each sealed column's place with the column's position in a row, and the
-        positions of the key."""
 
     def __repr__(self) -> str:
         return f"Seal({self.id!r})"
@@ -211,15 +218,10 @@ class Seal:
         return self._each(table, row, self._open)
 
     def _each(self, table: ContentTable, row: rows.Row, change: Callable[[Any, bytes], Any]) -> rows.Row:
-        if table.name not in self._places:
-            at = table.columns.index
-            opened = [(orjson.dumps([table.name, name])[:-1] + b",", at(name)) for name in table.sealed]
-            self._places[table.name] = opened, [*map(at, table.key)]
-        sealed_at, key_at = self._places[table.name]
         values, key = list(row), b""
-        for opening, position in sealed_at:
+        for opening, position in table.places:
             if (value := row[position]) is not None:
-                key = key or orjson.dumps([row[each] for each in key_at])[1:]
+                key = key or orjson.dumps([row[each] for each in table.key_at])[1:]
                 values[position] = change(value, opening + key)
         return tuple(values)
 

@@ -59,7 +59,7 @@ class _Database:
 
     def commit(self) -> None:
         for write in self.group:
-            for (record,) in write.rows:
+            for (record,) in write.made():
                 self.rows[record.key] = record
         group, self.group = self.group, []
         for write in group:
@@ -130,8 +130,8 @@ def test_a_read_sees_the_last_word_whatever_the_writes_do(steps: list[tuple[str,
             }[step]()
         assert {key: database.find(key) for key in said} == said
         # One row of several cannot be withdrawn alone; a later one follows it.
-        alone = [write for write in database.queue if len(write.rows) == 1]
-        queued = [write.rows[0][0].key for write in alone if not write.abandoned]
+        alone = [write for write in database.queue if len(write.made()) == 1]
+        queued = [write.made()[0][0].key for write in alone if not write.abandoned]
         assert len(queued) == len(set(queued))
     for _ in range(2):
         database.commit()
