@@ -32,9 +32,14 @@ from proxy.json.lenient import (
 )
 from proxy.json.objects import objects_in
 from proxy.json.splice import value_at
-from proxy.wires.anthropic.blocks import Block
-from proxy.wires.anthropic.citations import Citations
-from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
+from proxy.wires.anthropic.blocks import (
+    Block,
+    Citations,
+    MessageBuilder,
+    assistant_message,
+    native_block,
+    reply_blocks,
+)
 from proxy.wires.dialects.anthropic import UNFINISHED, event_type
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent

@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.base.events import FinishReason, Frame, TextDelta, ToolCallStarted
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block
-from proxy.wires.anthropic.shown import block_events, encode, mint, new_message, text_block, thought_block
+from proxy.wires.anthropic.encoder import block_events, encode, mint, new_message, text_block, thought_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.anthropic import PING, STOP, error_event, ping_event
 from proxy.wires.stream.composing import ComposingWriter

@@ -32,7 +32,8 @@ from proxy.base.events import (
 )
 from proxy.wires.chat.message import FINISH_WORDS, call_object
 from proxy.wires.dialects.openai import error_event
-from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
+from proxy.wires.stream.encoding import EventEncoder
+from proxy.wires.stream.sse import END_MARK, encode_event
 from proxy.wires.stream.template import split_text
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.citations import LEFT_OUT, chat_annotation
@@ -46,10 +47,11 @@ _TEXT_FIELDS: dict[type[TurnEvent], str] = {
 }
 
 
-class ChatTurnEncoder:
+class ChatTurnEncoder(EventEncoder):
     """An encoder of one turn.  ``wants_usage``: the client asked for usage in its stream."""
 
     def __init__(self, model: str, *, wants_usage: bool = False) -> None:
+        super().__init__()
         self._wants_usage = wants_usage
         self._head: dict[str, Any] = {
             "id": "chatcmpl-" + mint_call_id().removeprefix("call_"),
@@ -66,7 +68,6 @@ class ChatTurnEncoder:
         self._reason: FinishReason | None = None
         self._said = 0
         self._sources: list[CitationAdded] = []
-        self.left_out: set[str] = set()
 
     def encode(self, frame: Frame) -> list[Frame]:
         """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
@@ -75,12 +76,7 @@ class ChatTurnEncoder:
             # Nearly every frame is one piece of text.
             self._count(events[0])
             return [self._chunk({name: events[0].text}, None, events, frame.undecided)]  # type: ignore[union-attr]
-        frames = [encoded for event in events for encoded in self._encode(event, frame.undecided)]
-        is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
-        if not frames and (frame.undecided or is_comment):
-            # A comment from the upstream also keeps the client's connection alive.
-            frames.append(Frame(KEEP_ALIVE if is_comment else b"", undecided=frame.undecided))
-        return frames
+        return super().encode(frame)
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
         """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`."""
@@ -131,8 +127,7 @@ class ChatTurnEncoder:
             frames.insert(0, self._chunk({"annotations": noted}, None, (), 0))
         return frames
 
-    def _encode(self, event: TurnEvent, undecided: int) -> list[Frame]:
-        """Encode one event as chunks."""
+    def _frames(self, event: TurnEvent, undecided: int) -> list[Frame]:
         frames: list[Frame] = []
         match event:
             case TurnStarted(model=model):

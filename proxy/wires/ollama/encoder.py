@@ -30,6 +30,7 @@ from proxy.base.events import (
 )
 from proxy.wires.dialects.ollama import error_line, escape_line_breaks, line
 from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, last_line
+from proxy.wires.stream.encoding import EventEncoder
 from proxy.wires.turn.arguments import arguments_object
 from proxy.wires.turn.citations import LEFT_OUT
 
@@ -45,27 +46,21 @@ def call_object(call_id: str, name: str, arguments: str, index: int) -> dict[str
     return {"id": call_id, "function": function}
 
 
-class OllamaTurnEncoder:
+class OllamaTurnEncoder(EventEncoder):
     """An encoder of one turn."""
 
     def __init__(self, model: str, lines: type[LineMaker] = LineMaker) -> None:
         """``lines`` is the class that makes the lines."""
+        super().__init__()
         self._lines = lines(model)
         self._reason = FinishReason.STOP
         self._failed = False
         self._calls = 0
         self._usage: Mapping[str, Any] = {}
-        self.left_out: set[str] = set()
 
-    def encode(self, frame: Frame) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
-        frames = [self._frame(event, frame.undecided) for event in frame.events]
-        is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
-        if not frames and (frame.undecided or is_comment):
-            # A comment from the upstream also keeps the client's connection alive.
-            payload = self._lines.payload() if is_comment else None
-            frames.append(Frame(line(payload) if payload else b"", payload, undecided=frame.undecided))
-        return frames
+    def _comment(self) -> Frame:
+        payload = self._lines.payload()
+        return Frame(line(payload), payload)
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
         """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`.  Each line is independent."""
@@ -110,6 +105,9 @@ class OllamaTurnEncoder:
         if "total_duration" in self._usage:
             ending["total_duration"] = self._usage["total_duration"]
         return ending
+
+    def _frames(self, event: TurnEvent, undecided: int) -> list[Frame]:
+        return [self._frame(event, undecided)]
 
     def _frame(self, event: TurnEvent, undecided: int) -> Frame:
         told = self._take(event)

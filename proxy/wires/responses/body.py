@@ -19,6 +19,7 @@ from proxy.json.splice import elements, join_array, join_object, members
 from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import (
     SERVER_LABEL,
+    answer_length,
     as_upstream_items,
     called_name,
     is_model_item,
@@ -26,8 +27,10 @@ from proxy.wires.responses.items import (
     sealed_bytes,
     unique_calls,
 )
-from proxy.wires.responses.offered import called_by, definition_of, function_name
-from proxy.wires.responses.outputs import (
+from proxy.wires.responses.own_items.outputs import (
+    called_by,
+    definition_of,
+    function_name,
     image_bytes,
     masked_item,
     output_item,
@@ -37,7 +40,6 @@ from proxy.wires.responses.outputs import (
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.responses.request import ResponsesRequest
-from proxy.wires.responses.spans import answer_length
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools

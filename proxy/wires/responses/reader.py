@@ -37,7 +37,7 @@ from proxy.wires.turn.citations import read_annotations, read_url_citation
 from proxy.wires.turn.usage import read_usage
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["CLOSING", "OPENING", "ItemKeys", "ResponsesTurnReader"]
+__all__ = ["CLOSING", "OPENING", "ItemKeys", "ResponsesTurnReader", "stream_quirks"]
 
 OPENING = frozenset({"response.created", "response.queued", "response.in_progress"})
 CLOSING = frozenset(
@@ -394,7 +394,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             key: _text((self._items.get(key) or self._opened[key]).get("name")) for key in self._call_keys
         }
         told = Counter(names.values())
-        sent = {(names[key], self._sent_ids[key]) for key in self._call_keys}
+        sent = [(names[key], self._sent_ids[key]) for key in self._call_keys]
         found = []
         for item in output:
             if not self._is_ours(item):
@@ -447,3 +447,22 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
+
+
+# ---------------------------------------------------------------- habits of a server
+
+
+def stream_quirks(payloads: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of the quirks in the events of one whole stream; none if it is like OpenAI's."""
+    return frozenset(_quirks(payloads))
+
+
+def _quirks(payloads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for payload in payloads:
+        if type(payload.get("sequence_number")) is not int:
+            yield "unnumbered"
+        if ("item" in payload or "item_id" in payload) and type(payload.get("output_index")) is not int:
+            yield "no_output_index"
+        response = payload.get("response")
+        if payload.get("type") in OPENING and isinstance(response, dict) and "model" not in response:
+            yield "bare_opening"

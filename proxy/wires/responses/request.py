@@ -18,6 +18,8 @@ from proxy.wires.client_port import Answer, CarriedTurn, ReturnedCalls
 from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.responses.items import (
+    answer_length,
+    answer_spans,
     is_model_item,
     is_ours,
     is_reference,
@@ -26,7 +28,6 @@ from proxy.wires.responses.items import (
     own_mark,
     sealed_turn,
 )
-from proxy.wires.responses.spans import answer_length, answer_spans
 from proxy.wires.turn.digest import (
     PrefixDigests,
     conversation_digest,

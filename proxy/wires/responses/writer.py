@@ -6,7 +6,7 @@ id, one opening, dense output indices, numbers without a gap, one terminal event
 was emitted, one end mark.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -28,21 +28,20 @@ from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
-from proxy.wires.responses.client_tools import ClientTools
-from proxy.wires.responses.items import event_response_id, is_message_event, mint_item_id
-from proxy.wires.responses.open_item import OpenItem
-from proxy.wires.responses.own_items.shown import (
-    EventObject,
-    approval_events,
-    message_events,
-    sealed_turn_events,
-    traced_events,
+from proxy.wires.responses.item_events import OpenItem, item_events, own_item_events
+from proxy.wires.responses.items import (
+    event_response_id,
+    is_message_event,
+    message_item,
+    mint_item_id,
+    own_item_id,
+    sealed_turn_item,
 )
+from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
-from proxy.wires.responses.resource import complete_resource, ended_as
-from proxy.wires.responses.stored_stream import item_events
+from proxy.wires.responses.resource import ClientTools, complete_resource, ended_as
 from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.held import HeldFrames, identity
 from proxy.wires.stream.phases import CERTAIN, COMPOSING, HIDDEN, NEXT, OPEN, PASSING, TURN_ENDED, UNCERTAIN
@@ -60,8 +59,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     ``asked`` is the client's request. ``echo`` are the client's raw values of fields that the resource
     repeats and that the proxy changed for the upstream; ``tools`` provides its tools. With
     ``last_text_only`` the messages of a turn wait for its end, because only the last of several turns may
-    contribute JSON output. Calls of ``shown`` tools are shown at every trace level. ``first`` are the
-    events of items that come before all others.
+    contribute JSON output. Calls of ``shown`` tools are shown at every trace level. ``first`` are
+    items that come before all others.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         tools: ClientTools,
         signer: ItemSigner,
         last_text_only: bool = False,
-        first: Sequence[Sequence[EventObject]] = (),
+        first: Sequence[Item] = (),
     ) -> None:
         self._model = view.model
         self._is_hidden = view.is_hidden
@@ -395,16 +394,12 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def _encode(payload: Mapping[str, Any]) -> bytes:
         return encode_event(orjson.dumps(payload), str(payload["type"]).encode())
 
-    def _show(self, events: Iterable[EventObject]) -> bytes:
+    def _show(self, item: Item) -> bytes:
         """Write an item of the proxy's own at the next place."""
         index = self._next_index
         self._next_index += 1
-        out = []
-        for event in events:
-            if event["type"] == "response.output_item.done":
-                self._output[index] = event["item"]
-            out.append(self._emit({**event, "output_index": index}))
-        return b"".join(out)
+        self._output[index] = item
+        return b"".join([self._emit({**event, "output_index": index}) for event in own_item_events(item)])
 
     def _whole(self, response: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
         self._created_at = self._created_at or epoch_s()
@@ -453,19 +448,21 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         if told := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, told)
         served, texts = self._shown.called(call.name), not self._last_text_only
-        events = traced_events(self._trace, call, result, self._signer, served=served, texts=texts)
-        return self._show(events) if events else b""
+        item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
+        return self._show(item) if item is not None else b""
 
     def note(self, text: str) -> bytes:
-        return b"" if self._last_text_only else self._show(message_events(text))
+        if self._last_text_only:
+            return b""
+        return self._show(message_item(own_item_id("msg"), text, status="completed"))
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
         """See :meth:`proxy.wires.approving.shown.AsksByItems.approval_requested`."""
-        return self._show(approval_events(item_id, label, name, arguments))
+        return self._show(approval_item(item_id, label, name, arguments))
 
     def carry(self, sealed: str) -> bytes:
         """See :meth:`proxy.wires.client_port.CarryingWriter.carry`."""
-        return self._show(sealed_turn_events(sealed))
+        return self._show(sealed_turn_item(own_item_id("rs"), sealed))
 
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
