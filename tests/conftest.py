@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
+from in_process import Starters
 from quick_starts import quick_starts
 from waiting import PATIENCE_S
 
@@ -93,6 +94,20 @@ def patient_look_ups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(autouse=True)
+def servers_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pytest-aiohttp start the servers of a test in the test's own loop, and end what is left of them."""
+    if has_own_loop(request):
+        for name in ("aiohttp_client", "aiohttp_server"):
+            monkeypatch.setattr(Starters, name, request.getfixturevalue(name))
+
+
+def has_own_loop(request: pytest.FixtureRequest) -> bool:
+    """Return whether the test runs in an event loop that ends with it."""
+    marked = request.node.get_closest_marker("asyncio")
+    return marked is not None and marked.kwargs.get("loop_scope", "function") == "function"
+
+
+@pytest.fixture(autouse=True)
 def no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test whose threads still run a while after its end.
 
@@ -100,8 +115,7 @@ def no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     before = set(threading.enumerate())
     yield
-    marked = request.node.get_closest_marker("asyncio")
-    if marked is not None and marked.kwargs.get("loop_scope", "function") != "function":
+    if request.node.get_closest_marker("asyncio") is not None and not has_own_loop(request):
         return
     end = time.monotonic() + PATIENCE_S
     for thread in set(threading.enumerate()) - before:

@@ -4,7 +4,7 @@ A :class:`ClientPort` makes a :class:`ClientRequest`, which holds the request, a
 which writes the response.  The relay knows no dialect by name.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -19,10 +19,11 @@ from proxy.base.events import (
     ToolResult,
     TurnEvent,
 )
+from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule
-from proxy.wires.past.evidence import Evidence
+from proxy.wires.past.evidence import Evidence, Place
 
 __all__ = [
     "Answer",
@@ -172,13 +173,14 @@ class ClientRequest(Protocol):
         """Return the answers without open calls that the client sends back, in order."""
         ...
 
-    def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
-    ) -> str:
-        """Return a digest of caller, visible conversation (its first ``upto`` messages) and its answer.
+    def answer_keys(
+        self, caller: str, shape: str, answers: Sequence[tuple[int | None, str]], rule: SystemRule = "clock"
+    ) -> Sequence[str]:
+        """Return for each answer a digest of caller, visible conversation before it and its text.
 
-        ``shape`` stands for everything else that must be the same: the model, the tools.  ``rule`` is how the
-        system messages at the beginning are compared.
+        An answer comes with the number of messages before it; ``None`` means all.  ``shape``
+        stands for everything else that must be the same: the model, the tools.  ``rule`` is how the system
+        messages at the beginning are compared.
         """
         ...
 
@@ -190,6 +192,11 @@ class ClientRequest(Protocol):
 
     def identity_words(self, caller: str) -> Sequence[str]:
         """Return what must be the same wherever the answer is found: dialect, caller, people and model."""
+        ...
+
+    def places(self, ends: Sequence[int], rule: SystemRule = "clock") -> Iterator[Place | None]:
+        """Yield the place of the answer to the first ``end`` messages, for each end; ``None`` without a
+        question."""
         ...
 
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
@@ -205,7 +212,7 @@ class ClientRequest(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ReturnedCalls:
     """An assistant message of the client's history that holds tool calls."""
 
@@ -213,7 +220,7 @@ class ReturnedCalls:
     call_ids: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Answer:
     """An assistant message of the client's history without calls."""
 

@@ -12,6 +12,7 @@ import pytest
 from chat_script import reply
 from command_line import Here
 from hostile_text import EVIL, checked
+from in_process import in_thread
 from looping import ECHO
 from mcp_script import scripted, tool_definition
 from raw_upstream import RawRequest, RawUpstream, Step, whole
@@ -19,7 +20,6 @@ from recorded_runs import fill, run
 from rich.text import Text
 from running_proxy import make_config, running
 from store_records import approval, grant
-from threaded_upstream import upstream_in_thread
 from waiting import until
 
 from proxy.commands.approvals.deciding import watch
@@ -229,8 +229,8 @@ def test_what_a_model_said_is_replayed(tmp_path: Path, here: Here) -> None:
     (tmp_path / "toolrelay.toml").write_text(allowed)
     other = reply(f"{EVIL}, or not")
     for options in ((), ("--json",)):
-        with upstream_in_thread(other) as (url, _):
-            for more in ((), ("--upstream", url)):
+        with in_thread(RawUpstream(other)) as upstream:
+            for more in ((), ("--upstream", upstream.url)):
                 done = here("runs", "replay", run_id, *options, *more)
                 assert "owned" in checked(done.stdout), done.stderr
                 checked(done.stderr)
@@ -249,8 +249,10 @@ def test_what_an_upstream_says_to_doctor(status: int, tmp_path: Path, here: Here
         return reply(EVIL, (EVIL, EVIL, EVIL))
 
     seen = ""
-    with upstream_in_thread(answer) as (url, _):
-        (tmp_path / "toolrelay.toml").write_text(f'[upstreams.u]\nbase_url = "{url}"\napi_key = "env:KEY"\n')
+    with in_thread(RawUpstream(answer)) as upstream:
+        (tmp_path / "toolrelay.toml").write_text(
+            f'[upstreams.u]\nbase_url = "{upstream.url}"\napi_key = "env:KEY"\n'
+        )
         for options in (("--yes",), ("--yes", "--json"), ("--yes", "--model", f"x{EVIL}"), ()):
             done = here("doctor", "--upstream", "u", *options, env={"KEY": "sk-provider-0123456789"})
             seen += checked(done.stdout) + checked(done.stderr)

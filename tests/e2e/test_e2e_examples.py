@@ -12,6 +12,7 @@ from aiohttp import web
 from chat_script import DONE, call, content, finish, role
 from client_keys import ALICE, declared
 from e2e_browser import chromium
+from in_process import serving_app
 from raw_upstream import RawUpstream, chunked
 from require import require
 from running_proxy import make_config, running
@@ -43,13 +44,8 @@ async def serving_example() -> AsyncIterator[str]:
     """Serve the thin client's folder on an origin of its own; yield the address."""
     app = web.Application()
     app.router.add_static("/", THIN)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://localhost:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving_app(app, shutdown_timeout=0.1) as address:
+        yield address.replace("127.0.0.1", "localhost")
 
 
 @pytest.mark.slow

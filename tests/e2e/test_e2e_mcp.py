@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from child_server import reserved_port
 from e2e_packages import installed_packages
+from in_process import serving_app
 from mcp_real import LOOPBACK_ONLY, python_server
 from mcp_rig import hosted
 from require import require
@@ -170,20 +171,13 @@ async def test_server_fetch() -> None:
         return web.Response(text="the page's own words", content_type="text/plain")
 
     app.router.add_get("/page", page)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     server = Server(
         "fetch", command=python_server("fetch"), args=("--ignore-robots-txt", "--allow-private-ips")
     )
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with hosted(server) as host:
-            fetch = (await host.definitions("fetch"))["fetch"].digest
-            fine = await host.client.call("fetch", "fetch", fetch, {"url": f"{url}/page"}, LATE_S)
-            assert "the page's own words" in read_result(fine).text
-            missing = await host.client.call("fetch", "fetch", fetch, {"url": f"{url}/none"}, LATE_S)
-            with pytest.raises(ToolFailure, match="404"):
-                read_result(missing)
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as url, hosted(server) as host:
+        fetch = (await host.definitions("fetch"))["fetch"].digest
+        fine = await host.client.call("fetch", "fetch", fetch, {"url": f"{url}/page"}, LATE_S)
+        assert "the page's own words" in read_result(fine).text
+        missing = await host.client.call("fetch", "fetch", fetch, {"url": f"{url}/none"}, LATE_S)
+        with pytest.raises(ToolFailure, match="404"):
+            read_result(missing)

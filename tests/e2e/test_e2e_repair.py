@@ -17,8 +17,8 @@ from agents import ModelSettings, ModelTracing
 from agents.models.openai_responses import OpenAIResponsesModel
 from aiohttp import web
 from e2e_packages import SCRIPTS, installed_packages
-from e2e_rig import serve
 from fixture_loader import FIXTURES
+from in_process import serving_app
 from openai import AsyncOpenAI
 from openai.types.responses import ResponseCompletedEvent
 from require import require
@@ -77,7 +77,7 @@ async def llama_server() -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_post("/v1/responses", answer)
-    async with serve(web.AppRunner(app)) as address:
+    async with serving_app(app) as address:
         yield f"{address}/v1"
 
 

@@ -20,6 +20,7 @@ import pytest
 from aiohttp import web
 from e2e_process import clean_environment
 from e2e_rig import CORE_TOOLS
+from in_process import serving_app
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 from pair_kits import SPEAKERS, Call, Got, Turn
@@ -119,12 +120,8 @@ async def balanced(
         balancer = Balancer(ports)
         app = web.Application(client_max_size=64 << 20)
         app.router.add_route("*", "/{path:.*}", balancer.forward)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield runner.addresses[0][1], balancer
+        address = await stack.enter_async_context(serving_app(app))
+        yield int(address.rpartition(":")[2]), balancer
 
 
 def kept_in(folder: Path) -> dict[str, int]:

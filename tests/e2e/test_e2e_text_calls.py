@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from anthropic import AsyncAnthropic
+from in_process import serving_app
 from looping import ECHO
 from openai import AsyncOpenAI
 from running_proxy import make_config, running
@@ -70,16 +71,10 @@ async def asking(**served: Any) -> AsyncIterator[tuple[str, TextOnly]]:
     )
     app = web.Application()
     app.router.add_post("/v1/chat/completions", model.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        port = runner.addresses[0][1]
-        table = {"base_url": f"http://127.0.0.1:{port}/v1", "wires": ("chat",), "tools": "prompt", **served}
+    async with serving_app(app) as address:
+        table = {"base_url": f"{address}/v1", "wires": ("chat",), "tools": "prompt", **served}
         async with running(make_config(table, modules=("probe_tools",))) as proxy:
             yield f"http://127.0.0.1:{proxy.port}", model
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "reply"])

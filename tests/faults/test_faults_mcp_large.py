@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from chat_script import content, finish, role, stream
+from in_process import serving_app
 from mcp_proxy import FINE, ask, mcp_proxy, obedient, said
 from mcp_rig import Hosted, hosted
 from mcp_script import calls_of, scripted, tool_definition
@@ -62,13 +63,8 @@ async def over_http(*, events: bool = False) -> AsyncIterator[Server]:
 
     app = web.Application()
     app.router.add_post("/mcp", serve)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield Server("toy", url=f"http://127.0.0.1:{runner.addresses[0][1]}/mcp")
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as address:
+        yield Server("toy", url=f"{address}/mcp")
 
 
 @asynccontextmanager

@@ -1,13 +1,12 @@
 """The curated tools, set up from a configuration, with a local server in place of their services."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from pytest_aiohttp import AiohttpServer
 
 from proxy.app.app import create_services
 from proxy.base.errors import ConfigError
@@ -24,8 +23,8 @@ ANSWERS: dict[str, Any] = {
 
 
 @pytest.fixture
-async def services() -> AsyncIterator[tuple[str, list[tuple[str, str]]]]:
-    """Start a server that plays every service; yield its address, and the path and token of each request."""
+async def services(aiohttp_server: AiohttpServer) -> tuple[str, list[tuple[str, str]]]:
+    """Start a server that plays every service; return its address, and the path and token of each request."""
     asked: list[tuple[str, str]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -38,10 +37,7 @@ async def services() -> AsyncIterator[tuple[str, list[tuple[str, str]]]]:
 
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", answer)
-    server = TestServer(app)
-    await server.start_server()
-    yield str(server.make_url("")).rstrip("/"), asked
-    await server.close()
+    return str((await aiohttp_server(app)).make_url("")).rstrip("/"), asked
 
 
 def config_for(folder: Path, address: str, more: str = "") -> Config:

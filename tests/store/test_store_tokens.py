@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from in_process import serving_app
 from store_postgres import fetch
 from store_records import T0, files_below, message, query, run
 
@@ -65,11 +65,7 @@ class Provider:
         self.asked = asyncio.Event()
         self.release = asyncio.Event()
         self.release.set()
-        self.server: TestServer
-
-    @property
-    def url(self) -> str:
-        return str(self.server.make_url("")).rstrip("/")
+        self.url = ""
 
     async def token(self, request: web.Request) -> web.Response:
         form = await request.post()
@@ -96,10 +92,8 @@ async def providing(expires_in: float) -> AsyncIterator[Provider]:
     app = web.Application()
     app.router.add_post("/token", provider.token)
     app.router.add_get("/api", provider.api)
-    provider.server = TestServer(app)
-    await provider.server.start_server()
-    yield provider
-    await provider.server.close()
+    async with serving_app(app) as provider.url:
+        yield provider
 
 
 async def begin(url: str, provider: Provider, rounds: int = 1) -> asyncio.subprocess.Process:

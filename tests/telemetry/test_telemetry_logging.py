@@ -16,6 +16,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logged import logged_to
+from pytest_aiohttp import AiohttpServer
 
 from proxy.base.plain_text import HIDDEN
 from proxy.telemetry.log.event_writer import EventWriter
@@ -194,19 +195,17 @@ def test_an_exception_is_masked_too(log: io.StringIO) -> None:
     assert SECRET not in log.getvalue()
 
 
-async def test_a_malformed_header_line_stays_out_of_the_log(log: io.StringIO) -> None:
+async def test_a_malformed_header_line_stays_out_of_the_log(
+    log: io.StringIO, aiohttp_server: AiohttpServer
+) -> None:
     """aiohttp's parser quotes a malformed line, which may have a client's key; the log does not."""
-    runner = web.AppRunner(web.Application())
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    server = await aiohttp_server(web.Application())
     for line in (b"Authoriz\x01ation: Bearer clientkey123", b"X-Key\x00 clientkey123", b"clientkey123"):
-        reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+        reader, writer = await asyncio.open_connection(server.host, server.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + line + b"\r\n\r\n")
         assert b"400" in await reader.read()
         writer.close()
         await writer.wait_closed()
-    await runner.cleanup()
     errors = [line for line in lines(log) if line["logger"] == "aiohttp.server"]
     assert len(errors) == 3
     assert all(error["status"] == 400 and str(error["error"]).startswith("Bad") for error in errors)

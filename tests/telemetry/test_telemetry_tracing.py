@@ -15,6 +15,7 @@ import structlog
 from aiohttp import web
 from chat_script import call, content, finish, reply, role, stream, usage
 from closed_port import closed_port
+from in_process import serving_app
 from looping import ECHO
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -71,15 +72,8 @@ async def collecting() -> AsyncIterator[Collector]:
     collector = Collector()
     app = web.Application()
     app.router.add_post("/v1/traces", collector.take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving_app(app) as collector.url:
         yield collector
-    finally:
-        await runner.cleanup()
 
 
 def attributes(span: Span) -> dict[str, Any]:

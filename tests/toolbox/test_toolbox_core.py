@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 import orjson
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from http_fakes import Answers
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_aiohttp import AiohttpServer
 
 from proxy.base.errors import ConfigError, ToolFailure
 from proxy.toolbox.clock import FixedClock, SystemClock
@@ -327,7 +327,7 @@ def test_recorded_folder_is_checked(tmp_path: Path, text: str) -> None:
         RecordedHttpClient(tmp_path)
 
 
-async def test_weather_over_real_http() -> None:
+async def test_weather_over_real_http(aiohttp_server: AiohttpServer) -> None:
     """The tool works through the real HTTP client of the egress pool, with configured URLs."""
     hits: list[str] = []
 
@@ -340,8 +340,7 @@ async def test_weather_over_real_http() -> None:
 
     app = web.Application()
     app.router.add_get("/{tail:.*}", answer)
-    server = TestServer(app)
-    await server.start_server()
+    server = await aiohttp_server(app)
     pool = EgressPool(allowed_networks=("127.0.0.0/8",), schemes=("http",))
     provider = core_provider(
         AT, pool.client, geocoding_url=str(server.make_url("/geo")), forecast_url=str(server.make_url("/now"))
@@ -353,6 +352,5 @@ async def test_weather_over_real_http() -> None:
         )
     finally:
         await pool.aclose()
-        await server.close()
     assert result == {"location": "Berlin", "temperature_c": 7.4, "conditions": "light rain"}
     assert len(hits) == 2

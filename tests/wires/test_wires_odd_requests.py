@@ -164,7 +164,7 @@ def use(wire: Any, body: dict[str, Any]) -> None:
     with contextlib.suppress(RequestError):
         request = wire.parse(body)
         request.check_history(lambda name: name == "now")
-        request.answer_key("caller", "shape", "text")
+        request.answer_keys("caller", "shape", [(None, "text")])[0]
         request.conversation_key("caller", ["a"], 2)
         request.evidence()
         for turn in [*request.answers(), *request.returned_calls()]:

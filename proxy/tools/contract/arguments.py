@@ -9,6 +9,8 @@ import json
 import math
 from typing import Any, NoReturn
 
+import orjson
+
 from proxy.base.errors import ToolRelayError
 from proxy.tools.contract.provider import ArgumentsInvalid
 
@@ -24,6 +26,7 @@ __all__ = [
 MAX_DEPTH = 64
 """The deepest nesting of arguments.  All code behind the parser may recurse safely."""
 _PLAIN_KINDS = frozenset({str, int, float, bool, type(None), dict, list})
+_WRITTEN_ALIKE = frozenset({str, int, bool, type(None)})
 
 
 class ArgumentsMalformed(ToolRelayError):
@@ -59,7 +62,31 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 def canonical_arguments(arguments: dict[str, Any]) -> bytes:
     """Return the same text for all spellings of a JSON value: keys sorted, no spaces, ASCII only."""
+    if _is_written_alike(arguments):
+        try:
+            written = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
+        except TypeError:  # An integer of more than 64 bits, or half a surrogate pair.
+            written = b"\xff"
+        if written.isascii():
+            return written
     return _CANONICAL.encode(arguments).encode("ascii")
+
+
+def _is_written_alike(value: Any) -> bool:
+    """Return whether orjson, which is ten times as fast, writes the ASCII texts of a value as ``json`` does.
+
+    Both write floats, but not in the same way.
+    """
+    left = [value]
+    for one in left:  # It grows meanwhile.
+        kind = type(one)
+        if kind is dict:
+            left += one.values()
+        elif kind is list:
+            left += one
+        elif kind not in _WRITTEN_ALIKE or (kind is str and not one.isascii()):
+            return False
+    return True
 
 
 def plain_kind(value: object) -> type:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
@@ -104,7 +105,7 @@ class ModelValidator:
             raise ArgumentsInvalid([_unknown_fields("", self._fields)])
         try:
             value = self._adapter.validate_json(
-                json.dumps(arguments), strict=True, extra="forbid", by_alias=True, by_name=False
+                _written(arguments), strict=True, extra="forbid", by_alias=True, by_name=False
             )
         except ValidationError as error:
             errors = error.errors(include_input=False, include_url=False, include_context=False)
@@ -260,6 +261,14 @@ def _written_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
         else:
             return True
     return canonical_arguments(one) == canonical_arguments(other)
+
+
+def _written(arguments: dict[str, Any]) -> bytes | str:
+    """Return arguments as JSON; raises ``RecursionError`` for arguments that are nested too deeply."""
+    try:
+        return orjson.dumps(arguments)
+    except TypeError:  # An integer of more than 64 bits, or deep nesting.
+        return json.dumps(arguments)
 
 
 def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:

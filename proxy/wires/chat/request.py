@@ -95,14 +95,17 @@ class ChatRequest(CallsWithIdsRequest):
     def _identity(cls, message: JsonMessage) -> list[Any]:
         # Libraries add and drop null fields and echo fields of the reply.
         content = _plain(message.get("content"))
+        role = message.get("role")
+        # OpenAI's later name for the same role; libraries write one or the other, depending on the model.
+        role = "system" if role == "developer" else role
+        if len(message) == 2 and "role" in message and "content" in message:
+            return [role, content or None, [], None, None, None, None, None]
         calls = message.get("tool_calls")
         legacy = message.get("function_call")
         if isinstance(legacy, dict):
             legacy = [legacy.get("name"), canonical_arguments(legacy.get("arguments"))]
-        role = message.get("role")
         return [
-            # OpenAI's later name for the same role; libraries write one or the other, depending on the model.
-            "system" if role == "developer" else role,
+            role,
             content or None,
             list(map(_canonical_call, calls)) if isinstance(calls, list) else [],
             legacy,
@@ -203,7 +206,7 @@ def _only_text(message: JsonMessage) -> str | None:
     that let several models talk put one on each of their answers.
     """
     content = _plain(message.get("content"))
-    if any(message.get(key) for key in _BESIDE_TEXT):
+    if len(message) > 2 and any(message.get(key) for key in _BESIDE_TEXT):
         return None
     return content if isinstance(content, str) and content else None
 
@@ -213,6 +216,8 @@ def _plain(content: Any) -> Any:
 
     Whitespace around a text is removed, because libraries trim it.
     """
+    if isinstance(content, str):
+        return content.strip()
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         only = content[0]
         if only.get("type") == "text":

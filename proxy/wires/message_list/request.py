@@ -7,7 +7,7 @@ messages.
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar
 
@@ -17,8 +17,8 @@ from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
 from proxy.wires.past.clock import SystemRule
-from proxy.wires.past.evidence import Evidence, Speaker
-from proxy.wires.turn.digest import PrefixDigests, conversation_digest
+from proxy.wires.past.evidence import Evidence, Place, Speaker
+from proxy.wires.turn.digest import PrefixDigests, conversation_digest, conversation_digests, encoded
 
 __all__ = ["CallsWithIdsRequest", "JsonMessage", "MessageListRequest"]
 
@@ -152,21 +152,15 @@ class MessageListRequest(ABC):
 
     # The digests of the conversation.
 
-    def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
-    ) -> str:
-        system = self._system_text(rule)
+    def answer_keys(
+        self, caller: str, shape: str, answers: Sequence[tuple[int | None, str]], rule: SystemRule = "clock"
+    ) -> list[str]:
+        system, digest = self._system_text(rule), self._beginnings.digest
         beside = () if system is None else (system,)
-        words = (
-            f"{self.dialect_name} answer",
-            caller,
-            self.people,
-            shape,
-            self.model,
-            *beside,
-            text.strip(),
+        words = (f"{self.dialect_name} answer", caller, self.people, shape, self.model, *beside)
+        return conversation_digests(
+            words, [(encoded(text.strip()), digest(upto, rule)) for upto, text in answers]
         )
-        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def conversation_key(
         self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
@@ -177,11 +171,15 @@ class MessageListRequest(ABC):
     def identity_words(self, caller: str) -> tuple[str, ...]:
         return (self.dialect_name, caller, self.people, self.model)
 
+    def places(self, ends: Sequence[int], rule: SystemRule = "clock") -> Iterator[Place | None]:
+        system = encoded(self._system_text(rule) or "")
+        for end in ends:
+            found = self._beginnings.place(end, rule)
+            yield found and found._replace(system=found.system + system)
+
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
         found, system = self._beginnings.evidence(upto, rule), self._system_text(rule)
-        if found is None or system is None:
-            return found
-        return replace(found, system=found.system + system.encode("utf-8", "surrogatepass"))
+        return found and replace(found, system=found.system + encoded(system or ""))
 
 
 def _canonical(identity: Any) -> str:

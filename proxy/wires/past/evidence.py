@@ -6,9 +6,9 @@ requests. Then the conversation before an answer is no longer the same.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
-__all__ = ["Evidence", "Speaker", "chained", "fits_window", "was_asked"]
+__all__ = ["Evidence", "Place", "Speaker", "chained", "fits_window", "was_asked"]
 
 Speaker = Literal["system", "user", "model", "tool"]
 """Who wrote a message. A result of a client's tool counts as written by the tool, not by the user."""
@@ -24,13 +24,24 @@ class Evidence:
 
     ``system`` is a digest of the system messages, and ``question`` one of the messages since the model's last
     message.  ``text`` is the text of the question, empty if the question is more than text.  ``chain`` are
-    digests of the messages before the question, oldest first; ``whole`` means that these are all.
+    digests of the messages before the question, oldest first.
     """
 
     system: bytes
     chain: tuple[str, ...]
     question: str
     text: str
+
+
+class Place(NamedTuple):
+    """The part of :class:`Evidence` that takes no time.
+
+    ``system`` is the same digest, ``first`` the position of the question.  ``whole`` says whether all
+    messages before the question are in the chain.
+    """
+
+    system: bytes
+    first: int
     whole: bool
 
 

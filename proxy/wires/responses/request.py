@@ -16,7 +16,7 @@ from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, CarriedTurn, ReturnedCalls
 from proxy.wires.past.clock import SystemRule, without_clock
-from proxy.wires.past.evidence import Evidence, Speaker
+from proxy.wires.past.evidence import Evidence, Place, Speaker
 from proxy.wires.responses.items import (
     answer_length,
     answer_spans,
@@ -31,6 +31,8 @@ from proxy.wires.responses.items import (
 from proxy.wires.turn.digest import (
     PrefixDigests,
     conversation_digest,
+    conversation_digests,
+    encoded,
     sent_arguments,
     user_key,
 )
@@ -236,14 +238,20 @@ class ResponsesRequest:
             one[1] in ids if one[0] == "item_reference" else one in known for one in _told_apart(span, labels)
         )
 
-    def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
-    ) -> str:
-        words = ("responses answer", *self._words(caller, rule), shape, text)
-        return conversation_digest(words, self._beginnings.digest(upto, rule))
+    def answer_keys(
+        self, caller: str, shape: str, answers: Sequence[tuple[int | None, str]], rule: SystemRule = "clock"
+    ) -> list[str]:
+        words, digest = ("responses answer", *self._words(caller, rule), shape), self._beginnings.digest
+        return conversation_digests(words, [(encoded(text), digest(upto, rule)) for upto, text in answers])
 
     def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("responses", caller, self.people, self.model, self.prompt, self.continues or "")
+
+    def places(self, ends: Sequence[int], rule: SystemRule = "clock") -> Iterator[Place | None]:
+        system = self._system_text(rule).encode()
+        for end in ends:
+            found = None if self.conversation else self._beginnings.place(end, rule)
+            yield found and found._replace(system=found.system + system)
 
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
         found = None if self.conversation else self._beginnings.evidence(upto, rule)

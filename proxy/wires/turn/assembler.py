@@ -33,7 +33,7 @@ _NOT_JSON = object()
 _UNREAD = object()
 _NOT_BLANK = re.compile(r"[^ \t\r\n]")
 _BRACKETS = re.compile(r'[{}\[\]"]')
-_IN_STRING = re.compile(r'\\|"')
+_DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1, '"': 0}
 
 
 def mint_call_id() -> str:
@@ -69,28 +69,32 @@ class _Brackets:
         return self._closed and not self._spoilt
 
     def feed(self, text: str) -> None:
+        if self._spoilt or not text:
+            return
+        if self._escaped:
+            text = text[1:]
+        if "\\" in text:
+            # Pairs first: after this, a backslash before a quote escapes the quote.
+            text = text.replace("\\\\", "..").replace('\\"', "..")
+        self._escaped = text.endswith("\\")
         position = 0
-        while not self._spoilt and position < len(text):
+        while position < len(text):
             if self._closed:
                 self._spoilt = _NOT_BLANK.search(text, position) is not None
                 return
-            if self._escaped:
-                self._escaped = False
-                position += 1
-            match = (_IN_STRING if self._in_string else _BRACKETS).search(text, position)
-            if match is None:
-                return
-            position = match.end()
-            self._take(match[0])
-
-    def _take(self, token: str) -> None:
-        if token == "\\":
-            self._escaped = True
-        elif token == '"':
-            self._in_string = not self._in_string
-        else:
-            self._depth += 1 if token in "{[" else -1
-        self._closed = self._depth <= 0 and not self._in_string
+            if self._in_string:
+                position = text.find('"', position) + 1
+                if not position:
+                    return
+                self._in_string = False
+            else:
+                match = _BRACKETS.search(text, position)
+                if match is None:
+                    return
+                position = match.end()
+                self._in_string = match[0] == '"'
+                self._depth += _DEPTHS[match[0]]
+            self._closed = self._depth <= 0 and not self._in_string
 
 
 @dataclass(slots=True)

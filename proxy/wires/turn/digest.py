@@ -3,24 +3,27 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
 from proxy.wires.past.clock import SystemRule, without_clock
-from proxy.wires.past.evidence import Evidence, Speaker, chained
+from proxy.wires.past.evidence import Evidence, Place, Speaker, chained
 
 __all__ = [
     "PrefixDigests",
     "canonical_arguments",
     "conversation_digest",
+    "conversation_digests",
+    "encoded",
     "sent_arguments",
     "user_key",
 ]
 
 _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_KINDS: Final = bytes.maketrans(b"123456789.E-", b"0000000000e+")
+_SIGNS_OF_DIGITS: Final = (b"0" * 16, b"e000", b"e+000")
 _PEOPLE = ("user", "safety_identifier")
 _ANSWERING = ("model", "tool")
 _MOST_CHAINED: Final = 128
@@ -37,7 +40,9 @@ class PrefixDigests:
     the message holds more than text.
     """
 
-    __slots__ = ("_digests", "_messages", "_rule", "_said", "_shorts", "_speaker", "_state", "_visible")
+    __slots__ = (
+        *("_chain", "_digests", "_leading", "_messages", "_rule", "_said", "_speaker", "_state", "_visible"),
+    )
 
     def __init__(
         self,
@@ -53,7 +58,8 @@ class PrefixDigests:
         self._rule: SystemRule = "exact"
         self._state: hashlib.blake2b | None = None
         self._digests: list[bytes] = []
-        self._shorts: dict[int, str] = {}
+        self._leading: int | None = None
+        self._chain: dict[int, str] = {}
 
     def digest(self, end: int | None, rule: SystemRule = "clock") -> bytes:
         """Return a digest of the first ``end`` messages, of all if it is ``None``; see :data:`SystemRule`."""
@@ -62,24 +68,37 @@ class PrefixDigests:
             # Created late, because most conversations need no digest.
             state = self._state = hashlib.blake2b(digest_size=32)
             self._rule = rule
-            digests[:], self._shorts = [state.digest()], {}
+            digests[:], self._chain = [state.digest()], {}
         wanted = len(self._messages) if end is None else min(end, len(self._messages))
-        if wanted >= len(digests):
-            leading = self.leading
-            for at in range(len(digests) - 1, wanted):
-                if (part := self._part(at, rule, leading)) is not None:
-                    state.update(len(part).to_bytes(8, "big") + part)
-                digests.append(state.digest())
+        for at in range(len(digests) - 1, wanted):
+            part = self._part(at, rule)
+            if part is not None:
+                state.update(len(part).to_bytes(8, "big") + part)
+            digests.append(digests[-1] if part is None else state.digest())
         return digests[wanted]
 
     @property
     def leading(self) -> int:
         """The number of messages at the beginning that are instructions to the model."""
-        speaker = self._speaker
-        for at, message in enumerate(self._messages):
-            if speaker(message) != "system":
-                return at
-        return len(self._messages)
+        if self._leading is None:
+            speaker, end = self._speaker, len(self._messages)
+            others = (at for at, message in enumerate(self._messages) if speaker(message) != "system")
+            self._leading = next(others, end)
+        return self._leading
+
+    def place(self, end: int | None, rule: SystemRule = "clock") -> Place | None:
+        """Return where the answer to the first ``end`` messages stands; ``None`` if no question came
+        before it."""
+        end = len(self._messages) if end is None else min(end, len(self._messages))
+        leading, speaker, messages = self.leading, self._speaker, self._messages
+        first = end
+        while first > leading and not (
+            speaker(messages[first - 1]) in _ANSWERING and self._visible(messages[first - 1]) is not None
+        ):
+            first -= 1
+        if not any(speaker(message) == "user" for message in messages[first:end]):
+            return None
+        return Place(self.digest(leading, rule), first, first - leading <= _MOST_CHAINED)
 
     def evidence(self, end: int | None, rule: SystemRule = "clock") -> Evidence | None:
         """Return evidence of the place of the answer that follows the first ``end`` messages.
@@ -87,45 +106,40 @@ class PrefixDigests:
         It distinguishes the answer from others with the same words. Return ``None`` if no question came
         before it.
         """
-        end = len(self._messages) if end is None else min(end, len(self._messages))
-        self.digest(end, rule)
-        leading, speaker = self.leading, self._speaker
-        first = end
-        while first > leading and not (
-            speaker(self._messages[first - 1]) in _ANSWERING and self._short(first - 1, rule, leading)
-        ):
-            first -= 1
-        asked = [message for message in self._messages[first:end] if speaker(message) == "user"]
-        if not asked:
+        place = self.place(end, rule)
+        if place is None:
             return None
+        end = len(self._messages) if end is None else min(end, len(self._messages))
+        asked = [message for message in self._messages[place.first : end] if self._speaker(message) == "user"]
         texts = [self._said(message) for message in asked]
-        earliest = max(leading, first - _MOST_CHAINED)
-        chain = [self._short(at, rule, leading) for at in range(earliest, first)]
-        question = "".join([self._short(at, rule, leading) for at in range(first, end)])
+        earliest = max(self.leading, place.first - _MOST_CHAINED)
+        chain = [self._chained(at, rule) for at in range(earliest, place.first)]
+        parts = [self._part(at, rule) for at in range(place.first, end)]
+        question = "".join([_short(part) for part in parts if part is not None])
         return Evidence(
-            system=self.digest(leading, rule),
-            chain=tuple(chained(part) for part in chain if part),
+            system=place.system,
+            chain=tuple(filter(None, chain)),
             question=_short(question.encode()),
             text=_bounded("\n".join(text for text in texts if text)) if None not in texts else "",
-            whole=earliest == leading,
         )
 
-    def _short(self, at: int, rule: SystemRule, leading: int) -> str:
+    def _chained(self, at: int, rule: SystemRule) -> str:
         """Return a short digest of one message; ``""`` for a message that does not count."""
-        known = self._shorts.get(at)
+        known = self._chain.get(at)
         if known is None:
-            part = self._part(at, rule, leading)
-            known = self._shorts[at] = _short(part) if part is not None else ""
+            part = self._part(at, rule)
+            known = self._chain[at] = chained(_short(part)) if part is not None else ""
         return known
 
-    def _part(self, at: int, rule: SystemRule, leading: int) -> bytes | None:
+    def _part(self, at: int, rule: SystemRule) -> bytes | None:
         """Return the bytes that identify one message; ``None`` for a message that does not count."""
-        if at < leading and rule == "ignore":
+        is_leading = at < self.leading
+        if is_leading and rule == "ignore":
             return None
         seen = self._visible(self._messages[at])
         if seen is None:
             return None
-        if at < leading and rule == "clock":
+        if is_leading and rule == "clock":
             seen = without_clock(seen)
         return orjson.dumps(seen, option=orjson.OPT_SORT_KEYS)
 
@@ -141,14 +155,32 @@ def _bounded(text: str) -> str:
 
 
 def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
-    """Return a hexadecimal digest of some words and of a conversation's beginning.
+    """Return a hexadecimal digest of some words and of a conversation's beginning."""
+    return conversation_digests(words, [(beginning,)])[0]
+
+
+def conversation_digests(words: Sequence[str], each: Iterable[Sequence[bytes]]) -> list[str]:
+    """Return a hexadecimal digest of some words and of further parts, for each list of such parts.
 
     The length of each part is hashed before the part, so that different lists of parts never look alike.
     """
-    parts = [word.encode("utf-8", "surrogatepass") for word in words]
-    parts.append(beginning)
-    behind_lengths = b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)])
-    return hashlib.blake2b(behind_lengths, digest_size=24).hexdigest()
+    shared = hashlib.blake2b(_framed(map(encoded, words)), digest_size=24)
+    found = []
+    for parts in each:
+        state = shared.copy()
+        state.update(_framed(parts))
+        found.append(state.hexdigest())
+    return found
+
+
+def encoded(word: str) -> bytes:
+    """Return a word as it is hashed; it may hold half surrogate pairs."""
+    return word.encode("utf-8", "surrogatepass")
+
+
+def _framed(parts: Iterable[bytes]) -> bytes:
+    """Return the parts as one, each after its length."""
+    return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)])
 
 
 def user_key(payload: Mapping[str, Any]) -> str:
@@ -173,16 +205,32 @@ def canonical_arguments(arguments: Any) -> Any:
         written = orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
     except (orjson.JSONDecodeError, TypeError):
         return arguments
-    # Digits inside a string ("page123", an order number) are not a number.
-    if _MANY_DIGITS.search(arguments) and _MANY_DIGITS.search(_TEXT.sub('""', arguments)):
+    if _has_long_number(arguments.encode()):
         try:
             exact = json.loads(arguments, parse_float=_double)
         except (ValueError, RecursionError):
             return arguments
         written = json.dumps(exact, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     # Dropping a repeated key removes two quotes. A quote may also be written as an escape.
-    quotes = arguments.count('"') + arguments.count("\\u0022")
+    quotes = arguments.count('"') + (arguments.count("\\u0022") if "\\" in arguments else 0)
     return written if written.count('"') == quotes else arguments
+
+
+def _has_long_number(text: bytes) -> bool:
+    """Return whether JSON may have a number that matches ``_MANY_DIGITS``.
+
+    The pattern itself would take tens of milliseconds for a megabyte.
+    """
+    if not _has_many_digits(text):
+        return False
+    # Digits inside a string ("page123", an order number) are not a number.
+    pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+    return _has_many_digits(b'"'.join(pieces[::2]))
+
+
+def _has_many_digits(text: bytes) -> bool:
+    kinds = text.translate(_KINDS)
+    return any(sign in kinds for sign in _SIGNS_OF_DIGITS)
 
 
 def _double(text: str) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from approvals_rig import BUY, config_of, say, turns_of
+from in_process import serving_app
 from openai import AsyncOpenAI
 from probe_tools import WATCH
 from raw_upstream import RawUpstream
@@ -56,16 +57,10 @@ async def service() -> AsyncIterator[Service]:
     made = Service()
     app = web.Application()
     app.router.add_post("/{path:.*}", made.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook/"
-    try:
+    async with serving_app(app, shutdown_timeout=0.1) as address:
+        made.url = f"{address}/hook/"
         yield made
-    finally:
         made.stands.set()
-        await runner.cleanup()
 
 
 @asynccontextmanager

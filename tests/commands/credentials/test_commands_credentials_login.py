@@ -19,7 +19,8 @@ import pytest
 from child_server import reserved_port
 from command_line import Here
 from hostile_text import EVIL, checked
-from oauth_server import OAuthServer, threaded
+from in_process import in_thread
+from oauth_server import OAuthServer, running
 from waiting import PATIENCE_S
 
 SEAL = secrets.token_hex(32)
@@ -49,7 +50,7 @@ AS = "/.well-known/oauth-authorization-server"
 @pytest.fixture
 def server() -> Iterator[OAuthServer]:
     """An authorization server and an MCP server."""
-    with threaded() as one:
+    with in_thread(running()) as one:
         yield one
 
 

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from chat_script import DONE, content, finish, role, usage
 from command_line import HINT
+from in_process import serving_app
 from ollama_script import done
 from proxy_process import serving, write_config
 from waiting import PATIENCE_S
@@ -30,13 +31,8 @@ async def model_server() -> AsyncIterator[tuple[str, list[str]]]:
 
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as address:
+        yield address, asked
 
 
 async def test_the_start_says_what_to_write(tmp_path: Path) -> None:
@@ -60,13 +56,9 @@ async def test_probing_names_a_refused_key_once(tmp_path: Path) -> None:
 
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", refuse)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port = runner.addresses[0][1]
+    async with serving_app(app) as address:
         (tmp_path / "toolrelay.toml").write_text(
-            f'[upstreams.mine]\nbase_url = "http://127.0.0.1:{port}/v1"\napi_key = "env:MINE"\n'
+            f'[upstreams.mine]\nbase_url = "{address}/v1"\napi_key = "env:MINE"\n'
         )
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "proxy", "check", "--probe"),
@@ -77,8 +69,6 @@ async def test_probing_names_a_refused_key_once(tmp_path: Path) -> None:
         )
         async with asyncio.timeout(PATIENCE_S):
             printed, errors = await process.communicate()
-    finally:
-        await runner.cleanup()
     assert process.returncode == 1
     assert errors.decode().splitlines() == [
         "toolrelay: upstreams.mine: the upstream refuses the key (status 401). "
@@ -135,13 +125,8 @@ async def ollama_server(*, chat: bool) -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as address:
+        yield address
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from chat_script import call, content, finish, reply, role, stream
+from in_process import in_thread
 from probe_tools import WATCH
 from raw_upstream import RawUpstream, Step, whole
 from running_proxy import make_config, running
-from threaded_upstream import upstream_in_thread
 from waiting import until
 
 from proxy.config.secret import Secret
@@ -194,10 +194,10 @@ def test_a_run_of_the_responses_wire_is_replayed(tmp_path: Path, here: Any) -> N
     said = replayed(here, run_id)
     assert said["same"], said
     assert said["replayed"]["text"] == "Noon."
-    with upstream_in_thread(*scripts) as (url, asked):
-        said = replayed(here, run_id, "--upstream", url)
+    with in_thread(RawUpstream(*scripts)) as upstream:
+        said = replayed(here, run_id, "--upstream", upstream.url)
     assert said["same"], said
-    assert json.loads(asked()[0].body)["input"] == "hi"
+    assert json.loads(upstream.requests[0].body)["input"] == "hi"
 
 
 @pytest.mark.parametrize("keep", ["tools", "none"])
@@ -221,9 +221,9 @@ def test_against_another_upstream(tmp_path: Path, here: Any) -> None:
     run_id = recorded(tmp_path, TURN, ANSWER, ask=ask)
     other = called(("call_9", ECHO, '{"text": "word"}'))
     last = stream(role(), content("Noon, ", "I think."), finish())
-    with upstream_in_thread(other, last) as (url, asked):
-        said = replayed(here, run_id, "--upstream", url, "--model", "n")
-        requests = [json.loads(request.body) for request in asked()]
+    with in_thread(RawUpstream(other, last)) as upstream:
+        said = replayed(here, run_id, "--upstream", upstream.url, "--model", "n")
+        requests = [json.loads(request.body) for request in upstream.requests]
     assert [request["model"] for request in requests] == ["n", "n"]
     assert [request["temperature"] for request in requests] == [0.5, 0.5]
     assert requests[0]["messages"] == ASK["messages"]
@@ -240,9 +240,9 @@ def test_a_call_that_was_not_made_then_has_no_result(tmp_path: Path, here: Any) 
     """If another model makes a call that is not on record, it gets an error and no tool runs."""
     run_id = recorded(tmp_path, TURN, ANSWER)
     other = called(("call_9", ECHO, '{"text":"another word"}'))
-    with upstream_in_thread(other, ANSWER) as (url, asked):
-        said = replayed(here, run_id, "--upstream", url)
-        told = json.loads(asked()[1].body)["messages"][-1]["content"]
+    with in_thread(RawUpstream(other, ANSWER)) as upstream:
+        said = replayed(here, run_id, "--upstream", upstream.url)
+        told = json.loads(upstream.requests[1].body)["messages"][-1]["content"]
     assert said["unmatched"] == [ECHO]
     assert "no result for this call" in told
     assert WATCH.started == []
@@ -252,9 +252,9 @@ def test_a_key_goes_to_no_other_upstream(tmp_path: Path, here: Any) -> None:
     """A replay does not send the configured key to another upstream."""
     run_id = recorded(tmp_path, TURN, ANSWER)
     env = {"OPENAI_API_KEY": "sk-never-sent-0123456789"}
-    with upstream_in_thread(reply("Noon.")) as (url, asked):
-        replayed(here, run_id, "--upstream", url, env=env)
-        assert not any(request.header("authorization") for request in asked())
+    with in_thread(RawUpstream(reply("Noon."))) as upstream:
+        replayed(here, run_id, "--upstream", upstream.url, env=env)
+        assert not any(request.header("authorization") for request in upstream.requests)
 
 
 def test_an_upstream_that_is_not_there(tmp_path: Path, here: Any) -> None:
@@ -277,11 +277,10 @@ def test_private_arguments_are_the_same_by_what_is_not_private(tmp_path: Path, h
     turn = called(("call_1", "probe_tools__unlock", '{"pin":"pin-4711"}'))
     run_id = recorded(tmp_path, turn, ANSWER, seal=False)
     assert b"pin-4711" not in (tmp_path / "toolrelay.db").read_bytes()
-    with upstream_in_thread(called(("call_9", "probe_tools__unlock", '{"pin":"pin-0815"}')), ANSWER) as (
-        url,
-        _,
-    ):
-        said = replayed(here, run_id, "--upstream", url)
+    with in_thread(
+        RawUpstream(called(("call_9", "probe_tools__unlock", '{"pin":"pin-0815"}')), ANSWER)
+    ) as upstream:
+        said = replayed(here, run_id, "--upstream", upstream.url)
     assert said["unmatched"] == []
     assert said["missing"] == [
         "private tool arguments (they are masked; a tool's schema may refuse the mask)"
@@ -340,14 +339,14 @@ def test_a_replay_spends_no_credentials(tmp_path: Path, here: Any) -> None:
                 return (await proxy.ask(ASK)).header("x-toolrelay-run") or ""
 
     run_id = asyncio.run(serve())
-    with upstream_in_thread(whole(b'{"access_token":"a","refresh_token":"b"}')) as (url, requests):
+    with in_thread(RawUpstream(whole(b'{"access_token":"a","refresh_token":"b"}'))) as upstream:
         (tmp_path / "toolrelay.toml").write_text(
             f'[tools]\nmodules = ["{module}"]\nnetworks = ["127.0.0.0/8"]\n[policy]\nallow = ["desk__*"]\n'
-            f'[credentials.shop]\ntoken_url = "{url}/token"\nclient_id = "env:SHOP"\n'
+            f'[credentials.shop]\ntoken_url = "{upstream.url}/token"\nclient_id = "env:SHOP"\n'
             'refresh_token = "env:SHOP"\n'
         )
         said = replayed(here, run_id, env={"SHOP": "s3cret-shop"})
-        asked += requests()
+        asked += upstream.requests
     assert said["replayed"]["tools_called"] == ["turn 1: desk__order {} -> success"]
     assert said["same"], said
     assert asked == []

@@ -255,6 +255,25 @@ async def test_an_unchanged_conversation_costs_one_query_and_no_evidence(
     await store.aclose()
 
 
+@dialects
+async def test_a_conversation_that_ran_elsewhere_costs_no_evidence(
+    dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evidence takes time for each message before an answer, so it is made only for answers that are on
+    record."""
+    store = Watched()
+    await store.start()
+    memory = Memory(History(store), DIALECTS[dialect])
+
+    def unwanted(*_: Any) -> None:
+        raise AssertionError("evidence was computed")
+
+    monkeypatch.setattr(PrefixDigests, "evidence", unwanted)
+    assert await put_back(memory, lines_of(exchanges("price", 20, "result"))) == {}
+    assert store.asked == [20, 20]
+    await store.aclose()
+
+
 class Older(MemoryStore):
     """A store whose rows have the longer digests that an earlier version wrote."""
 

@@ -11,12 +11,12 @@ import pytest
 from aiohttp import web
 from chat_script import content, role
 from edge_requests import Behind
+from in_process import serving_proxy
 from logged import logged_to
 from raw_upstream import HANG, RawUpstream, Step, chunk, head, whole
 from running_proxy import Answer, Proxy, make_config, running
 from waiting import LATE_S, PATIENCE_S
 
-from proxy.server.connections.runner import EdgeRunner
 from proxy.server.messages.heads.unparsed import MAX_HEADERS
 from proxy.server.messages.request import EdgeRequest
 
@@ -258,17 +258,14 @@ async def test_many_requests_at_once_keep_nobody_waiting() -> None:
         order.append(request.raw_path)
         return web.Response(text="noted")
 
-    runner = EdgeRunner(Behind(note))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    reader, writer = await asyncio.open_connection(*runner.addresses[0])
-    paths = [f"/{number}" for number in range(10)]
-    writer.write(b"".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for path in paths))
-    answers = b""
-    while answers.count(b"noted") < len(paths):
-        answers += await reader.read(65536)
-    writer.close()
-    await runner.cleanup()
+    async with serving_proxy(Behind(note)) as client:
+        reader, writer = await asyncio.open_connection(client.host, client.port)
+        paths = [f"/{number}" for number in range(10)]
+        writer.write(b"".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for path in paths))
+        answers = b""
+        while answers.count(b"noted") < len(paths):
+            answers += await reader.read(65536)
+        writer.close()
     assert order.index("another") <= 2
     assert [path for path in order if path != "another"] == paths
 
@@ -279,15 +276,12 @@ async def test_a_body_that_nobody_read_is_no_request() -> None:
     async def early(request: EdgeRequest) -> web.Response:
         return web.Response(text="early")
 
-    runner = EdgeRunner(Behind(early))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    reader, writer = await asyncio.open_connection(*runner.addresses[0])
-    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n")
-    assert (await reader.readuntil(b"early")).startswith(b"HTTP/1.1 200")
-    writer.write(b"GET /" * 100_000 + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    rest = await reader.read()
-    writer.close()
-    await runner.cleanup()
+    async with serving_proxy(Behind(early)) as client:
+        reader, writer = await asyncio.open_connection(client.host, client.port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n")
+        assert (await reader.readuntil(b"early")).startswith(b"HTTP/1.1 200")
+        writer.write(b"GET /" * 100_000 + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        rest = await reader.read()
+        writer.close()
     assert rest.count(b"HTTP/1.1 200") == 1
     assert rest.endswith(b"early")

@@ -1,11 +1,10 @@
 """Tools with credentials in a whole server: missing ones are found at start, and no result shows them."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from pytest_aiohttp import AiohttpServer
 
 from proxy.app.app import create_app, create_services
 from proxy.base.errors import ConfigError
@@ -57,7 +56,7 @@ def config_for(folder: Path, more: str, allow: str = "shop__order") -> Config:
 
 
 @pytest.fixture
-async def shop() -> AsyncIterator[str]:
+async def shop(aiohttp_server: AiohttpServer) -> str:
     """Run a service that knows one token."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -66,10 +65,7 @@ async def shop() -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_get("/", answer)
-    server = TestServer(app)
-    await server.start_server()
-    yield str(server.make_url("/"))
-    await server.close()
+    return str((await aiohttp_server(app)).make_url("/"))
 
 
 async def test_a_named_tool_without_its_connection_stops_the_start(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 from edge_requests import Behind
+from in_process import serving_proxy
 from running_proxy import make_config, running
 
 from proxy.base.errors import ConfigError
 from proxy.server.connections.application import ConnectionBounds
 from proxy.server.connections.connection import EdgeConnection
-from proxy.server.connections.runner import EdgeRunner
 from proxy.server.messages.request import EdgeRequest
 from proxy.server.transport import aiohttp_seam
 from proxy.server.transport.aiohttp_seam import AiohttpConnection, AiohttpRequest, check_http_parser
@@ -276,15 +276,8 @@ async def test_what_aiohttp_asks_of_a_connection_it_finds() -> None:
         return web.Response(text="hello")
 
     served = Behind(hello, ConnectionBounds(7, 8))
-    runner = EdgeRunner(served)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    reader, writer = await asyncio.open_connection(*runner.addresses[0])
-    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    assert (await reader.read()).endswith(b"hello")
-    writer.close()
-    await runner.cleanup()
+    async with serving_proxy(served) as client:
+        assert await (await client.get("/")).text() == "hello"
     assert served.closed
 
 

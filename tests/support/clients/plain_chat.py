@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from aiohttp import web
+from in_process import serving_app
 from provider_rules import RULES, Asked, Broken, Refusal, refusal
 from provider_rules.judge import found_now
 
@@ -132,10 +133,5 @@ async def serving_plain_chat(provider: PlainChat) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", complete)
     app.router.add_route("*", "/{rest:.*}", unknown)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as address:
+        yield f"{address}/v1"

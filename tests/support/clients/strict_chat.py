@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from in_process import serving_app
 from provider_rules import RULES, Broken, Fault, Refusal, refusal
 from provider_rules.judge import found_now
 
@@ -85,10 +86,5 @@ async def serving_chat(provider: StrictChat) -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_post("/v1/chat/completions", complete)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as address:
+        yield f"{address}/v1"

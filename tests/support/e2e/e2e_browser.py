@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from in_process import serving_app
 
 __all__ = ["FLAGS", "START_S", "Pages", "Switch", "browsing", "chromium", "serving_pages"]
 
@@ -133,14 +134,9 @@ async def serving_pages() -> AsyncIterator[Pages]:
     pages = Pages()
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", pages._serve)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    pages.port = runner.addresses[0][1]
-    try:
+    async with serving_app(app, shutdown_timeout=0.1) as address:
+        pages.port = int(address.rpartition(":")[2])
         yield pages
-    finally:
-        await runner.cleanup()
 
 
 class Switch:

@@ -17,6 +17,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 from child_server import reserved_port
+from in_process import serving_app
 from require import require
 from running_proxy import SERVER_KEY
 from strict_chat import StrictChat, serving_chat
@@ -111,13 +112,8 @@ async def _tap(target: str, heads: list[list[tuple[str, str]]]) -> AsyncIterator
 
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", relay)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as address:
+        yield address
         await session.close()
 
 

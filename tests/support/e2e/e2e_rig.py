@@ -4,10 +4,8 @@ The recordings can be reached in two ways: ``replay`` is the upstream in the sam
 second server on a second socket with the same recordings.  Both must give the same answers.
 """
 
-import contextlib
 import json
 import re
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from aiohttp import web
 from fixture_loader import FIXTURES, Exchange
+from in_process import serving_app, serving_proxy
 from provider_rules.chat import PLAIN, REASONING
 from provider_rules.judge import ADDED_BY_HTTP, refusal_now
 from provider_rules.rule import fits
@@ -34,7 +32,6 @@ from proxy.config.settings import (
     UpstreamConfig,
 )
 from proxy.records.rows import ToolInvocationRecord
-from proxy.server.connections.runner import EdgeRunner
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
@@ -57,7 +54,6 @@ __all__ = [
     "proxy_for",
     "repair_for",
     "response_ids",
-    "serve",
     "with_ids_of",
 ]
 
@@ -172,20 +168,6 @@ ProxyFor = Callable[..., Awaitable[Proxy]]
 
 
 @asynccontextmanager
-async def serve(runner: web.AppRunner | EdgeRunner) -> AsyncIterator[str]:
-    """Serve a runner's application on a free port of the loopback, and yield its address."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listener).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        await runner.cleanup()
-        with contextlib.suppress(OSError):
-            listener.close()
-
-
-@asynccontextmanager
 async def proxy_for(
     way: str,
     *,
@@ -204,8 +186,7 @@ async def proxy_for(
             base_url = f"replay:{fixtures}"
         else:
             recordings = _Spy(ReplayUpstream([fixtures]), seen)
-            recorded = web.AppRunner(serve_replay(recordings), access_log=None, shutdown_timeout=2)
-            base_url = await stack.enter_async_context(serve(recorded)) + "/v1"
+            base_url = await stack.enter_async_context(serving_app(serve_replay(recordings))) + "/v1"
         config = Config(
             upstreams={
                 "recorded": UpstreamConfig(base_url=base_url, api_key=None, wires=_WIRES, repair=repair)
@@ -223,8 +204,8 @@ async def proxy_for(
             wrap_upstream=(lambda upstream: _Spy(upstream, seen)) if way == "replay" else None,
         )
         app = await create_app(config, overrides=overrides)
-        address = await stack.enter_async_context(serve(EdgeRunner(app, shutdown_timeout=2)))
-        yield Proxy(f"{address}/v1", app.services, seen)
+        client = await stack.enter_async_context(serving_proxy(app))
+        yield Proxy(str(client.make_url("/v1")), app.services, seen)
 
 
 def is_orchestrated(fixture: Exchange) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2
 from aiohttp import web
+from in_process import serving_app
 from mcp_rig import no_token
 from waiting import LATE_S, PATIENCE_S
 
@@ -107,13 +108,8 @@ async def scripted(
     app.router.add_post("/{path}", serve)
     if reopened is not None:
         app.router.add_get("/{path}", reopened)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield Server("toy", url=f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"), paths
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as address:
+        yield Server("toy", url=f"{address}/mcp"), paths
 
 
 async def call(connection: Connection, tool: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 from aiohttp import web
+from in_process import serving_app
 
 __all__ = ["renaming"]
 
@@ -31,11 +32,5 @@ async def renaming(url: str, prefix: str, names: frozenset[str]) -> AsyncIterato
 
     app = web.Application()
     app.router.add_route("*", "/mcp", forward)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    async with aiohttp.ClientSession() as session:
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-        finally:
-            await runner.cleanup()
+    async with aiohttp.ClientSession() as session, serving_app(app) as address:
+        yield f"{address}/mcp"

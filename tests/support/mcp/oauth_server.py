@@ -8,17 +8,16 @@ import asyncio
 import base64
 import hashlib
 import secrets
-import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlencode
 
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from in_process import serving_app
 
-__all__ = ["OAuthServer", "TokenSet", "running", "threaded"]
+__all__ = ["OAuthServer", "TokenSet", "running"]
 
 OBJECT = {"type": "object", "properties": {}}
 TOOLS = [{"name": name, "description": f"Does {name}.", "inputSchema": OBJECT} for name in ("read", "write")]
@@ -286,31 +285,5 @@ def _filled(document: Any, url: str) -> Any:
 async def running(server: OAuthServer | None = None) -> AsyncIterator[OAuthServer]:
     """Run both servers in this event loop."""
     made = server or OAuthServer()
-    serving = TestServer(made.app(), host="127.0.0.1")
-    await serving.start_server()
-    made.url = str(serving.make_url("")).rstrip("/")
-    try:
+    async with serving_app(made.app()) as made.url:
         yield made
-    finally:
-        await serving.close()
-
-
-@contextmanager
-def threaded(server: OAuthServer | None = None) -> Iterator[OAuthServer]:
-    """Run both servers in another thread, for tests that run commands in this one."""
-    made = server or OAuthServer()
-    started, ended = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with running(made):
-            started.set()
-            await asyncio.to_thread(ended.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert started.wait(60)
-        yield made
-    finally:
-        ended.set()
-        thread.join()

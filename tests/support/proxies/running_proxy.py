@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp import web
+from in_process import serving_proxy
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.app.app import Overrides, Services, create_app
@@ -20,7 +20,6 @@ from proxy.config.secret import Secret
 from proxy.records.rows import RunRecord, RunStatus
 from proxy.server.connections.application import ConnectionBounds
 from proxy.server.connections.draining import Draining
-from proxy.server.connections.runner import EdgeRunner
 from proxy.server.peers import Peers
 from proxy.store.base import RunDetail, RunFilter
 
@@ -271,12 +270,6 @@ async def running(
 ) -> AsyncIterator[Proxy]:
     """Serve the configuration on a free port, as the command does."""
     app = await create_app(config, overrides=overrides, peers=peers)
-    runner = EdgeRunner(app, shutdown_timeout=2.0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        port = runner.addresses[0][1]
-        yield Proxy(port, app.services, bounds=app.bounds, draining=app.draining)
-    finally:
-        await runner.cleanup()
+    async with serving_proxy(app) as client:
+        assert client.port is not None
+        yield Proxy(client.port, app.services, bounds=app.bounds, draining=app.draining)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from in_process import serving_app
 
 import proxy
 
@@ -315,11 +316,6 @@ async def faking(fake: FakeUi | None = None) -> AsyncIterator[FakeUi]:
     fake = fake or FakeUi()
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", fake.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", fake.port).start()
-    fake.port = runner.addresses[0][1]
-    try:
+    async with serving_app(app, port=fake.port, shutdown_timeout=0.1) as address:
+        fake.port = int(address.rpartition(":")[2])
         yield fake
-    finally:
-        await runner.cleanup()

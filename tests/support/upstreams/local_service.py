@@ -1,13 +1,13 @@
 """A provider's API on a free port of the loopback, and a function that calls a tool over real HTTP."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from in_process import serving_app
 
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpClient
@@ -108,17 +108,11 @@ async def local_service(
 
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", handle)
-    server = TestServer(app)
-    await server.start_server()
     pool = EgressPool(
         allowed_networks=("127.0.0.0/8",), schemes=("http",), max_bytes=max_bytes, sleep=sleep, retries=1
     )
-    try:
-        base = str(server.make_url("")).rstrip("/")
-        yield Service(base, pool, connection or Connection(), asked, waits)
-    finally:
-        await pool.aclose()
-        await server.close()
+    async with serving_app(app) as address, aclosing(pool):
+        yield Service(address, pool, connection or Connection(), asked, waits)
 
 
 async def use(

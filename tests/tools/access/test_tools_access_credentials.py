@@ -10,6 +10,7 @@ import pytest
 import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from pytest_aiohttp import AiohttpServer
 from runner_kit import MemoryLog
 from token_vault import Vault
 
@@ -67,16 +68,14 @@ class Service:
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[Service]:
+async def service(aiohttp_server: AiohttpServer) -> Service:
     """The running service."""
     one = Service()
     app = web.Application()
     app.router.add_post("/token", one.token)
     app.router.add_get("/api", one.api)
-    one.server = TestServer(app)
-    await one.server.start_server()
-    yield one
-    await one.server.close()
+    one.server = await aiohttp_server(app)
+    return one
 
 
 @pytest.fixture

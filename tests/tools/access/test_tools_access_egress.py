@@ -10,6 +10,7 @@ from aiohttp import TCPConnector, web
 from aiohttp.abc import AbstractResolver
 from aiohttp.test_utils import TestServer
 from closed_port import closed_port
+from pytest_aiohttp import AiohttpServer
 
 from proxy.base.errors import ToolFailure
 from proxy.net.public_addresses import is_public_address
@@ -54,21 +55,15 @@ MakePool = Callable[..., EgressPool]
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
+def serve(aiohttp_server: AiohttpServer) -> Serve:
     """A function that starts a server with one handler for every path."""
-    servers: list[TestServer] = []
 
     async def start(handler: Handler) -> TestServer:
         app = web.Application()
         app.router.add_route("*", "/{tail:.*}", handler)
-        server = TestServer(app)
-        await server.start_server()
-        servers.append(server)
-        return server
+        return await aiohttp_server(app)
 
-    yield start
-    for server in servers:
-        await server.close()
+    return start
 
 
 @pytest.fixture

@@ -10,9 +10,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, field_validator, model_validator
 
+from proxy.tools.contract.arguments import canonical_arguments
 from proxy.tools.contract.provider import ArgumentsInvalid
 from proxy.tools.contract.schemas.schema import declares, derive_schema
-from proxy.tools.contract.validation import ModelValidator, SchemaValidator, _date_rules, _numbers_at, _place
+from proxy.tools.contract.validation import (
+    ModelValidator,
+    SchemaValidator,
+    _date_rules,
+    _numbers_at,
+    _place,
+    _written,
+)
+
+ANY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), ANY, max_size=4))
+def test_arguments_have_one_canonical_text(value: dict[str, Any]) -> None:
+    """The canonical text is that of ``json``, whatever writes it, because it is on record; and what is
+    validated means the arguments."""
+    expected = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    assert canonical_arguments(value) == expected
+    assert json.loads(_written(value)) == value
 
 
 class Leg(BaseModel):

@@ -5,10 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp.test_utils import TestServer
 from fixture_loader import FIXTURES, Exchange, all_exchanges, exchange
+from pytest_aiohttp import AiohttpClient, AiohttpServer
 
 from proxy.base.errors import ConfigError, UpstreamBroken
 from proxy.upstreams.base import Upstream, UpstreamRequest
@@ -307,12 +306,11 @@ def test_results_of_the_other_dialect_are_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["demo/both", "openai.chat/connection-lost", "llamacpp.chat/error-context"])
-async def test_the_same_answers_come_over_a_real_socket(name: str) -> None:
+async def test_the_same_answers_come_over_a_real_socket(name: str, aiohttp_server: AiohttpServer) -> None:
     """Over a socket replay gives the same status, bytes and breaks, with the headers of a provider."""
     fixture = exchange(name)
     replay = ReplayUpstream([fixture.path], fresh_ids=False)
-    server = TestServer(serve_replay(replay))
-    await server.start_server()
+    server = await aiohttp_server(serve_replay(replay))
     upstream = Http1Upstream("socket", str(server.make_url("/v1")))
     try:
         for turn in fixture.turns:
@@ -330,14 +328,11 @@ async def test_the_same_answers_come_over_a_real_socket(name: str) -> None:
             assert got == (turn.sse if turn.sse is not None else turn.json_body)
     finally:
         await upstream.aclose()
-        await server.close()
 
 
-async def test_the_socket_knows_no_other_prefix() -> None:
+async def test_the_socket_knows_no_other_prefix(aiohttp_client: AiohttpClient) -> None:
     """A path outside /v1 that is not Ollama's is 404 in OpenAI's shape."""
-    server = TestServer(serve_replay(ReplayUpstream([DEMO])))
-    await server.start_server()
-    async with aiohttp.ClientSession() as session, session.get(server.make_url("/models")) as response:
-        assert response.status == 404
-        assert set((await response.json())["error"]) == {"message", "type", "param", "code"}
-    await server.close()
+    client = await aiohttp_client(serve_replay(ReplayUpstream([DEMO])))
+    response = await client.get("/models")
+    assert response.status == 404
+    assert set((await response.json())["error"]) == {"message", "type", "param", "code"}

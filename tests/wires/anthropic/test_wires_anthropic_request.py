@@ -80,7 +80,7 @@ def test_what_is_odd_is_the_upstreams_to_judge(odd: dict[str, Any]) -> None:
     request.check_history(lambda name: False)
     assert not request.answers()
     assert not request.returned_calls()
-    assert request.answer_key("me", "", "x")
+    assert request.answer_keys("me", "", [(None, "x")])[0]
 
 
 def test_results_answer_calls() -> None:
@@ -129,7 +129,7 @@ def test_what_the_client_sends_back_is_found() -> None:
 def key(*messages: dict[str, Any], system: Any = None) -> str:
     """Return the key of an answer to a conversation."""
     fields = {"system": system} if system is not None else {}
-    return asked(messages=list(messages), **fields).answer_key("me", "shape", "It is.")
+    return asked(messages=list(messages), **fields).answer_keys("me", "shape", [(None, "It is.")])[0]
 
 
 SAME = [

@@ -40,7 +40,9 @@ def test_the_end_of_a_request_frees_its_memory(dialect: str) -> None:
         request = wire.parse(body)
         editor = wire.editor(json.dumps(body).encode(), request)
         assert request.answers()
-        assert request.answer_key("caller", "shape", "text") != request.conversation_key("caller", ["a"])
+        assert request.answer_keys("caller", "shape", [(None, "text")])[0] != request.conversation_key(
+            "caller", ["a"]
+        )
         assert request.evidence() is not None
         editor.append_turn(json.dumps(said[1]).encode(), [])
         editor.recover("unknown field 'x'", None)
@@ -56,7 +58,7 @@ def test_dialects_do_not_share_digests() -> None:
     for wire, member, said in DIALECTS.values():
         request = wire.parse({"model": "m", member: said, "max_tokens": 9})
         keys |= {
-            request.answer_key("caller", "shape", "text"),
+            request.answer_keys("caller", "shape", [(None, "text")])[0],
             request.conversation_key("caller", ["a"]),
         }
     assert len(keys) == 2 * len(DIALECTS)

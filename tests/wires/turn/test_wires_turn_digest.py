@@ -1,11 +1,15 @@
 """Conversation keys, which are stored in records and must not change between versions."""
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.wires.chat.request import parse_chat_request
 from proxy.wires.responses.request import parse_responses_request
+from proxy.wires.turn import digest
 from proxy.wires.turn.digest import canonical_arguments, conversation_digest, sent_arguments, user_key
 
 
@@ -29,14 +33,17 @@ def test_keys_of_a_conversation_stay_the_same() -> None:
     ]
     request = parse_chat_request({"model": "m", "messages": messages})
     assert (
-        request.answer_key("key:a", "shape", "done", upto=4)
+        request.answer_keys("key:a", "shape", [(4, "done")])[0]
         == "040a026dbb6a5b9d53384f1fe7a3f96592f662c47d155806"
     )
     assert (
         request.conversation_key("key:a", ["c1"], upto=2)
         == "4a74cf8f17184bc59448b33fe392a29777e5571c051b3097"
     )
-    assert request.answer_key("key:a", "shape", "more") == "c44f10eaf03848b3adf804c6f86e61fcb2f413dff60a5061"
+    assert (
+        request.answer_keys("key:a", "shape", [(None, "more")])[0]
+        == "c44f10eaf03848b3adf804c6f86e61fcb2f413dff60a5061"
+    )
 
 
 def test_keys_of_a_list_of_items_stay_the_same() -> None:
@@ -45,7 +52,10 @@ def test_keys_of_a_list_of_items_stay_the_same() -> None:
     request = parse_responses_request(
         {"model": "m", "instructions": "Be brief.", "input": items, "user": "u"}
     )
-    assert request.answer_key("key:a", "shape", "done") == "4f0d1a167361a1ba0f1fa14cd17e74eec50654618e2bbed5"
+    assert (
+        request.answer_keys("key:a", "shape", [(None, "done")])[0]
+        == "4f0d1a167361a1ba0f1fa14cd17e74eec50654618e2bbed5"
+    )
     assert request.conversation_key("key:a", ["c1"]) == "c7222939ee9a5babf06025c1dc9af3436f3a557866518d8b"
 
 
@@ -72,7 +82,7 @@ def test_whom_a_request_is_for_and_of_which_model_is_in_both_keys(change: str) -
     asked: dict[str, Any] = {"model": "m", "user": "ann", "messages": [], "input": []}
     for parse in (parse_chat_request, parse_responses_request):
         one, other = parse(asked), parse(asked | CHANGED[change])
-        assert one.answer_key("k", "s", "t") != other.answer_key("k", "s", "t")
+        assert one.answer_keys("k", "s", [(None, "t")])[0] != other.answer_keys("k", "s", [(None, "t")])[0]
         assert one.conversation_key("k", ["c"]) != other.conversation_key("k", ["c"])
 
 
@@ -83,7 +93,7 @@ def test_what_a_model_is_told_is_in_both_keys(change: str) -> None:
         "model": "m", "instructions": "Be brief.", "previous_response_id": "resp_1", "input": []
     }  # fmt: skip
     one, other = parse_responses_request(asked), parse_responses_request(asked | TOLD[change])
-    assert one.answer_key("k", "s", "t") != other.answer_key("k", "s", "t")
+    assert one.answer_keys("k", "s", [(None, "t")])[0] != other.answer_keys("k", "s", [(None, "t")])[0]
     assert one.conversation_key("k", ["c"]) != other.conversation_key("k", ["c"])
 
 
@@ -131,6 +141,28 @@ def test_arguments_that_differ_are_told_apart(one: str, other: str) -> None:
 def test_arguments_written_in_another_way_are_the_same(one: str, other: str) -> None:
     """Spaces, order, escapes and exponents do not change the canonical form; digits in a text are text."""
     assert canonical_arguments(one) == canonical_arguments(other)
+
+
+NUMBERS = st.sampled_from(["1", "0." + "1" * 15, "1" * 16, "-1e400", "1E-007", "1e+12", "2.50", "1e00"])
+TEXTS = st.sampled_from(
+    ['""', '"' + "7" * 20 + '"', '"a\\\\"', '"\\""', '"1e999"', '"é\\u0022"', '"\\\\\\""']
+)
+VALUES = st.recursive(
+    NUMBERS | TEXTS | st.just("null"),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda each: f"[{','.join(each)}]")
+        | st.lists(inner, max_size=3).map(lambda each: f"{{{','.join(f'{TAG}:{one}' for one in each)}}}")
+    ),
+    max_leaves=6,
+)
+TAG = '"k"'
+
+
+@given(VALUES)
+def test_a_number_is_long_as_the_pattern_says(text: str) -> None:
+    """Long numbers outside strings are found as by the pattern, which reads each number by itself."""
+    outside = re.sub(r'"[^"\\]*(?:\\.[^"\\]*)*"', '""', text)
+    assert digest._has_long_number(text.encode()) == (digest._MANY_DIGITS.search(outside) is not None)
 
 
 def test_what_is_no_object_goes_back_as_an_empty_one() -> None:

@@ -34,9 +34,9 @@ class Found:
     is_local: bool = False
 
 
-def asked_about(request: ClientRequest, most: int) -> Sequence[Answer]:
+def asked_about(answers: Sequence[Answer], most: int) -> Sequence[Answer]:
     """Return the last ``most`` answers that name approvals; they include notices that calls wait."""
-    return [answer for answer in request.answers() if approval_ids_in(answer.text)][-most:]
+    return [answer for answer in answers if approval_ids_in(answer.text)][-most:]
 
 
 def awaited_approvals(found: Found) -> Sequence[str]:

@@ -96,8 +96,10 @@ class History:
             calls = 0 if is_person else len(request.returned_calls())
             recall.miss(why_not, len(request.answers()) + calls)
         returned = request.returned_calls() if is_person else ()
-        answers = request.answers() if offer_fingerprint is not None else ()
-        asked = asked_about(request, _MOST_LOOKUPS) if is_person and settle is not None else ()
+        asks = is_person and settle is not None
+        every = request.answers() if asks or offer_fingerprint is not None else ()
+        answers = every if offer_fingerprint is not None else ()
+        asked = asked_about(every, _MOST_LOOKUPS) if asks else ()
         if not (returned or answers or asked or request.continues is not None):
             return Restored(recall=recall)
         try:
@@ -172,13 +174,10 @@ class History:
             )
             for each in returned_calls[-_MOST_LOOKUPS:]
         ]
-        places = calls + [
-            (
-                each.position,
-                request.answer_key(caller, _ASKED, each.text, upto=each.position, rule=self._system_rule),
-            )
-            for each in asked
-        ]
+        keys = request.answer_keys(
+            caller, _ASKED, [(each.position, each.text) for each in asked], self._system_rule
+        )
+        places = calls + [(each.position, key) for each, key in zip(asked, keys, strict=True)]
         asked_for = [key for _, key in places if not carried.knows(key)]
         waiting = {**await self._store.find_all_suspended(asked_for, caller)} if asked_for else {}
         waiting |= carried.turns
@@ -213,7 +212,7 @@ class History:
         if not answers:
             return [], frozenset()
         rule = self._system_rule
-        exact = [request.answer_key(caller, shape, one.text, upto=one.position, rule=rule) for one in answers]
+        exact = request.answer_keys(caller, shape, [(one.position, one.text) for one in answers], rule)
         # One query for all keys: most answers have nothing hidden behind them.
         known = await self._store.find_hidden(exact, caller)
         hidden: dict[int, HiddenTurns] = {}
@@ -251,7 +250,7 @@ class History:
         if not visible.strip() or not request.may_store:
             return False
         payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
-        key = request.answer_key(turn.caller, offer_fingerprint, visible, rule=self._system_rule)
+        (key,) = request.answer_keys(turn.caller, offer_fingerprint, [(None, visible)], self._system_rule)
         variant = variant_of(payload)
         marked = with_marks(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
         self._put_hidden(key, variant, turn, marked)
@@ -271,7 +270,7 @@ class History:
         """
         if not visible.strip() or not request.may_store:
             return
-        key = request.answer_key(turn.caller, offer_fingerprint, visible, rule=self._system_rule)
+        (key,) = request.answer_keys(turn.caller, offer_fingerprint, [(None, visible)], self._system_rule)
         place = request.evidence(rule=self._system_rule)
         words = request.identity_words(turn.caller)
         loose = loose_keys(words, offer_fingerprint, visible, place) if place is not None else ()
@@ -427,11 +426,12 @@ class History:
         Without an ``editor`` no model answered: an earlier turn waits, and the notice must be removed again.
         Without ``keeps`` it is held in memory.  Return whether something was put on record.
         """
+        (key,) = request.answer_keys(turn.caller, _ASKED, [(None, visible)], self._system_rule)
         payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
         keeps = keeps and request.may_store
         self._store.put_suspended(
             SuspendedTurn(
-                key=request.answer_key(turn.caller, _ASKED, visible, rule=self._system_rule),
+                key=key,
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,

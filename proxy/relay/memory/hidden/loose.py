@@ -17,8 +17,8 @@ from proxy.relay.memory.hidden.outcomes import MemoryOutcome, Recall
 from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest
 from proxy.wires.past.clock import SystemRule
-from proxy.wires.past.evidence import Evidence, chained, fits_window, was_asked
-from proxy.wires.turn.digest import conversation_digest
+from proxy.wires.past.evidence import Evidence, Place, chained, fits_window, was_asked
+from proxy.wires.turn.digest import conversation_digests, encoded
 
 __all__ = ["PLAIN", "evidence_of", "find_loosely", "loose_keys"]
 
@@ -34,11 +34,10 @@ def loose_keys(words: Sequence[str], shape: str, text: str, evidence: Evidence) 
 
     ``words`` are those of :meth:`~proxy.wires.client_port.ClientRequest.identity_words`.
     """
-    of = ("loose answer", *words, shape, text.strip())
-    return (
-        conversation_digest((*of, "asked", evidence.question), evidence.system),
-        conversation_digest((*of, "alone"), evidence.system),
-    )
+    asked = encoded(text.strip()), b"asked", evidence.question.encode(), evidence.system
+    alone = encoded(text.strip()), b"alone", evidence.system
+    first, second = conversation_digests(("loose answer", *words, shape), (asked, alone))
+    return first, second
 
 
 def evidence_of(evidence: Evidence, to: _Pointer) -> bytes:
@@ -67,28 +66,36 @@ async def find_loosely(
     nothing was found.  Raise :class:`~proxy.base.errors.StoreError`.
     """
     words = request.identity_words(caller)
-    places: dict[int, tuple[Evidence, tuple[str, str]]] = {}
-    for answer in answers:
-        place = request.evidence(answer.position, rule)
+    placed: list[tuple[Answer, Place]] = []
+    for answer, place in zip(answers, request.places([one.position for one in answers], rule), strict=False):
         if place is None:
             continue
         if not place.whole:
             break  # Of this answer and of later ones, older messages could differ unseen.
-        places[answer.position] = place, loose_keys(words, shape, answer.text, place)
-    recall.miss("not_found", len(answers) - len(places))
-    if not places:
+        placed.append((answer, place))
+    alone_keys = conversation_digests(
+        ("loose answer", *words, shape),
+        [(encoded(answer.text.strip()), b"alone", place.system) for answer, place in placed],
+    )
+    known = {**await store.find_hidden(alone_keys, caller)} if alone_keys else {}
+    # An answer is noted under both keys.  Evidence takes time, so it is made only for what one key finds.
+    noted = [answer for (answer, _), key in zip(placed, alone_keys, strict=True) if known[key]]
+    recall.miss("not_found", len(answers) - len(noted))
+    shown = [(one, request.evidence(one.position, rule)) for one in noted]
+    stands = [(one, place, loose_keys(words, shape, one.text, place)) for one, place in shown if place]
+    if not stands:
         return {}
-    known = await store.find_hidden([key for _, keys in places.values() for key in keys], caller)
+    known |= await store.find_hidden([asked for _, _, (asked, _) in stands], caller)
     pointers: dict[_Pointer, int] = {}
-    for position, (place, keys) in places.items():
+    for answer, evidence, keys in stands:
         asked, alone = ([one for one in known[key] if _exact_key(one) not in here] for key in keys)
-        found = _found(asked, alone, caller, place)
+        found = _found(asked, alone, caller, evidence)
         if isinstance(found, str):
             recall.miss(found)
             continue
         # One past has one position: the last one, where the most messages before it are the same.
         recall.miss("ambiguous", found in pointers)
-        pointers[found] = position
+        pointers[found] = answer.position
     return await _pointed(store, pointers, caller, recall)
 
 

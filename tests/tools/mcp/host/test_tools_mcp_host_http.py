@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from in_process import serving_app
 from mcp_answers import LOOPBACK, Answering, body_of, call, connected, scripted
 from mcp_http import real_server
 from mcp_rig import no_token
@@ -88,11 +89,8 @@ async def test_an_authority_named_in_the_environment_is_trusted(
 
     app = web.Application()
     app.router.add_get("/", serve)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        url = f"https://localhost:{runner.addresses[0][1]}/"
+    async with serving_app(app, ssl=context) as address:
+        url = address.replace("127.0.0.1", "localhost") + "/"
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
         monkeypatch.delenv("SSL_CERT_DIR", raising=False)
         async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK)) as client:
@@ -101,8 +99,6 @@ async def test_an_authority_named_in_the_environment_is_trusted(
         monkeypatch.setenv(name, str(certificate if name == "SSL_CERT_FILE" else tmp_path))
         async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK)) as client:
             assert (await client.get(url)).text == "fine"
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_connection_is_made_to_the_address_that_was_checked() -> None:
