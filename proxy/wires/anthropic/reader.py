@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.base.errors import Unreadable, WireError
+from proxy.base.errors import Unreadable
 from proxy.base.events import (
     Frame,
     ReasoningDelta,
@@ -25,9 +25,7 @@ from proxy.base.events import (
 from proxy.json.exact import with_exact_integers
 from proxy.json.lenient import (
     UNPLACED_CALL,
-    UNREADABLE_REPLY,
     loads,
-    may_be_reply,
     may_hold_call,
 )
 from proxy.json.objects import objects_in
@@ -94,12 +92,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             events.append(TurnFailed(_BROKEN))
         return events
 
-    def read_reply(self, body: bytes) -> Frame:
-        payload = loads(body, "a reply")
-        if not isinstance(payload, dict):
-            if may_be_reply(body):
-                raise Unreadable(UNREADABLE_REPLY)
-            raise WireError("the upstream's reply is not a JSON object")
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
         self._whole = True
         payload = with_exact_integers(payload, body)
         events = self._error(payload)
@@ -113,10 +106,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             self._text = self._message.text
             events += self._stop_reason(payload)
             self._check_placed(payload)
-        events += self._finish()
-        if self.fault is not None:
-            raise self.fault
-        return Frame(body, payload, tuple(events))
+        return payload, events
 
     def message(self) -> bytes:
         calls = [self._repaired(finished.call) for finished in self._finished]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.base.errors import Unreadable, WireError
+from proxy.base.errors import Unreadable
 from proxy.base.events import (
     FinishReason,
     Frame,
@@ -27,9 +27,7 @@ from proxy.base.events import (
 from proxy.json.exact import with_exact_integers
 from proxy.json.lenient import (
     UNPLACED_CALL,
-    UNREADABLE_REPLY,
     loads,
-    may_be_reply,
     may_hold_call,
 )
 from proxy.wires.dialects.ollama import UNFINISHED
@@ -76,19 +74,11 @@ class OllamaTurnReader(StreamReader[Line]):
             events.append(TurnFailed(_BROKEN))
         return events
 
-    def read_reply(self, body: bytes) -> Frame:
-        payload = loads(body, "a reply")
-        if not isinstance(payload, dict):
-            if may_be_reply(body):
-                raise Unreadable(UNREADABLE_REPLY)
-            raise WireError("the upstream's reply is not a JSON object")
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
         payload = with_exact_integers(payload, body)
         events = self._events(payload, body)
         self._ended = True
-        events += self._finish()
-        if self.fault is not None:
-            raise self.fault
-        return Frame(body, payload, tuple(events))
+        return payload, events
 
     def message(self) -> bytes:
         return self._message.build({one.seq: self._repaired(one.call) for one in self._finished})

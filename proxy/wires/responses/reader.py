@@ -27,7 +27,7 @@ from proxy.base.events import (
     finished,
     read_finish,
 )
-from proxy.json.lenient import UNREADABLE_REPLY, loads, may_be_reply
+from proxy.json.lenient import loads
 from proxy.json.objects import objects_in
 from proxy.wires.responses.items import item_text
 from proxy.wires.stream.reader import StreamReader
@@ -146,12 +146,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
     def text(self) -> str:
         return "".join(self._text) or "".join(map(item_text, self._output()))
 
-    def read_reply(self, body: bytes) -> Frame:
-        payload = loads(body, "a reply")
-        if not isinstance(payload, dict):
-            if may_be_reply(body):
-                raise Unreadable(UNREADABLE_REPLY)
-            raise WireError("the upstream's reply is not a JSON object")
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
         events: list[TurnEvent] = []
         if error := payload.get("error"):
             events.append(TurnFailed(error if isinstance(error, dict) else {"message": str(error)}))
@@ -163,10 +158,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
                     self._item(position, item, events)
             self._closed(payload, events)
         self._check_placed(payload)
-        events += self._finish()
-        if self.fault is not None:
-            raise self.fault
-        return Frame(body, payload, tuple(events))
+        return payload, events
 
     def _said_in(self, item: Mapping[str, Any]) -> Iterator[TurnEvent]:
         """Yield the texts of a whole item, as a stream would have reported them."""

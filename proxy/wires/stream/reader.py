@@ -21,7 +21,14 @@ from proxy.base.events import (
 )
 from proxy.json.halves import HalfPairs
 from proxy.json.in_thread import LARGE_EVENT_BYTES
-from proxy.json.lenient import MALFORMED, UNREADABLE_EVENT, may_hold_call
+from proxy.json.lenient import (
+    MALFORMED,
+    UNREADABLE_EVENT,
+    UNREADABLE_REPLY,
+    loads,
+    may_be_reply,
+    may_hold_call,
+)
 from proxy.wires.dialect import Event, EventParser
 from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.stream.ndjson import LineParser, decode_line
@@ -122,6 +129,23 @@ class StreamReader(FastReader, Generic[E]):
         Several such events must mean the same as one event with their texts joined. Return ``None`` if this
         is not certain.
         """
+
+    def read_reply(self, body: bytes) -> Frame:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`."""
+        payload = loads(body, "a reply")
+        if not isinstance(payload, dict):
+            if may_be_reply(body):
+                raise Unreadable(UNREADABLE_REPLY)
+            raise WireError("the upstream's reply is not a JSON object")
+        payload, events = self._take_reply(payload, body)
+        events += self._finish()
+        if self.fault is not None:
+            raise self.fault
+        return Frame(body, payload, tuple(events))
+
+    @abstractmethod
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
+        """Return the events of a whole reply, and the reply as the client gets it."""
 
     def feed(
         self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
