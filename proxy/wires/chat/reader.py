@@ -6,17 +6,18 @@ providers show how they differ.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-from proxy.base.errors import Unreadable
+from proxy.base.errors import Unreadable, WireError
 from proxy.base.events import (
     Frame,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
     ToolCall,
+    ToolCallStarted,
     TurnEvent,
     TurnFailed,
     TurnStarted,
@@ -29,16 +30,15 @@ from proxy.json.lenient import (
     may_hold_call,
 )
 from proxy.json.objects import objects_in
-from proxy.wires.chat.later_choices import LaterChoices
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent, encode_event
-from proxy.wires.turn.assembler import Fragment
+from proxy.wires.turn.assembler import Fragment, ToolCallAssembler
 from proxy.wires.turn.citations import read_annotations
 from proxy.wires.turn.usage import usage_of, without_null_usage
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["ChatTurnReader"]
+__all__ = ["ChatTurnReader", "LaterChoices"]
 
 _Taken = tuple[Any, Sequence[Fragment], bool]
 """An object with calls, the calls that were taken, and whether they were taken from it; else it may only
@@ -329,3 +329,49 @@ def _named_error(event: SSEEvent, said: Any) -> Frame:
     )
     payload = {"error": error}
     return Frame(encode_event(orjson.dumps(payload)), payload, (TurnFailed(error),))
+
+
+# ---------------------------------------------------------------- choices after the first
+
+
+_MOST = 128
+"""The highest number of choices that any API gives."""
+
+
+class LaterChoices:
+    """A check of all choices but the first for calls of server tools (rule W5).
+
+    With server tools the proxy asks for one choice, but some upstreams return more.  The client gets these
+    choices in the upstream's own bytes.  They may contain calls of its own tools.
+    """
+
+    REFUSED: Final = (
+        "The upstream calls a server tool in a choice after the first, but the proxy runs only calls in the "
+        "first. Configure the upstream to return one choice (n = 1)."
+    )
+
+    def __init__(self, declared: Collection[str], is_hidden: Callable[[str], bool]) -> None:
+        self._declared = declared
+        self._is_hidden = is_hidden
+        self._choices: dict[str, ToolCallAssembler] = {}
+        self.undecided = 0
+        """The number of calls that have begun and whose name is not certain yet."""
+
+    def adds_server_call(self, choice: str, fragments: Sequence[Fragment]) -> bool:
+        """Take pieces of a choice's calls; return whether one of them is a server tool's."""
+        calls = self._choices.get(choice)
+        if calls is None:
+            if len(self._choices) >= _MOST:
+                raise WireError(f"more than {_MOST} choices in one response")
+            calls = ToolCallAssembler(self._declared, is_hidden=self._is_hidden)
+            self._choices[choice] = calls
+        before = calls.undecided
+        events = [event for fragment in fragments for event in calls.add(fragment)]
+        self.undecided += calls.undecided - before
+        return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)
+
+    def ends_with_server_call(self) -> bool:
+        """Return whether a call whose name became certain only at the end of the turn is a server tool's."""
+        events = [event for calls in self._choices.values() if calls.undecided for event in calls.finish()]
+        self.undecided = 0
+        return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)

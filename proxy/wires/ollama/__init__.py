@@ -16,8 +16,7 @@ from proxy.wires.ollama.encoder import OllamaTurnEncoder, turn_message
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.from_client import read_conversation
 from proxy.wires.ollama.held import masked_turn
-from proxy.wires.ollama.lines import LineMaker
-from proxy.wires.ollama.loading import load_answer
+from proxy.wires.ollama.lines import LineMaker, load_answer
 from proxy.wires.ollama.reader import OllamaTurnReader
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest, parse_ollama_request

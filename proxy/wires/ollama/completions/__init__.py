@@ -15,7 +15,7 @@ from proxy.wires.ollama.completions.conversation import read_completion
 from proxy.wires.ollama.completions.lines import CompletionLines
 from proxy.wires.ollama.encoder import OllamaTurnEncoder
 from proxy.wires.ollama.fields import COMPLETION_FIELDS
-from proxy.wires.ollama.loading import load_answer
+from proxy.wires.ollama.lines import load_answer
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest
 from proxy.wires.ollama.to_upstream import write_conversation
