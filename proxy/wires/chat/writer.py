@@ -18,25 +18,20 @@ from proxy.base.events import (
     FinishReason,
     Frame,
     TextDelta,
-    ToolCall,
     ToolCallStarted,
-    ToolProgress,
-    ToolResult,
     TurnFailed,
     pauses,
 )
 from proxy.wires.chat.composer import ChatComposer
-from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
-from proxy.wires.stream.fast_path import FastWriter
-from proxy.wires.stream.held import HeldFrames, identity
+from proxy.wires.stream.composing import TracingWriter
+from proxy.wires.stream.held import identity
 from proxy.wires.stream.phases import (
     CERTAIN,
     COMPOSING,
     HIDDEN,
-    HOLDING,
     NEXT,
     OPEN,
     PASSING,
@@ -45,19 +40,20 @@ from proxy.wires.stream.phases import (
     Sign,
 )
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
-from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_progress, trace_result
 from proxy.wires.turn.usage import without_null_usage
 
 __all__ = ["SIGN", "CallDefects", "ChatStreamWriter"]
 
 
-class ChatStreamWriter(FastWriter, RepairingWriter):
+class ChatStreamWriter(TracingWriter, RepairingWriter):
     """A writer of one client's stream, over all turns of its run.
 
     ``last_text_only`` holds the text of a turn back until the turn's end, because only the last turn may give
     JSON output.  Usage that only the proxy asked for is removed.  ``used_ids`` and ``forces_call`` are those
     of the :class:`ChatComposer`.
     """
+
+    _AFTER_STATUS = ""  # The texts become paragraphs.
 
     def __init__(
         self,
@@ -68,13 +64,8 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         used_ids: frozenset[str] = frozenset(),
         forces_call: bool = False,
     ) -> None:
-        self._is_hidden = view.is_hidden
-        self._trace = view.trace
-        self._shown = view.shown
+        super().__init__(view, last_text_only=last_text_only)
         self._filter_usage = view.usage_was_added and not wants_usage
-        self._last_text_only = last_text_only
-        self._phase = HOLDING if last_text_only else PASSING
-        self._held = HeldFrames()
         self._composer = ChatComposer(
             view, wants_usage=wants_usage, used_ids=used_ids, forces_call=forces_call
         )
@@ -97,18 +88,11 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
             self._phase = COMPOSING
 
     @property
-    def composing(self) -> bool:
-        return self._phase is COMPOSING
-
-    @property
     def visible(self) -> str:
         return self._composer.visible
 
     def client_ids(self) -> Mapping[str, str]:
         return self._composer.client_ids
-
-    def result(self) -> dict[str, Any] | None:
-        return None
 
     def transform(self) -> Callable[[bytes], bytes] | None:
         if self._phase is not PASSING:
@@ -225,29 +209,17 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         self._phase = NEXT[self._phase, HIDDEN if hidden else TURN_ENDED]
         return out
 
-    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        if self._trace != "events":
-            return b""
-        return self._composer.chunk({}, rest={"x_toolrelay": trace_call(call, arguments)})
+    def _say(self, text: str) -> bytes:
+        return self._composer.text(text)
 
-    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        if self._trace != "events":
-            return b""
-        return self._composer.chunk({}, rest={"x_toolrelay": trace_progress(call, progress)})
+    def _think(self, text: str) -> bytes:
+        return self._composer.chunk({"reasoning_content": text})
 
-    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if self._shown:
-            self._composer.add_usage(usage_of_call(self._shown, result))
-        if self._trace == "events":
-            return self._composer.chunk({}, rest={"x_toolrelay": trace_result(call, result)})
-        if self._trace == "reasoning":
-            return self._composer.chunk({"reasoning_content": reasoning_line(call, result)})
-        if self._trace == "status" and not self._last_text_only:
-            return self._composer.text(status_line(call, result))
-        return b""
+    def _tell(self, trace: Mapping[str, Any]) -> bytes:
+        return self._composer.chunk({}, rest={"x_toolrelay": trace})
 
-    def note(self, text: str) -> bytes:
-        return b"" if self._last_text_only else self._composer.text(text)
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        self._composer.add_usage(usage)
 
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
