@@ -530,6 +530,12 @@ def test_only_one_module_uses_the_library_of_schemas() -> None:
     assert set(users) == {"proxy.tools.contract.schemas.schema_library"}
 
 
+def test_no_request_looks_for_a_protocol_at_run_time() -> None:
+    """Such an ``isinstance`` looks up each member of the protocol: the ports have base classes instead."""
+    outside = {"proxy.records.approvals", "proxy.records.grants", "proxy.tools.contract.capabilities"}
+    assert {one for one in MODULES if b"runtime_checkable" in MODULES[one].read_bytes()} == outside
+
+
 def test_a_plain_server_holds_no_library_that_it_does_not_use() -> None:
     """At its start the server imports no library that only some configurations need, to save memory."""
     lazy = ("asyncpg", "cryptography", "lxml", "opentelemetry", "redis", "trafilatura")

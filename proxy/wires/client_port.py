@@ -4,9 +4,10 @@ A :class:`ClientPort` makes a :class:`ClientRequest`, which holds the request, a
 which writes the response.  The relay knows no dialect by name.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from proxy.base.events import (
     FinishReason,
@@ -28,6 +29,7 @@ from proxy.wires.past.evidence import Evidence, Place
 __all__ = [
     "Answer",
     "ApprovedCallResult",
+    "AsksByItems",
     "CarriedTurn",
     "CarryingPort",
     "CarryingRequest",
@@ -236,17 +238,18 @@ class CarriedTurn:
     sealed: str
 
 
-@runtime_checkable
-class CarryingRequest(Protocol):
+class CarryingRequest(ABC):
     """A request in a dialect whose clients can carry encrypted turns from one request to the next."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def carries(self) -> bool:
         """Return whether the client sends encrypted turns back."""
-        ...
 
+    @abstractmethod
     def carried(self) -> Sequence[CarriedTurn]:
         """Return the encrypted turns that the client sends back, in order."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,16 +342,28 @@ class StreamWriter(Protocol):
         ...
 
 
-@runtime_checkable
-class CarryingWriter(Protocol):
+class CarryingWriter(ABC):
     """A writer in a dialect whose clients can carry encrypted turns."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def carry(self, sealed: str) -> bytes:
         """Give the client an encrypted turn to carry.
 
         Call it only between the end of a turn with hidden calls and the end of the answer.
         """
-        ...
+
+
+class AsksByItems(ABC):
+    """A writer whose dialect has items that ask for approvals."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
+        """Ask about a waiting call: ``label`` is the client's name of the server, ``name`` the server's
+        name of the tool, and ``arguments`` is JSON text."""
 
 
 class TurnEncoder(Protocol):
@@ -358,10 +373,8 @@ class TurnEncoder(Protocol):
     dialect reads the encoded turn like one of its own upstreams.
     """
 
-    @property
-    def left_out(self) -> Collection[str]:
-        """The names of the parts of the turn that this dialect cannot express, for the record of the run."""
-        ...
+    left_out: set[str]
+    """The names of the parts of the turn that this dialect cannot express, for the record of the run."""
 
     def encode(self, frame: Frame) -> list[Frame]:
         """Encode the events of a frame as frames of the client's dialect.
@@ -379,38 +392,40 @@ class TurnEncoder(Protocol):
         ...
 
 
-@runtime_checkable
-class ContinuingEncoder(TurnEncoder, Protocol):
+class ContinuingEncoder(TurnEncoder):
     """An encoder that can continue a response whose beginning the client got as the upstream sent it."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def note_forwarded(self, frame: Frame, text: str) -> None:
         """Note that a frame of an upstream of this dialect reached the client unchanged.
 
         ``text`` is the text of the answer that was sent since the frame that was noted before.  Between these
         two there were only frames of text.  A whole reply is noted before it is encoded anew.
         """
-        ...
 
 
-@runtime_checkable
-class TextEncoder(TurnEncoder, Protocol):
+class TextEncoder(TurnEncoder):
     """An encoder that can also write pieces of text without frames, while the turn has nothing but text.
 
     Before anything else is encoded, :meth:`report_text` must report the text that :meth:`write_text` wrote.
     The bytes are the same that :meth:`TurnEncoder.encode` would make of these pieces.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
         """Return whether text of this kind would continue the last one."""
-        ...
 
+    @abstractmethod
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
         """Write one event for each piece: the inside of a JSON string as orjson writes it, not empty."""
-        ...
 
+    @abstractmethod
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
         """Return a frame without bytes for ``count`` pieces that were written; ``event`` has their text."""
-        ...
 
 
 class ClientPort(Protocol):
@@ -438,43 +453,46 @@ class ClientPort(Protocol):
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter: ...
 
 
-@runtime_checkable
-class CarryingPort(Protocol):
+class CarryingPort(ABC):
     """A dialect whose clients can carry encrypted turns from one request to the next."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def without_carried(self, raw: bytes) -> bytes:
         """Return the body of a request without the encrypted turns that the client sends back.
 
         No upstream can read them.  Returns the same bytes if there are none.
         """
-        ...
 
 
-@runtime_checkable
-class LoadsModels(Protocol):
+class LoadsModels(ABC):
     """A dialect in which a request may ask only to load a model."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
         """Return the answer to such a request, as JSON; ``None`` if the request asks the model something.
 
         The answer assumes that models are always loaded.  Raises :class:`RequestError` for a
         field that is wrong.
         """
-        ...
 
 
-@runtime_checkable
-class RefersToItems(Protocol):
+class RefersToItems(ABC):
     """A dialect whose requests may refer to items of earlier responses instead of repeating them."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def referred(self, request: ClientRequest) -> Mapping[str, str]:
         """Return the ids of the items to which a request refers, each with the id of the proxy's response
         that has the item; empty if none has it."""
-        ...
 
+    @abstractmethod
     def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
         """Return the body with the items of these responses in place of the references to them.
 
         ``responses`` are JSON, as the clients got them.
         """
-        ...

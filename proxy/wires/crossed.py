@@ -29,6 +29,7 @@ from proxy.wires.upstream_port import (
     BodyEditor,
     CachingEditor,
     ChainedEditor,
+    LossyClientEditor,
     Mask,
     StateHabit,
     SuspendedCall,
@@ -112,7 +113,7 @@ class Crossing:
         return self._upstream.reader(declared, is_hidden, max_argument_bytes)
 
 
-class CrossedEditor:
+class CrossedEditor(LossyClientEditor):
     """Two editors in step: the client's editor keeps the turns, and the upstream's body is sent.
 
     A held turn is put back into the client's own body before that body is translated.  So an upstream of any
@@ -393,7 +394,7 @@ class CrossedEditor:
         )
 
 
-class _ChainedCrossedEditor(CrossedEditor):
+class _ChainedCrossedEditor(CrossedEditor, ChainedEditor):
     """An editor whose client continues responses by their ids, which the upstream does not know."""
 
     @property

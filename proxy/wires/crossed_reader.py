@@ -25,6 +25,8 @@ __all__ = ["CrossedReader"]
 class CrossedReader:
     """A wrapper around the upstream's reader; its frames are in the client's dialect."""
 
+    rewritten = False
+
     def __init__(self, reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
         """``renamed`` maps the upstream's names of tools to the client's."""
         self._reader = reader
@@ -56,7 +58,7 @@ class CrossedReader:
 
     @property
     def left_out(self) -> Collection[str]:
-        """See :attr:`proxy.wires.upstream_port.TranslatingReader.left_out`."""
+        """See :attr:`proxy.wires.upstream_port.TurnReader.left_out`."""
         return self._encoder.left_out
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:

@@ -4,9 +4,10 @@ An :class:`UpstreamPort` makes a :class:`BodyEditor`, which holds the request bo
 :class:`TurnReader`, which reads a response.  The relay knows no dialect by name.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol
 
 from proxy.base.errors import WireError
 from proxy.base.events import Frame, ResultImage, ToolCall, ToolDefinition
@@ -21,11 +22,9 @@ __all__ = [
     "ChainedEditor",
     "LossyClientEditor",
     "Mask",
-    "RewritingReader",
     "StateHabit",
     "SuspendedCall",
     "TranslatedEditor",
-    "TranslatingReader",
     "TurnReader",
     "UpstreamPort",
 ]
@@ -155,54 +154,58 @@ class BodyEditor(Protocol):
         ...
 
 
-@runtime_checkable
-class ChainedEditor(Protocol):
+class ChainedEditor(ABC):
     """The editor of a wire whose responses have ids, so that later requests can continue them."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def resume(self, continuation: bytes) -> None:
         """Continue a response that the proxy made; the upstream does not know its id."""
-        ...
 
+    @abstractmethod
     def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         """Return what a request that continues this run needs; :meth:`resume` takes it."""
-        ...
 
+    @abstractmethod
     def input_items(self) -> bytes:
         """Return the client's own input as a JSON array of items."""
-        ...
 
 
-@runtime_checkable
-class CachingEditor(Protocol):
+class CachingEditor(ABC):
     """The editor of a dialect whose requests mark the parts to keep in the provider's prompt cache."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def mark_cache(self) -> None:
         """Set cache marks in every request from now on, unless the body has its own."""
-        ...
 
 
-@runtime_checkable
-class TranslatedEditor(Protocol):
+class TranslatedEditor(ABC):
     """The editor of a dialect whose request may be a translation from another dialect."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def mark_translated(self) -> None:
         """Leave out of all the model's messages the fields that the upstream refuses there.
 
         None of these messages has the client's own bytes.
         """
-        ...
 
 
-@runtime_checkable
-class LossyClientEditor(Protocol):
+class LossyClientEditor(ABC):
     """The editor of a request whose client cannot send back everything that its upstream sent."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def has_unreturnable_content(self, message: bytes) -> bool:
         """Return whether a turn with calls has content that its client cannot send back with the results.
 
         :meth:`TurnReader.message` returned ``message``.
         """
-        ...
 
 
 class TurnReader(Protocol):
@@ -261,28 +264,18 @@ class TurnReader(Protocol):
         ...
 
     @property
-    def text(self) -> str:
-        """The turn's text so far."""
-        ...
-
-
-@runtime_checkable
-class TranslatingReader(TurnReader, Protocol):
-    """A reader whose upstream speaks another dialect than the client."""
-
-    @property
     def left_out(self) -> Collection[str]:
         """The names of the parts of the answer so far that the client's dialect cannot express."""
         ...
 
-
-@runtime_checkable
-class RewritingReader(TurnReader, Protocol):
-    """A reader that may change a turn, so that the upstream's own stored copy differs."""
-
     @property
     def rewritten(self) -> bool:
-        """Whether it changed the turn."""
+        """Whether the turn was changed, so that the upstream's own stored copy differs."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The turn's text so far."""
         ...
 
 

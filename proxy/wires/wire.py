@@ -1,6 +1,7 @@
 """A dialect that clients speak to the proxy and the proxy speaks to upstreams."""
 
-from typing import Protocol, runtime_checkable
+from abc import abstractmethod
+from typing import Protocol
 
 from proxy.base.conversation import Message
 from proxy.wires.client_port import ClientPort, ClientRequest, TurnEncoder
@@ -17,25 +18,27 @@ class Wire(ClientPort, UpstreamPort, Protocol):
     """
 
 
-@runtime_checkable
-class CrossableWire(Wire, Protocol):
+class CrossableWire(Wire):
     """A dialect that can be translated: its clients may use upstreams of other dialects, and its upstreams
     may serve clients of other dialects.
 
     ``codec`` translates requests; the methods translate turns.
     """
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def codec(self) -> ConversationCodec: ...
 
+    @abstractmethod
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         """Return an encoder of frames in this dialect, for one turn of an upstream of another dialect."""
-        ...
 
+    @abstractmethod
     def read_turn(self, message: bytes) -> Message:
         """Read a turn that this dialect's :meth:`~proxy.wires.upstream_port.TurnReader.message` returned."""
-        ...
 
+    @abstractmethod
     def write_turn(self, message: Message) -> bytes:
         """Write a turn as this dialect's :meth:`~proxy.wires.upstream_port.TurnReader.message` returns it."""
-        ...

@@ -24,7 +24,8 @@ from proxy.relay.run.job import Job
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.tools.agents.agent import tool_of
-from proxy.wires.approving.shown import APPROVE, AsksByItems, call_id_of, item_id_of, visible_with
+from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, visible_with
+from proxy.wires.client_port import AsksByItems
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["show_agent_approvals", "show_turn_approvals"]

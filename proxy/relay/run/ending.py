@@ -12,7 +12,7 @@ from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
 from proxy.wires.client_port import CarryingWriter
-from proxy.wires.upstream_port import ChainedEditor, LossyClientEditor, RewritingReader, SuspendedCall
+from proxy.wires.upstream_port import ChainedEditor, LossyClientEditor, SuspendedCall
 
 __all__ = ["RunEnding"]
 
@@ -128,16 +128,17 @@ class RunEnding:
         # there.
         local = None if keeps else job.continuity.connection_responses
         detached = job.client.ask.options.detached
-        is_rewritten = isinstance(reader, RewritingReader) and reader.rewritten
+        if reader is None:
+            return
         only_here = (
             writer.composing
             or job.continuity.restored
             or job.upstream.crossed
-            or is_rewritten
+            or reader.rewritten
             or local is not None
             or detached is not None
         )
-        if not only_here or not (keeps or local is not None) or reader is None:
+        if not only_here or not (keeps or local is not None):
             return
         if (resource := writer.result()) is not None:
             if detached is not None:

@@ -1,7 +1,5 @@
 """An answer from the proxy itself, in place of the model's; no upstream is asked."""
 
-from typing import Protocol, runtime_checkable
-
 from proxy.base.conversation import Message, Text
 from proxy.base.errors import WireError
 from proxy.base.events import (
@@ -17,6 +15,7 @@ from proxy.base.events import (
 )
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
+from proxy.wires.crossed import Crossing
 from proxy.wires.upstream_port import Mask, TurnReader
 from proxy.wires.wire import CrossableWire
 
@@ -25,19 +24,14 @@ __all__ = ["stand_in"]
 _ENDED_BY = FinishReason.STOP
 
 
-@runtime_checkable
-class _WritesTurns(Protocol):
-    def write_turn(self, message: Message) -> bytes:
-        """Build a turn of a model, as a reader of the upstream's dialect would return it."""
-        ...
-
-
 class _StandIn:
     """A turn reader for a turn that no model wrote."""
 
     fault: WireError | None = None
     has_unread = False
     large_next = False
+    left_out = ()
+    rewritten = False
 
     def __init__(self, text: str, message: bytes) -> None:
         self.text = text
@@ -81,7 +75,7 @@ async def stand_in(job: Job, state: State, text: str) -> None:
     said: tuple[TurnEvent, ...] = (started, TextDelta(text), used, ended) if text else (started, used, ended)
     run.turn.number = max(run.turn.number, 1)
     port = job.upstream.port
-    if isinstance(port, _WritesTurns):
+    if isinstance(port, CrossableWire | Crossing):
         reader: TurnReader = _StandIn(
             text, port.write_turn(Message("assistant", (Text(text),) if text else ()))
         )

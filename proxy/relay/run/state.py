@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proxy.base.events import ToolCall
@@ -23,7 +23,7 @@ from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext
 from proxy.wires.approving.shown import APPROVE
 from proxy.wires.client_port import StreamWriter
-from proxy.wires.upstream_port import TranslatingReader, TurnReader
+from proxy.wires.upstream_port import TurnReader
 
 __all__ = ["ClientOutput", "Outcome", "RunClock", "State", "ToolState", "TurnProgress"]
 
@@ -225,8 +225,8 @@ class Outcome:
     @property
     def left_out(self) -> Sequence[str]:
         """What the upstream sent in any turn that the client's dialect cannot express."""
-        lost = self.reader.left_out if isinstance(self.reader, TranslatingReader) else ()
-        return sorted({*self._earlier, *lost})
+        lost: Collection[str] = () if self.reader is None else self.reader.left_out
+        return sorted({*self._earlier, *lost}) if lost or self._earlier else ()
 
     def message(self) -> bytes:
         """Return the assistant message of the turn that was read last.  Raises RuntimeError before the first

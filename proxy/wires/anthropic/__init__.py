@@ -19,14 +19,16 @@ from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.dialects.anthropic import ANTHROPIC
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["AnthropicWire"]
 
 
-class AnthropicWire:
+class AnthropicWire(CrossableWire, HasNativeTurns):
     """The wire of Anthropic Messages."""
 
     dialect = ANTHROPIC

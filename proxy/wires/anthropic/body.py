@@ -35,12 +35,12 @@ from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import BLOCK_FIELDS
 from proxy.wires.turn.restored import is_too_long_error
 from proxy.wires.turn.token_limit import LEAST_TOKENS, tokens_left
-from proxy.wires.upstream_port import Mask
+from proxy.wires.upstream_port import CachingEditor, Mask
 
 __all__ = ["MARK", "AnthropicBody", "with_breakpoints"]
 
 
-class AnthropicBody(MessageListBody):
+class AnthropicBody(MessageListBody, CachingEditor):
     """The body of one run's upstream requests."""
 
     _NEEDED_FIELDS = BLOCK_FIELDS

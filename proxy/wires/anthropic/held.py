@@ -77,14 +77,14 @@ def _under(result: bytes, call_id: str) -> bytes:
     return replace_values(result, {"tool_use_id": orjson.dumps(call_id)})
 
 
-def masked_turn(raw: bytes, mask: Mask) -> bytes:
+def masked_turn(message: bytes, mask: Mask) -> bytes:
     """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
-    parts = members(raw)
+    parts = members(message)
     if parts.get("content", b"")[:1] != b"[":
-        return raw
+        return message
     blocks = elements(parts["content"])
     masked = [_masked_block(block, mask) for block in blocks]
-    return raw if masked == blocks else join_object({**parts, "content": join_array(masked)})
+    return message if masked == blocks else join_object({**parts, "content": join_array(masked)})
 
 
 def _masked_block(raw: bytes, mask: Mask) -> bytes:

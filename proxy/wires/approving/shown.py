@@ -9,7 +9,7 @@ Upstreams see neither. Before the proxy reads a request, it replaces each shown 
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from proxy.base.values import value_class
 from proxy.records.approvals import mention
@@ -19,7 +19,6 @@ __all__ = [
     "ApprovalAnswer",
     "ApprovalMessages",
     "ApprovalQuestion",
-    "AsksByItems",
     "approval_of_call",
     "approval_of_item",
     "call_id_of",
@@ -123,13 +122,3 @@ class ApprovalMessages:
     declares: bool
     questions: Sequence[ApprovalQuestion] = ()
     answers: Sequence[ApprovalAnswer] = ()
-
-
-@runtime_checkable
-class AsksByItems(Protocol):
-    """A writer whose dialect has items that ask for approvals."""
-
-    def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        """Ask about a waiting call: ``label`` is the client's name of the server, ``name`` the server's
-        name of the tool, and ``arguments`` is JSON text."""
-        ...

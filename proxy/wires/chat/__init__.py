@@ -17,15 +17,17 @@ from proxy.wires.chat.writer import ChatStreamWriter
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.crossing.reasoning import with_blank_reasoning
 from proxy.wires.dialects.chat import CHAT
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["ChatWire"]
 
 
-class ChatWire:
+class ChatWire(CrossableWire, HasNativeTurns):
     """The wire of OpenAI Chat Completions."""
 
     dialect = CHAT

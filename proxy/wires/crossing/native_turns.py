@@ -6,10 +6,10 @@ are stored beside the turn, with the dialect's name.  If the next request goes t
 gets them back; any other upstream gets the client's form, translated.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Protocol, runtime_checkable
 
 import orjson
 
@@ -20,21 +20,24 @@ from proxy.wires.dialect import NATIVE, Dialect
 __all__ = ["HasNativeTurns", "NativeTurns"]
 
 
-@runtime_checkable
-class HasNativeTurns(Protocol):
+class HasNativeTurns(ABC):
     """A dialect whose turns have parts that no other dialect can express."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def dialect(self) -> Dialect: ...
 
+    @abstractmethod
     def read_turn(self, message: bytes) -> Message: ...
 
+    @abstractmethod
     def masked_turn(self, message: bytes, mask: Callable[[str, str], str]) -> bytes:
         """Return the turn with the private arguments of its calls masked (rule R3).
 
         :meth:`~proxy.wires.upstream_port.TurnReader.message` returned ``message``.
         """
-        ...
 
 
 class NativeTurns:

@@ -5,7 +5,7 @@ and restores turns, and leaves out what an upstream refuses.  Each dialect defin
 message and a result.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,14 +37,14 @@ from proxy.wires.turn.restored import (
     with_restored,
 )
 from proxy.wires.turn.result_images import ImageBudget, choose_images
-from proxy.wires.upstream_port import Mask, SuspendedCall
+from proxy.wires.upstream_port import Mask, SuspendedCall, TranslatedEditor
 
 __all__ = ["MessageListBody"]
 
 _BY_NAME = attrgetter("name")
 
 
-class MessageListBody(ABC):
+class MessageListBody(TranslatedEditor):
     """The body of one run's upstream requests.
 
     :class:`~proxy.wires.upstream_port.BodyEditor` describes the public methods.

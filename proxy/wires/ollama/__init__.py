@@ -7,9 +7,10 @@ import orjson
 
 from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
-from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.client_port import ClientRequest, ClientView, LoadsModels, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.dialects.ollama import OLLAMA
 from proxy.wires.ollama.body import OllamaBody
 from proxy.wires.ollama.encoder import OllamaTurnEncoder, turn_message
@@ -24,11 +25,12 @@ from proxy.wires.ollama.to_upstream import write_conversation
 from proxy.wires.ollama.writer import OllamaStreamWriter
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["OllamaWire"]
 
 
-class OllamaWire:
+class OllamaWire(CrossableWire, HasNativeTurns, LoadsModels):
     """The wire of ``/api/chat``."""
 
     dialect = OLLAMA

@@ -61,14 +61,14 @@ def _under(result: bytes, call_id: str) -> bytes:
     return replace_values(result, {"tool_call_id": orjson.dumps(call_id)})
 
 
-def masked_turn(raw: bytes, mask: Mask) -> bytes:
+def masked_turn(message: bytes, mask: Mask) -> bytes:
     """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
-    parts = members(raw)
+    parts = members(message)
     if parts.get("tool_calls", b"")[:1] != b"[":
-        return raw
+        return message
     calls = elements(parts["tool_calls"])
     masked = [_masked_call(call, mask) for call in calls]
-    return raw if masked == calls else join_object({**parts, "tool_calls": join_array(masked)})
+    return message if masked == calls else join_object({**parts, "tool_calls": join_array(masked)})
 
 
 def _masked_call(raw: bytes, mask: Mask) -> bytes:

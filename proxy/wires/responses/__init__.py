@@ -9,8 +9,16 @@ import orjson
 
 from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
-from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.client_port import (
+    CarryingPort,
+    ClientRequest,
+    ClientView,
+    RefersToItems,
+    StreamWriter,
+    TurnEncoder,
+)
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.encoder import ResponsesTurnEncoder
@@ -29,11 +37,12 @@ from proxy.wires.responses.to_upstream import write_conversation
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["ResponsesWire"]
 
 
-class ResponsesWire:
+class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
     """The Responses wire.
 
     ``key`` signs the items that show server calls, and encrypts summaries. Without it only this process can

@@ -53,7 +53,7 @@ from proxy.wires.turn.restored import (
 )
 from proxy.wires.turn.result_images import choose_images, is_about_one_image
 from proxy.wires.turn.token_limit import tokens_left
-from proxy.wires.upstream_port import Mask, StateHabit, SuspendedCall
+from proxy.wires.upstream_port import ChainedEditor, Mask, StateHabit, SuspendedCall, TranslatedEditor
 
 __all__ = ["ResponsesBody", "upstream_ids"]
 
@@ -68,7 +68,7 @@ _NOT_RUN = orjson.dumps(
 ).decode()
 
 
-class ResponsesBody:
+class ResponsesBody(ChainedEditor, TranslatedEditor):
     """The body of one run's upstream requests."""
 
     def __init__(

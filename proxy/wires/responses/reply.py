@@ -11,7 +11,7 @@ import orjson
 
 from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.json.splice import replace_values, value_at
-from proxy.wires.client_port import ClientView
+from proxy.wires.client_port import AsksByItems, CarryingWriter, ClientView
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.responses.items import (
     message_item,
@@ -29,7 +29,7 @@ from proxy.wires.turn.reply import ReplyWriter
 __all__ = ["ResponsesReplyWriter"]
 
 
-class ResponsesReplyWriter(ReplyWriter):
+class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
     """Writes one Response for all turns of its run.
 
     ``asked`` is the client's request. ``echo`` are the fields that repeat what the client sent. ``first``
@@ -103,7 +103,7 @@ class ResponsesReplyWriter(ReplyWriter):
         self._output.append(message_item(own_item_id("msg"), text, status="completed"))
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        """See :meth:`proxy.wires.approving.shown.AsksByItems.approval_requested`."""
+        """See :meth:`proxy.wires.client_port.AsksByItems.approval_requested`."""
         self._output.append(approval_item(item_id, label, name, arguments))
         return b""
 

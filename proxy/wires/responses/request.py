@@ -14,7 +14,7 @@ import orjson
 from proxy.base.errors import RequestError
 from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
-from proxy.wires.client_port import Answer, CarriedTurn, ReturnedCalls
+from proxy.wires.client_port import Answer, CarriedTurn, CarryingRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Place, Speaker
 from proxy.wires.responses.items import (
@@ -53,7 +53,7 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 @value_class
-class ResponsesRequest:
+class ResponsesRequest(CarryingRequest):
     """The parts of a request that decide how the proxy handles it.
 
     ``items`` is ``input`` as a list; ``conversation`` is the id of the conversation that it continues.

@@ -25,7 +25,7 @@ from proxy.base.events import (
 )
 from proxy.json.splice import replace_values, value_at
 from proxy.wires.chosen import usage_of_call
-from proxy.wires.client_port import ClientView, TurnEnd
+from proxy.wires.client_port import AsksByItems, CarryingWriter, ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.responses.item_events import OpenItem, item_events, own_item_events
@@ -53,7 +53,7 @@ __all__ = ["ResponsesStreamWriter"]
 _FACTS = frozenset({"model", "created_at"})
 
 
-class ResponsesStreamWriter(FastWriter, RepairingWriter):
+class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByItems):
     """Writes one client's stream for all turns of its run.
 
     ``asked`` is the client's request. ``echo`` are the client's raw values of fields that the resource
@@ -457,7 +457,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return self._show(message_item(own_item_id("msg"), text, status="completed"))
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        """See :meth:`proxy.wires.approving.shown.AsksByItems.approval_requested`."""
+        """See :meth:`proxy.wires.client_port.AsksByItems.approval_requested`."""
         return self._show(approval_item(item_id, label, name, arguments))
 
     def carry(self, sealed: str) -> bytes:

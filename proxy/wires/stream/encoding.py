@@ -1,6 +1,6 @@
 """The common part of the encoders, which write the events of an upstream in another dialect."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -22,6 +22,7 @@ from proxy.base.events import (
     Usage,
     UsageReported,
 )
+from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.stream.sse import KEEP_ALIVE
 from proxy.wires.turn.citations import LEFT_OUT
 
@@ -33,8 +34,8 @@ EventObject = dict[str, Any]
 TextEvent = TextDelta | ReasoningDelta | RefusalDelta
 
 
-class EventEncoder(ABC):
-    """A :class:`~proxy.wires.client_port.TurnEncoder` that encodes a frame event by event."""
+class EventEncoder(ContinuingEncoder, TextEncoder):
+    """An encoder that encodes a frame event by event."""
 
     _KEEP_ALIVE: ClassVar[bytes] = KEEP_ALIVE
 

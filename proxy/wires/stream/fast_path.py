@@ -7,7 +7,6 @@ stream of a dialect without a fast path is read event by event.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 from proxy.base.events import Frame, TurnEvent
 from proxy.wires.client_port import StreamWriter
@@ -49,10 +48,12 @@ class FastReader(ABC):
         return writer
 
 
-@runtime_checkable
-class TextReader(Protocol):
+class TextReader(ABC):
     """A reader that returns the texts of events that it takes without reading them."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def take_texts(
         self, chunk: bytes, is_open: Callable[[type[TurnEvent]], bool]
     ) -> tuple[type[TurnEvent], list[bytes]] | None:
@@ -62,7 +63,6 @@ class TextReader(Protocol):
         ``is_open`` gets the kind of the text. Return the kind, and for each event the inside of its JSON
         string. Return ``None`` if the caller must feed the chunk.
         """
-        ...
 
 
 class FastWriter(ABC):

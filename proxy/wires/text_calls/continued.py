@@ -27,6 +27,8 @@ is not followed by JSON syntax."""
 class ContinuedReader:
     """The upstream's reader, whose frames are the upstream's own up to the first call in its text."""
 
+    left_out = ()
+
     def __init__(self, reader: TextCallReader, encoder: Callable[[], ContinuingEncoder]) -> None:
         self._reader = reader
         self._make_encoder = encoder
@@ -115,7 +117,7 @@ class ContinuedReader:
 
     @property
     def rewritten(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.RewritingReader.rewritten`."""
+        """See :attr:`proxy.wires.upstream_port.TurnReader.rewritten`."""
         return self._reader.rewritten
 
     def message(self) -> bytes:

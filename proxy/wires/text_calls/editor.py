@@ -153,7 +153,7 @@ class PromptedEditor:
         return self._own.records(run_id, mask)
 
 
-class _ChainedPromptedEditor(PromptedEditor):
+class _ChainedPromptedEditor(PromptedEditor, ChainedEditor):
     """The editor for a client that continues responses by their ids."""
 
     @property

@@ -96,6 +96,8 @@ class TextCallReader:
     ``passed`` is the number of frames, of those returned last, that came before that.
     """
 
+    left_out = ()
+
     def __init__(
         self,
         reader: TurnReader,

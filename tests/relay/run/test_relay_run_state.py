@@ -260,10 +260,10 @@ def test_a_turn_that_waits_for_nothing_has_no_names() -> None:
 
 
 class Reader:
-    """A :class:`~proxy.wires.upstream_port.TranslatingReader` that has read its turn to the end."""
+    """A :class:`~proxy.wires.upstream_port.TurnReader` that has read its turn to the end."""
 
     fault = None
-    has_unread = large_next = False
+    has_unread = large_next = rewritten = False
     text = ""
 
     def __init__(self, *lost: str) -> None:

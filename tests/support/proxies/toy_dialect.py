@@ -52,6 +52,7 @@ from proxy.wires.turn.digest import canonical_arguments
 from proxy.wires.turn.reply import ReplyWriter
 from proxy.wires.turn.request_members import declared_names, listed_messages, listed_tools, model_name
 from proxy.wires.upstream_port import Mask
+from proxy.wires.wire import CrossableWire
 
 __all__ = ["TOY", "TOY_ENDPOINTS", "ToyWire", "event"]
 
@@ -184,7 +185,8 @@ class ToyWriter(ReplyWriter):
 class ToyEncoder:
     """An encoder of frames whose bytes are empty, because :class:`ToyWriter` writes the events."""
 
-    left_out: frozenset[str] = frozenset()
+    def __init__(self) -> None:
+        self.left_out: set[str] = set()
 
     def encode(self, frame: Frame) -> list[Frame]:
         return [self.encode_reply(frame)]
@@ -308,7 +310,7 @@ def _text(parts: Sequence[Any]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
-class ToyWire:
+class ToyWire(CrossableWire):
     """Both ports."""
 
     dialect = TOY
