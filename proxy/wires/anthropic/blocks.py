@@ -139,7 +139,11 @@ def _uncited(raw: bytes) -> bytes:
     if not isinstance(block, dict) or not _cites_ours(block):
         return raw
     fields = members(raw)
-    kept = [one for one in elements(fields.pop("citations")) if not _is_our_citation(orjson.loads(one))]
+    kept = [
+        citation
+        for citation in elements(fields.pop("citations"))
+        if not _is_our_citation(orjson.loads(citation))
+    ]
     return join_object({**fields, **({"citations": join_array(kept)} if kept else {})})
 
 
@@ -178,11 +182,11 @@ class Citations:
 
     def begin(self, citations: Any) -> list[CitationAdded]:
         """Begin a block of text with these ``citations``; return those of the last block if it was open."""
-        told = self.end()
+        events = self.end()
         self._start = self.length
         if isinstance(citations, list):
             self._found += citations
-        return told
+        return events
 
     def add(self, citation: Any) -> None:
         """Add a citation of the open block."""
@@ -192,19 +196,19 @@ class Citations:
         """End the block, and return its citations."""
         if not self._found:
             return []
-        found, self._found = self._found, []
-        return [self._read(citation) for citation in found]
+        added, self._found = self._found, []
+        return [self._read(citation) for citation in added]
 
     def _read(self, citation: Any) -> CitationAdded:
-        said: Mapping[str, Any] = citation if isinstance(citation, dict) else {}
-        kind = said.get("type")
+        fields: Mapping[str, Any] = citation if isinstance(citation, dict) else {}
+        kind = fields.get("type")
         # A search result may have a name instead of a URL as its source.
         name = {"web_search_result_location": "url", "search_result_location": "source"}.get(str(kind), "")
-        title, cited = said.get("title"), said.get("cited_text")
+        title, cited = fields.get("title"), fields.get("cited_text")
         return CitationAdded(
             self._start,
             self.length,
-            page_address(said.get(name)),
+            page_address(fields.get(name)),
             title if isinstance(title, str) else "",
             cited if isinstance(cited, str) else "",
         )
@@ -236,9 +240,9 @@ def cited_blocks(content: Sequence[Block], citations: Sequence[CitationAdded]) -
     whole = sum(len(block["text"]) for block in texts)
     placed: list[CitationAdded] = []
     rest: list[CitationAdded] = []
-    for one in citations:
-        fits = one.start < one.end <= whole and len(placed) < _MOST_PLACED
-        (placed if fits else rest).append(one)
+    for citation in citations:
+        fits = citation.start < citation.end <= whole and len(placed) < _MOST_PLACED
+        (placed if fits else rest).append(citation)
     blocks: list[Block] = []
     start = 0
     for block in content:
@@ -256,13 +260,20 @@ def cited_blocks(content: Sequence[Block], citations: Sequence[CitationAdded]) -
 def _cut(text: str, start: int, citations: Sequence[CitationAdded]) -> list[Block]:
     """Cut a text that begins at ``start`` into blocks: one for each piece with other sources."""
     end = start + len(text)
-    inside = [one for one in citations if one.start < end and start < one.end]
-    bounds = {start, end, *(max(start, one.start) for one in inside), *(min(end, one.end) for one in inside)}
+    inside = [citation for citation in citations if citation.start < end and start < citation.end]
+    bounds = {
+        start,
+        end,
+        *(max(start, citation.start) for citation in inside),
+        *(min(end, citation.end) for citation in inside),
+    }
     blocks: list[Block] = []
     places = sorted(bounds)
     for at, until in itertools.pairwise(places):
         piece = text[at - start : until - start]
-        sources = [web_citation(one) for one in inside if one.start <= at and until <= one.end]
+        sources = [
+            web_citation(citation) for citation in inside if citation.start <= at and until <= citation.end
+        ]
         if blocks and not piece.strip():
             # No upstream accepts a block of white space in a later request.
             blocks[-1]["text"] += piece
@@ -366,17 +377,17 @@ class MessageBuilder:
 
     def build(self, calls: Mapping[int, ToolCall]) -> bytes:
         """Return the message as JSON; ``calls`` are its complete calls by their numbers."""
-        found = []
+        written = []
         for block in self._blocks:
             if block.call is not None:
-                found.append(_as_called(block.raw_fields(), calls[block.call]))
+                written.append(_as_called(block.raw_fields(), calls[block.call]))
             elif block.fields.get("type") == "tool_use" or (
                 block.fields.get("type") == "text" and not block.text
             ):
                 continue  # Nobody can answer a call without a name.
             else:
-                found.append(join_object(block.raw_fields()))
-        return assistant_message(found)
+                written.append(join_object(block.raw_fields()))
+        return assistant_message(written)
 
 
 def _as_called(fields: Mapping[str, bytes], call: ToolCall) -> bytes:
@@ -394,7 +405,7 @@ def reply_blocks(content: bytes, calls: Sequence[ToolCall]) -> list[bytes]:
 
     ``calls`` are those of its calls that have a name, in order.
     """
-    found: list[bytes] = []
+    kept: list[bytes] = []
     left = iter(calls)
     for raw in elements(content):
         block = orjson.loads(raw)
@@ -404,10 +415,10 @@ def reply_blocks(content: bytes, calls: Sequence[ToolCall]) -> list[bytes]:
                 continue
             same = (block.get("id"), block["name"]) == (call.call_id, call.name)
             same = same and _means(call.arguments, block.get("input"))
-            found.append(raw if same else _as_called(members(raw), call))
+            kept.append(raw if same else _as_called(members(raw), call))
         elif kind != "text" or block.get("text"):
-            found.append(raw)
-    return found
+            kept.append(raw)
+    return kept
 
 
 def _means(arguments: str, given: Any) -> bool:

@@ -82,8 +82,8 @@ class AnthropicBody(MessageListBody, CachingEditor):
 
     def mark_cache(self) -> None:
         """See :meth:`proxy.wires.upstream_port.CachingEditor.mark_cache`."""
-        said = (self._raw,) if self._cut is None else self._cut.values()
-        self._marks_cache = not any(MARK in part for part in said)
+        values = (self._raw,) if self._cut is None else self._cut.values()
+        self._marks_cache = not any(MARK in part for part in values)
 
     def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
         """Put everything else that the client sent with its results after the results."""
@@ -136,8 +136,8 @@ class AnthropicBody(MessageListBody, CachingEditor):
 
     def _leave_out_refused(self, message: str, code: str | None) -> bool:
         """Leave out thoughts of restored turns, too, if another upstream has signed them."""
-        said = _error_words(message, code)
-        if self._restored and not self._without_thoughts and "signature" in said and "thinking" in said:
+        text = _error_words(message, code)
+        if self._restored and not self._without_thoughts and "signature" in text and "thinking" in text:
             self._without_thoughts = True
             return True
         return super()._leave_out_refused(message, code)
@@ -232,9 +232,9 @@ def _message_marked(raw: bytes) -> bytes:
 
 def _last_marked(listed: bytes) -> bytes:
     """Set a breakpoint at the last element of a list; other values and an empty text stay unchanged."""
-    if listed[:1] != b"[" or not (found := elements(listed)):
+    if listed[:1] != b"[" or not (parts := elements(listed)):
         return listed
-    last = orjson.loads(found[-1])
+    last = orjson.loads(parts[-1])
     if not isinstance(last, dict) or (last.get("type") == "text" and not last.get("text")):
         return listed
-    return join_array([*found[:-1], extend_object(found[-1], _BREAKPOINT)])
+    return join_array([*parts[:-1], extend_object(parts[-1], _BREAKPOINT)])

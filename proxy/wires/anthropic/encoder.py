@@ -41,7 +41,6 @@ __all__ = [
     "AnthropicTurnEncoder",
     "block_events",
     "encode",
-    "mint",
     "new_message",
     "text_block",
     "thought_block",
@@ -337,11 +336,6 @@ def encode(payload: Mapping[str, Any]) -> bytes:
     return encode_event(orjson.dumps(payload), str(payload["type"]).encode())
 
 
-def mint(prefix: str) -> str:
-    """Return an id in the provider's form: ``msg_`` or ``toolu_`` and letters."""
-    return prefix + mint_call_id().removeprefix("call_")
-
-
 def text_block(text: str) -> Block:
     return {"type": "text", "text": text}
 
@@ -369,7 +363,7 @@ def block_events(index: int, block: Block) -> bytes:
 def new_message(model: str, message_id: str = "") -> dict[str, Any]:
     """Return an empty message, with a new id if it has none."""
     return {
-        "id": message_id or mint("msg_"),
+        "id": message_id or mint_call_id("msg_"),
         "type": "message",
         "role": "assistant",
         "model": model,

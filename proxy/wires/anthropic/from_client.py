@@ -150,10 +150,10 @@ def _content(block: Fields, kind: str) -> Content | None:
 def _found_text(block: Fields) -> Text:
     """Read a result of the client's own search as text: its title, its source and its content."""
     texts = [part.get("text") for part in block.listed("content") if isinstance(part, dict)]
-    words = [block.text("title"), block.text("source"), *texts]
+    lines = [block.text("title"), block.text("source"), *texts]
     block.skip("citations", {"enabled": False}, {"enabled": True})
-    said = "\n".join(word for word in words if isinstance(word, str) and word)
-    return Text(said, native=block.rest(), at=block.path)
+    text = "\n".join(line for line in lines if isinstance(line, str) and line)
+    return Text(text, native=block.rest(), at=block.path)
 
 
 def _source(block: Fields) -> Source:

@@ -39,8 +39,8 @@ def collect_results(
     end = start
     theirs: dict[str, bytes] = {}
     rest: list[bytes] = []
-    while end < len(messages) and (found := _results(messages[end])) is not None:
-        for raw, call_id in found:
+    while end < len(messages) and (blocks := _results(messages[end])) is not None:
+        for raw, call_id in blocks:
             if call_id is None:
                 rest.append(raw)
             else:
@@ -62,12 +62,12 @@ def _results(message: bytes) -> list[tuple[bytes, str | None]] | None:
     parts = members(message)
     if parts.get("role") != b'"user"' or parts.get("content", b"")[:1] != b"[":
         return None
-    found: list[tuple[bytes, str | None]] = []
+    blocks: list[tuple[bytes, str | None]] = []
     for raw in elements(parts["content"]):
         block = orjson.loads(raw)
         is_result = isinstance(block, dict) and block.get("type") == "tool_result"
-        found.append((raw, str(block.get("tool_use_id")) if is_result else None))
-    return found if any(call_id is not None for _, call_id in found) else None
+        blocks.append((raw, str(block.get("tool_use_id")) if is_result else None))
+    return blocks if any(call_id is not None for _, call_id in blocks) else None
 
 
 def _under(result: bytes, call_id: str) -> bytes:
@@ -185,8 +185,8 @@ def _without_images(raw: bytes) -> bytes:
     content = block.get("content") if isinstance(block, dict) else None
     if not isinstance(content, list):
         return raw
-    said = [{"type": "text", "text": line} for line in _lines(content, left_out) if line]
-    return join_object({**members(raw), "content": orjson.dumps(said)})
+    texts = [{"type": "text", "text": line} for line in _lines(content, left_out) if line]
+    return join_object({**members(raw), "content": orjson.dumps(texts)})
 
 
 def _lines(content: Sequence[Any], say: Any) -> list[str]:

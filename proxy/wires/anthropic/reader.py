@@ -147,7 +147,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         ``message_start``, too.  Source: ``accumulate_event`` of Anthropic's Python SDK.
         """
         placed, self._placed = self._placed, {}
-        blocks = [one for one in objects_in(payload, ("input",)) if one.get("type") == "tool_use"]
+        blocks = [block for block in objects_in(payload, ("input",)) if block.get("type") == "tool_use"]
         if any(id(block) not in placed for block in blocks):
             self._stop(Unreadable(UNPLACED_CALL))
 
@@ -252,7 +252,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             # Some servers send the arguments only here; others send them here and in pieces.
             self._given[number] = orjson.dumps(given).decode()
         call_id = block.get("id")
-        known = call_id if isinstance(call_id, str) and call_id.strip() else _mint()
+        known = call_id if isinstance(call_id, str) and call_id.strip() else mint_call_id("toolu_")
         # The name is complete, so set it.  Otherwise the assembler waits: it may begin a longer name.
         events = self._calls.add(Fragment(number, known, name))
         return [*events, *self._calls.set_name(number, name)]
@@ -283,11 +283,6 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             return []
         self._given.pop(number, None)
         return self._calls.add(Fragment(number, arguments=text))
-
-
-def _mint() -> str:
-    """Return an id for a call without one."""
-    return "toolu_" + mint_call_id().removeprefix("call_")
 
 
 def _raw_content(body: bytes, payload: Mapping[str, Any]) -> bytes:

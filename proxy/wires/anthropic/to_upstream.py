@@ -125,8 +125,8 @@ class _Blocks:
             else:
                 blocks = [*self._unanswered(waiting), *self._said(message)]
             if message.role == "assistant":
-                self._add(written, "user", [one for one in blocks if _is(one, "tool_result")])
-                blocks = [one for one in blocks if not _is(one, "tool_result")]
+                self._add(written, "user", [block for block in blocks if _is(block, "tool_result")])
+                blocks = [block for block in blocks if not _is(block, "tool_result")]
                 waiting = {part.call_id: part.at for part in message.parts if isinstance(part, ToolCallPart)}
             self._add(written, role, blocks)
         self._add(written, "user", self._unanswered(waiting))
@@ -209,7 +209,7 @@ class _Blocks:
                 made = {"type": "image", "source": self._source(part.source, part.at)}
             case File():
                 titled = {
-                    name: said for name, said in (("title", part.name), ("context", part.context)) if said
+                    name: text for name, text in (("title", part.name), ("context", part.context)) if text
                 }
                 made = {"type": "document", "source": self._source(part.source, part.at), **titled}
             case Reasoning():
@@ -400,14 +400,14 @@ def _is_recursive(schema: Mapping[str, Any]) -> bool:
     targets = {node["$ref"] for _, node in subschemas(schema, "") if isinstance(node.get("$ref"), str)}
     below = {ref: _references(follow(schema, ref)) for ref in targets}
     for ref in targets:
-        found, waiting = set[str](), [ref]
+        reached, waiting = set[str](), [ref]
         while waiting:
-            for one in below[waiting.pop()]:
-                if one == ref:
+            for target in below[waiting.pop()]:
+                if target == ref:
                     return True
-                if one not in found:
-                    found.add(one)
-                    waiting.append(one)
+                if target not in reached:
+                    reached.add(target)
+                    waiting.append(target)
     return False
 
 

@@ -238,7 +238,7 @@ class ChatComposer:
 
     def _complete_head(self) -> dict[str, Any]:
         if not self._head["id"]:
-            self._head["id"] = "chatcmpl-" + mint_call_id().removeprefix("call_")
+            self._head["id"] = mint_call_id("chatcmpl-")
         if not self._head["created"]:
             self._head["created"] = epoch_s()
         return self._head

@@ -54,7 +54,7 @@ class ChatTurnEncoder(EventEncoder):
         super().__init__()
         self._wants_usage = wants_usage
         self._head: dict[str, Any] = {
-            "id": "chatcmpl-" + mint_call_id().removeprefix("call_"),
+            "id": mint_call_id("chatcmpl-"),
             "object": "chat.completion.chunk",
             "created": epoch_s(),
             "model": model,

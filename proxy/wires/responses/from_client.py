@@ -58,7 +58,7 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
     """
     asked = Fields(payload, RESPONSES_FIELDS)
     model = asked.model()
-    first = [Message("system", (Text(told),))] if (told := asked.text("instructions")) else []
+    first = [Message("system", (Text(instructions),))] if (instructions := asked.text("instructions")) else []
     system, messages = split_system((*first, *_Items(asked).read()))
     options = asked.inner("stream_options")
     output, reasoning = _output(asked), _reasoning(asked)
@@ -99,10 +99,10 @@ class _Items:
         self._found: list[Message] = []
 
     def read(self) -> list[Message]:
-        said = self._asked.take("input")
-        if isinstance(said, str):
-            return [Message("user", (Text(said, at="input"),) if said else (), at="input")]
-        if said is not None:
+        given = self._asked.take("input")
+        if isinstance(given, str):
+            return [Message("user", (Text(given, at="input"),) if given else (), at="input")]
+        if given is not None:
             self._asked.leave("input")
         for item in self._asked.elements("input"):
             self._add(item)
@@ -123,8 +123,8 @@ class _Items:
                 self._join("assistant", NativePart(kind, native=(item.whole_native(kind),), at=item.path))
 
     def _add_message(self, item: Fields) -> None:
-        said = item.text("role") or ""
-        role = _ROLES.get(said)
+        given = item.text("role") or ""
+        role = _ROLES.get(given)
         if role is None:
             raise item.fault("role", f"must be one of {', '.join(_ROLES)}")
         parts = tuple(item.contents("content", _content))
@@ -306,7 +306,7 @@ def _reasoning(asked: Fields) -> ReasoningSettings:
 
 
 def _truncate(asked: Fields) -> bool | None:
-    said = asked.text("truncation")
-    if said not in (None, "auto", "disabled"):
+    given = asked.text("truncation")
+    if given not in (None, "auto", "disabled"):
         raise asked.fault("truncation", "must be auto or disabled")
-    return None if said is None else said == "auto"
+    return None if given is None else given == "auto"

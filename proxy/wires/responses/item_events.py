@@ -25,12 +25,12 @@ _NOT_YET: dict[str, Any] = {"status": "in_progress", "output": [], "usage": None
 def stream_of_stored(response: Mapping[str, Any], starting_after: int | None = None) -> bytes:
     """Return the whole stream, or the part after the event with the number ``starting_after``."""
     first = -1 if starting_after is None else starting_after
-    told = [
+    events = [
         encode_event(orjson.dumps({**event, "sequence_number": number}), event["type"].encode())
         for number, event in enumerate(_events(response))
         if number > first
     ]
-    return b"".join([*told, END_MARK])
+    return b"".join([*events, END_MARK])
 
 
 def _events(response: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -112,8 +112,8 @@ def mint_item_id(kind: object, response_id: str = "") -> str:
 
 def response_of(item_id: str) -> str:
     """Return the id of the proxy's response that one of its items belongs to; ``""`` for any other item."""
-    found = _ITEM_OF.fullmatch(item_id)
-    return f"resp_{found[1]}" if found is not None else ""
+    match = _ITEM_OF.fullmatch(item_id)
+    return f"resp_{match[1]}" if match is not None else ""
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
@@ -281,9 +281,9 @@ def called_name(item: Mapping[str, Any], servers: Sequence[ChosenServer], offere
     ``servers`` are those that the request chooses, and ``offered`` the names of its server tools.
     """
     label, name = item.get("server_label"), str(item.get("name") or "")
-    for server in (one.name for one in servers if one.label == label and name not in offered):
+    for server in (chosen.name for chosen in servers if chosen.label == label and name not in offered):
         known = (f"mcp__{server}__{name}", f"{server}__{name}")
-        name = next((one for one in known if one in offered), known[0] if server else name)
+        name = next((candidate for candidate in known if candidate in offered), known[0] if server else name)
     return _NOT_OF_NAMES.sub("_", name)[:_LONGEST_NAME]
 
 
@@ -307,8 +307,8 @@ def as_upstream_items(
     arguments = item.get("arguments")
     arguments = arguments if isinstance(arguments, str) and arguments else "{}"
     if not signed:
-        said = f"{_UNSIGNED}\nTool: {name}\nArguments: {arguments}\nResult: {output}"
-        return [{"type": "message", "role": "user", "content": said}]
+        text = f"{_UNSIGNED}\nTool: {name}\nArguments: {arguments}\nResult: {output}"
+        return [{"type": "message", "role": "user", "content": text}]
     call_id = f"call_{str(item.get('id'))[-40:]}"
     return [
         {"type": "function_call", "call_id": call_id, "name": called or name, "arguments": arguments},
@@ -365,8 +365,8 @@ def turn_items(message: Message) -> bytes:
 def event_response_id(payload: Mapping[str, Any] | None) -> str:
     """Return the id of the response in an event; ``""`` if it has none."""
     response = (payload or {}).get("response")
-    found = response.get("id") if isinstance(response, dict) else None
-    return found if isinstance(found, str) and found.strip() else ""
+    response_id = response.get("id") if isinstance(response, dict) else None
+    return response_id if isinstance(response_id, str) and response_id.strip() else ""
 
 
 def is_message_event(payload: Mapping[str, Any] | None) -> bool:

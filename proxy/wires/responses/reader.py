@@ -166,12 +166,12 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         for name in ("summary", "content"):
             parts = item.get(name)
             for part in parts if isinstance(parts, list) else ():
-                said = part if isinstance(part, dict) else {}
-                text, refusal = said.get("text"), said.get("refusal")
+                fields = part if isinstance(part, dict) else {}
+                text, refusal = fields.get("text"), fields.get("refusal")
                 if isinstance(text, str) and text:
                     yield ReasoningDelta(text) if reasoning else TextDelta(text)
                     if not reasoning:
-                        yield from read_annotations(said.get("annotations"), self._length)
+                        yield from read_annotations(fields.get("annotations"), self._length)
                         self._length += len(text)
                 elif isinstance(refusal, str) and refusal:
                     yield RefusalDelta(refusal)
@@ -385,16 +385,16 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         names = {
             key: _text((self._items.get(key) or self._opened[key]).get("name")) for key in self._call_keys
         }
-        told = Counter(names.values())
+        left = Counter(names.values())
         sent = [(names[key], self._sent_ids[key]) for key in self._call_keys]
-        found = []
+        added = []
         for item in output:
             if not self._is_ours(item):
                 continue
-            told[item["name"]] -= 1
-            if told[item["name"]] < 0 and (item["name"], item.get("call_id")) not in sent:
-                found.append(item)
-        return found
+            left[item["name"]] -= 1
+            if left[item["name"]] < 0 and (item["name"], item.get("call_id")) not in sent:
+                added.append(item)
+        return added
 
     def _is_ours(self, item: Any) -> bool:
         """Return whether an item is a call of a server tool."""
@@ -430,11 +430,11 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             events.append(TurnFinished(FinishReason.TOOL_CALLS if self._call_keys else FinishReason.STOP))
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two versions describe the same item."""
-    if one.get("type") != other.get("type"):
+    if item.get("type") != other.get("type"):
         return False
-    return any(one.get(key) and one.get(key) == other.get(key) for key in ("id", "call_id"))
+    return any(item.get(key) and item.get(key) == other.get(key) for key in ("id", "call_id"))
 
 
 def _text(value: Any) -> str | None:

@@ -84,8 +84,8 @@ _REQUEST_FIELDS = (
 
 def ended_as(response: Mapping[str, Any], reason: FinishReason | None) -> dict[str, Any]:
     """Return a response with the status and the details for a finish reason; ``None`` keeps its own."""
-    said, word = response.get("status"), _INCOMPLETE.get(reason)
-    if said in _UNFINISHED and (reason is None or word is not None):
+    status, word = response.get("status"), _INCOMPLETE.get(reason)
+    if status in _UNFINISHED and (reason is None or word is not None):
         return dict(response)
     status, details = ("completed", None) if word is None else ("incomplete", {"reason": word})
     return {**response, "status": status, "incomplete_details": details}
@@ -179,8 +179,8 @@ class ClientTools:
         tools = response.get("tools")
         pieces = elements(listed) if tools and isinstance(tools, list) else []
         pairs = zip(tools or (), pieces, strict=True) if pieces else ()
-        told = self._told(pairs, [orjson.dumps(tool) for tool in self._declared])
-        return listed if told == pieces else join_array(told)
+        shown = self._told(pairs, [orjson.dumps(tool) for tool in self._declared])
+        return listed if shown == pieces else join_array(shown)
 
     def _told(self, listed: Iterable[tuple[Any, T]], declared: Sequence[T]) -> list[T]:
         """Return the declared tools, each in its form from ``listed`` if it is there."""
@@ -195,13 +195,13 @@ class ClientTools:
                 hosted.append(form)
         if len(hosted) < sum(_kind(tool) not in _NAMED for tool in self._declared):
             hosted = []  # They cannot be matched to the declared ones.
-        told = []
+        shown = []
         for tool, form in zip(self._declared, declared, strict=True):
             if _kind(tool) in _NAMED:
-                told.append(named.pop(str(tool.get("name")), form))
+                shown.append(named.pop(str(tool.get("name")), form))
             else:
-                told.append(hosted.pop(0) if hosted else form)
-        return [*told, *named.values(), *hosted] if self._open_names else told
+                shown.append(hosted.pop(0) if hosted else form)
+        return [*shown, *named.values(), *hosted] if self._open_names else shown
 
 
 def with_all_fields(tools: Iterable[Any]) -> list[Any]:

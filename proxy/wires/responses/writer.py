@@ -168,15 +168,15 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         """Return whether a frame of a repaired stream is the first that must not leave unchanged."""
         payload = frame.payload or {}
         kind = payload.get("type")
-        said = event_response_id(payload)
-        if said and self._public_id and said != self._public_id:
+        response_id = event_response_id(payload)
+        if response_id and self._public_id and response_id != self._public_id:
             return True  # openai-python keeps the first id, and later requests need the last one.
         if not self._inspects_items or not kind or kind in CLOSING:
             return False
         if kind not in OPENING:
             return self._has_defective_item(payload)
-        told = isinstance(response := payload.get("response"), dict) and not _FACTS.isdisjoint(response)
-        return type(payload.get("sequence_number")) is not int or not told
+        known = isinstance(response := payload.get("response"), dict) and not _FACTS.isdisjoint(response)
+        return type(payload.get("sequence_number")) is not int or not known
 
     def _has_defective_item(self, payload: Mapping[str, Any]) -> bool:
         """Return whether an event of the first item lacks its place, or has another id of the item.
@@ -185,12 +185,12 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         is sound, so are all later ones.
         """
         item, index = payload.get("item"), payload.get("output_index")
-        opened = next((one for one in self._open.values() if one.index == index), None)
+        opened = next((begun for begun in self._open.values() if begun.index == index), None)
         self._inspects_items = opened is None and "output_index" in payload
         if opened is None or not opened.item_id:
             return "output_index" not in payload and item is not None
-        said = item.get("id") if isinstance(item, dict) else payload.get("item_id")
-        return isinstance(said, str) and said not in ("", opened.item_id)
+        item_id = item.get("id") if isinstance(item, dict) else payload.get("item_id")
+        return isinstance(item_id, str) and item_id not in ("", opened.item_id)
 
     # The upstream's own bytes.
 
@@ -346,8 +346,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         opened = self._open.get(key)
         if opened is None:
             # Hidden, never opened, or still without a name: it is written when complete, or never.
-            told = kind == "response.output_item.done" and isinstance(item, dict) and not self._hides(item)
-            return self._tell(item) if told and item else b""
+            whole = kind == "response.output_item.done" and isinstance(item, dict) and not self._hides(item)
+            return self._tell(item) if whole and item else b""
         if kind == "response.output_item.done" and isinstance(item, dict):
             return self._end(key, item, payload)
         out = {**payload, "output_index": opened.index}
@@ -445,8 +445,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if told := usage_of_call(self._shown, result):
-            self._usage = add_usage(self._usage or {}, told)
+        if usage := usage_of_call(self._shown, result):
+            self._usage = add_usage(self._usage or {}, usage)
         served, texts = self._shown.called(call.name), not self._last_text_only
         item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
         return self._show(item) if item is not None else b""
