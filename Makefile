@@ -2,20 +2,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test check format mutants docs lock image
+.PHONY: help setup demo test near check format mutants docs lock image
 
 help: ## Say what there is.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: ## Make .venv with everything to work on the project.
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[dev,docs]'
 
 demo: ## Serve recorded conversations on port 8080.
 	$(BIN)/toolrelay demo
 
 test: ## Run the tests.
 	$(BIN)/python -m pytest -n auto
+
+near: ## Run the tests that are near to what differs from main.
+	$(BIN)/python tests/support/project/near.py
 
 check: ## Format, lint and types, as CI checks them.
 	$(BIN)/ruff format --check
