@@ -48,7 +48,6 @@ class AnthropicWire(CrossableWire, HasNativeTurns):
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
     ) -> tuple[bytes, ClientRequest]:
-        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`."""
         alone = ("tool_choice",) if request.tools_forbidden else ()
         less = without_elements(raw, request.chosen, only_with_tools=alone)
         return less, self.parse(orjson.loads(less))

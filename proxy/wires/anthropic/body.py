@@ -81,7 +81,6 @@ class AnthropicBody(MessageListBody, CachingEditor):
         return masked_turn(raw, mask)
 
     def mark_cache(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.CachingEditor.mark_cache`."""
         values = (self._raw,) if self._cut is None else self._cut.values()
         self._marks_cache = not any(MARK in part for part in values)
 

@@ -119,7 +119,6 @@ class AnthropicTurnEncoder(ItemEncoder[_Call]):
         self._usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0}
 
     def encode(self, frame: Frame) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
         if len(frame.events) == 1 and type(only := frame.events[0]) is TextDelta:
             # Nearly every frame is one piece of the open text.
             block = self._text
@@ -139,20 +138,17 @@ class AnthropicTurnEncoder(ItemEncoder[_Call]):
         return made
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`."""
         block, name = self._text, "thinking" if kind is ReasoningDelta else "text"
         if block is None or self._open_call is not None or self._is_cited:
             return False
         return bool(block["type"] == name)
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
         event = _THINKING_EVENT if kind is ReasoningDelta else _TEXT_EVENT
         index = len(self._content)
         return b"".join([event % (index, piece) for piece in pieces])
 
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         name = "thinking" if isinstance(event, ReasoningDelta) else "text"
         self._has_refused = self._has_refused or isinstance(event, RefusalDelta)
         self._pieces.append(event.text)
@@ -160,7 +156,6 @@ class AnthropicTurnEncoder(ItemEncoder[_Call]):
         return Frame(b"", delta, (event,), count=count)
 
     def note_forwarded(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         payload = frame.payload or {}
         if self._text is not None and self._text["type"] == "text":
             self._pieces.append(text)
@@ -178,7 +173,6 @@ class AnthropicTurnEncoder(ItemEncoder[_Call]):
                 self._text = None
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
         if self._failed:
             return []
         events = list(self._closed())
@@ -188,7 +182,6 @@ class AnthropicTurnEncoder(ItemEncoder[_Call]):
         return [*map(self._frame, events), Frame(end.raw, end.payload, is_end_mark=True)]
 
     def encode_reply(self, frame: Frame) -> Frame:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
         cited = [event for event in frame.events if isinstance(event, CitationAdded) and event.url]
         self._take(event for event in frame.events if event not in cited)
         translated = tuple(map(self._translated, frame.events))

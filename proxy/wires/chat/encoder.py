@@ -70,7 +70,6 @@ class ChatTurnEncoder(EventEncoder):
         self._sources: list[CitationAdded] = []
 
     def encode(self, frame: Frame) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
         events = frame.events
         if len(events) == 1 and self._opened and (name := _TEXT_FIELDS.get(type(events[0]))):
             # Nearly every frame is one piece of text.
@@ -79,11 +78,9 @@ class ChatTurnEncoder(EventEncoder):
         return super().encode(frame)
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`."""
         return self._opened
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
         name = _TEXT_FIELDS[kind]
         if (around := self._around.get(name)) is None:
             around = self._around[name] = split_text(self._chunk({name: ""}, None, (), 0).raw, name)
@@ -91,13 +88,11 @@ class ChatTurnEncoder(EventEncoder):
         return b"".join([before + piece + after for piece in pieces])
 
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         self._count(event)
         told = self._chunk({_TEXT_FIELDS[type(event)]: event.text}, None, (event,), 0)
         return replace(told, raw=b"", count=count)
 
     def note_forwarded(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         payload = frame.payload or {}
         self._said += len(text)
         self._around.clear()
@@ -110,7 +105,6 @@ class ChatTurnEncoder(EventEncoder):
         self._opened = self._opened or bool(payload.get("choices"))
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
         frames = [Frame(END_MARK, is_end_mark=True)]
         if self._usage is not None and self._wants_usage:
             # The run got it when it came; the writer looks for it in the chunk that has it.
@@ -212,7 +206,6 @@ class ChatTurnEncoder(EventEncoder):
         return Frame(encode_event(orjson.dumps(payload)), payload, events, undecided=undecided)
 
     def encode_reply(self, frame: Frame) -> Frame:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
         message = _whole_message(frame.events)
         reason = FinishReason.STOP
         payload = {**self._head, "object": "chat.completion"}

@@ -77,7 +77,6 @@ class ChatStreamWriter(TracingWriter, RepairingWriter):
         self._failure: Mapping[str, Any] | None = None
 
     def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
-        """See :meth:`proxy.wires.repairing.RepairingWriter.repair`."""
         self._composer.repairs = True
         self._composer.role_sent = begun
         self._inspects = not always

@@ -47,12 +47,10 @@ class OllamaWire(CrossableWire, HasNativeTurns, LoadsModels):
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
     ) -> tuple[bytes, ClientRequest]:
-        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`."""
         less = without_elements(raw, request.chosen)
         return less, self.parse(orjson.loads(less))
 
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
-        """See :meth:`proxy.wires.client_port.LoadsModels.load_answer`."""
         if payload.get("messages"):
             return None
         return load_answer(payload, LineMaker(str(payload.get("model"))))

@@ -67,29 +67,24 @@ class OllamaTurnEncoder(EventEncoder):
         return True
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
         before, after = self._lines.around("thinking" if kind is ReasoningDelta else "content")
         return escape_line_breaks(b"".join([before + piece + after for piece in pieces]))
 
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         return Frame(b"", self._lines.payload(**self._said(event)), (event,), count=count)
 
     def note_forwarded(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         model = (frame.payload or {}).get("model")
         if isinstance(model, str) and model:
             self._lines.model = model
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
         if self._failed:
             return []
         payload = self._last_line()
         return [Frame(line(payload), payload, is_end_mark=True)]
 
     def encode_reply(self, frame: Frame) -> Frame:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
         said: dict[str, Any] = {}
         told: list[TurnEvent] = []
         for event in frame.events:

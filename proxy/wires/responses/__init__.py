@@ -78,7 +78,6 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
         return less, replace(parse_responses_request(orjson.loads(less)), chosen=request.chosen)
 
     def without_carried(self, raw: bytes) -> bytes:
-        """See :meth:`proxy.wires.client_port.CarryingPort.without_carried`."""
         return without_sealed_turns(raw)
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
@@ -86,11 +85,9 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
         return ResponsesTurnEncoder(request.model, asked.asked, asked.response_id)
 
     def referred(self, request: ClientRequest) -> Mapping[str, str]:
-        """See :meth:`proxy.wires.client_port.RefersToItems.referred`."""
         return {item_id: response_of(item_id) for item_id in request.references}
 
     def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
-        """See :meth:`proxy.wires.client_port.RefersToItems.with_items`."""
         return with_items(raw, cast(ResponsesRequest, request).items, responses)
 
     def read_turn(self, message: bytes) -> Message:

@@ -130,7 +130,6 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
             self._members["tools"] = join_array([*kept, *new])
 
     def mark_translated(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.mark_translated`."""
         self._translated = True
 
     def withhold(self, names: Collection[str]) -> None:

@@ -101,7 +101,6 @@ class ResponsesTurnEncoder(ItemEncoder[_Call]):
         return super()._translated(event)
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`."""
         current = self._text
         return (
             current is not None
@@ -111,7 +110,6 @@ class ResponsesTurnEncoder(ItemEncoder[_Call]):
         )
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
         current = self._text
         if current is None:
             raise RuntimeError("no text is open")
@@ -128,7 +126,6 @@ class ResponsesTurnEncoder(ItemEncoder[_Call]):
         return b"".join(events)
 
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         current = self._text
         if current is None:
             raise RuntimeError("no text is open")
@@ -149,7 +146,6 @@ class ResponsesTurnEncoder(ItemEncoder[_Call]):
         return {"type": self._delta_name(current), **self._place(current), "delta": text, **more}
 
     def note_forwarded(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         payload, current = frame.payload or {}, self._text
         self._length += len(text)
         if text and current is not None:
@@ -184,7 +180,6 @@ class ResponsesTurnEncoder(ItemEncoder[_Call]):
         self._created = int(created) if isinstance(created, int | float) else self._created
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
         if self._failed:
             return []
         end = ended_as({}, self._reason)
@@ -199,7 +194,6 @@ class ResponsesTurnEncoder(ItemEncoder[_Call]):
         return frames
 
     def encode_reply(self, frame: Frame) -> Frame:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
         self._take(frame.events)
         payload = self.close()[-1].payload or {}
         response: dict[str, Any] = payload["response"]

@@ -103,12 +103,10 @@ class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
         self._output.append(message_item(own_item_id("msg"), text, status="completed"))
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        """See :meth:`proxy.wires.client_port.AsksByItems.approval_requested`."""
         self._output.append(approval_item(item_id, label, name, arguments))
         return b""
 
     def carry(self, sealed: str) -> bytes:
-        """See :meth:`proxy.wires.client_port.CarryingWriter.carry`."""
         self._output.append(sealed_turn_item(own_item_id("rs"), sealed))
         return b""
 

@@ -108,7 +108,6 @@ class ResponsesRequest(CarryingRequest):
         return not self.conversation and (asks or not self.may_store)
 
     def carried(self) -> Sequence[CarriedTurn]:
-        """See :meth:`proxy.wires.client_port.CarryingRequest.carried`."""
         turns = ((position, sealed_turn(item)) for position, item in enumerate(self.items))
         return [CarriedTurn(position, sealed) for position, sealed in turns if sealed is not None]
 

@@ -105,7 +105,6 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         self._failure: Mapping[str, Any] | None = None
 
     def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
-        """See :meth:`proxy.wires.repairing.RepairingWriter.repair`."""
         self._repairs = True
         self._inspects = self._inspects_items = not always
         if always:
@@ -457,11 +456,9 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         return self._show(message_item(own_item_id("msg"), text, status="completed"))
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        """See :meth:`proxy.wires.client_port.AsksByItems.approval_requested`."""
         return self._show(approval_item(item_id, label, name, arguments))
 
     def carry(self, sealed: str) -> bytes:
-        """See :meth:`proxy.wires.client_port.CarryingWriter.carry`."""
         return self._show(sealed_turn_item(own_item_id("rs"), sealed))
 
     def keep_alive(self) -> bytes:

@@ -43,7 +43,6 @@ class EventEncoder(ContinuingEncoder, TextEncoder):
         self.left_out: set[str] = set()
 
     def encode(self, frame: Frame) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
         frames = [made for event in frame.events for made in self._frames(event, frame.undecided)]
         is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
         if not frames and (frame.undecided or is_comment):

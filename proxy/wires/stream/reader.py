@@ -133,7 +133,6 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         """
 
     def read_reply(self, body: bytes) -> Frame:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`."""
         payload = loads(body, "a reply")
         if not isinstance(payload, dict):
             if may_be_reply(body):
@@ -152,7 +151,6 @@ class StreamReader(FastReader, TextReader, Generic[E]):
     def feed(
         self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
     ) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`."""
         if self._stopped:
             return []
         frames: list[Frame] = []
@@ -201,14 +199,12 @@ class StreamReader(FastReader, TextReader, Generic[E]):
             together = together and not (frame.undecided or _opens_call(frame))
 
     def take_unread(self, chunk: bytes) -> bool:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.take_unread`."""
         template = self._ready or self._get_ready()
         return template is not None and template.take(chunk)
 
     def take_texts(
         self, chunk: bytes, is_open: Callable[[type[TurnEvent]], bool]
     ) -> tuple[type[TurnEvent], list[bytes]] | None:
-        """See :meth:`proxy.wires.stream.fast_path.TextReader.take_texts`."""
         template = self._ready or self._get_ready()
         kind = self._template_text
         if template is None or kind is None or not is_open(kind):
@@ -225,7 +221,6 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         return self._ready
 
     def catch_up(self) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.catch_up`."""
         template = self._template
         if template is None or not template.found:
             return []
@@ -235,7 +230,6 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         return [replace(frame, raw=b"", count=count)]
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
         if self._stopped:
             return []
         frames = self.catch_up()

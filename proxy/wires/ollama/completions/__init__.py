@@ -47,7 +47,6 @@ class OllamaCompletionWire(OllamaWire):
         )
 
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
-        """See :meth:`proxy.wires.client_port.LoadsModels.load_answer`."""
         if payload.get("prompt"):
             return None
         return load_answer(payload, CompletionLines(str(payload.get("model"))))

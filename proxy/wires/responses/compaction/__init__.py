@@ -41,7 +41,6 @@ class ResponsesCompactionWire(ResponsesWire):
         return parse_responses_request({**read, "tool_choice": "none", "store": False})
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
-        """See :meth:`proxy.wires.client_port.ClientPort.writer`."""
         asked = cast(ResponsesRequest, request)
         return CompactionReplyWriter(
             replace(view, trace="silent", shown=NOTHING_SHOWN),
