@@ -40,8 +40,13 @@ def _named(nav: Any) -> list[str]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite links to the project's pages for the site; make links to other files plain text."""
+    """Rewrite links to the project's pages for the site; make links to other files plain text.
+
+    Decisions are for who changes the code. The search leaves them out, so that it answers with instructions.
+    """
     here = PurePosixPath(page.file.src_uri)
+    if here.parts[0] == "decisions":
+        page.meta["search"] = {"exclude": True}
     project = here.parts[0] == "project"
     # The page's folder in the repository, relative to its root.
     folder = PurePosixPath() if project else PurePosixPath("docs") / here.parent

@@ -145,3 +145,12 @@ def test_links_of_the_site_are_found_behind_any_number_of_code_spans() -> None:
     )
     changed = site.on_page_markdown(text, page)
     assert changed.endswith("and a `link]`, [the map](ARCHITECTURE.md)")
+
+
+@pytest.mark.parametrize(("name", "excluded"), [("decisions/README.md", True), ("how-to/serve.md", False)])
+def test_the_search_of_the_site_leaves_the_decisions_out(name: str, excluded: bool) -> None:
+    """A search answers with instructions, not with reasons."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={})
+    importlib.import_module("docgen.site").on_page_markdown("", page)
+    assert ("search" in page.meta) is excluded
