@@ -81,6 +81,11 @@ _CLAUDE_DOCS: Final = "https://platform.claude.com/docs/en/"
 _CLAUDE: Final = f"{_CLAUDE_DOCS}about-claude/models/overview; {_CLAUDE_DOCS}build-with-claude/effort"
 _GROK: Final = f"{_PYDANTIC}profiles/grok.py"
 _GEMINI: Final = "https://ai.google.dev/gemini-api/docs/openai"
+_WITHOUT_THINKING: Final = (
+    *("llama2*", "llama3*", "qwen2*", "gemma2*", "gemma3*", "phi3*", "mistral", "mistral:*", "mistral-nemo*"),
+)
+"""Models of Ollama's library that do not think."""
+_NO_THINKING: Final = f"{_GH}Gitlawb/openclaude/issues/1371; https://ollama.com/search?c=thinking"
 _GEMINI_LEVELS: Final = "https://ai.google.dev/gemini-api/docs/thinking"
 
 
@@ -142,6 +147,7 @@ KNOWN: Final[Sequence[Known]] = (
           f"{_GH}ollama/ollama/blob/main/api/types.go"),
     Known("", ("ollama",), ("*gpt-oss*",), {"efforts": _TO_HIGH},
           f"{_GH}ollama/ollama/blob/main/docs/capabilities/thinking.mdx"),
+    Known("", ("ollama",), _WITHOUT_THINKING, {"efforts": ()}, _NO_THINKING),
     Known("", _MESSAGES, _ALL, {"efforts": ("none", *_TO_MAX), "user_chars": 256},
           f"{_CLAUDE_DOCS}api/messages"),
     Known("", _MESSAGES, ("*claude-*",), {"max_output_tokens": 128_000, "efforts": _TO_MAX, "sampling": ()},
@@ -258,6 +264,7 @@ KNOWN: Final[Sequence[Known]] = (
            "user_chars": 0, "without": (*_UNREAD, "parallel_tool_calls")},
           f"{_GH}ollama/ollama/blob/main/openai/openai.go; "
           f"{_GH}ollama/ollama/blob/main/docs/api/openai-compatibility.mdx"),
+    Known("ollama", _CHAT, _WITHOUT_THINKING, {"efforts": ()}, _NO_THINKING),
     Known("llama.cpp", _CHAT, _ALL,
           {"efforts": ("none", "minimal", *_TO_MAX), "sampling": _LOCAL_SAMPLING, "user_chars": 0,
            "without": _UNREAD},

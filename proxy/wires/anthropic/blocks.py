@@ -24,6 +24,7 @@ from proxy.wires.turn.citations import page_address
 __all__ = [
     "FINISH_WORDS",
     "OUR_SIGNATURE",
+    "TRANSLATED_SIGNATURE",
     "Block",
     "Citations",
     "MessageBuilder",
@@ -40,6 +41,7 @@ __all__ = [
     "web_citation",
     "without_ours",
     "without_thoughts",
+    "without_translated",
 ]
 
 Block = dict[str, Any]
@@ -49,6 +51,12 @@ OUR_SIGNATURE: Final = "toolrelay"
 
 No model signed it, and an upstream refuses what it did not sign.  So the proxy recognizes such a thought by
 this word when a client sends it back, and removes it.
+"""
+
+TRANSLATED_SIGNATURE: Final = "toolrelay-translated"
+"""The signature of a thought that another dialect's upstream had, and that has none there.
+
+Clients send back a thought with a signature only: Pydantic AI makes the user say one without.
 """
 
 _THOUGHTS: Final = ("thinking", "redacted_thinking")
@@ -103,9 +111,13 @@ def is_ours(block: Mapping[str, Any]) -> bool:
     return block.get("type") == "thinking" and block.get("signature") == OUR_SIGNATURE
 
 
+def _is_translated(block: Mapping[str, Any]) -> bool:
+    return block.get("type") == "thinking" and block.get("signature") == TRANSLATED_SIGNATURE
+
+
 def has_ours(block: Mapping[str, Any]) -> bool:
-    """Return whether a block is ours, or has citations by the proxy, whose source no upstream has."""
-    return is_ours(block) or _cites_ours(block)
+    """Return whether a block is ours or has what no upstream knows: our signature or our citations."""
+    return is_ours(block) or _is_translated(block) or _cites_ours(block)
 
 
 def _cites_ours(block: Mapping[str, Any]) -> bool:
@@ -150,6 +162,11 @@ def _uncited(raw: bytes) -> bytes:
 def without_thoughts(message: bytes) -> bytes:
     """Remove the model's thoughts from a message; returns the same bytes if there are none."""
     return _without(message, lambda block: block.get("type") in _THOUGHTS)
+
+
+def without_translated(message: bytes) -> bytes:
+    """Remove thoughts of other dialects' upstreams; returns the same bytes if there are none."""
+    return _without(message, _is_translated) if TRANSLATED_SIGNATURE.encode() in message else message
 
 
 def _without(message: bytes, leaves: Callable[[Block], bool]) -> bytes:

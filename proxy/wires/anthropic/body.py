@@ -18,7 +18,12 @@ import orjson
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition
 from proxy.json.splice import elements, extend_object, join_array, join_object, members, replace_values
 from proxy.records.rows import MessageRecord
-from proxy.wires.anthropic.blocks import without_ours, without_thoughts
+from proxy.wires.anthropic.blocks import (
+    TRANSLATED_SIGNATURE,
+    without_ours,
+    without_thoughts,
+    without_translated,
+)
 from proxy.wires.anthropic.held import (
     collect_results,
     image_bytes,
@@ -51,6 +56,7 @@ class AnthropicBody(MessageListBody, CachingEditor):
         super().__init__(raw, request)
         self._without_thoughts = False
         self._marks_cache = False
+        self._has_translated = request.has_proxy_calls and TRANSLATED_SIGNATURE.encode() in raw
         if request.has_proxy_calls:
             self._client_messages = list(map(without_ours, elements(self._members["messages"])))
             self._members["messages"] = join_array(self._client_messages)
@@ -134,12 +140,20 @@ class AnthropicBody(MessageListBody, CachingEditor):
         return super().recover(message, code)
 
     def _leave_out_refused(self, message: str, code: str | None) -> bool:
-        """Leave out thoughts of restored turns, too, if another upstream has signed them."""
+        """Leave out thoughts, too, that another upstream has signed, or the proxy."""
         text = _error_words(message, code)
-        if self._restored and not self._without_thoughts and "signature" in text and "thinking" in text:
+        theirs = self._restored or self._has_translated
+        if theirs and not self._without_thoughts and "signature" in text and "thinking" in text:
             self._without_thoughts = True
             return True
         return super()._leave_out_refused(message, code)
+
+    def _may_learn(self) -> bool:
+        return self._has_translated or super()._may_learn()
+
+    @property
+    def _strips_all(self) -> bool:
+        return self._without_thoughts or super()._strips_all
 
     def _uncut(self) -> bytes | None:
         return None if self._marks_cache else super()._uncut()
@@ -151,7 +165,7 @@ class AnthropicBody(MessageListBody, CachingEditor):
         kept = super()._stripped(messages, theirs)
         if self._without_thoughts:
             sent = set(map(id, theirs))
-            kept = [raw if id(raw) in sent else without_thoughts(raw) for raw in kept]
+            kept = [without_translated(raw) if id(raw) in sent else without_thoughts(raw) for raw in kept]
         return kept
 
     def _limit_tokens(self, parts: dict[str, bytes]) -> None:

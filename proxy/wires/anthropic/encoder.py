@@ -29,7 +29,14 @@ from proxy.base.events import (
     TurnFinished,
     Usage,
 )
-from proxy.wires.anthropic.blocks import FINISH_WORDS, OUR_SIGNATURE, Block, cited_blocks, web_citation
+from proxy.wires.anthropic.blocks import (
+    FINISH_WORDS,
+    OUR_SIGNATURE,
+    TRANSLATED_SIGNATURE,
+    Block,
+    cited_blocks,
+    web_citation,
+)
 from proxy.wires.dialects.anthropic import ANTHROPIC, PING
 from proxy.wires.stream.encoding import EncodedCall, EventObject, ItemEncoder, TextEvent
 from proxy.wires.stream.sse import encode_event
@@ -264,8 +271,12 @@ class AnthropicTurnEncoder(ItemEncoder[_Call]):
 
     def _closed_text(self, status: str = "completed") -> Iterator[EventObject]:
         block, self._text, self._is_cited = self._text, None, False
-        if block is not None:
-            yield self._stopped(self._whole(block))
+        if block is None:
+            return
+        if block["type"] == "thinking":
+            block = {**block, "signature": TRANSLATED_SIGNATURE}
+            yield self._delta({"type": "signature_delta", "signature": TRANSLATED_SIGNATURE})
+        yield self._stopped(self._whole(block))
 
     def _whole(self, block: Block) -> Block:
         """Return the block of text that ends, with its whole text."""

@@ -33,6 +33,7 @@ from proxy.base.conversation import (
     ToolChoice,
     ToolResultPart,
 )
+from proxy.wires.anthropic.blocks import TRANSLATED_SIGNATURE
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import remote_of
@@ -115,6 +116,7 @@ def _block(block: Fields) -> Part | None:
             return _result(block)
         case "thinking":
             text, signature = block.text("thinking") or "", block.text("signature") or ""
+            signature = "" if signature == TRANSLATED_SIGNATURE else signature
             return Reasoning(text, signature=signature, native=block.rest(), at=block.path)
         case "redacted_thinking":
             return Reasoning(redacted=block.text("data") or "", native=block.rest(), at=block.path)

@@ -139,6 +139,21 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             return None
         return tuple(said), [name for name in _PADDING if type(payload.get(name)) is str]
 
+    def _piece(self, frame: Frame) -> tuple[str, int | None] | None:
+        payload = frame.payload or {}
+        choices = payload.get("choices")
+        choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else {}
+        delta = choice.get("delta")
+        if not isinstance(delta, dict) or "message" in choice or "usage" in payload:
+            return None
+        if any(value is not None and name not in ("role", "tool_calls") for name, value in delta.items()):
+            return None
+        fragments = _fragments(delta, whole=False)
+        only = fragments[0] if len(fragments) == 1 else None
+        if only is None or only.call_id or only.name or only.extra or only.legacy or not only.arguments:
+            return None
+        return "arguments", only.index
+
     def _events(self, payload: dict[str, Any], *, whole: bool) -> list[TurnEvent]:
         events: list[TurnEvent] = []
         if error := payload.get("error"):

@@ -203,7 +203,8 @@ class ResponsesRequest(CarryingRequest):
         span = self.items[start:end]
         ids = {item["call_id"] for item in span if self._is_client_call(item)}
         if any(map(is_reference, span)):
-            answers = itertools.takewhile(lambda item: item.get("type") in _OUTPUTS, self.items[end:])
+            following = map(self.items.__getitem__, range(end, len(self.items)))
+            answers = itertools.takewhile(lambda item: item.get("type") in _OUTPUTS, following)
             ids |= {str(item.get("call_id")) for item in answers}
         return frozenset(ids)
 

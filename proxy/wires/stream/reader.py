@@ -7,6 +7,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
+import orjson
+
 from proxy.base.errors import Unreadable, WireError
 from proxy.base.events import (
     Frame,
@@ -14,6 +16,7 @@ from proxy.base.events import (
     RefusalDelta,
     TextDelta,
     ToolCall,
+    ToolCallDelta,
     ToolCallFinished,
     ToolCallStarted,
     TurnEvent,
@@ -34,7 +37,7 @@ from proxy.wires.stream.fast_path import FastReader, TextReader
 from proxy.wires.stream.ndjson import LineParser, decode_line
 from proxy.wires.stream.sse import SSEParser, decode_event
 from proxy.wires.stream.template import MOST_TEMPLATE_BYTES, Template
-from proxy.wires.turn.assembler import ToolCallAssembler, is_object
+from proxy.wires.turn.assembler import Fragment, ToolCallAssembler, is_object
 
 __all__ = ["LINES", "SSE", "StreamFormat", "StreamReader"]
 
@@ -110,6 +113,7 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         self._ready: Template | None = None
         self._example: Frame | None = None
         self._vain = 0
+        self._pieces: tuple[Template, int | None] | None = None
         self._stopped = False
         self.has_unread = False
         self.large_next = False
@@ -148,6 +152,13 @@ class StreamReader(FastReader, TextReader, Generic[E]):
     def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
         """Return the events of a whole reply, and the reply as the client gets it."""
 
+    def _piece(self, frame: Frame) -> tuple[str, int | None] | None:
+        """Return the name of the member with a piece of a call's arguments, and the index of the call.
+
+        Return ``None`` if it is not certain that the event means nothing else.
+        """
+        return None
+
     def feed(
         self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
     ) -> list[Frame]:
@@ -177,9 +188,13 @@ class StreamReader(FastReader, TextReader, Generic[E]):
                 start = parser.at
                 frames += self._take_unread_events(most and most - work)
                 work += (parser.at - start) // _BYTES_TAKEN_UNREAD
-                if 0 < most <= work:
-                    self.has_unread = True
-                    return
+            if self._pieces is not None:
+                start = parser.at
+                frames += self._take_pieces(*self._pieces, most and most - work)
+                work += (parser.at - start) // _BYTES_TAKEN_UNREAD
+            if 0 < most <= work:
+                self.has_unread = True
+                return
             event = parser.next(most_bytes)
             if event is None:
                 self.has_unread = self.large_next = parser.too_large
@@ -306,8 +321,41 @@ class StreamReader(FastReader, TextReader, Generic[E]):
             frames.append(Frame(parser.data[start:at], count=0))
         return frames
 
+    def _take_pieces(self, template: Template, index: int | None, most: int) -> list[Frame]:
+        """Take the waiting events that only continue a server tool's call, of which no client sees bytes."""
+        parser = self._parser
+        start = at = parser.at
+        limit = start + most * _BYTES_TAKEN_UNREAD if most else len(parser.data)
+        while at < limit and not self._halves.waiting and (end := template.fit(parser.data, at)) >= 0:
+            at = end
+        if at == start:
+            return []
+        parser.at, self._vain = at, 0
+        texts, template.found = template.texts(0), []
+        events: list[TurnEvent] = []
+        for text in texts:
+            events += self._calls.add(Fragment(index, arguments=orjson.loads(b'"%b"' % text)))
+        return [Frame(b"", events=tuple(events), undecided=self._undecided, count=len(texts))]
+
+    def _note_piece(self, frame: Frame) -> None:
+        """Make a template of an event with a piece of a server tool's call, for those that come next."""
+        self._pieces = None
+        if len(frame.events) != 1 or not isinstance(event := frame.events[0], ToolCallDelta):
+            return
+        if (
+            self._vain >= _MOST_VAIN
+            or len(frame.raw) > MOST_TEMPLATE_BYTES
+            or not self._calls.hides(event.seq)
+        ):
+            return
+        self._vain += 1
+        if (known := self._piece(frame)) is not None:
+            template = Template.of(frame.raw, [known[0]], (), ends=self.stream_format.ends)
+            self._pieces = None if template is None else (template, known[1])
+
     def _note(self, frame: Frame) -> None:
         """Remember a text event. Its template is made when another event comes."""
+        self._note_piece(frame)
         if frame.is_end_mark:
             # Events after the end mark may be read differently from those before it.
             self._template = self._example = None

@@ -210,10 +210,11 @@ class ToolCallAssembler:
             self._by_id.setdefault(fragment.call_id, []).append(slot)
         if fragment.name:
             self._merge_name(slot, fragment.name)
-        slot.extra = _merged(slot.extra, fragment.extra)
+        if fragment.extra:
+            slot.extra = _merged(slot.extra, fragment.extra)
         text = self._merge_arguments(slot, fragment)
         events: list[TurnEvent] = []
-        for earlier in self._slots[: slot.seq]:
+        for earlier in self._slots[: slot.seq] if self.undecided else ():
             events += self._start(earlier)
         if slot.started:
             if text or fragment.extra:
@@ -267,6 +268,10 @@ class ToolCallAssembler:
             events.append(ToolCallFinished(slot.seq, call))
             index += 1
         return events
+
+    def hides(self, seq: int) -> bool:
+        """Return whether a call is hidden from the client."""
+        return self._is_hidden(self._slots[seq].name or "")
 
     def extra(self, seq: int) -> Mapping[str, Any]:
         """Return the unknown fields of a call's fragments, merged, such as thought signatures."""

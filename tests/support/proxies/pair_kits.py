@@ -194,6 +194,8 @@ class Responses(Speaker):
 
     def _items(self, turn: Turn) -> list[Object]:
         said = [responses.message(turn.text)] if turn.text else []
+        if turn.thought:
+            said = [responses.reasoning(turn.thought, encrypted_content="gAAAA"), *said]
         return [*said, *[self._call(call) for call in turn.calls]]
 
     @staticmethod
@@ -241,6 +243,8 @@ class Responses(Speaker):
         )
         for item in items:
             kind = item.get("type", "message")
+            if kind == "reasoning":
+                continue
             if kind == "function_call_output":
                 waiting.remove(item["call_id"])
                 said.append(Message("tool", _text_of(item["output"]), call_id=item["call_id"]))
@@ -315,7 +319,8 @@ class Anthropic(Speaker):
         return str(body["error"]["message"])
 
     def _blocks(self, turn: Turn) -> list[Object]:
-        said = [messages.text(turn.text)] if turn.text else []
+        said = [messages.thinking(turn.thought)] if turn.thought else []
+        said += [messages.text(turn.text)] if turn.text else []
         return [*said, *[messages.tool_use(*call) for call in turn.calls]]
 
     def events(self, turn: Turn) -> list[bytes]:
@@ -425,7 +430,8 @@ class Ollama(Speaker):
         return {"prompt_eval_count": took, "eval_count": gave}
 
     def events(self, turn: Turn) -> list[bytes]:
-        lines = ollama.turn(turn.text, *self._calls(turn.calls), **self._counts(turn))
+        calls = self._calls(turn.calls)
+        lines = ollama.turn(turn.text, *calls, thinking=turn.thought, **self._counts(turn))
         return lines.splitlines(keepends=True)
 
     def reply(self, turn: Turn) -> Object:
@@ -443,7 +449,7 @@ class Ollama(Speaker):
         return {"error": message}
 
     def got(self, body: Object) -> Got:
-        said, system, waiting = [], [], set[str]()
+        said, system, waiting = [], [], list[str]()
         for message in body["messages"]:
             assert isinstance(message.get("content", ""), str)
             text = message.get("content", "")
@@ -451,13 +457,15 @@ class Ollama(Speaker):
                 system.append(text)
                 continue
             calls = tuple(self._made(message.get("tool_calls") or ()))
+            call_id = ""
             if message["role"] == "tool":
-                waiting.remove(message["tool_call_id"])
-                assert message["tool_name"]
+                # Libraries leave the id out; then results come in the order of the calls.
+                call_id = message.get("tool_call_id") or waiting[0]
+                waiting.remove(call_id)
             else:
                 assert not waiting, "a call without a result"
-            waiting |= {call.id for call in calls}
-            said.append(Message(message["role"], text, calls, message.get("tool_call_id", "")))
+            waiting += [call.id for call in calls]
+            said.append(Message(message["role"], text, calls, call_id))
         tools = {tool["function"]["name"]: tool["function"] for tool in body.get("tools", [])}
         return Got(body, "\n".join(system), said, tools)
 

@@ -67,9 +67,13 @@ class _Response(PulledResponse):
 
 
 class Scripted:
-    """The upstream; ``asked`` are its requests in order."""
+    """The upstream; ``asked`` are its requests in order.
+
+    ``provider`` is whose rules it keeps; empty for the one of the test.
+    """
 
     name = "scripted"
+    provider = ""
 
     def __init__(self, answer: Callable[[Asked], Given]) -> None:
         self._answer = answer
@@ -79,7 +83,8 @@ class Scripted:
         body = request.body if isinstance(request.body, bytes) and request.body else b"{}"
         said = orjson.loads(body)
         self.asked.append(Asked(request.method, request.path, request.headers, said, request.rooted))
-        if refused := refusal_now(request.method, request.path, [*ADDED_BY_HTTP, *request.headers], body):
+        headers = [*ADDED_BY_HTTP, *request.headers]
+        if refused := refusal_now(request.method, request.path, headers, body, self.provider):
             return _Response(Given(refused.data, refused.status))
         return _Response(self._answer(self.asked[-1]))
 

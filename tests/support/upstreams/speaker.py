@@ -27,11 +27,15 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Turn:
-    """The text and the calls of one turn of a model; ``used`` are its input and output tokens."""
+    """The text and the calls of one turn of a model; ``used`` are its input and output tokens.
+
+    ``thought`` is reasoning that stands before them, in the dialects that have it.
+    """
 
     text: str = ""
     calls: Sequence[Call] = ()
     used: tuple[int, int] = (3, 2)
+    thought: str = ""
 
 
 @dataclass

@@ -43,13 +43,13 @@ class Judge:
         self.unexpected: list[Broken] = []
 
     def refusal(
-        self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes
+        self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes, provider: str = ""
     ) -> Refusal | None:
-        """Return the provider's answer to a request that it refuses."""
+        """Return the answer of a provider, or of the test's, to a request that it refuses."""
         dialect = dialect_of(target)
         if method != "POST" or dialect is None:
             return None
-        provider = self._providers[dialect]
+        provider = provider or self._providers[dialect]
         found = self.found(provider, body, headers)
         self.unexpected += [one for one in found if one.rule.name not in self._expected]
         return refusal(provider, found)
@@ -70,10 +70,12 @@ class Judge:
         return said + [f"KNOWN_FAULTS: this test does not break {name} any more" for name in mended]
 
 
-def refusal_now(method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes) -> Refusal | None:
+def refusal_now(
+    method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes, provider: str = ""
+) -> Refusal | None:
     """Return what the judge of the running test says, or ``None`` if there is no judge."""
     judge = Judge.current
-    return None if judge is None else judge.refusal(method, target, headers, body)
+    return None if judge is None else judge.refusal(method, target, headers, body, provider)
 
 
 def found_now(provider: str, body: Body) -> list[Broken]:

@@ -199,7 +199,7 @@ def _members(asked: Asked) -> Iterator[Fault]:
             if not _CALL_ID.fullmatch(str(block.get("id", ""))):
                 said = f"{_at(place)}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
                 yield Fault(said)
-        if kind == "thinking" and not block.get("signature"):
+        if kind == "thinking" and block.get("signature", "") in ("", "toolrelay", "toolrelay-translated"):
             yield Fault(f"{_at(place)}: Invalid `signature` in `thinking` block")
         if kind == "image":
             yield from _image(block.get("source") or {}, place)

@@ -1,0 +1,129 @@
+"""Strict doubles of models of real providers: each refuses what its provider refuses, and uses tools."""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pair_kits import SPEAKERS, Call, Got, Turn
+from recorded_answers import Asked, Given, Scripted
+from running_proxy import Proxy, make_config, running
+
+from proxy.app.app import Overrides
+
+__all__ = ["ANSWER", "SERVED", "ProviderModel", "Served", "serving_models"]
+
+ANSWER = "It is noon."
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model of a provider: ``rules`` are those of its double, ``profile`` whose API the proxy is told.
+
+    ``call_id`` is the form of its ids of calls.  ``thinks`` says that it reasons before it answers.
+    """
+
+    rules: str
+    profile: str
+    wire: str
+    model: str
+    call_id: str = "call_{:024}"
+    thinks: bool = False
+
+
+_OPENAI, _CLAUDE = ("openai", "openai"), ("anthropic", "anthropic", "anthropic")
+SERVED: Mapping[str, Served] = {
+    one.model: one
+    for one in (
+        Served(*_OPENAI, "chat", "gpt-4o-mini"),
+        Served(*_OPENAI, "chat", "gpt-5"),
+        Served("openai-responses", "openai", "responses", "gpt-4o-mini-2024-07-18"),
+        Served("openai-responses", "openai", "responses", "gpt-5-2025-08-07", thinks=True),
+        Served("mistral", "mistral", "chat", "mistral-large-latest", "c{:08}"),
+        Served("mistral", "mistral", "chat", "mistral-small-latest", "c{:08}"),
+        Served(*_CLAUDE, "claude-3-5-haiku-20241022", "toolu_{:024}"),
+        Served(*_CLAUDE, "claude-opus-4-7", "toolu_{:024}", thinks=True),
+        Served("ollama", "ollama", "ollama", "llama3.2", "call_{:08}"),
+        Served("ollama", "ollama", "ollama", "qwen3", "call_{:08}", thinks=True),
+    )
+}
+"""By model, with reasoning and without: OpenAI over both of its APIs, Mistral, Anthropic, Ollama."""
+
+
+class ProviderModel(Scripted):
+    """A model that makes those of ``calls`` that it is offered, all at once, and answers after the results.
+
+    ``calls`` maps names of tools to their arguments.
+    """
+
+    def __init__(self, served: Served, calls: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__(self._say)
+        self.served = served
+        self.provider = served.rules
+        self.speaker = SPEAKERS[served.wire]
+        self._calls = calls
+        self._made = 0
+        self._items: dict[str, Any] = {}
+
+    def _got(self, asked: Asked) -> Got:
+        """Read a request, with the items of Responses to which it only refers."""
+        body = asked.payload
+        if isinstance(given := body.get("input"), list):
+            body = {**body, "input": [self._items.get(str(item.get("id")), item) for item in given]}
+        return self.speaker.got(body)
+
+    def _say(self, asked: Asked) -> Given:
+        got = self._got(asked)
+        last = max((at for at, one in enumerate(got.messages) if one.role == "user"), default=0)
+        has_results = any(one.role == "tool" for one in got.messages[last:])
+        wanted = [] if has_results else [name for name in self._calls if name in got.tools]
+        calls = tuple(Call(self._next_id(), name, self._calls[name]) for name in wanted)
+        turn = Turn("" if calls else ANSWER, calls, thought="Let me see." if self._thinks(asked) else "")
+        reply = self.speaker.reply(turn)
+        self._items |= {item["id"]: item for item in reply.get("output") or ()}
+        if asked.payload.get("stream", self.served.wire == "ollama"):
+            return Given(content_type=self.speaker.content_type, pieces=self.speaker.events(turn))
+        return Given(json.dumps(reply).encode())
+
+    def _next_id(self) -> str:
+        self._made += 1
+        return self.served.call_id.format(self._made)
+
+    def _thinks(self, asked: Asked) -> bool:
+        """Ollama's models think unless they are told not to, Claude only if it is told to."""
+        if self.served.wire == "anthropic":
+            wished = (asked.payload.get("thinking") or {}).get("type", "disabled") != "disabled"
+        else:
+            wished = asked.payload.get("think") is not False
+        return self.served.thinks and wished
+
+    @property
+    def results(self) -> Sequence[str]:
+        """The results of calls that the last request brought."""
+        return list(self._got(self.asked[-1]).results.values())
+
+    async def aclose(self) -> None:
+        """The proxy closes it when it ends."""
+
+
+@asynccontextmanager
+async def serving_models(
+    calls: Mapping[str, Mapping[str, Any]],
+) -> AsyncIterator[tuple[Proxy, Mapping[str, ProviderModel]]]:
+    """Run a proxy with the probe tools in front of all models, each of which makes these calls."""
+    models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
+    tables = [
+        {
+            "name": f"u{at}",
+            "base_url": "http://127.0.0.1:9/v1",
+            "wires": (served.wire,),
+            "models": {name: name},
+            "profile": {"provider": served.profile},
+        }
+        for at, (name, served) in enumerate(SERVED.items())
+    ]
+    waiting = iter(models.values())
+    config = make_config(*tables, modules=("probe_tools",))
+    async with running(config, Overrides(wrap_upstream=lambda _: next(waiting))) as proxy:
+        yield proxy, models
