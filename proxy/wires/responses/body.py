@@ -9,12 +9,11 @@ and wants only the outputs.
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import orjson
 
-from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
 from proxy.json.splice import elements, join_array, join_object, members
 from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import (
@@ -58,7 +57,6 @@ from proxy.wires.upstream_port import ChainedEditor, Mask, StateHabit, Suspended
 __all__ = ["ResponsesBody", "upstream_ids"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_BY_NAME = attrgetter("name")
 _MOST_IMAGE_BYTES = 24 << 20
 """The most bytes of the proxy's images in one request, in base64. Providers accept some 50 MB."""
 _OURS = SERVER_LABEL.encode()
@@ -121,13 +119,15 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
                 self._input[position] = orjson.dumps(summaries.message(item, f"input[{position}]"))
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        self._own, self._offered = own_and_offered(self._request.declared, added, replaced)
+        new = ToolDefinitions(added)
+        self._own, self._offered = own_and_offered(self._request.declared, new, replaced)
         ours = {definition.name: definition_of(definition) for definition in replaced}
         declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
         kept = [ours.get(function_name(raw), raw) for raw in declared]
-        new = [definition_of(definition) for definition in sorted(added, key=_BY_NAME)]
-        if kept or new:
-            self._members["tools"] = join_array([*kept, *new])
+        if new:
+            kept.append(new.joined("responses", definition_of))
+        if kept:
+            self._members["tools"] = join_array(kept)
 
     def mark_translated(self) -> None:
         self._translated = True
