@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["marked_up", "plain"]
 
-_MARKED: Final = re.compile(r"`([^`]+)`|\[([^\]]+)\]\([^)]+\)")
+_MARKED: Final = re.compile(r"`([^`]+)`|\[([^\]\[]+)\]\([^)]+\)")
 
 
 def plain(text: str) -> str:

@@ -41,8 +41,10 @@ _IGNORED_KEYS = (
 )
 """Known keys without a counterpart here; the tools of each server still have to be allowed."""
 
-_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
+_STRING = r'("[^"\\]*(?:\\.[^"\\]*)*"?)'
+"""A string, also one without an end: to look for the end behind each quote anew takes quadratic time."""
+_COMMENT = re.compile(_STRING + r"|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_LAST_COMMA = re.compile(_STRING + r"|,(?=\s*[}\]])", re.DOTALL)
 
 
 _VARIABLE = re.compile(r"\$\{([^{}]{1,200})\}")

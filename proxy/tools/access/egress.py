@@ -35,7 +35,7 @@ __all__ = ["AddressForbidden", "Authorizer", "EgressClient", "EgressPool", "Http
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Accept": "application/json"})
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/xhtml+xml"})
-_CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
+_CHARSET = re.compile(rb"charset\s*+=\s*+(?:[\"']\s*+)?([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 _NOT_FOR_PAGES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
 """Python codecs that no web page uses; some are very slow on a long text."""
 _MOST_VALUES = 200_000

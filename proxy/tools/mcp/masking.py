@@ -26,7 +26,7 @@ _NAMED = re.compile(r"(-{0,2}[A-Za-z][\w.-]*)(=|:\s*)(.+)", re.DOTALL)
 _WORD = re.compile(r"(?=(?:[^0-9]*[0-9]){4})(?=.*[A-Za-z])[A-Za-z0-9_-]{20,}")
 """A word of an address that looks made by chance."""
 _ADDRESSES: Final = ("http://", "https://")
-_PASSWORD = re.compile(r"://[^/@\s]+:[^/@\s]+@")
+_PASSWORD = re.compile(r"://[^/@\s][^/:@\s]*+:[^/@\s]++@")
 """A password in an address, such as that of a database."""
 
 

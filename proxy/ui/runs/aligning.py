@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
 
+from proxy.json.patterns import repeated
+
 __all__ = ["aligned"]
 
 _MOST_COMPARED: Final = 48
@@ -21,7 +23,7 @@ _MOST_SPANS: Final = 5000
 """The most spans of a pair of legs; the last one stands for all that follow."""
 _EVENT: Final = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 _LINE: Final = re.compile(rb"[^\n]*\n|[^\n]+\Z")
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[^"]+', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"[^"\\]*+%b"?|[^"]+' % repeated(rb'\\.[^"\\]*+'), re.DOTALL)
 
 
 _Edit = tuple[str, int, int, int, int]

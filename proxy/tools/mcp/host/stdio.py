@@ -54,7 +54,7 @@ _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 """Loaded before the first fork, because a forked child of a process with threads must not load libraries."""
 
 _MAX_SHOWN = 200
-_BEGINS = re.compile(rb"\s*(\xef\xbb\xbf)?\s*[\[{]")
+_BEGINS = re.compile(rb"\s*+(?:\xef\xbb\xbf\s*+)?[\[{]")
 """The begin of a line that is JSON, perhaps after a byte order mark."""
 
 _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?[0-9]{1,18})')
