@@ -94,10 +94,10 @@ class ChatRequest(CallsWithIdsRequest):
     @classmethod
     def _identity(cls, message: JsonMessage) -> list[Any]:
         # Libraries add and drop null fields and echo fields of the reply.
-        content = _plain(message.get("content"))
-        role = message.get("role")
+        content, role = message.get("content"), message.get("role")
         # OpenAI's later name for the same role; libraries write one or the other, depending on the model.
         role = "system" if role == "developer" else role
+        content = content.strip() if type(content) is str else _plain(content)
         if len(message) == 2 and "role" in message and "content" in message:
             return [role, content or None, [], None, None, None, None, None]
         calls = message.get("tool_calls")

@@ -5,7 +5,6 @@ recognizes them, and makes the digests under which the proxy keeps hidden turns.
 messages.
 """
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -221,8 +220,8 @@ class CallsWithIdsRequest(MessageListRequest):
     def _answered_once(self, start: int, shown: Collection[str]) -> bool:
         """Return whether the results from a position on belong to these calls alone, at most one to each."""
         answered: list[str] = []
-        for message in itertools.islice(self.messages, start, None):
-            ids = self.answered_ids(message)
+        for at in range(start, len(self.messages)):
+            ids = self.answered_ids(self.messages[at])
             if ids is None:
                 break
             answered += ids

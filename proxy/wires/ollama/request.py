@@ -74,7 +74,7 @@ class OllamaRequest(MessageListRequest):
 
     def _results(self, start: int) -> list[Mapping[str, Any]]:
         """Return the results that follow each other from a position on."""
-        following = itertools.islice(self.messages, start, None)
+        following = map(self.messages.__getitem__, range(start, len(self.messages)))
         return list(itertools.takewhile(lambda message: self.answered_ids(message) is not None, following))
 
     @classmethod

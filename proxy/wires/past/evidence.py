@@ -15,6 +15,7 @@ Speaker = Literal["system", "user", "model", "tool"]
 
 _BEFORE: Final = "\n:>\"'`"
 _BEHIND: Final = "\n<\"'`"
+_BLANKS: Final = " \t"
 _CHAINED_CHARS: Final = 12
 
 
@@ -68,8 +69,12 @@ def was_asked(kept: str, shown: str) -> bool:
         return False
     at = kept.find(shown)
     while at >= 0:
-        before, behind = kept[:at].rstrip(" \t"), kept[at + len(shown) :].lstrip(" \t")
-        if (not before or before[-1] in _BEFORE) and (not behind or behind[0] in _BEHIND):
+        before, behind = at - 1, at + len(shown)
+        while before >= 0 and kept[before] in _BLANKS:
+            before -= 1
+        while behind < len(kept) and kept[behind] in _BLANKS:
+            behind += 1
+        if (before < 0 or kept[before] in _BEFORE) and (behind == len(kept) or kept[behind] in _BEHIND):
             return True
         at = kept.find(shown, at + 1)
     return False

@@ -70,11 +70,13 @@ class PrefixDigests:
             self._rule = rule
             digests[:], self._chain = [state.digest()], {}
         wanted = len(self._messages) if end is None else min(end, len(self._messages))
+        part_of = self._part
         for at in range(len(digests) - 1, wanted):
-            part = self._part(at, rule)
-            if part is not None:
+            if (part := part_of(at, rule)) is None:
+                digests.append(digests[-1])
+            else:
                 state.update(len(part).to_bytes(8, "big") + part)
-            digests.append(digests[-1] if part is None else state.digest())
+                digests.append(state.digest())
         return digests[wanted]
 
     @property
@@ -133,14 +135,11 @@ class PrefixDigests:
 
     def _part(self, at: int, rule: SystemRule) -> bytes | None:
         """Return the bytes that identify one message; ``None`` for a message that does not count."""
-        is_leading = at < self.leading
-        if is_leading and rule == "ignore":
-            return None
         seen = self._visible(self._messages[at])
+        if rule != "exact" and at < self.leading:
+            seen = without_clock(seen) if rule == "clock" else None
         if seen is None:
             return None
-        if is_leading and rule == "clock":
-            seen = without_clock(seen)
         return orjson.dumps(seen, option=orjson.OPT_SORT_KEYS)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from cases import each
 from conversations import conversations, names, natives, objects, words
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,7 +79,7 @@ REQUESTS = sorted(
 )
 
 
-@pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-4:]))
+@each("path", REQUESTS, lambda path: "/".join(path.parts[-4:]))
 def test_recorded_requests_are_read(path: Path) -> None:
     """Recorded requests are read without unknown fields, and stay the same after writing and reading."""
     read = read_conversation(json.loads(path.read_bytes()))
