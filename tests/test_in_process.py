@@ -25,9 +25,9 @@ def test_a_test_without_a_loop_has_no_fixtures_of_a_loop(request: pytest.Fixture
 async def test_the_end_of_the_block_ends_the_server() -> None:
     """A server answers within its block, and its port is closed after it, while the test goes on."""
     async with running(make_config("http://127.0.0.1:9/v1")) as proxy:
-        assert (await proxy.ask(method="GET", path="/healthz")).status == 200
+        assert (await proxy.get("/healthz")).status == 200
     with pytest.raises(ConnectionError):
-        await proxy.ask(method="GET", path="/healthz")
+        await proxy.get("/healthz")
     async with serving_app(web.Application()) as address, aiohttp.ClientSession() as session:
         assert (await session.get(address)).status == 404
     async with aiohttp.ClientSession() as session:

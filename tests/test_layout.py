@@ -100,6 +100,7 @@ RELAY_MAY_IMPORT = {
 
 COMPOSING = {
     "proxy.app.app",
+    "proxy.app.open_authentication",
     "proxy.app.open_record",
     *(module for module in MODULES if module.startswith("proxy.app.compose.")),
     # A replay composes a server of its own.
@@ -245,10 +246,6 @@ def test_files_import_without_a_circle() -> None:
 
 FULL_FOLDERS: dict[str, int] = {
     "relay/run": 16,
-    "wires/anthropic": 19,
-    "wires/chat": 15,
-    "wires/ollama": 16,
-    "wires/responses": 19,
     "wires/text_calls": 14,
     "wires/turn": 17,
 }
@@ -540,19 +537,30 @@ def test_no_request_looks_for_a_protocol_at_run_time() -> None:
     assert {one for one in MODULES if b"runtime_checkable" in MODULES[one].read_bytes()} == outside
 
 
-def test_a_plain_server_holds_no_library_that_it_does_not_use() -> None:
-    """At its start the server imports no library that only some configurations need, to save memory."""
-    lazy = ("asyncpg", "cryptography", "lxml", "opentelemetry", "redis", "trafilatura")
-    starting = "import sys, proxy.commands.cli, proxy.commands.serve.serve"
-    asked = f"{starting}; print(*(set({lazy}) & set(sys.modules)))"
-    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == []
+QUICK = "import sys; from proxy.base.light_imports import import_structlog; import_structlog(); "
+STARTS = {
+    "--help": (
+        "import sys; from proxy.commands.cli import run; run(['--help'])",
+        {"asyncio", "markdown_it", "proxy.config", "pydantic", "structlog"},
+    ),
+    "server": (
+        QUICK + "import proxy.commands.serve.serve, proxy.commands.serve.supervisor.worker",
+        {"asyncpg", "cryptography", "lxml", "opentelemetry", "redis", "trafilatura"}
+        | {"markdown_it", "rich", "typer"},
+    ),
+    "supervisor": (
+        QUICK + "import proxy.commands.serve.supervisor.supervisor_main",
+        {"aiohttp", "httptools", "jsonschema_rs", "prometheus_client", "proxy.app.app"}
+        | {"proxy.config", "proxy.tools.contract", "pydantic", "rich", "typer"},
+    ),
+}
+"""For each process: the code that starts it, and what it does not load, to save time and memory."""
 
 
-def test_a_supervisor_holds_nothing_that_only_its_workers_need() -> None:
-    """The supervisor imports nothing that only its workers need, because it runs beside them all the time."""
-    served = ("aiohttp", "httptools", "jsonschema_rs", "prometheus_client", "proxy.app.app")
-    starting = "import sys, proxy.commands.cli, proxy.commands.serve.multiprocess"
-    asked = f"{starting}; print(*(set({served}) & set(sys.modules)))"
-    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == []
+@pytest.mark.parametrize("process", STARTS)
+def test_a_process_loads_nothing_that_it_does_not_need(process: str) -> None:
+    """``--help`` needs no configuration, a server no optional library, a supervisor little at all."""
+    starting, unneeded = STARTS[process]
+    code = f"{starting}; print('loaded:', *({unneeded} & sys.modules.keys()))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "loaded:"

@@ -27,13 +27,10 @@ from proxy.app.compose.runs import create_runs
 from proxy.app.compose.services import Services, built_in_wires, create_services
 from proxy.app.compose.taping import make_taping
 from proxy.app.compose.ui import UiDependencies, WebUi, make_sessions, serves_ui
+from proxy.app.open_authentication import open_authentication
 from proxy.app.replaying.offline import OfflineReplay
-from proxy.config.checks.rules import is_loopback
 from proxy.config.load import Config
-from proxy.server.auth.authenticate import (
-    Authentication,
-    make_authentication,
-)
+from proxy.server.auth.authenticate import Authentication
 from proxy.server.auth.tickets import Tickets
 from proxy.server.connections.application import ConnectionBounds, Handler
 from proxy.server.connections.draining import Draining
@@ -53,7 +50,6 @@ __all__ = [
     "create_app",
     "create_runs",
     "create_services",
-    "open_authentication",
 ]
 
 
@@ -177,15 +173,3 @@ async def _item_keys(store: KeySource, hash_key: bytes) -> Sequence[bytes]:
     known = (await store.read_keys()).hash_keys.values()
     each = dict.fromkeys((hash_key, *known))
     return [hashlib.blake2b(b"toolrelay shown items", key=one, digest_size=32).digest() for one in each]
-
-
-async def open_authentication(config: Config, store: KeySource) -> Authentication:
-    """Set up how clients authenticate; raise what :func:`~proxy.server.auth.authenticate.make_authentication`
-    raises."""
-    return await make_authentication(
-        config.auth.mode,
-        store,
-        {name: (key.secret.reveal(), key) for name, key in config.keys.items()},
-        loopback=is_loopback(config.server.host),
-        start_token=config.start_token,
-    )

@@ -4,11 +4,13 @@ A :class:`Frame` pairs the events of one wire message with the exact bytes of th
 same wire can forward the bytes instead of encoding them again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final
 
+from proxy.base.caches import value_bytes
 from proxy.base.errors import ToolErrorCode
 from proxy.base.values import value_class
 
@@ -27,6 +29,7 @@ __all__ = [
     "ToolCallFinished",
     "ToolCallStarted",
     "ToolDefinition",
+    "ToolDefinitions",
     "ToolProgress",
     "ToolResult",
     "TurnEvent",
@@ -134,6 +137,36 @@ class ToolDefinition:
     parameters: Mapping[str, Any]
     strict: bool = False
     written: dict[str, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+
+class ToolDefinitions(tuple[ToolDefinition, ...]):
+    """Server tools as a model sees them, in the order of their names.
+
+    ``names`` are their names.  ``written`` caches them serialized and joined, by form: most requests are
+    offered the same tools.
+    """
+
+    names: frozenset[str]
+    written: dict[str, bytes]
+
+    def __new__(cls, tools: Iterable[ToolDefinition] = ()) -> "ToolDefinitions":
+        if isinstance(tools, ToolDefinitions):
+            return tools
+        made = super().__new__(cls, sorted(tools, key=attrgetter("name")))
+        made.names, made.written = frozenset([tool.name for tool in made]), {}
+        return made
+
+    def joined(self, form: str, write: Callable[[ToolDefinition], bytes]) -> bytes:
+        """Return them as elements of a JSON array, as ``write`` serializes each of them."""
+        joined = self.written.get(form)
+        if joined is None:
+            joined = self.written[form] = b",".join(map(write, self))
+        return joined
+
+    @property
+    def kept_bytes(self) -> int:
+        """The most memory that :attr:`written` takes, for the forms of two dialects."""
+        return sum(2 * (300 + len(tool.description) + value_bytes(tool.parameters)) for tool in self)
 
 
 @value_class

@@ -9,6 +9,7 @@ import typer
 
 from proxy import __version__
 from proxy.base.errors import ConfigError, RunFault, ToolRelayError
+from proxy.base.light_imports import import_structlog, import_without
 from proxy.commands import common
 from proxy.commands.approvals.cli import approvals_app
 from proxy.commands.credentials.cli import credentials_app
@@ -17,9 +18,6 @@ from proxy.commands.mcp.cli import mcp_app
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.commands.runs.cli import runs_app, usage
 from proxy.commands.serve.memory import share_one_arena
-from proxy.config.load import Options, find_faults
-from proxy.config.text import initial_config
-from proxy.server.auth.key_ring import new_secret
 
 __all__ = ["app", "run"]
 
@@ -56,6 +54,8 @@ def run(arguments: Sequence[str]) -> int:
 
     A last line names the command that explains the first setting or error code among them.
     """
+    if not arguments or "--help" in arguments:
+        import_without("typer.rich_utils", "rich.markdown", "rich.traceback")
     try:
         app(list(arguments), standalone_mode=True)
     except ToolRelayError as error:
@@ -80,6 +80,7 @@ def toolrelay(
     ] = False,
 ) -> None:
     """An OpenAI-compatible reverse proxy that runs the operator's tools on the server."""
+    import_structlog()
 
 
 @app.command()
@@ -111,6 +112,9 @@ def serve(
 ) -> None:
     """Run the proxy."""
     share_one_arena()
+    from proxy.config.load import Options
+    from proxy.server.auth.key_ring import new_secret
+
     options = Options(
         host=host, port=port, workers=workers, upstream=upstream, open=is_open, start_token=new_secret()
     )
@@ -147,6 +151,8 @@ def check(
     probe: Annotated[bool, typer.Option("--probe", help="Send each upstream a few test requests.")] = False,
 ) -> None:
     """Validate the configuration; list upstreams, tools, and the policy's decision about each."""
+    from proxy.config.load import find_faults
+
     loaded, faults = find_faults(common.config_path(config), os.environ, go_on=True)
     if loaded is None:
         common.say_faults(map(str, faults))
@@ -177,6 +183,8 @@ def doctor(
     yes: Annotated[bool, typer.Option("--yes", help="Send the requests without asking first.")] = False,
 ) -> None:
     """Find out what an upstream supports, what it gets wrong, and which settings suit it."""
+    from proxy.config.load import Options
+
     by_url = upstream is not None and ("://" in upstream or upstream.startswith("replay:"))
     loaded = common.load(config, Options(upstream=upstream) if by_url else None)
     name = next(iter(loaded.upstreams)) if by_url or upstream is None else upstream
@@ -236,6 +244,8 @@ def explain(
 @app.command()
 def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path(common.CONFIG_NAME)) -> None:
     """Write a commented configuration with every key and its default."""
+    from proxy.config.text import initial_config
+
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(initial_config())
@@ -291,6 +301,9 @@ def record(
     is_open: OpenOption = False,
 ) -> None:
     """Serve, and save every exchange with the upstream as a fixture."""
+    from proxy.config.load import Options
+    from proxy.server.auth.key_ring import new_secret
+
     options = Options(port=port, upstream=upstream, open=is_open, start_token=new_secret())
     loaded = common.load(config, options)
     from proxy.commands.record import record as start

@@ -1,6 +1,5 @@
 """Helpers that all commands share: finding the configuration, running the event loop, and safe printing."""
 
-import asyncio
 import os
 import signal
 import sys
@@ -10,20 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import structlog
-
 from proxy.base.plain_text import plain_text, safe_cell
 from proxy.commands.printing import MAX_LINE, say, say_error, say_faults
-from proxy.config.load import Config, Options, load_config
-from proxy.net.resolver import numeric
-from proxy.telemetry.log.output_queue import queue_output
-from proxy.telemetry.log.setup import LogFormat, configure_logging
-from proxy.tools.running.invocation import fault_facts
 
-if TYPE_CHECKING:  # Two megabytes, which a command without tables does not need.
+# The functions below import the rest, because --help needs none of it.
+if TYPE_CHECKING:
+    import asyncio
+
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from proxy.config.load import Config, Options
+    from proxy.telemetry.log.setup import LogFormat
 
 __all__ = [
     "CONFIG_NAME",
@@ -48,7 +46,6 @@ __all__ = [
 CONFIG_NAME = "toolrelay.toml"
 T = TypeVar("T")
 
-_LOG: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
 MOST_EXITS = 20
 """The most prevented exits that are logged in one second."""
 
@@ -67,17 +64,24 @@ def config_path(given: Path | None) -> Path | None:
     return default if default.exists() else None
 
 
-def load(given: Path | None, options: Options | None = None, *, need_secrets: bool | str = True) -> Config:
+def load(
+    given: Path | None, options: "Options | None" = None, *, need_secrets: bool | str = True
+) -> "Config":
     """Load the configuration for a command; raises :class:`~proxy.base.errors.ConfigError`."""
+    from proxy.config.load import load_config
+
     return load_config(config_path(given), os.environ, options, need_secrets=need_secrets)
 
 
-def start_logging(config: Config, *, worker: int = 0, serves: bool = False) -> None:
+def start_logging(config: "Config", *, worker: int = 0, serves: bool = False) -> None:
     """Configure the log. On a terminal the format is for people, unless the configuration sets one.
 
     If the process ``serves``, its output goes through a bounded queue, and is dropped if nobody reads it. Any
     other command waits for its reader.
     """
+    from proxy.telemetry.log.output_queue import queue_output
+    from proxy.telemetry.log.setup import configure_logging
+
     if serves:
         queue_output()
     configure_logging(
@@ -85,17 +89,19 @@ def start_logging(config: Config, *, worker: int = 0, serves: bool = False) -> N
     )
 
 
-def load_quietly(given: Path | None, *, need_secrets: bool | str = True) -> Config:
+def load_quietly(given: Path | None, *, need_secrets: bool | str = True) -> "Config":
     """Load the configuration for a command that prints its findings; only errors go to standard error.
 
     Raises :class:`~proxy.base.errors.ConfigError`.
     """
+    from proxy.telemetry.log.setup import configure_logging
+
     loaded = load(given, need_secrets=need_secrets)
     configure_logging(level="error", secrets=loaded.secrets())
     return loaded
 
 
-def log_format(config: Config) -> LogFormat | None:
+def log_format(config: "Config") -> "LogFormat | None":
     """Return the format of the log if the configuration sets one, else ``None``."""
     return config.log.format if "format" in config.log.model_fields_set else None
 
@@ -107,6 +113,8 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     in a task of a tool must not end the process.  So the loop continues where it stopped, and the log says
     what happened.  Exceptions of ``main`` itself, and a real Ctrl-C, leave this function as usual.
     """
+    import asyncio
+
     begun: list[asyncio.Task[Any] | None] = []
     exits = PreventedExits()
 
@@ -162,12 +170,16 @@ class PreventedExits:
             self._since, self._count = now, 0
         self._count += 1
         if self._count <= MOST_EXITS:
-            _LOG.error("exit_prevented", **fault_facts(end), hint=_EXIT_HINT)
+            import structlog
+
+            from proxy.tools.running.invocation import fault_facts
+
+            structlog.get_logger("proxy.server").error("exit_prevented", **fault_facts(end), hint=_EXIT_HINT)
         else:
             self._sleep(_PAUSE_S)
 
 
-def _is_own(end: BaseException, task: asyncio.Task[Any]) -> bool:
+def _is_own(end: BaseException, task: "asyncio.Task[Any]") -> bool:
     """Return whether the main task itself ended with this exception, or was cancelled by Ctrl-C."""
     return task.done() and (task.cancelled() or task.exception() is end)
 
@@ -179,11 +191,13 @@ def _is_real(end: BaseException) -> bool:
     )
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
     try:
         import uvloop
     except ImportError:  # Not built for this platform; the standard loop does the same, but slower.
         return None
+
+    from proxy.net.resolver import numeric
 
     class Loop(uvloop.Loop):
         """uvloop without the name look-up when it connects to an IP address.

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-from proxy.app.app import Overrides
+from proxy.app.compose.overrides import Overrides
 from proxy.base.errors import ConfigError
 from proxy.commands.common import say
 from proxy.commands.serve.serve import serve

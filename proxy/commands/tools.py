@@ -11,7 +11,8 @@ from pathlib import Path
 
 import proxy.tools as tools_room
 from proxy.api.admin.json_output import to_line, tool_to_json
-from proxy.app.app import Overrides, Services, create_services
+from proxy.app.compose.overrides import Overrides
+from proxy.app.compose.services import Services, create_services
 from proxy.base.events import ToolCall
 from proxy.base.plain_text import plain_text
 from proxy.commands.common import MAX_LINE, console, say, say_faults

@@ -50,8 +50,8 @@ def check_hints(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class ProfileConfig(Section):
-    """What the models of an upstream take of requests of other dialects.  What is not set is what the proxy
-    knows of the provider and the model.  Requests that stay in one dialect are not changed."""
+    """What the models of an upstream take of requests of other dialects. What is not set is what the proxy
+    knows of the provider and the model. Requests that stay in one dialect are not changed."""
 
     provider: Annotated[str, AfterValidator(check_provider)] | None = Field(
         default=None,
@@ -104,8 +104,8 @@ class ProfileConfig(Section):
 
     def facts(self) -> dict[str, object]:
         """Return the fields of a :class:`~proxy.wires.profile.Profile` that are set."""
-        said = ((name, getattr(self, name)) for name in type(self).model_fields if name != "provider")
-        return {name: value for name, value in said if value is not None}
+        values = ((name, getattr(self, name)) for name in type(self).model_fields if name != "provider")
+        return {name: value for name, value in values if value is not None}
 
 
 class ModelConfig(Section):

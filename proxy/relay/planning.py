@@ -56,7 +56,7 @@ from proxy.relay.run.job import (
 )
 from proxy.relay.run.parents import Parent, Parents, can_hold_turn
 from proxy.relay.run_memory import RunMemory
-from proxy.tools.running.ledger import RunLedger
+from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
 from proxy.wires.crossed import CrossedEditor
 from proxy.wires.dialect import Dialect
@@ -80,7 +80,7 @@ class Planning:
     ask: Ask
     candidates: Candidates
     ledger: RunLedger | None = None
-    repeat_key: str = ""
+    repeat_key: RequestKey = NO_KEY
     pinned: bool = False
     purse: Purse | None = None
     ran: tuple[tuple[Approval, ToolResult], ...] = ()

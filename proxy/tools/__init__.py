@@ -1,38 +1,12 @@
 """The public API for authors of tools; the packages below define what a tool is and how it runs."""
 
-from proxy.base.errors import ToolFailure
-from proxy.tools.contract.capabilities import (
-    CacheControl,
-    Clock,
-    HttpClient,
-    HttpFailure,
-    IdempotencyKey,
-    TextPage,
-)
-from proxy.tools.contract.declaration import Definition, tool
-from proxy.tools.contract.provider import CallContext
-from proxy.tools.contract.results.images import Image
-from proxy.tools.contract.results.results import ResourceLink, RichResult
-from proxy.tools.contract.schemas.url_argument import Url
-from proxy.tools.contract.spec import Redaction, ToolEffect
-from proxy.tools.testing import ToolTester
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "CacheControl",
-    "CallContext",
-    "Clock",
-    "Definition",
-    "HttpClient",
-    "HttpFailure",
-    "IdempotencyKey",
-    "Image",
-    "Redaction",
-    "ResourceLink",
-    "RichResult",
-    "TextPage",
-    "ToolEffect",
-    "ToolFailure",
-    "ToolTester",
-    "Url",
-    "tool",
-]
+if TYPE_CHECKING:
+    from proxy.tools.public import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        # At the first use, because every import of a module below passes here, and a supervisor needs one.
+        return getattr(import_module("proxy.tools.public"), name)

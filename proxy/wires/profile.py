@@ -1,7 +1,7 @@
 """What an upstream's model takes of a translated request, as one value.
 
-A client sends settings that nobody asked for: an effort, an id of its user, a large token limit.  Another
-dialect's upstream may refuse them.  What the profile excludes is left out of the request or changed to what
+A client sends settings that nobody asked for: an effort, an id of its user, a large token limit. Another
+dialect's upstream may refuse them. What the profile excludes is left out of the request or changed to what
 the model takes, and the client is told which of its fields that concerns.
 """
 
@@ -46,7 +46,7 @@ HINTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What one model of one upstream takes.  Requests that stay in one dialect are not changed by it.
+    """What one model of one upstream takes. Requests that stay in one dialect are not changed by it.
 
     ``limit_field`` is the field for the token limit (Chat only), ``max_output_tokens`` its largest value,
     which is also the limit that Messages needs if a client sets none; ``None`` if it is not known.
@@ -88,7 +88,7 @@ class Profile:
         """Return the effort to ask for instead of ``asked``; ``None`` to leave it out.
 
         It is the nearest that the model takes, the smaller of two; reasoning stays on unless ``asked`` is
-        ``none``.  A model that is not known gets one of the three that every reasoning model takes, and is
+        ``none``. A model that is not known gets one of the three that every reasoning model takes, and is
         not asked at all if the client wants no reasoning.
         """
         known = self.efforts

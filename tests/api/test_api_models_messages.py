@@ -44,7 +44,7 @@ async def test_the_list_has_pages() -> None:
                 assert ([one.id for one in before.data], before.has_more) == (["m-1", "m-2"], True)
                 with pytest.raises(NotFoundError):
                     await client.models.retrieve("unknown")
-            missing = await proxy.ask(None, version, method="GET", path="/v1/models/unknown")
+            missing = await proxy.get("/v1/models/unknown", version)
             for query in ("limit=0", "limit=1001", "limit=x", "after_id=unknown"):
                 wrong = await proxy.ask(None, version, method="GET", path=f"/v1/models?{query}")
                 assert (wrong.status, wrong.json["error"]["type"]) == (400, "invalid_request_error")
@@ -61,7 +61,7 @@ async def test_an_anthropic_upstream_is_asked_for_all_its_models() -> None:
             {"base_url": one.url, "wires": ("anthropic",)}, {"base_url": other.url, "wires": ("chat",)}
         )
         async with running(config) as proxy:
-            found = await proxy.ask(method="GET", path="/v1/models")
+            found = await proxy.get("/v1/models")
     assert {model["id"] for model in found.json["data"]} == {"claude-x", "m-1"}
     assert [request.target for request in one.requests] == ["/v1/models?limit=1000"]
     assert [request.target for request in other.requests] == ["/v1/models"]
@@ -76,7 +76,7 @@ async def test_anthropics_client_lists_the_models_of_a_chat_upstream() -> None:
             async with AsyncAnthropic(base_url=f"http://127.0.0.1:{proxy.port}", api_key="x") as client:
                 models = [model async for model in client.models.list()]
                 one = await client.models.retrieve("m-1")
-            plain = await proxy.ask(method="GET", path="/v1/models")
+            plain = await proxy.get("/v1/models")
     assert [(model.id, model.type, model.display_name) for model in models] == [("m-1", "model", "m-1")]
     assert (one.id, one.created_at.year) == ("m-1", 1970)
     assert plain.json == LISTED

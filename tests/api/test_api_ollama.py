@@ -273,7 +273,7 @@ async def test_a_path_of_one_dialect_below_the_prefix_of_another_says_where_it_i
 async def test_unknown_paths_go_past_an_ollama_server() -> None:
     """An unknown path goes to the first upstream that does not speak Ollama's dialect."""
     async with two([], [reply("{}")]) as (proxy, local, cloud):
-        assert (await proxy.ask(method="GET", path="/v1/files")).json == {}
+        assert (await proxy.get("/v1/files")).json == {}
         assert not local.requests
         assert [request.target for request in cloud.requests] == ["/v1/files"]
 
@@ -284,7 +284,7 @@ async def test_an_unknown_path_is_a_404_where_every_upstream_speaks_ollamas_dial
         RawUpstream() as upstream,
         running(make_config({"base_url": upstream.url, "wires": ("ollama",)})) as proxy,
     ):
-        answer = await proxy.ask(method="GET", path="/v1/files")
+        answer = await proxy.get("/v1/files")
     assert (answer.status, answer.error["code"]) == (404, "not_found")
     assert '"ollama" among its wires' in answer.error["message"]
 

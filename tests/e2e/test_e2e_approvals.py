@@ -102,7 +102,7 @@ async def test_a_refusal_is_read_by_the_model_and_nothing_runs(tmp_path: Path) -
             assert (await proxy.ask(wrong, ADMIN, path=path)).status == 400
         assert (await proxy.ask({"approve": True}, path=path)).status == 401
         assert (await proxy.ask({"approve": True}, ADMIN, path=path[:-1] + "x")).status == 404
-        listed = (await proxy.ask(None, ADMIN, method="GET", path="/admin/approvals?waiting=true")).json
+        listed = (await proxy.get("/admin/approvals?waiting=true", ADMIN)).json
         assert [one["id"] for one in listed["data"]] == [approval_id]
         no = {"approve": False, "reason": "We have milk."}
         for _ in range(2):

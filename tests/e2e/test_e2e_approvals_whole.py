@@ -88,7 +88,7 @@ async def test_what_a_text_does_not_show_is_not_approved_by_its_header(tmp_path:
         answer = await proxy.ask(body, {**me, "x-toolrelay-approve": one})
         assert (answer.status, answer.json["error"]["code"]) == (403, "approval_not_allowed")
         assert f"/admin/approvals/{one}" in answer.json["error"]["message"]
-        listed = (await proxy.ask(None, me, method="GET", path="/admin/approvals")).json["data"][0]
+        listed = (await proxy.get("/admin/approvals", me)).json["data"][0]
         assert (listed["status"], listed["arguments_cut"]) == ("pending", True)
         path = f"/admin/approvals/{one}"
         shown = (await proxy.ask(None, me, method="GET", path=path)).json

@@ -191,9 +191,7 @@ async def test_an_administrator_gives_lists_and_revokes_grants(tmp_path: Path) -
         assert "waiting for approval" in await say(other, "chat", [user("Buy.")], stream=False)
         assert await say(client, "chat", [user("Buy more.")], stream=False) == "Done 3."
         assert WATCH.finished == ["buy", "buy"]
-        listed = await proxy.ask(
-            None, ADMIN, method="GET", path="/admin/approvals/grants?active=true&limit=5"
-        )
+        listed = await proxy.get("/admin/approvals/grants?active=true&limit=5", ADMIN)
         (row,) = listed.json["data"]
         assert (row["tool"], row["status"], row["uses"], row["scope"]) == (BUY, "active", 1, "caller")
         assert (row["arguments"], row["made_by"]) == ({"what": {"max_length": 20}}, "key config:boss")

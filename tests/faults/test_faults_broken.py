@@ -156,7 +156,7 @@ async def test_an_end_mark_does_not_wait_for_the_message(
     kit: Kit, allow: Allow, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C10: the end mark reaches the client at once, while the upstream keeps its connection open."""
-    for module in ("passthrough", "run.turn.stream"):
+    for module in ("passing.passthrough", "run.turn.stream"):
         monkeypatch.setattr(f"proxy.relay.{module}.AFTER_END_S", LATE_S)
     pieces: list[Step] = [chunk(kit.begun("hello") + DONE)]
     if not at_once:

@@ -270,7 +270,7 @@ async def test_no_key_in_any_line(kit: Kit, tmp_path: Path) -> None:
             answer = await ask(proxy, kit, headers=SECRET_HEADERS)
             assert kit.read(answer.body).text == "open"
             await _malformed(proxy, kit)
-            await proxy.ask(None, SECRET_HEADERS, method="GET", path=f"/v1/models?key={CLIENT_KEY}")
+            await proxy.get(f"/v1/models?key={CLIENT_KEY}", SECRET_HEADERS)
     at_rest = _bytes_at_rest(tmp_path)
     assert b"probe_tools__unlock" in at_rest
     for secret in (CLIENT_KEY, SERVER_KEY, pin):

@@ -123,7 +123,7 @@ async def test_an_upstream_that_is_always_asked_for_usage(allow: tuple[str, ...]
             answer = await proxy.ask({**ASK, "stream": True})
             assert answer.body == UNASKED
             assert asked(upstream)["stream_options"] == {"include_usage": True}
-            page = (await proxy.ask(method="GET", path="/metrics")).body.decode()
+            page = (await proxy.get("/metrics")).body.decode()
     tokens = [line for line in page.splitlines() if line.startswith("gen_ai_client_token_usage_sum")]
     assert sorted(float(line.split()[-1]) for line in tokens) == [40, 60]
 

@@ -16,7 +16,7 @@ from chat_script import reply as chat_reply
 from looping import ANSWER, ASK, CLIENT_TOOL, called, messages_of
 from process_tree import kill_tree
 from raw_upstream import FIN, RawUpstream, Step, chunk, head, whole
-from running_proxy import Proxy
+from running_proxy import ProxyAddress
 from store_postgres import need_postgres, new_schema
 from waiting import until
 
@@ -53,7 +53,7 @@ async def postgres_url() -> AsyncIterator[str]:
         yield url
 
 
-class Worker(Proxy):
+class Worker(ProxyAddress):
     """A served process, which a test asks like a proxy in its own process."""
 
     def __init__(self, port: int, process: asyncio.subprocess.Process) -> None:

@@ -111,7 +111,7 @@ async def test_administrators_and_metrics_see_the_new_tools() -> None:
     async with changing(keys=keys) as (proxy, provider, _):
 
         async def listed() -> dict[str, Any]:
-            rows = (await proxy.ask(None, bearer(ALICE), method="GET", path="/admin/tools")).json["data"]
+            rows = (await proxy.get("/admin/tools", bearer(ALICE))).json["data"]
             return {row["id"]: row["withheld"] for row in rows if row["id"].startswith("toy__")}
 
         assert await listed() == {OLD: None, BOTH: None}
@@ -123,7 +123,7 @@ async def test_administrators_and_metrics_see_the_new_tools() -> None:
         provider.go_on.set()
         await run
         await proxy.ask(ask(NEW, "toy__never"), bearer(ALICE))
-        text = (await proxy.ask(None, bearer(ALICE), method="GET", path="/metrics")).body.decode()
+        text = (await proxy.get("/metrics", bearer(ALICE))).body.decode()
         counted = {
             line.partition('tool="')[2].partition('"')[0]: float(line.rpartition(" ")[2])
             for line in text.splitlines()

@@ -127,14 +127,14 @@ async def test_metrics_have_approvals(tmp_path: Path) -> None:
         conversation: list[object] = [{"role": "user", "content": "Buy milk."}]
         id_ = ID.findall(await say(client, "chat", conversation, stream=False))[0]
         await figures.update()
-        text = (await proxy.ask(None, method="GET", path="/metrics")).body.decode()
+        text = (await proxy.get("/metrics")).body.decode()
         assert f'toolrelay_approvals_total{{outcome="requested",tool="{BUY}"}} 1.0' in text
         assert "toolrelay_approvals_pending 1.0" in text
         conversation.append({"role": "user", "content": "Yes."})
         header = {"x-toolrelay-approve": id_}
         await say(client, "chat", conversation, stream=False, extra_headers=header)
         await figures.update()
-        text = (await proxy.ask(None, method="GET", path="/metrics")).body.decode()
+        text = (await proxy.get("/metrics")).body.decode()
         for outcome in ("approved", "used"):
             assert f'toolrelay_approvals_total{{outcome="{outcome}",tool="{BUY}"}} 1.0' in text
         assert "toolrelay_approvals_pending 0.0" in text

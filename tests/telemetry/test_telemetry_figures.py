@@ -156,7 +156,7 @@ async def test_full_places_count_as_streams() -> None:
             assert (await proxy.ask(ASK, bearer(ALICE))).status == 429
             go.set()
             assert (await first.answer()).status == 200
-        seen = parse((await proxy.ask(None, bearer(BOB), method="GET", path="/metrics")).body)
+        seen = parse((await proxy.get("/metrics", bearer(BOB))).body)
     assert value(seen, "toolrelay_rate_limit_hits_total", limit="streams") == 1
 
 

@@ -274,9 +274,9 @@ async def test_the_line_of_an_administrator_s_request_names_the_key(log: io.Stri
     """The access line names the key of an administrator, and no key if authentication failed."""
     keys = {"root": declared(BOB, admin=True)}
     async with keyed(keys=keys) as (proxy, _):
-        assert (await proxy.ask(None, bearer(BOB), method="GET", path="/admin/tools")).status == 200
+        assert (await proxy.get("/admin/tools", bearer(BOB))).status == 200
         assert (await proxy.ask(None, bearer(BOB), method="POST", path="/admin/tools")).status == 405
-        assert (await proxy.ask(None, bearer(ALICE), method="GET", path="/admin/tools")).status == 401
+        assert (await proxy.get("/admin/tools", bearer(ALICE))).status == 401
     lines = [line for line in ours(log) if line["event"] == "request"]
     assert [line.get("caller") for line in lines] == ["config:root", "config:root", None]
 

@@ -81,7 +81,7 @@ async def test_it_is_among_the_figures() -> None:
     async with running(make_config("http://127.0.0.1:9/v1")) as proxy:
 
         async def count(sample: str) -> float:
-            text = (await proxy.ask(None, method="GET", path="/metrics")).body.decode()
+            text = (await proxy.get("/metrics")).body.decode()
             start = f"toolrelay_loop_held_seconds_{sample} "
             return sum(
                 float(line.removeprefix(start)) for line in text.splitlines() if line.startswith(start)

@@ -73,7 +73,7 @@ async def test_what_passes_through_is_counted_too() -> None:
         running(make_config(upstream.url, allow=())) as proxy,
     ):
         assert (await proxy.ask({**ASK, "stream": False})).status == 200
-        assert (await proxy.ask(method="GET", path="/v1/models")).status == 200
+        assert (await proxy.get("/v1/models")).status == 200
         assert (await proxy.ask(ASK)).status == 429
         seen = await scrape(proxy)
     asked = {
@@ -153,7 +153,7 @@ async def test_a_key_s_full_places_are_counted_as_such() -> None:
             assert (await proxy.ask({**ASK, "stream": False}, bearer(ALICE))).status == 429
             go.set()
             assert (await first.answer()).status == 200
-        answer = await proxy.ask(None, bearer(BOB), method="GET", path="/metrics")
+        answer = await proxy.get("/metrics", bearer(BOB))
         seen = parse(answer.body)
     assert value(seen, "toolrelay_rate_limit_hits_total", limit="concurrent_streams") == 1
 
@@ -170,7 +170,7 @@ async def test_the_record_s_queue_and_losses_are_shown(tmp_path: Path) -> None:
 async def test_metrics_can_be_switched_off() -> None:
     """With ``telemetry.metrics`` false the proxy counts nothing and serves no metrics."""
     async with running(make_config("http://127.0.0.1:9/v1", telemetry={"metrics": False})) as proxy:
-        assert (await proxy.ask(method="GET", path="/metrics")).status == 404
+        assert (await proxy.get("/metrics")).status == 404
         assert proxy.services.instruments.metrics is None
 
 
@@ -179,10 +179,7 @@ async def test_with_client_keys_figures_are_an_administrator_s(mode: str) -> Non
     """``/metrics`` needs an administrator's key, also on loopback, unless the mode is open."""
     keys = {"alice": declared(ALICE, admin=True), "bob": declared(BOB)}
     async with keyed(keys=keys, auth={"mode": mode}) as (proxy, _):
-        asked = [
-            await proxy.ask(None, bearer(one) if one else {}, method="GET", path="/metrics")
-            for one in (None, BOB, ALICE)
-        ]
+        asked = [await proxy.get("/metrics", bearer(one) if one else {}) for one in (None, BOB, ALICE)]
     assert [answer.status for answer in asked] == ([200] * 3 if mode == "open" else [401, 401, 200])
     assert not any(name in asked[2].body for name in (b"alice", b"bob", ALICE.encode(), BOB.encode()))
 
@@ -201,11 +198,11 @@ async def test_nothing_a_client_or_an_upstream_says_becomes_a_label() -> None:
         await proxy.ask(
             {**ASK, "model": "canary-model"}, {"x-request-id": "canary-id", "user": "canary-user"}
         )
-        await proxy.ask(method="GET", path="/v1/files/canary-file")
-        await proxy.ask(method="GET", path="/v1/canary-room/x")
-        await proxy.ask(method="GET", path="/canary-path")
+        await proxy.get("/v1/files/canary-file")
+        await proxy.get("/v1/canary-room/x")
+        await proxy.get("/canary-path")
         await proxy.ask(method="PROPFIND", path="/v1/models")
-        text = (await proxy.ask(method="GET", path="/metrics")).body
+        text = (await proxy.get("/metrics")).body
     assert b"canary" not in text.lower()
     assert b'"799"' not in text
     seen = parse(text)

@@ -132,7 +132,7 @@ async def test_the_pages_have_a_strict_policy_and_need_no_key() -> None:
             assert not any("unsafe" in part for part in policy)
             for name, value in PAGE_HEADERS.items():
                 assert answer.header(name) == value
-        moved = await browser.proxy.ask(method="GET", path="/ui")
+        moved = await browser.proxy.get("/ui")
         assert (moved.status, moved.header("location")) == (308, "/ui/")
 
 
@@ -159,6 +159,6 @@ async def test_an_open_server_on_a_network_has_no_pages() -> None:
     """A server that needs no keys serves the pages only if it listens on loopback."""
     config: dict[str, Any] = {"keys": {}, "auth": {"mode": "open"}}
     async with ui_proxy(**config, server={"host": "0.0.0.0"}) as (browser, _):
-        assert (await browser.proxy.ask(method="GET", path="/ui/")).status == 404
+        assert (await browser.proxy.get("/ui/")).status == 404
     async with ui_proxy(**config) as (browser, _):
-        assert (await browser.proxy.ask(method="GET", path="/ui/")).status == 200
+        assert (await browser.proxy.get("/ui/")).status == 200

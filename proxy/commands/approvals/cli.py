@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,8 +10,10 @@ from proxy.base.errors import ConfigError
 from proxy.commands import common
 from proxy.commands.bounds import read_bounds
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
-from proxy.config.load import Config
 from proxy.records.approvals import MOST_REASON
+
+if TYPE_CHECKING:
+    from proxy.config.load import Config
 
 __all__ = ["approvals_app"]
 
@@ -160,7 +162,7 @@ def _decide(
         raise typer.Exit(1)
 
 
-def _config(config: ConfigOption) -> Config:
+def _config(config: ConfigOption) -> "Config":
     """Load the configuration and start the log, because decisions and reads are logged here too."""
     loaded = common.load(config, need_secrets=False)
     common.start_logging(loaded)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
-from proxy.app.app import Overrides, Services, built_in_wires, create_services
+from proxy.app.compose.overrides import Overrides
+from proxy.app.compose.services import Services, built_in_wires, create_services
 from proxy.base.errors import ConfigError, Faults, StoreError
 from proxy.base.globs import fits
 from proxy.commands.common import console, say, say_faults, table, text

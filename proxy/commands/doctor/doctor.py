@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.api.admin.json_output import to_line
-from proxy.app.app import built_in_wires, create_services
+from proxy.app.compose.services import built_in_wires, create_services
 from proxy.base.errors import ConfigError, UpstreamError
 from proxy.base.plain_text import plain_text
 from proxy.commands.common import confirmed, console, say, say_error, table, text

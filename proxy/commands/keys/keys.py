@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from proxy.api.admin.json_output import to_line
-from proxy.app.app import open_authentication
+from proxy.app.open_authentication import open_authentication
 from proxy.base.errors import ConfigError, NoRecord
 from proxy.base.globs import fits
 from proxy.base.plain_text import counted

@@ -1,13 +1,15 @@
 """The options of ``toolrelay mcp``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from proxy.commands import common
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
-from proxy.config.load import Config
+
+if TYPE_CHECKING:
+    from proxy.config.load import Config
 
 __all__ = ["mcp_app"]
 
@@ -21,7 +23,7 @@ def mcp() -> None:
     """Without a command, list."""
 
 
-def _loaded(config: Path | None, below: str = "") -> Config:
+def _loaded(config: Path | None, below: str = "") -> "Config":
     """Load the configuration; of its secrets only those of MCP servers are needed, not a provider's key."""
     return common.load_quietly(config, need_secrets=f"mcp.servers.{below}")
 

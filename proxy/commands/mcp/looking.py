@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.app.app import Overrides
 from proxy.app.compose.credentials import open_credentials
+from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.tools import open_egress
 from proxy.app.open_record import open_record
 from proxy.base.errors import ConfigError, NoRecord, ToolFailure

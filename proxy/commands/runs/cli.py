@@ -1,11 +1,10 @@
 """The options of ``toolrelay runs`` and ``toolrelay usage``."""
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from proxy.api.admin.run_filters import parse_filter, parse_moment
 from proxy.base.errors import ConfigError
 from proxy.commands import common
 from proxy.commands.options import (
@@ -16,9 +15,10 @@ from proxy.commands.options import (
     SinceOption,
     UntilOption,
 )
-from proxy.config.load import Config, Options
 from proxy.records.rows import RunStatus
-from proxy.store.base import PurgeFilter, UsageKey
+
+if TYPE_CHECKING:
+    from proxy.config.load import Config
 
 __all__ = ["runs_app", "usage"]
 
@@ -58,6 +58,7 @@ def runs_list(
     as_json: JsonOption = False,
 ) -> None:
     """List the newest runs."""
+    from proxy.api.admin.run_filters import parse_filter
     from proxy.commands.runs import runs
 
     wanted = parse_filter(
@@ -109,6 +110,7 @@ def runs_export(
     agents: AgentsOption = False,
 ) -> None:
     """Export whole runs as JSON Lines, the newest first."""
+    from proxy.api.admin.run_filters import parse_filter
     from proxy.commands.runs import runs
 
     wanted = parse_filter(
@@ -138,6 +140,7 @@ def runs_replay(
 ) -> None:
     """Run a recorded run again with its tool results as they were, and show the difference."""
     from proxy.commands.runs import replay
+    from proxy.config.load import Options
     from proxy.telemetry.log.setup import configure_logging
 
     if model is not None and upstream is None:
@@ -167,7 +170,9 @@ def runs_purge(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --all deletes runs.")] = False,
 ) -> None:
     """Delete runs permanently, with everything that belongs to them."""
+    from proxy.api.admin.run_filters import parse_moment
     from proxy.commands.runs import runs
+    from proxy.store.base import PurgeFilter
 
     if [older_than is not None, run is not None, everything].count(True) != 1:
         raise ConfigError(
@@ -193,7 +198,9 @@ def usage(
     as_json: JsonOption = False,
 ) -> None:
     """Show what runs used: tokens, calls and cost, by key, caller, model, tool and day."""
+    from proxy.api.admin.run_filters import parse_moment
     from proxy.commands.runs import usage
+    from proxy.store.base import UsageKey
 
     chosen: list[UsageKey] = []
     for word in filter(None, (part.strip() for part in by.split(","))):
@@ -206,11 +213,11 @@ def usage(
     common.run_async(usage.show_usage(_load(config), tuple(chosen), begin, end, as_json=as_json))
 
 
-def _load(config: Path | None) -> Config:
+def _load(config: Path | None) -> "Config":
     return common.load(config, need_secrets=False)
 
 
-def _logging(config: Path | None) -> Config:
+def _logging(config: Path | None) -> "Config":
     loaded = _load(config)
     common.start_logging(loaded)
     return loaded

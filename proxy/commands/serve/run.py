@@ -23,14 +23,9 @@ CUT_S = 2.0
 
 
 def _settle_garbage() -> None:
-    """Tune the garbage collector for short-lived objects of requests, and exclude those from the start.
-
-    Each request creates some hundred objects that die with it, without a cycle. With its defaults the
-    collector runs after every few of them, and often also scans everything that modules have loaded.
-    """
+    """Exclude the objects from the start from garbage collection."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 async def run_server(

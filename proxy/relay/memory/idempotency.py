@@ -22,6 +22,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -29,7 +30,7 @@ import orjson
 from proxy.base.caches import CacheSize, declare
 from proxy.base.values import value_class
 from proxy.records.effects import REPEATS_WITHIN_S, UNMARKED_REPEAT_WITHIN_S
-from proxy.tools.running.ledger import RunLedger, ServedRequest
+from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger, ServedRequest
 
 __all__ = ["NO_ATTEMPT", "NO_REPEAT", "Attempt", "Idempotency", "Repeat", "repeat_of"]
 
@@ -62,12 +63,9 @@ NO_ATTEMPT: Final = Attempt()
 
 
 class Repeat(NamedTuple):
-    """The identity of a request: equal requests have the same ``key``, which is empty if it is unknown.
+    """The identity of a request; ``is_repeat`` says that the client marks the request as a repeat."""
 
-    ``is_repeat`` says that the client marks the request as a repeat.
-    """
-
-    key: str = ""
+    key: RequestKey = NO_KEY
     is_repeat: bool = False
 
 
@@ -85,6 +83,12 @@ def repeat_of(
     ``people`` are the people that the body names.  Several people may share one caller's key, and none of
     them may read what was done for another, or take its place.
     """
+    again = any(count.isdecimal() and int(count[:9]) > 0 for count in attempt.counts)
+    key = RequestKey(partial(_digest_of, caller, people, path, body, attempt))
+    return Repeat(key, bool(attempt.key) or again)
+
+
+def _digest_of(caller: str, people: str, path: str, body: Mapping[str, Any], attempt: Attempt) -> str:
     asked: list[Any]
     if attempt.key:
         asked = ["key", ascii(attempt.key)]
@@ -93,9 +97,7 @@ def repeat_of(
         asked = ["body", ascii(attempt.session), said]
     # A header may hold text that JSON cannot express.
     whole = orjson.dumps([ascii(caller), ascii(people), path, asked], option=orjson.OPT_SORT_KEYS)
-    digest = hashlib.blake2b(whole, digest_size=24)
-    again = any(count.isdecimal() and int(count[:9]) > 0 for count in attempt.counts)
-    return Repeat(digest.hexdigest(), bool(attempt.key) or again)
+    return hashlib.blake2b(whole, digest_size=24).hexdigest()
 
 
 @dataclass(slots=True)
@@ -159,7 +161,7 @@ class Idempotency:
         self._filled: OrderedDict[str, _Caused] = OrderedDict()
         declare("repeats", self._cache_size)
 
-    def begin(self, key: str, *, is_repeat: bool) -> RunLedger:
+    def begin(self, key: RequestKey, *, is_repeat: bool) -> RunLedger:
         """Return the ledger of a run that begins.  The ledger of a repeat knows the effects of the first
         run.
 
@@ -175,29 +177,29 @@ class Idempotency:
         if is_repeat:
             return known.ledger.for_repeat(request)
         if all(until <= now for until, _ in known.waiting):
-            self._drop(key)
+            self._drop(key.digest)
             for invocation_id in known.settled:
                 self._forget(invocation_id)
         return RunLedger(request=request)
 
-    def caused(self, key: str, ledger: RunLedger) -> None:
+    def caused(self, key: RequestKey, ledger: RunLedger) -> None:
         """Note that a run is about to cause effects, so that a repeat of its request knows of them.
 
         Do nothing without a key, because then no request can repeat this one.
         """
-        if not key:
+        if not (digest := key.digest):
             return
         known = self._known(key) or _Caused(0.0, ledger)
         known.until, known.ledger = self._clock() + self._keep_s, ledger
         waiting = [each for each in known.waiting if each[1] is not ledger.caused]
         known.waiting = [*waiting[: _WAITING - 1], (known.until, ledger.caused)]
-        if self._caused.get(key) is not known:
-            self._drop(key)  # The old entry has expired.
-        self._caused[key] = known
-        self._caused.move_to_end(key)
-        self._measure(key, known)
+        if self._caused.get(digest) is not known:
+            self._drop(digest)  # The old entry has expired.
+        self._caused[digest] = known
+        self._caused.move_to_end(digest)
+        self._measure(digest, known)
 
-    def ended(self, key: str, ledger: RunLedger) -> None:
+    def ended(self, key: RequestKey, ledger: RunLedger) -> None:
         """Note the end of a run, and count the memory of its ledger, also for calls that still go on.
 
         If the run caused effects and :meth:`answered` was not called for it, its client has no answer.
@@ -207,15 +209,15 @@ class Idempotency:
             known.unanswered = self._clock() + UNMARKED_REPEAT_WITHIN_S
 
         def measured() -> None:
-            known = self._caused.get(key)
+            known = self._kept(key)
             if known is not None:
-                self._measure(key, known)
+                self._measure(key.digest, known)
 
         ledger.ended(measured)
 
-    def answered(self, key: str, ledger: RunLedger) -> None:
+    def answered(self, key: RequestKey, ledger: RunLedger) -> None:
         """Note that the client has the whole answer of a run, so its request will not be repeated."""
-        if key and ledger.caused:
+        if ledger.caused and key.digest:
             self._settle(tuple(ledger.caused))
         known = self._known(key)
         if known is None or len(known.waiting) >= _WAITING:
@@ -248,6 +250,10 @@ class Idempotency:
     def _cache_size(self) -> CacheSize:
         return CacheSize(self._bytes, self._max_bytes)
 
-    def _known(self, key: str) -> _Caused | None:
-        known = self._caused.get(key)
+    def _kept(self, key: RequestKey) -> _Caused | None:
+        """Return what is kept of a request; without any effects there is no need for its digest."""
+        return self._caused.get(key.digest) if self._caused else None
+
+    def _known(self, key: RequestKey) -> _Caused | None:
+        known = self._kept(key)
         return known if known is not None and known.until > self._clock() else None

@@ -6,12 +6,12 @@ under it.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from proxy.base.caches import Derived, text_bytes
 from proxy.base.errors import RequestError
-from proxy.base.events import ToolDefinition
+from proxy.base.events import ToolDefinition, ToolDefinitions
 from proxy.http.own_headers import TOOLS
 from proxy.relay.offering.choosing import Choice, choose
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
@@ -94,7 +94,7 @@ class Offer:
     requests share an offer; it is equal only to itself.
     """
 
-    added: tuple[ToolDefinition, ...] = ()
+    added: ToolDefinitions = field(default_factory=ToolDefinitions)
     replaced: tuple[ToolDefinition, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     client_names: frozenset[str] = frozenset()
@@ -121,7 +121,8 @@ class Offer:
         anyway."""
         ours = len(self.added) + len(self.replaced) + len(self.withheld) + 2 * len(self.names)
         # The client's names are in two sets.
-        return 4000 + 300 * ours + text_bytes(self.client_names) + 250 * len(self.client_names)
+        mine = text_bytes(self.client_names) + 250 * len(self.client_names)
+        return 4000 + 300 * ours + mine + self.added.kept_bytes
 
     def is_hidden(self, name: str) -> bool:
         """Return whether a call of this name must not reach the client: it is the proxy's, or of no known
@@ -134,7 +135,7 @@ class Offer:
         mine = [tool.name for tool in self.replaced if tool.name in names]
         return replace(
             self,
-            added=tuple(tool for tool in self.added if tool.name not in names),
+            added=ToolDefinitions(tool for tool in self.added if tool.name not in names),
             replaced=tuple(tool for tool in self.replaced if tool.name not in names),
             names=left,
             client_names=self.client_names.union(mine),
@@ -146,7 +147,7 @@ class Offer:
         """Return the offer with the same tools, none of them ``strict``."""
         return replace(
             self,
-            added=tuple(replace(tool, strict=False) for tool in self.added),
+            added=ToolDefinitions(replace(tool, strict=False) for tool in self.added),
             replaced=tuple(replace(tool, strict=False) for tool in self.replaced),
         )
 
@@ -203,7 +204,7 @@ def decide(
     chosen = [spec for spec in chosen if spec.name not in declared]
     added, left_out = _with_room(chosen, request, limits, client_names)
     made = Offer(
-        added=tuple(spec.definition() for spec in added),
+        added=ToolDefinitions(spec.definition() for spec in added),
         replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
         names={**{spec.name: spec.name for spec in added}, **{n: spec.name for n, spec in replaced.items()}},
         client_names=client_names,
@@ -299,11 +300,11 @@ def with_required_approvals(
 
 
 class Offers:
-    """Decides what requests offer, and caches the offers of requests without tools of their own."""
+    """Decides what requests offer, and caches the offers: a client declares the same tools each time."""
 
     def __init__(self, rules: OfferRules) -> None:
         self._rules = rules
-        self._known: Derived[tuple[Selection, str | None, bool, ToolLimits], Offer] = Derived(
+        self._known: Derived[Hashable, Offer] = Derived(
             "offers", _MAX_BYTES, lambda _, offer: offer.kept_bytes
         )
 
@@ -316,11 +317,19 @@ class Offers:
         limits: ToolLimits = ANY_TOOLS,
     ) -> Offer:
         """See :func:`decide`."""
-        if request.tool_count or wanted is not None or request.chosen:
+        if wanted is not None or request.chosen or request.forced is not None:
             return decide(request, selection, self._rules, wanted, limits=limits)
         # An offer for such a request depends on nothing else of it.
-        obstacle = _obstacle(request, frozenset(), limits)
-        key = (selection, obstacle, request.open_names, limits)
+        key = (
+            selection,
+            limits,
+            tuple(request.declared),
+            request.tool_count,
+            request.open_names,
+            request.background,
+            request.choices > 1,
+            request.tools_forbidden,
+        )
         offers = self._known.of(selection.catalog)
         known = offers.get(key)
         if known is None:

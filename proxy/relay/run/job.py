@@ -17,7 +17,7 @@ from proxy.relay.routing.prices import Price
 from proxy.relay.routing.router import Route
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
-from proxy.tools.running.ledger import RunLedger
+from proxy.tools.running.ledger import RequestKey, RunLedger
 from proxy.wires.client_port import ClientPort, ClientRequest, Trace
 from proxy.wires.crossed import CrossedEditor
 from proxy.wires.text_calls.editor import PromptedEditor
@@ -110,7 +110,7 @@ class Continuity:
     hidden parts of the conversation, unknown to the client, were put back into it.  ``notes_threads`` says
     that untrusted results are noted for conversations and responses that the upstream keeps.
     ``offer_fingerprint`` is the fingerprint of the offer if the answer is to be stored, else ``None``.
-    ``repeat_key`` is the same for a repeat of this request; it is empty if repeats are not recognized.
+    ``repeat_key`` is the same for a repeat of this request, and empty if repeats are not recognized.
     ``connection_responses`` keeps a response that must not be stored, if the client's connection may continue
     it.  ``approvals`` has the outcome of calls that waited for approvals.  ``recall`` says what was put back
     into the request, and why other things were not.
@@ -120,7 +120,7 @@ class Continuity:
     is_person: bool
     notes_threads: bool
     offer_fingerprint: str | None
-    repeat_key: str
+    repeat_key: RequestKey
     connection_responses: LocalResponses | None
     approvals: ApprovalOutcomes = field(default_factory=ApprovalOutcomes)
     recall: Recall = field(default_factory=Recall, compare=False)

@@ -70,7 +70,7 @@ class DirectCalls:
         """Return a call that is about to run; ``stopped_by_server`` says whether the server cancels it."""
         ledger = (
             self._idempotency.begin(call.repeat.key, is_repeat=call.repeat.is_repeat)
-            if call.repeat.key
+            if call.repeat is not NO_REPEAT
             else RunLedger()
         )
         return OpenCall(self, call, ledger, stopped_by_server)

@@ -59,10 +59,10 @@ def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
     tool = effect.partition("\0")[0]
     return EffectClaim(
         place,
-        f"request:{_digest(request.key, effect)}",
+        f"request:{_digest(request.key.digest, effect)}",
         request.is_repeat,
         request.asked_at,
-        f"tool:{_digest(request.key, tool)}",
+        f"tool:{_digest(request.key.digest, tool)}",
         lease=context.ledger.lease,
     )
 

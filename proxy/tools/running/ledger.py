@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import orjson
@@ -16,7 +16,16 @@ from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
 
-__all__ = ["NOT_KEPT", "Claim", "RunContext", "RunLedger", "ServedRequest", "fingerprint"]
+__all__ = [
+    "NOT_KEPT",
+    "NO_KEY",
+    "Claim",
+    "RequestKey",
+    "RunContext",
+    "RunLedger",
+    "ServedRequest",
+    "fingerprint",
+]
 
 NOT_KEPT: Final = (
     "an earlier attempt of this request made this very call and it succeeded; it was not made again, "
@@ -50,15 +59,33 @@ class Claim:
         self.result.set_result(result)
 
 
+class RequestKey:
+    """A digest that is the same for equal requests, empty if it is unknown which requests are equal.
+
+    It is computed when it is first read, because most requests cause no effect and need none.
+    """
+
+    def __init__(self, compute: Callable[[], str]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def digest(self) -> str:
+        return self._compute()
+
+
+NO_KEY: Final = RequestKey(str)
+"""The key of a request that no other request can repeat."""
+
+
 @value_class
 class ServedRequest:
     """The client's request that a run serves.
 
-    ``key`` is the same for equal requests.  ``asked_at`` is when it came in, in seconds since the epoch.
+    ``key`` identifies it.  ``asked_at`` is when it came in, in seconds since the epoch.
     ``is_known`` says that this process has served the same request before, so ``is_repeat`` is reliable.
     """
 
-    key: str
+    key: RequestKey
     is_repeat: bool
     asked_at: float
     is_known: bool = False

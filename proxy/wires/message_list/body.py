@@ -9,12 +9,11 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import orjson
 
-from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
 from proxy.json.splice import (
     elements,
     extend_array,
@@ -40,8 +39,6 @@ from proxy.wires.turn.result_images import ImageBudget, choose_images
 from proxy.wires.upstream_port import Mask, SuspendedCall, TranslatedEditor
 
 __all__ = ["MessageListBody"]
-
-_BY_NAME = attrgetter("name")
 
 
 class MessageListBody(TranslatedEditor):
@@ -201,14 +198,15 @@ class MessageListBody(TranslatedEditor):
     # Tools.
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        self._own, self._offered = own_and_offered(self._request.declared, added, replaced)
-        new = [self._definition(definition) for definition in sorted(added, key=_BY_NAME)]
+        new = ToolDefinitions(added)
+        self._own, self._offered = own_and_offered(self._request.declared, new, replaced)
         tools = self._declared if self._declared and self._declared[:1] == b"[" else b"[]"
         if replaced:
             ours = {definition.name: definition for definition in replaced}
             tools = join_array(self._replaced(raw, ours) for raw in elements(tools))
         if new or replaced:
-            self._set(self._tools_key, extend_array(tools, new))
+            ours_joined = new.joined(self._form, self._definition)
+            self._set(self._tools_key, extend_array(tools, [ours_joined] if new else ()))
 
     def _replaced(self, raw: bytes, ours: Mapping[str, ToolDefinition]) -> bytes:
         definition = ours.get(self._declared_name(orjson.loads(raw)) or "")
@@ -397,7 +395,6 @@ class MessageListBody(TranslatedEditor):
         return [raw if id(raw) in sent else self._without_images(raw) for raw in kept]
 
     def mark_translated(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.mark_translated`."""
         self._translated = True
 
     @property

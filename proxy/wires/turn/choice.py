@@ -7,7 +7,7 @@ of them. A call of a server tool does not satisfy the choice, because the client
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from proxy.base.events import ToolDefinition
+from proxy.base.events import ToolDefinition, ToolDefinitions
 
 __all__ = ["NameOf", "forces_own", "own_and_offered", "relaxed"]
 
@@ -16,10 +16,10 @@ NameOf = Callable[[Any], str | None]
 
 
 def own_and_offered(
-    declared: Collection[str], added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]
+    declared: Collection[str], added: ToolDefinitions, replaced: Sequence[ToolDefinition]
 ) -> tuple[Collection[str], frozenset[str]]:
     """Return the names of the tools that remain the client's own, and of the server tools in the request."""
-    offered = frozenset([tool.name for tool in (*added, *replaced)])
+    offered = added.names.union([tool.name for tool in replaced])
     return [name for name in declared if name not in offered], offered
 
 

@@ -31,7 +31,7 @@ def script(request: RawRequest) -> Sequence[Step]:
 
 async def get(proxy: Proxy, response_id: str) -> Answer:
     """Ask a proxy for a response by its id."""
-    return await proxy.ask(method="GET", path=f"/v1/responses/{response_id}")
+    return await proxy.get(f"/v1/responses/{response_id}")
 
 
 def last_of(body: bytes) -> dict[str, Any]:

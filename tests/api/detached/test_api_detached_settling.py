@@ -93,7 +93,7 @@ async def settled(proxy: Proxy, **headers: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     async def ended() -> bool:
-        answer = await proxy.ask(method="GET", path=f"/v1/responses/{ID}", headers=headers)
+        answer = await proxy.get(f"/v1/responses/{ID}", headers)
         found.update(answer.json)
         return found.get("status") in ("completed", "failed", "cancelled")
 
@@ -120,7 +120,7 @@ async def test_it_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         detail = await proxy.services.store.get_run("run_1")
         assert await proxy.services.store.wait_until_visible(PATIENCE_S)
         stored = await proxy.services.store.find_response(ID, "open")
-        metrics = (await proxy.ask(method="GET", path="/metrics")).body.decode()
+        metrics = (await proxy.get("/metrics")).body.decode()
     assert (done["id"], done["status"], done["created_at"]) == (ID, "completed", int(asked_at))
     assert stored is not None
     assert json.loads(stored.response)["created_at"] == int(asked_at)
@@ -231,7 +231,7 @@ async def test_why_it_is_not_run_again(
     """A response that cannot be run again fails, its error has the reason, and its stream has the failure."""
     async with left(tmp_path, wanted, **given) as proxy:
         failed = await settled(proxy)
-        stream = await proxy.ask(method="GET", path=f"/v1/responses/{ID}?stream=true")
+        stream = await proxy.get(f"/v1/responses/{ID}?stream=true")
         runs = await proxy.runs()
     assert failed["error"] == {"code": "server_error", "message": f"{DIED} {words}"}
     assert b"event: response.failed\n" in stream.body

@@ -45,7 +45,7 @@ async def serving(server: Server, pinned: Sequence[str]) -> AsyncIterator[tuple[
 
 async def looked_at(proxy: Proxy) -> dict[str, Any]:
     """Return the only server of ``/admin/mcp``."""
-    answer = await proxy.ask(headers=ADMIN, method="GET", path="/admin/mcp")
+    answer = await proxy.get("/admin/mcp", ADMIN)
     assert answer.status == 200, answer.body
     (server,) = answer.json["data"]
     return dict(server)
@@ -72,8 +72,8 @@ async def test_administrators_see_each_server_and_its_tools(tmp_path: Path) -> N
             allowed = {tool["name"]: tool.get("pinned", {}).get("description") for tool in one["tools"]}
             assert allowed == {"a": "Does something.", "b": "Does something.", "c": None, "z": None}
             assert str(tmp_path) not in json.dumps(one)
-            assert (await proxy.ask(method="GET", path="/admin/mcp")).status == 401
-            wrong = await proxy.ask(headers=ADMIN, method="GET", path="/admin/mcp?x=1")
+            assert (await proxy.get("/admin/mcp")).status == 401
+            wrong = await proxy.get("/admin/mcp?x=1", ADMIN)
             assert wrong.status == 400
     (new,) = [line for line in lines if line["event"] == "tool_new"]
     assert (new["server"], new["tools"], new["named"]) == ("toy", 1, ["mcp__toy__c"])
@@ -172,7 +172,7 @@ async def test_a_server_that_cannot_be_started_is_named(tmp_path: Path) -> None:
             )
             overrides = Overrides(mcp_socket=host.process.path, pins=GivenPins(()))
             async with running(config, overrides) as proxy:
-                assert (await proxy.ask(method="GET", path="/readyz")).status == 200
+                assert (await proxy.get("/readyz")).status == 200
                 assert value(await scrape(proxy, ADMIN), "toolrelay_mcp_up", server="toy") == 0
                 await until(lambda: bool(proxy.services.mcp[0].latest_overview[0].status.last_error))
                 one = await looked_at(proxy)

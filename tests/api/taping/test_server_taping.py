@@ -227,7 +227,7 @@ def test_values_are_drawn_again_in_their_order() -> None:
 
 async def counted(browser: Browser) -> list[str]:
     """Return the metrics of runs, turns, tokens, tool calls and upstreams."""
-    page = await browser.proxy.ask(headers=bearer(ADMIN), method="GET", path="/metrics")
+    page = await browser.proxy.get("/metrics", bearer(ADMIN))
     assert page.status == 200
     lines = page.body.decode().splitlines()
     return [line for line in lines if line.startswith(_OF_RUNS)]

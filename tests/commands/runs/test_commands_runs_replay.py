@@ -517,7 +517,7 @@ def test_a_response_in_the_background_has_the_same_bytes(tmp_path: Path, here: A
                 answer = await proxy.ask(ask, path="/v1/responses")
 
                 async def completed() -> bool:
-                    found = await proxy.ask(method="GET", path=f"/v1/responses/{answer.json['id']}")
+                    found = await proxy.get(f"/v1/responses/{answer.json['id']}")
                     return bool(found.json["status"] == "completed")
 
                 await until(completed)

@@ -103,7 +103,7 @@ async def test_the_stream_is_kept_alive_meanwhile(tmp_path: Path) -> None:
 
 async def late(proxy: Proxy) -> float:
     """The number in ``/metrics`` of turns that could not be held."""
-    answer = await proxy.ask(method="GET", path="/metrics")
+    answer = await proxy.get("/metrics")
     return sum(
         sample.value
         for family in text_string_to_metric_families(answer.body.decode())

@@ -9,12 +9,13 @@ from chat_script import payloads_of, text_of
 from looping import ANSWER, ASK, called, looping, messages_of
 from probe_tools import Watch
 from raw_upstream import Step, whole
+from request_keys import keyed
 from responses_script import function_call, message
 from responses_script import stream as response_stream
 
 from proxy.base.events import ToolResult
 from proxy.relay.memory.idempotency import Attempt, Idempotency, repeat_of
-from proxy.tools.running.ledger import Claim, RunLedger
+from proxy.tools.running.ledger import Claim, RequestKey, RunLedger
 
 
 def buying(*things: str) -> list[Step]:
@@ -180,24 +181,24 @@ def test_what_is_forgotten_is_what_was_answered() -> None:
     repeats = Idempotency(forget=forgotten.append)
 
     def act(effect: str, *, is_repeat: bool = False) -> RunLedger:
-        ledger = repeats.begin("k", is_repeat=is_repeat)
-        repeats.caused("k", ledger)
+        ledger = repeats.begin(keyed("k"), is_repeat=is_repeat)
+        repeats.caused(keyed("k"), ledger)
         ledger.answer_for(effect)
         return ledger
 
     one, two = act("a"), act("b")
-    repeats.answered("k", one)
+    repeats.answered(keyed("k"), one)
     act("c", is_repeat=True)
-    repeats.begin("k", is_repeat=False)
+    repeats.begin(keyed("k"), is_repeat=False)
     assert forgotten == []
-    repeats.answered("k", two)
-    repeats.begin("k", is_repeat=False)
+    repeats.answered(keyed("k"), two)
+    repeats.begin(keyed("k"), is_repeat=False)
     assert sorted(forgotten) == ["a", "b", "c"]
-    assert repeats.begin("k", is_repeat=True).answered("a") is False
+    assert repeats.begin(keyed("k"), is_repeat=True).answered("a") is False
     many = [act("d") for _ in range(101)]
     for ledger in many:
-        repeats.answered("k", ledger)
-    repeats.begin("k", is_repeat=False)
+        repeats.answered(keyed("k"), ledger)
+    repeats.begin(keyed("k"), is_repeat=False)
     assert len(forgotten) == 3
 
 
@@ -208,14 +209,14 @@ def test_nobody_waits_for_an_answer_for_longer_than_effects_are_known() -> None:
     repeats = Idempotency(forget=forgotten.append, keep_s=10, clock=lambda: now)
     for at, effect in ((0.0, "a"), (6.0, "b")):
         now = at
-        ledger = repeats.begin("k", is_repeat=False)
-        repeats.caused("k", ledger)
+        ledger = repeats.begin(keyed("k"), is_repeat=False)
+        repeats.caused(keyed("k"), ledger)
         ledger.answer_for(effect)
-    repeats.answered("k", ledger)
-    repeats.begin("k", is_repeat=False)
+    repeats.answered(keyed("k"), ledger)
+    repeats.begin(keyed("k"), is_repeat=False)
     assert forgotten == []
     now = 10.0
-    repeats.begin("k", is_repeat=False)
+    repeats.begin(keyed("k"), is_repeat=False)
     assert forgotten == ["b"]
 
 
@@ -234,13 +235,13 @@ async def test_what_is_remembered_is_bounded_in_bytes() -> None:
     """Rule R5: above ``max_bytes`` the oldest results are dropped, but their calls still count as made."""
     repeats = Idempotency(forget=_nothing, max_bytes=1_000_000)
     for number in range(100):
-        ledger = repeats.begin(f"k{number}", is_repeat=False)
-        repeats.caused(f"k{number}", ledger)
+        ledger = repeats.begin(keyed(f"k{number}"), is_repeat=False)
+        repeats.caused(keyed(f"k{number}"), ledger)
         ledger.take_effect("e", _claim("x" * 32_000))
-        repeats.ended(f"k{number}", ledger)
+        repeats.ended(keyed(f"k{number}"), ledger)
         await asyncio.sleep(0)
     assert repeats._cache_size().held <= 1_000_000
-    found = [repeats.begin(f"k{number}", is_repeat=True).effect("e") for number in range(100)]
+    found = [repeats.begin(keyed(f"k{number}"), is_repeat=True).effect("e") for number in range(100)]
     assert all(found)
     said = [claim.result.result() for claim in found if claim]
     assert all(result.ok for result in said)
@@ -264,9 +265,9 @@ async def test_a_failure_that_is_forgotten_stays_a_failure() -> None:
 async def test_a_repeat_shares_effects_and_no_places() -> None:
     """The ledger of a repeat shares the effects of the first attempt, but not the places of its calls."""
     repeats = Idempotency(forget=_nothing)
-    first = repeats.begin("k", is_repeat=False)
-    repeats.caused("k", first)
-    second = repeats.begin("k", is_repeat=True)
+    first = repeats.begin(keyed("k"), is_repeat=False)
+    repeats.caused(keyed("k"), first)
+    second = repeats.begin(keyed("k"), is_repeat=True)
     assert second is not first
     first.take_effect("e", _claim(""))
     first.take_place(1, 0, object())  # type: ignore[arg-type]
@@ -281,11 +282,11 @@ async def test_what_is_remembered_is_bounded_in_count_and_time() -> None:
     ledgers = {key: RunLedger() for key in "abc"}
     for key, ledger in ledgers.items():
         ledger.take_effect("e", _claim(""))
-        repeats.caused(key, ledger)
-    assert repeats.begin("a", is_repeat=True).effect("e") is None
-    assert repeats.begin("c", is_repeat=True).effect("e") is not None
+        repeats.caused(keyed(key), ledger)
+    assert repeats.begin(keyed("a"), is_repeat=True).effect("e") is None
+    assert repeats.begin(keyed("c"), is_repeat=True).effect("e") is not None
     now = 11.0
-    assert repeats.begin("c", is_repeat=True).effect("e") is None
+    assert repeats.begin(keyed("c"), is_repeat=True).effect("e") is None
 
 
 def test_keys_tell_callers_people_paths_and_bodies_apart() -> None:
@@ -302,4 +303,27 @@ def test_keys_tell_callers_people_paths_and_bodies_apart() -> None:
         repeat_of("me", "ann", "/chat/completions", body, Attempt("a")),
         repeat_of("me/chat", "", "/completions", body),
     ]
-    assert len({key for key, _ in keys}) == len(keys)
+    assert len({key.digest for key, _ in keys}) == len(keys)
+
+
+def test_a_request_is_digested_only_if_one_has_caused_an_effect() -> None:
+    """Requests that cause no effect are not digested at all; once one has, each is compared with it."""
+    read: list[str] = []
+
+    def asked(text: str) -> RequestKey:
+        def digest() -> str:
+            read.append(text)
+            return text
+
+        return RequestKey(digest)
+
+    repeats = Idempotency(forget=lambda _: None)
+    first, second = asked("first"), asked("second")
+    ledger = repeats.begin(first, is_repeat=False)
+    repeats.answered(first, ledger)
+    repeats.ended(first, ledger)
+    assert read == []
+    repeats.caused(first, ledger)
+    assert repeats.begin(second, is_repeat=False).caused is not ledger.caused
+    assert repeats.begin(asked("first"), is_repeat=True).caused is ledger.caused
+    assert read == ["first", "second", "first"]

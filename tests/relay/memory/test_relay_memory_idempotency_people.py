@@ -11,6 +11,7 @@ from client_keys import ALICE, bearer, declared
 from looping import ANSWER, ASK, called, messages_of
 from probe_tools import Watch
 from raw_upstream import RawUpstream
+from request_keys import keyed
 from running_proxy import Proxy, make_config, running
 from store_postgres import need_postgres, new_schema
 
@@ -120,5 +121,5 @@ def test_what_nobody_can_repeat_is_not_remembered() -> None:
     """Effects of requests without a key are not shared."""
     repeats = Idempotency(forget=lambda _: None)
     ledger = RunLedger()
-    repeats.caused("", ledger)
-    assert repeats.begin("", is_repeat=True).caused is not ledger.caused
+    repeats.caused(keyed(""), ledger)
+    assert repeats.begin(keyed(""), is_repeat=True).caused is not ledger.caused

@@ -52,7 +52,7 @@ def counts(run: RunRecord) -> dict[str, int]:
 
 async def counted(proxy: Proxy) -> dict[str, float]:
     """The outcomes that ``/metrics`` counts."""
-    answer = await proxy.ask(method="GET", path="/metrics")
+    answer = await proxy.get("/metrics")
     return {
         sample.labels["outcome"]: sample.value
         for family in text_string_to_metric_families(answer.body.decode())

@@ -12,6 +12,7 @@ from chat_script import stream as chat_stream
 from looping import looping
 from probe_tools import Watch
 from raw_upstream import FIN, Step, chunk, head
+from request_keys import keyed
 
 from proxy.relay.memory.idempotency import Idempotency, repeat_of
 
@@ -98,32 +99,32 @@ def test_an_unsaid_repeat_comes_soon() -> None:
     """Rule R5: an unmarked request counts as a repeat for ten minutes only, a marked one also later."""
     at = 0.0
     repeats = Idempotency(forget=lambda _: None, clock=lambda: at)
-    first = repeats.begin("k", is_repeat=False)
-    repeats.caused("k", first)
+    first = repeats.begin(keyed("k"), is_repeat=False)
+    repeats.caused(keyed("k"), first)
     first.answer_for("inv_1")
-    running = repeats.begin("k", is_repeat=False)
+    running = repeats.begin(keyed("k"), is_repeat=False)
     assert running.request is not None
     assert not running.request.is_repeat  # The first has not ended: a client may ask twice at once.
-    repeats.ended("k", first)
+    repeats.ended(keyed("k"), first)
     for later, repeated in ((599.0, True), (601.0, False)):
         at = later
-        again = repeats.begin("k", is_repeat=False)
+        again = repeats.begin(keyed("k"), is_repeat=False)
         assert again.request is not None
         assert again.request.is_repeat is repeated
         assert (again.caused is first.caused) is repeated
-    assert repeats.begin("k", is_repeat=True).caused is first.caused
+    assert repeats.begin(keyed("k"), is_repeat=True).caused is first.caused
 
 
 def test_an_answered_request_is_asked_anew() -> None:
     """Rule R5: once a repeat got the answer, the same request counts as a new one."""
     repeats = Idempotency(forget=lambda _: None)
-    first = repeats.begin("k", is_repeat=False)
-    repeats.caused("k", first)
-    repeats.ended("k", first)
-    second = repeats.begin("k", is_repeat=False)
-    repeats.answered("k", second)
-    repeats.ended("k", second)
-    third = repeats.begin("k", is_repeat=False)
+    first = repeats.begin(keyed("k"), is_repeat=False)
+    repeats.caused(keyed("k"), first)
+    repeats.ended(keyed("k"), first)
+    second = repeats.begin(keyed("k"), is_repeat=False)
+    repeats.answered(keyed("k"), second)
+    repeats.ended(keyed("k"), second)
+    third = repeats.begin(keyed("k"), is_repeat=False)
     assert third.request is not None
     assert not third.request.is_repeat
 
@@ -136,6 +137,6 @@ def test_how_an_answer_travels_is_no_part_of_a_request() -> None:
         {"stream": False, "model": "m", "stream_options": {"include_usage": True}, "messages": []},
         {"messages": [], "model": "m"},
     ]
-    assert len({repeat_of("me", "", "/x", body)[0] for body in bodies}) == 1
+    assert len({repeat_of("me", "", "/x", body)[0].digest for body in bodies}) == 1
     other = repeat_of("me", "", "/x", {"model": "m", "messages": [], "n": 1})
-    assert other[0] != repeat_of("me", "", "/x", bodies[0])[0]
+    assert other[0].digest != repeat_of("me", "", "/x", bodies[0])[0].digest

@@ -141,12 +141,12 @@ async def test_a_frozen_record_delays_one_look_up(
                 assert (gone.status, gone.error["code"]) == (503, "store_unavailable")
                 assert gone.header("retry-after") == "1"
             assert len(asked) == 1
-            ready = await in_time(proxy.ask(method="GET", path="/readyz"))
+            ready = await in_time(proxy.get("/readyz"))
             assert (ready.status, ready.json) == (200, {"status": "ok", "record": "unavailable"})
         upstream.scripts = (GONE,)
 
         async def back() -> bool:
-            answer: Answer = await proxy.ask(None, method="GET", path="/v1/responses/resp_1")
+            answer: Answer = await proxy.get("/v1/responses/resp_1")
             return answer.status == 404
 
         await until(back)
@@ -344,4 +344,4 @@ async def test_what_the_record_has_no_part_in_waits_for_nothing(tmp_path: Path) 
     async with proxy_over("sqlite", tmp_path, whole(b'{"ok":true}')) as (proxy, _, freeze):
         with freeze():
             assert (await in_time(proxy.ask({"input": "x"}, path="/v1/moderations"))).status == 200
-            assert (await in_time(proxy.ask(method="GET", path="/healthz"))).status == 200
+            assert (await in_time(proxy.get("/healthz"))).status == 200

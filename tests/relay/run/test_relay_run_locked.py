@@ -32,7 +32,7 @@ def locked(path: Path) -> Iterator[None]:
 
 async def lost_writes(proxy: Proxy) -> float:
     """Return the number of lost writes in ``/metrics``."""
-    answer = await proxy.ask(method="GET", path="/metrics")
+    answer = await proxy.get("/metrics")
     families = text_string_to_metric_families(answer.body.decode())
     (count,) = [
         sample.value
@@ -45,7 +45,7 @@ async def lost_writes(proxy: Proxy) -> float:
 
 async def ready(proxy: Proxy) -> bool:
     """Return whether the proxy, which is ready itself, says that its record answers."""
-    answer = await proxy.ask(method="GET", path="/readyz")
+    answer = await proxy.get("/readyz")
     assert (answer.status, answer.json["status"]) == (200, "ok")
     return bool(answer.json["record"] == "ok")
 

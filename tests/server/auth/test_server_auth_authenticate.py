@@ -235,8 +235,11 @@ INFERENCE = [
 @pytest.mark.parametrize("path", INFERENCE)
 async def test_any_key_may_call_inference(path: str) -> None:
     """Every key may call completions, responses, embeddings, moderations, audio and images."""
+    asked = (
+        {"messages": [{"role": "user", "content": "x"}]} if path == "/chat/completions" else {"input": "x"}
+    )
     async with keyed(allow=()) as (proxy, upstream):
-        assert (await proxy.ask({"model": "m", "input": "x"}, bearer(ALICE), path=f"/v1{path}")).status == 200
+        assert (await proxy.ask({"model": "m", **asked}, bearer(ALICE), path=f"/v1{path}")).status == 200
         assert upstream.requests[0].target == f"/v1{path}"
 
 
@@ -279,7 +282,7 @@ async def test_endpoints_open_paths_for_one_key() -> None:
         for path in ("/v1/files", "/v1/files/file-1/content", "/v1/batches/7"):
             assert (await proxy.ask(None, bearer(ALICE), method="GET", path=path)).status == 200
             assert (await proxy.ask(None, bearer(BOB), method="GET", path=path)).status == 403
-        assert (await proxy.ask(None, bearer(ALICE), method="GET", path="/v1/batches/77")).status == 403
+        assert (await proxy.get("/v1/batches/77", bearer(ALICE))).status == 403
         assert len(upstream.requests) == 3
 
 
@@ -303,12 +306,12 @@ async def test_models_of_a_key() -> None:
 async def test_the_list_of_models_is_the_keys() -> None:
     """GET /v1/models and /v1/models/NAME show a key only its own models."""
     async with keyed(MODELS, keys=LIMITED) as (proxy, _):
-        listed = (await proxy.ask(None, bearer(ALICE), method="GET", path="/v1/models")).json
+        listed = (await proxy.get("/v1/models", bearer(ALICE))).json
         assert [model["id"] for model in listed["data"]] == ["gpt-4o", "gpt-4o-mini"]
-        listed = (await proxy.ask(None, bearer(BOB), method="GET", path="/v1/models")).json
+        listed = (await proxy.get("/v1/models", bearer(BOB))).json
         assert len(listed["data"]) == 3
-        assert (await proxy.ask(None, bearer(ALICE), method="GET", path="/v1/models/gpt-4o")).status == 200
-        assert (await proxy.ask(None, bearer(ALICE), method="GET", path="/v1/models/o9")).status == 404
+        assert (await proxy.get("/v1/models/gpt-4o", bearer(ALICE))).status == 200
+        assert (await proxy.get("/v1/models/o9", bearer(ALICE))).status == 404
 
 
 @pytest.mark.parametrize(
@@ -509,7 +512,7 @@ async def test_upstreams_of_a_key() -> None:
         async with running(key_config(a.url, b.url, keys=keys)) as proxy:
             await proxy.ask(ASK, bearer(ALICE))
             await proxy.ask(ASK, bearer(ALICE), path="/v1/audio/speech")
-            listed = (await proxy.ask(None, bearer(ALICE), method="GET", path="/v1/models")).json
+            listed = (await proxy.get("/v1/models", bearer(ALICE))).json
             assert [model["id"] for model in listed["data"]] == ["two"]
             assert (len(a.requests), len(b.requests)) == (0, 3)
             await proxy.ask(ASK, bearer(BOB))
@@ -522,7 +525,7 @@ async def test_an_upstream_that_is_no_more_serves_nobody() -> None:
         secret = await made(proxy.services.store, upstreams=["gone"])
         for path in ("/v1/chat/completions", "/v1/audio/speech"):
             assert (await proxy.ask(ASK, bearer(secret), path=path)).status == 404
-        listed = await proxy.ask(None, bearer(secret), method="GET", path="/v1/models")
+        listed = await proxy.get("/v1/models", bearer(secret))
         assert listed.json["data"] == []
         assert upstream.requests == []
 
@@ -570,7 +573,7 @@ async def test_a_server_without_authentication_stays_so_until_the_next_start() -
     async with RawUpstream(OK) as upstream, running(make_config(upstream.url)) as proxy:
         await made(proxy.services.store)
         assert (await proxy.ask(ASK)).status == 200
-        assert (await proxy.ask(None, method="GET", path="/v1/files")).status == 200
+        assert (await proxy.get("/v1/files")).status == 200
 
 
 async def test_a_lost_record_does_not_open_the_door(tmp_path: Any) -> None:
@@ -623,7 +626,7 @@ async def test_forward_sends_the_clients_key_in_place_of_ours() -> None:
                 assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
             assert upstream.requests == []
             assert (await proxy.ask(ASK, bearer("sk-client"))).status == 200
-            assert (await proxy.ask(None, bearer("sk-client"), method="GET", path="/v1/files")).status == 200
+            assert (await proxy.get("/v1/files", bearer("sk-client"))).status == 200
         assert [request.header("authorization") for request in upstream.requests] == ["Bearer sk-client"] * 2
         assert SERVER_KEY not in str([request.headers for request in upstream.requests])
 
@@ -668,7 +671,7 @@ async def test_administrators_come_with_a_key_in_every_mode(mode: str) -> None:
         store = proxy.services.store
         stored = await made(store, "root", admin=True)
         for secret in (ALICE, stored):
-            answer = await proxy.ask(None, bearer(secret), method="GET", path="/admin/tools")
+            answer = await proxy.get("/admin/tools", bearer(secret))
             assert answer.status == 200
         await store.revoke_key((await store.read_keys()).keys[0].id)
         refused = [None, BOB, stored, "sk-somebody", "trt_config:alice.e30.AA"]
@@ -677,7 +680,7 @@ async def test_administrators_come_with_a_key_in_every_mode(mode: str) -> None:
             refused.append(token.json["token"])
         for one in refused:
             headers = bearer(one) if one else {}
-            answer = await proxy.ask(None, headers, method="GET", path="/admin/tools")
+            answer = await proxy.get("/admin/tools", headers)
             assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
             assert "--admin" in answer.error["message"]
         assert upstream.requests == []
@@ -789,5 +792,5 @@ async def test_a_list_of_models_may_be_odd() -> None:
     listed = {"data": [{"object": "model"}, {"id": 7}, {"id": None}, {"id": "m", "object": "model"}]}
     keys = {"alice": declared(ALICE, models=["m", "None"])}
     async with keyed(whole(json.dumps(listed).encode()), keys=keys) as (proxy, _):
-        answer = await proxy.ask(None, bearer(ALICE), method="GET", path="/v1/models")
+        answer = await proxy.get("/v1/models", bearer(ALICE))
         assert [model["id"] for model in answer.json["data"]] == ["m"]

@@ -145,7 +145,7 @@ async def test_an_overlong_target_is_withheld_from_the_log() -> None:
     log = io.StringIO()
     with logged_to(log, level="debug"):
         async with keyed(auth={"mode": "open"}) as (proxy, upstream):
-            answer = await proxy.ask(None, method="GET", path=f"/v1/{ALICE}/{'x' * 9000}")
+            answer = await proxy.get(f"/v1/{ALICE}/{'x' * 9000}")
         assert answer.status == 414
         assert upstream.requests == []
         assert ALICE not in f"{log.getvalue()} {answer.body!r}"

@@ -40,4 +40,4 @@ async def test_nothing_of_our_own_goes_upstream(mode: Mode) -> None:
                 assert (answer.status, answer.error["code"]) == (404, "not_found"), path
             assert upstream.requests == []
             # The same caller reaches the upstream on another path.
-            assert (await proxy.ask(None, bearer(secret), method="GET", path="/v1/files")).status == 200
+            assert (await proxy.get("/v1/files", bearer(secret))).status == 200

@@ -65,9 +65,9 @@ async def test_the_token_is_read_where_keys_are_and_goes_no_further(headers: dic
                 assert (await conversation.answer()).status == 200
             conversation.writer.write(proxy.request(ASK))
             assert (await conversation.answer()).status == 401
-        assert (await proxy.ask(None, headers, method="GET", path="/v1/files")).status == 200
-        assert (await proxy.ask(None, headers, method="GET", path="/metrics")).status == 200
-        assert (await proxy.ask(None, headers, method="GET", path="/admin/tools")).status == 401
+        assert (await proxy.get("/v1/files", headers)).status == 200
+        assert (await proxy.get("/metrics", headers)).status == 200
+        assert (await proxy.get("/admin/tools", headers)).status == 401
         assert [request.header("authorization") for request in upstream.requests] == [
             f"Bearer {SERVER_KEY}"
         ] * 4
@@ -77,9 +77,9 @@ async def test_the_token_is_read_where_keys_are_and_goes_no_further(headers: dic
 async def test_figures_need_the_token_too() -> None:
     """/metrics needs the token; the health checks do not, since probes have none."""
     async with running(config_of("http://127.0.0.1:9/v1")) as proxy:
-        assert (await proxy.ask(None, method="GET", path="/metrics")).status == 401
-        assert (await proxy.ask(None, method="GET", path="/healthz")).status == 200
-        assert (await proxy.ask(None, method="GET", path="/readyz")).status == 200
+        assert (await proxy.get("/metrics")).status == 401
+        assert (await proxy.get("/healthz")).status == 200
+        assert (await proxy.get("/readyz")).status == 200
 
 
 async def test_a_token_in_an_address_is_refused() -> None:
@@ -98,7 +98,7 @@ async def test_the_first_key_comes_in_beside_the_token(mode: str) -> None:
     async with RawUpstream(OK) as upstream, running(config_of(upstream.url, mode)) as proxy:
         secret = await made(proxy.services.store)
         assert (await proxy.ask(ASK, bearer(secret))).status == 200
-        assert (await proxy.ask(None, bearer(secret), method="GET", path="/v1/files")).status == 403
+        assert (await proxy.get("/v1/files", bearer(secret))).status == 403
         assert (await proxy.ask(ASK, bearer(TOKEN))).status == 200
         assert (await proxy.ask(ASK, bearer("unused"))).status == 401
 
@@ -123,8 +123,8 @@ async def test_the_token_is_in_no_log_and_no_record(tmp_path: Any) -> None:
             async with running(config) as proxy:
                 for headers in (bearer(TOKEN), {"api-key": TOKEN}, {"Authorization": TOKEN}):
                     await proxy.ask(ASK, headers)
-                    await proxy.ask(None, headers, method="GET", path=f"/v1/models?t={TOKEN}")
-                    await proxy.ask(None, headers, method="GET", path=f"/{TOKEN}")
+                    await proxy.get(f"/v1/models?t={TOKEN}", headers)
+                    await proxy.get(f"/{TOKEN}", headers)
     assert sink.getvalue().count("\n") >= 9
     assert TOKEN not in sink.getvalue()
     assert TOKEN not in "".join(

@@ -131,6 +131,6 @@ async def test_two_names_of_an_end_user_are_none() -> None:
         await proxy.ask({"model": "m", "input": "hi"}, [*key, ("x-user", "ann")], path="/v1/responses")
         for names in (("ann", "bea"), ("bea", "ann"), ("ann", "ann")):
             both = [*key, *lines("x-user", *names)]
-            answer = await proxy.ask(None, both, method="GET", path="/v1/responses/resp_1")
+            answer = await proxy.get("/v1/responses/resp_1", both)
             assert answer.status == 404
         assert len(upstream.requests) == 1

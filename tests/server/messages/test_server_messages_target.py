@@ -136,7 +136,7 @@ async def test_it_is_counted_under_its_own_name() -> None:
     """Metrics have the path as a label and the operation of its endpoint."""
     async with toy() as (proxy, _):
         await proxy.ask(SAID, path="/toy/speak")
-        told = (await proxy.ask(method="GET", path="/metrics")).body.decode()
+        told = (await proxy.get("/metrics")).body.decode()
     assert 'endpoint="/toy/speak"' in told
     assert 'gen_ai_operation_name="text_completion"' in told
 

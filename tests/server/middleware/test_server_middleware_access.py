@@ -159,6 +159,7 @@ async def test_a_request_s_memory_is_free_at_its_end() -> None:
     def left() -> int:
         return _alive(EdgeRequest)
 
+    ask = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     async with (
         RawUpstream(*[whole(b"{}")] * 3) as upstream,
         # asyncio keeps the context of a cancelled timer until the timer would have fired.
@@ -170,7 +171,7 @@ async def test_a_request_s_memory_is_free_at_its_end() -> None:
         gc.disable()
         try:
             for _ in range(3):
-                conversation.writer.write(proxy.request({"model": "m", "messages": []}))
+                conversation.writer.write(proxy.request(ask))
                 assert (await conversation.answer()).status == 200
             await until(lambda: left() <= before)
         finally:

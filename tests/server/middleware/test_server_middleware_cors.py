@@ -219,10 +219,10 @@ async def test_errors_can_be_read() -> None:
         readable(limited)
         assert "retry-after" in limited.names()
         for answer in (
-            await proxy.ask(None, origin, method="GET", path="/nowhere"),
+            await proxy.get("/nowhere", origin),
             await proxy.ask(None, origin, method="GET", path="/v1/../x"),
-            await proxy.ask(None, origin, method="GET", path="/healthz"),
-            await proxy.ask(None, origin, method="GET", path="/admin/runs"),
+            await proxy.get("/healthz", origin),
+            await proxy.get("/admin/runs", origin),
             await proxy.ask(ASK, {**origin, "Content-Type": "text/plain"}),
             await proxy.ask(None, origin, method="TRACE"),
         ):

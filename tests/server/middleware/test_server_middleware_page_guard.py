@@ -69,7 +69,7 @@ async def verdict(
 
 async def looked_at(proxy: Proxy, *headers: tuple[str, str]) -> str | int:
     """Return the error code of a GET, or its status if it was served."""
-    answer = await proxy.ask(None, headers, method="GET", path="/v1/models")
+    answer = await proxy.get("/v1/models", headers)
     return answer.status if answer.status < 400 else answer.error["code"]
 
 

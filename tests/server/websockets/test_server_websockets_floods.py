@@ -128,7 +128,7 @@ async def test_others_are_served_while_one_client_sends_without_end(frames_by_tu
         try:
             await until(lambda: frames_by_turn.total() > 100)
             for _ in range(20):
-                answer = await proxy.ask(method="GET", path="/healthz")
+                answer = await proxy.get("/healthz")
                 assert answer.status == 200
             assert (await asyncio.wait_for(other.ask(input="hi"), PATIENCE_S)).text == "Hello."
         finally:
@@ -142,7 +142,7 @@ async def test_others_are_served_while_one_client_sends_without_end(frames_by_tu
 async def test_fragments_take_little_more_memory_than_their_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message of 1 MiB in 900 fragments of one byte and many larger ones takes three times its size."""
     size, peak = 1 << 20, 0
-    message = CREATE[:-1] + b',"x":"' + size * b"y" + b'"}'
+    message = CREATE[:-1] + b',"instructions":"' + size * b"y" + b'"}'
     small, large = message[:900], message[900:]
     parts = [small[at : at + 1] for at in range(900)]
     parts += [large[at : at + 1100] for at in range(0, len(large), 1100)]

@@ -373,7 +373,7 @@ async def test_what_is_no_handshake_is_refused() -> None:
     }
     async with proxied() as (proxy, _):
         for name, value in (("Sec-WebSocket-Version", "8"), ("Sec-WebSocket-Key", "c2hvcnQ=")):
-            answer = await proxy.ask(None, {**whole, name: value}, method="GET", path="/v1/responses")
+            answer = await proxy.get("/v1/responses", {**whole, name: value})
             assert (answer.status, answer.error["code"]) == (400, "invalid_handshake")
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, ClassVar, TypeVar
 
-from aiohttp import web
+from aiohttp import DummyCookieJar, TCPConnector, web
 from aiohttp.test_utils import BaseTestServer, TestClient, TestServer
 from waiting import PATIENCE_S
 
@@ -34,8 +34,8 @@ class ProxyServer(BaseTestServer):
         return EdgeRunner(self._application, shutdown_timeout=2.0)
 
 
-async def _client_of(server: BaseTestServer) -> TestClient[Any, Any]:
-    client = TestClient[Any, Any](server)
+async def _client_of(server: BaseTestServer, **options: Any) -> TestClient[Any, Any]:
+    client = TestClient[Any, Any](server, **options)
     await client.start_server()
     return client
 
@@ -49,7 +49,7 @@ async def _server_of(application: web.Application, **options: Any) -> TestServer
 class Starters:
     """What starts a server and a client of it, and a server alone: during a test, its fixtures."""
 
-    aiohttp_client: ClassVar[Callable[[BaseTestServer], Awaitable[TestClient[Any, Any]]]] = _client_of
+    aiohttp_client: ClassVar[Callable[..., Awaitable[TestClient[Any, Any]]]] = _client_of
     aiohttp_server: ClassVar[Callable[..., Awaitable[TestServer]]] = _server_of
 
 
@@ -77,8 +77,10 @@ def in_thread(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
 @asynccontextmanager
 async def serving_proxy(application: Application) -> AsyncIterator[TestClient[Any, Any]]:
     """Serve an application of the proxy on a free port, and yield a client of it."""
-    client = await Starters.aiohttp_client(ProxyServer(application))
-    async with client:
+    jar, connector = DummyCookieJar(), TCPConnector(force_close=True)
+    async with await Starters.aiohttp_client(
+        ProxyServer(application), cookie_jar=jar, connector=connector
+    ) as client:
         yield client
 
 

@@ -21,7 +21,7 @@ def parse(text: bytes) -> Samples:
 
 async def scrape(proxy: Proxy, headers: Mapping[str, str] | None = None) -> Samples:
     """Return the samples that the proxy shows now."""
-    answer = await proxy.ask(headers=headers or {}, method="GET", path="/metrics")
+    answer = await proxy.get("/metrics", headers or {})
     assert answer.status == 200
     assert (answer.header("content-type") or "").startswith("text/plain; version=")
     return parse(answer.body)

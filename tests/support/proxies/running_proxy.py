@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiohttp.test_utils import TestClient
 from in_process import serving_proxy
 from waiting import LATE_S, PATIENCE_S, until
 
@@ -204,8 +205,14 @@ class Proxy(ProxyAddress):
     """A proxy that runs in this process."""
 
     services: Services
-    bounds: ConnectionBounds = field(default_factory=ConnectionBounds, kw_only=True)
-    draining: Draining = field(default_factory=Draining, kw_only=True)
+    client: TestClient[Any, Any] = field(kw_only=True)
+    bounds: ConnectionBounds = field(kw_only=True)
+    draining: Draining = field(kw_only=True)
+
+    async def get(self, path: str, headers: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> Answer:
+        """Read a path with aiohttp's client, for a test that does not look at framing."""
+        async with self.client.get(path, headers=headers, allow_redirects=False) as answer:
+            return Answer(answer.status, [*answer.headers.items()], await answer.read(), clean=True)
 
     async def runs(self) -> Sequence[RunRecord]:
         """Return all recorded runs, the newest first."""
@@ -272,4 +279,4 @@ async def running(
     app = await create_app(config, overrides=overrides, peers=peers)
     async with serving_proxy(app) as client:
         assert client.port is not None
-        yield Proxy(client.port, app.services, bounds=app.bounds, draining=app.draining)
+        yield Proxy(client.port, app.services, client=client, bounds=app.bounds, draining=app.draining)

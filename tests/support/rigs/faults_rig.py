@@ -14,7 +14,7 @@ from typing import Any
 
 from process_tree import children, kill_tree
 from raw_upstream import RawUpstream, Script, head
-from running_proxy import SERVER_KEY, Answer, Conversation, Proxy, make_config, running
+from running_proxy import SERVER_KEY, Answer, Conversation, Proxy, ProxyAddress, make_config, running
 from waiting import LATE_S, PATIENCE_S
 from wire_kits import Kit
 
@@ -55,12 +55,12 @@ async def before(
             yield proxy, upstream
 
 
-async def ask(proxy: Proxy, kit: Kit, body: Any = None, headers: Any = (), **more: Any) -> Answer:
+async def ask(proxy: ProxyAddress, kit: Kit, body: Any = None, headers: Any = (), **more: Any) -> Answer:
     """Send one request in the kit's dialect and return its whole response."""
     return await proxy.ask(kit.ask(**more) if body is None else body, headers, path=kit.path)
 
 
-async def raw(proxy: Proxy, *pieces: bytes, pause_s: float = 0.02) -> tuple[Answer, bytes]:
+async def raw(proxy: ProxyAddress, *pieces: bytes, pause_s: float = 0.02) -> tuple[Answer, bytes]:
     """Send bytes unchanged; return one response, and the bytes that follow it.
 
     Those are read until the connection ends, or until nothing more comes for a moment.
@@ -82,7 +82,7 @@ async def rest_of(conversation: Conversation, within_s: float = 0.5) -> bytes:
         return b""
 
 
-async def served_next(proxy: Proxy, upstream: RawUpstream, kit: Kit) -> None:
+async def served_next(proxy: ProxyAddress, upstream: RawUpstream, kit: Kit) -> None:
     """Check that the proxy still serves a plain stream after a fault."""
     upstream.scripts = (kit.stream("next"),)
     answer = await ask(proxy, kit)
@@ -98,7 +98,7 @@ def cut(data: bytes, seed: int, pieces: int = 40) -> list[bytes]:
 
 
 @dataclass
-class ServeProcess(Proxy):
+class ServeProcess(ProxyAddress):
     """``toolrelay serve`` in a process of its own."""
 
     process: asyncio.subprocess.Process
@@ -161,8 +161,7 @@ async def serve_process(
         line = await process.stdout.readline()
         found = re.search(rb"http://127\.0\.0\.1:(\d+)", line)
         assert found, line + log.read_bytes()
-        services: Any = None
-        yield ServeProcess(int(found[1]), services, process, folder, log)
+        yield ServeProcess(int(found[1]), process, folder, log)
     finally:
         if process.returncode is None:
             process.kill()

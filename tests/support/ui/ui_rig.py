@@ -45,7 +45,7 @@ class Browser:
     async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Send GET below ``/ui/api``."""
         sent = {**self.headers(writes=False), **(headers or {})}
-        return await self.proxy.ask(None, sent, method="GET", path=f"/ui/api/{path}")
+        return await self.proxy.get(f"/ui/api/{path}", sent)
 
     async def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str | None] | None = None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from request_keys import keyed
 from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime, failure
 from waiting import LATE_S, PATIENCE_S
 
@@ -253,7 +254,7 @@ async def test_what_an_earlier_try_did_is_not_denied(
     monkeypatch.setattr(log, "close_invocation", store.close_invocation)
     mail = Mail()
     one, two = [await make_runner(mail.tools, credentials=broker, effects=store) for _ in range(2)]
-    asked = ServedRequest("digest", False, 100.0)
+    asked = ServedRequest(keyed("digest"), False, 100.0)
 
     def context(run_id: str, request: ServedRequest) -> RunContext:
         return RunContext(run_id, 1, "open", ledger=RunLedger(request=request))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from request_keys import keyed
 from waiting import LATE_S
 
 from proxy.base.errors import StoreError, StoreUnavailable
@@ -19,7 +20,7 @@ from proxy.tools.providers.function import tool
 from proxy.tools.running.ledger import RunContext, RunLedger, ServedRequest
 
 Make = Callable[..., Any]
-ASKED = ServedRequest("digest", False, 100.0)
+ASKED = ServedRequest(keyed("digest"), False, 100.0)
 
 
 class World:
@@ -95,7 +96,7 @@ async def test_a_repeat_elsewhere_gets_the_first_result(pair: Any, call: Make) -
     assert (first.redacted, second.redacted) == ({"done": "milk"}, {"done": "milk"})
     assert context.ledger.untrusted_before(2) == "t__buy"
     assert world.bought == ["milk"]
-    for request in (ASKED, _again(key="another"), None):
+    for request in (ASKED, _again(key=keyed("another")), None):
         assert (await two.run(buy, _context(f"run_{request}", request))).ok
     assert world.bought == ["milk"] * 4
 
@@ -303,7 +304,7 @@ async def test_other_tools_and_other_requests_are_not_in_the_way(pair: Any, call
     await _buy(one, call, _context("run_1"), "milk")
     await one.run(call("ring", "{}"), _context("run_2"))
     assert (await two.run(call("ring", "{}"), _context("run_3", _again()))).ok
-    (other,) = await _buy(two, call, _context("run_4", _again(key="another")), "eggs")
+    (other,) = await _buy(two, call, _context("run_4", _again(key=keyed("another"))), "eggs")
     (anew,) = await _buy(two, call, _context("run_5", replace(ASKED, asked_at=200.0)), "bread")
     assert other.ok
     assert anew.ok

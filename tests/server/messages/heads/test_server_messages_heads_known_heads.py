@@ -460,7 +460,12 @@ async def test_an_upstream_sees_the_same(path: str, monkeypatch: pytest.MonkeyPa
         "X-Stainless-Retry-Count": "0",
         "Connection": "keep-alive",
     }
-    bodies = [json.dumps({"model": "m", "input": "x" * many, "messages": []}).encode() for many in range(5)]
+    texts = ["x" * many for many in range(1, 6)]
+    if path == "/v1/chat/completions":
+        asked = [{"model": "m", "messages": [{"role": "user", "content": text}]} for text in texts]
+    else:
+        asked = [{"model": "m", "input": text} for text in texts]
+    bodies = [json.dumps(each).encode() for each in asked]
 
     async def sent() -> list[tuple[Any, ...]]:
         async with (
@@ -495,7 +500,7 @@ async def test_the_limit_of_bodies_holds_for_known_heads() -> None:
     ):
         statuses = []
         for size in (100, 200, 300, 3000, 100):
-            body = json.dumps({"model": "m", "messages": [], "user": "u" * size}).encode()
+            body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "u" * size}]}).encode()
             conversation.writer.write(proxy.request(body))
             statuses.append((await conversation.answer()).status)
         assert statuses == [200, 200, 200, 413, 200]
