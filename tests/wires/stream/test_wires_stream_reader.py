@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from cases import each
 from fixture_loader import Exchange, all_exchanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -295,8 +296,8 @@ def test_any_responses_stream_comes_to_the_same(
 # Both.
 
 
-@pytest.mark.parametrize("exchange", STREAMS, ids=lambda e: e.name)
 @pytest.mark.parametrize("hidden", [True, False])
+@each("exchange", STREAMS, lambda e: e.name)
 def test_recorded_streams_come_to_the_same(
     exchange: Exchange, hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
