@@ -93,9 +93,17 @@ def _command_line(pid: int) -> str:
 
 @contextlib.contextmanager
 def started(
-    name: str, port: int, command: Sequence[str], log: Path, *, core: int | None, env: Mapping[str, str] = {}
+    name: str,
+    port: int,
+    command: Sequence[str],
+    log: Path,
+    *,
+    core: int | None,
+    env: Mapping[str, str] = {},
+    ready_s: float = _READY_S,
 ) -> Iterator[Process]:
-    """Run a process that listens on ``port`` during the block; ``core`` pins it to one core.
+    """Run a process that listens on ``port`` during the block, after ``ready_s`` seconds at the latest;
+    ``core`` pins it to one core.
 
     Raises RuntimeError with the end of its log if it does not come up.
     """
@@ -111,14 +119,14 @@ def started(
         os.sched_setaffinity(0, before)
     process = Process(name, port, child)
     try:
-        _await_port(child, port, name, log)
+        _await_port(child, port, name, log, ready_s)
         yield process
     finally:
         process.stop()
 
 
-def _await_port(child: "subprocess.Popen[bytes]", port: int, name: str, log: Path) -> None:
-    give_up = time.monotonic() + _READY_S
+def _await_port(child: "subprocess.Popen[bytes]", port: int, name: str, log: Path, ready_s: float) -> None:
+    give_up = time.monotonic() + ready_s
     while time.monotonic() < give_up and child.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
             return

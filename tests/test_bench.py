@@ -1,20 +1,23 @@
 """The bench: what it reads and what it shows. No test checks its figures."""
 
+import asyncio
 import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from child_server import reserved_port
 from closed_port import closed_port
 
-from bench import kept_bytes, mcp_servers, soak, ui_open
+from bench import kept_bytes, mcp_servers, soak, stages, ui_open
 from bench.capacity import DELAY_MS, FULL, PAUSE_MS, Step, Window, climb, hold, load_of
 from bench.contestants import toolrelay_config
 from bench.load import Load, request_bytes
@@ -23,6 +26,7 @@ from bench.processes import Process, python, started
 from bench.prompt_cache import BACK, CachingUpstream
 from bench.record import prepare
 from bench.report import plot_delays, ratios, show_table
+from bench.staged_worker import MARKS, REST, STAGES, THREADS, Meter, meter_stages
 from bench.wire import KEY, Plan, plan_of, stamps
 from proxy.config.load import load_config
 from proxy.store.base import RunFilter, UsageFilter
@@ -312,6 +316,72 @@ def test_runs_whose_bytes_are_kept_are_measured(capsys: pytest.CaptureFixture[st
     """The bench of runs whose bytes are kept succeeds, and each figure has a row with its ratio."""
     assert kept_bytes.main(["--quick"]) == 0
     assert compared(capsys.readouterr().out) == ["request", "stream of one chunk", "chunk, paced"]
+
+
+class _Clock(Meter):
+    """A meter of the units that a test spends."""
+
+    spent_so_far = 0
+
+    def now(self) -> int:
+        return self.spent_so_far
+
+
+class _Work:
+    """Two stages, of which one calls the other and waits."""
+
+    def __init__(self, clock: _Clock) -> None:
+        self._clock = clock
+
+    async def outer(self) -> int:
+        self._clock.spent_so_far += 3
+        await asyncio.sleep(0)
+        more = self.inner()
+        self._clock.spent_so_far += more
+        return self._clock.spent_so_far
+
+    def inner(self) -> int:
+        self._clock.spent_so_far += 10
+        return 4
+
+
+async def test_a_stage_has_what_it_spends_less_the_stages_that_it_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A meter notes each stage's own part in order, also if it waits; what comes between is the rest."""
+    clock = _Clock()
+    places = {"outer": ("work:Work.outer",), "inner": ("work:Work.inner",)}
+    monkeypatch.setattr("bench.staged_worker.STAGES", places)
+    monkeypatch.setitem(sys.modules, "proxy.work", SimpleNamespace(Work=_Work))
+    for name in ("outer", "inner"):
+        monkeypatch.setattr(_Work, name, getattr(_Work, name))  # So that it is put back.
+    meter_stages(clock)
+    clock.begin()
+    task = asyncio.create_task(_Work(clock).outer())
+    await asyncio.sleep(0)
+    clock.spent_so_far += 100
+    assert await task == 117
+    clock.end()
+    pieces = [(stage, spent) for stage, spent in clock.spent if spent]
+    assert pieces == [("outer", 3), (REST, 100), ("inner", 10), ("outer", 4)]
+    assert [stage for stage, _ in clock.spent].count(MARKS) > 50
+    assert clock.spent[-1][0] == THREADS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_stages_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without valgrind the bench counts calls and CPU; every stage of these requests takes some."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("bench.stages.shutil.which", lambda name: None)
+    kinds = ["passed", "turn that reads"]
+    assert stages.main(["--requests", "3", "--kinds", *kinds]) == 0
+    said, *tables = capsys.readouterr().out.split("\n| ")
+    assert "valgrind is not installed" in said
+    rows = [line.splitlines()[0].strip("| ").split(" | ") for line in tables]
+    assert [row for row in rows if row[1:] == kinds] == [[unit, *kinds] for unit in ("calls", "µs of CPU")]
+    assert {row[0] for row in rows} >= {REST, *STAGES, THREADS}
+    assert all(float(row[-1].strip("*").replace(",", "")) > 0 for row in rows if row[0] == "all")
 
 
 def test_a_process_is_counted_without_another(tmp_path: Path) -> None:

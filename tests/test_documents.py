@@ -1,5 +1,6 @@
 """Documents are as short as they promise, and what they point to exists."""
 
+import ast
 import importlib
 import re
 import tokenize
@@ -8,6 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import toy_dialect
+
+from proxy.wires.dialects.table import BY_WIRE
 
 ROOT = Path(__file__).resolve().parents[1]
 DECISIONS = ROOT / "docs" / "decisions"
@@ -154,3 +158,44 @@ def test_the_search_of_the_site_leaves_the_decisions_out(name: str, excluded: bo
     page = SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={})
     importlib.import_module("docgen.site").on_page_markdown("", page)
     assert ("search" in page.meta) is excluded
+
+
+def _dialects_in(path: Path) -> set[str]:
+    """The dialects that a module names, as a text or by an import."""
+    named: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named.add(node.value)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("proxy.wires"):
+            named |= {*str(node.module).split("."), *(alias.name for alias in node.names)}
+    return named & set(BY_WIRE)
+
+
+def test_the_files_of_a_further_dialect_are_named() -> None:
+    """docs/extending.md names every file that knows most dialects, and only these; all others know one."""
+    text = (ROOT / "docs/extending.md").read_text("utf-8")
+    named = re.findall(r"^ *\| `(proxy/[\w/]+\.py)` \|", text, re.MULTILINE)
+    outside = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "proxy").rglob("*.py")
+        if path.parts[-2] not in BY_WIRE
+        if len(_dialects_in(path)) >= 3
+    ]
+    assert sorted(named) == sorted(outside)
+
+
+def test_the_toy_dialect_begins_where_the_page_says() -> None:
+    """Each class that docs/extending.md names for a dialect is in its file; the toy has most of them."""
+    section = (ROOT / "docs/extending.md").read_text("utf-8").partition("## A dialect")[2]
+    bases = re.findall(r"`(\w+)`,? (?:or `(\w+)` if [\w ]+, )?of `(wires/[\w/]+)\.py`", section)
+    assert len(bases) >= 6
+    own = ast.parse(Path(toy_dialect.__file__).read_text("utf-8"))
+    imported = {
+        alias.name for node in ast.walk(own) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    begun_with = set()
+    for *classes, path in bases:
+        module = importlib.import_module("proxy." + path.replace("/", "."))
+        assert all(hasattr(module, name) for name in classes if name), path
+        begun_with.add(any(name in imported for name in classes) or path)
+    assert begun_with == {True, "wires/stream/composing"}

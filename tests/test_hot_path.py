@@ -7,10 +7,11 @@ one write, and the count is the same on every machine.
 
 import json
 import threading
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
-from call_count import CALLS_PER_CALLBACK_OF_A_BURST, Count
+from call_count import CALLS_PER_CALLBACK_OF_A_BURST, Count, Spent
 from running_proxy import Proxy
 from stepping import CHAT, END, EVENT, RESPONSES, Steps, Talk, stepping
 
@@ -29,15 +30,23 @@ CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 13  # 12
 CALLS_PER_REQUEST = 400  # 383: such heads came before; `limits` counts the request
 # 489: the parser reads the head, and everything that depends on it is computed
 CALLS_PER_REQUEST_OF_A_NEW_HEAD = 510
-# 1588: the request is planned for any dialect and recognised if it is repeated; its answer is stored under
-# three keys, so that no hidden turn of another conversation with the same words is taken for its own.
-CALLS_PER_REQUEST_WITH_TOOLS = 1750  # 1640 to 1727 on a busy machine
+# 1588 to 1660 on a busy machine: the request is planned for any dialect and recognised if it is repeated; its
+# answer is stored under three keys, so that no hidden turn of another conversation with the same words is
+# taken for its own.
+CALLS_PER_REQUEST_WITH_TOOLS = 1730
 # The client's body is split into its members here, which a request without a call does not need; and its
 # stored content is sealed, which takes about a hundred calls.
-CALLS_PER_TOOL_TURN = 1770  # 1700 to 1739: `limits` counts the request and the call
+CALLS_PER_TOOL_TURN = 1740  # 1660 to 1700: `limits` counts the request and the call
 # 2050 to 2140 on a busy machine: the claim is committed before the call runs, and the outcome after it.
 # Before each step a run looks whether the record keeps up.
 CALLS_PER_TOOL_TURN_WITH_EFFECT = 2170
+
+# What one stream spends with its record: frames and JSON texts with some more as above, rows and sealings
+# exactly.
+SPENT_ON_A_STREAM_PASSED = Spent(235, 2, 0, 0)  # 215 frames
+SPENT_ON_A_STREAM_WITH_TOOLS = Spent(985, 18, 5, 3)  # 910 frames, 17 JSON texts
+SPENT_ON_A_RUN_THAT_READS = Spent(2090, 63, 11, 9)  # 1936 frames, 59 JSON texts
+SPENT_ON_A_RUN_THAT_ACTS = Spent(2265, 71, 19, 11)  # 2099 frames, 67 JSON texts
 
 CALLED = (
     b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,'
@@ -284,3 +293,48 @@ async def test_a_tool_turn_stays_within_its_bound(
         extra = await one_run(proxy, steps, store, called) - plain
     assert extra <= bound, f"{extra} calls for a tool turn"
     assert extra > 0.7 * bound, f"lower the bound: {extra} calls for a tool turn"
+
+
+async def _spent_on_one(proxy: Proxy, steps: Steps, called: bytes) -> Spent:
+    """Return what a stream spends, with or without a tool call, to the commit of its rows."""
+    spent = Spent()
+    ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    async with proxy.connect() as conversation:
+        with spent.counting():
+            conversation.writer.write(proxy.request(json.dumps(ask).encode()))
+            for turn in (called, EVENT + END):
+                if turn:
+                    steps.queue.put_nowait(turn)
+                    steps.queue.put_nowait(None)
+            arrived = b""
+            while not arrived.endswith(b"0\r\n\r\n"):
+                arrived += await conversation.reader.read(65536)
+            assert await proxy.services.store.wait_until_visible(20)
+    assert arrived.count(b"word ") == 1
+    return spent
+
+
+@pytest.mark.parametrize(
+    ("tools", "called", "bound"),
+    [
+        (False, b"", SPENT_ON_A_STREAM_PASSED),
+        (True, b"", SPENT_ON_A_STREAM_WITH_TOOLS),
+        (True, CALLED % (b"echo", b"text"), SPENT_ON_A_RUN_THAT_READS),
+        (True, CALLED % (b"buy", b"what"), SPENT_ON_A_RUN_THAT_ACTS),
+    ],
+    ids=["passed", "offered", "reads", "acts"],
+)
+async def test_a_stream_spends_no_more_than_its_bounds(
+    tools: bool, called: bytes, bound: Spent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frames, JSON texts, rows and sealed values of one stream stay within their bounds."""
+    monkeypatch.setattr("proxy.store.sql.writing.writer._LINGER_S", 600.0)
+    async with stepping(tools=tools, path=tmp_path) as (proxy, steps):
+        for _ in range(4):
+            await _spent_on_one(proxy, steps, called)
+        each = [await _spent_on_one(proxy, steps, called) for _ in range(5)]
+    middle = Spent(*(sorted(values)[2] for values in zip(*map(astuple, each), strict=True)))
+    assert middle.json <= bound.json
+    assert middle.rows <= bound.rows
+    assert middle.seals <= bound.seals
+    assert 0.7 * bound.frames < middle.frames <= bound.frames, f"{middle.frames} frames"

@@ -95,7 +95,7 @@ def _lists(served: ServedUpstream, own: Dialect) -> ModelLists:
 
 
 async def _list_models(router: Router, dialect: Dialect, headers: Headers, query: Mapping[str, str]) -> Any:
-    """Return one list of the served models under the names that clients use, each once.  ``query`` may ask
+    """Return one list of the served models under the names that clients use, each once. ``query`` may ask
     for a page of it.
 
     It leaves out upstreams that do not answer. Raises :class:`UpstreamError` if none answers.

@@ -84,7 +84,7 @@ class OwnPaths:
     async def _readiness(self) -> web.Response:
         """Say whether a load balancer should send requests here, and whether the record answers.
 
-        Most requests are served without a record, which all servers may share.  So a record that does not
+        Most requests are served without a record, which all servers may share. So a record that does not
         answer takes a server out of service only if the operator wants that.
         """
         if self._draining.leaving:

@@ -48,7 +48,7 @@ class Pipeline:
     ) -> None:
         """``stages`` has the handlers by the kinds of their endpoints; ``other`` handles the kinds that have
         none."""
-        self._targets = targets
+        self._target_of = targets
         self._authenticator = authenticator
         self._admission = admission
         self._permissions = permissions
@@ -61,7 +61,7 @@ class Pipeline:
     async def serve(self, request: EdgeRequest, facts: RequestFacts) -> web.StreamResponse:
         """Return the response to a request; raise :class:`RequestError` and what the stages
         raise."""
-        target = request.head[self._targets]
+        target = request.head[self._target_of]
         facts.endpoint, facts.operation_asked = target.label, target.endpoint.operation
         if target.below is None:
             return await self._own.answer(request, facts, target)

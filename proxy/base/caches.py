@@ -1,12 +1,12 @@
-"""The caches of a process, with the largest size of each in bytes.  ``/metrics`` shows them.
+"""The caches of a process, with the largest size of each in bytes. ``/metrics`` shows them.
 
-Memory that a client, a model or an upstream can make grow has a bound in bytes.  Each module that keeps
+Memory that a client, a model or an upstream can make grow has a bound in bytes. Each module that keeps
 something from one request to the next declares it here by name, with a function that returns its present and
-its largest size.  These functions are called only when ``/metrics`` is read, so a request costs nothing.
-Sizes are estimates that err upward.  They add the lengths of the contents, with text counted at the most
+its largest size. These functions are called only when ``/metrics`` is read, so a request costs nothing.
+Sizes are estimates that err upward. They add the lengths of the contents, with text counted at the most
 memory that its characters can take, and a fixed sum for what Python adds to each entry.
 
-The list belongs to the process.  It holds weak references and keeps nothing alive.  The sizes of several
+The list belongs to the process. It holds weak references and keeps nothing alive. The sizes of several
 caches with one name are added up.
 """
 
@@ -120,10 +120,10 @@ def value_bytes(value: Any) -> int:
 
 
 class Memo(Generic[_Key, _Value]):
-    """A bounded cache of computed values.  It drops all entries when they grow too large.
+    """A bounded cache of computed values. It drops all entries when they grow too large.
 
     Use it where a handful of entries serve nearly every request, but an outsider could cause many more.
-    ``get`` is the method of the dictionary itself.  An entry holds its key, so a key may be an object that
+    ``get`` is the method of the dictionary itself. An entry holds its key, so a key may be an object that
     is equal only to itself: no other object can take its identity.
     """
 
@@ -158,7 +158,7 @@ class Memo(Generic[_Key, _Value]):
 class Snapshot:
     """One version of something that is replaced as a whole, with the values computed from it.
 
-    The values are kept with the version itself (see :class:`Derived`).  So they cannot be mistaken for those
+    The values are kept with the version itself (see :class:`Derived`). So they cannot be mistaken for those
     of another version, and they are freed together with it.
     """
 

@@ -1,7 +1,7 @@
-"""The random ids and the times in a run's answer.  A replay uses the recorded ones again.
+"""The random ids and the times in a run's answer. A replay uses the recorded ones again.
 
-The answers that clients get contain ids, times and durations that the proxy makes.  The code that makes such
-a value calls :func:`replayable`.  Inside :func:`drawing`, new values are noted, or noted ones are used again.
+The answers that clients get contain ids, times and durations that the proxy makes. The code that makes such
+a value calls :func:`replayable`. Inside :func:`drawing`, new values are noted, or noted ones are used again.
 Outside of it, every value is new and none is noted.
 """
 
@@ -18,7 +18,7 @@ Value = str | int | float
 T = TypeVar("T", str, int, float)
 
 _MOST: Final = 20_000
-"""The most values that are noted for one run.  A longer answer cannot be reproduced exactly."""
+"""The most values that are noted for one run. A longer answer cannot be reproduced exactly."""
 
 _current: Final[ContextVar["Draws | None"]] = ContextVar("toolrelay_draws", default=None)
 
@@ -26,7 +26,7 @@ _current: Final[ContextVar["Draws | None"]] = ContextVar("toolrelay_draws", defa
 class Draws:
     """The values of one run by kind, each kind in the order in which its values were made.
 
-    ``again`` holds the values of a run that is repeated.  They are used first, then new ones are made.
+    ``again`` holds the values of a run that is repeated. They are used first, then new ones are made.
     """
 
     __slots__ = ("_again", "_left", "taken")

@@ -1,11 +1,11 @@
 """A request to a model as a conversation, independent of any dialect.
 
-A client may speak another dialect than the upstream that answers it.  Then the proxy reads the client's
-request into a :class:`Conversation`, and writes the body in the upstream's dialect from it.  A request that
+A client may speak another dialect than the upstream that answers it. Then the proxy reads the client's
+request into a :class:`Conversation`, and writes the body in the upstream's dialect from it. A request that
 stays in one dialect needs none of this.
 
 What these classes cannot express stays beside them as :class:`Native`, together with what another dialect
-does about it.  So nothing is lost without a report.  A conversation refers to the request that it was read
+does about it. So nothing is lost without a report. A conversation refers to the request that it was read
 from and copies nothing: mappings in it must not be changed.
 """
 
@@ -57,8 +57,8 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 Loss = Literal["unneeded", "omitted", "refused"]
 """What another dialect does about something that it cannot express.
 
-``unneeded``: nothing, because the answer is the same without it.  ``omitted``: the request is sent without
-it, and the loss is reported.  ``refused``: the proxy refuses the request.
+``unneeded``: nothing, because the answer is the same without it. ``omitted``: the request is sent without
+it, and the loss is reported. ``refused``: the proxy refuses the request.
 """
 
 
@@ -67,7 +67,7 @@ class Native:
     """Something that only the dialect of a request can express.
 
     ``keys`` is the path to it from the object that holds it, ``path`` from the whole request
-    (``messages[2].prefix``).  ``value`` is its JSON text.  ``loss`` says what other dialects do about it,
+    (``messages[2].prefix``). ``value`` is its JSON text. ``loss`` says what other dialects do about it,
     and ``reason`` says why, in one sentence.
     """
 
@@ -86,7 +86,7 @@ class Native:
 class Inline:
     """Bytes that are part of the request.
 
-    ``data`` is base64, or plain text if ``is_text``.  ``media_type`` is empty if the request gives none.
+    ``data`` is base64, or plain text if ``is_text``. ``media_type`` is empty if the request gives none.
     """
 
     media_type: str
@@ -103,7 +103,7 @@ class Remote:
 
 @value_class
 class Stored:
-    """A file that a provider stores.  ``file_id`` is its id there; ``keeper`` says which provider's id it
+    """A file that a provider stores. ``file_id`` is its id there; ``keeper`` says which provider's id it
     is."""
 
     file_id: str
@@ -124,7 +124,7 @@ class Text:
 
 @value_class
 class Image:
-    """A picture.  ``detail`` is how closely the model looks at it; empty if the model decides."""
+    """A picture. ``detail`` is how closely the model looks at it; empty if the model decides."""
 
     source: Source
     detail: str = ""
@@ -134,7 +134,7 @@ class Image:
 
 @value_class
 class File:
-    """A document.  ``name`` is its file name or title; ``context`` is information about it beside its
+    """A document. ``name`` is its file name or title; ``context`` is information about it beside its
     content."""
 
     source: Source
@@ -158,9 +158,9 @@ class Audio:
 class Reasoning:
     """The reasoning of a model before its answer or its calls.
 
-    ``text`` is the reasoning itself, ``summary`` its summary.  ``signature`` is the provider's signature of
+    ``text`` is the reasoning itself, ``summary`` its summary. ``signature`` is the provider's signature of
     the text, ``redacted`` replaces a text that nobody may read, and ``encrypted`` is a text that only the
-    upstream can read.  Each is valid only at the provider that made it.
+    upstream can read. Each is valid only at the provider that made it.
     """
 
     text: str = ""
@@ -200,7 +200,7 @@ class ToolCallPart:
 class NativePart:
     """A whole part or item that only one dialect knows, such as a hosted call or a video.
 
-    ``kind`` is its type in that dialect.  Its only :class:`Native` is the part itself, with no keys.
+    ``kind`` is its type in that dialect. Its only :class:`Native` is the part itself, with no keys.
     """
 
     kind: str
@@ -214,7 +214,7 @@ Content = Text | Image | File | Audio | Refusal | NativePart
 
 @value_class
 class ToolResultPart:
-    """The result of a call.  ``name`` is the tool's name, empty if the request does not repeat it."""
+    """The result of a call. ``name`` is the tool's name, empty if the request does not repeat it."""
 
     call_id: str
     parts: tuple[Content, ...]
@@ -247,7 +247,7 @@ class Message:
 class FunctionTool:
     """A tool whose arguments are an object.
 
-    ``parameters`` is a JSON Schema, ``None`` if the tool takes none.  ``strict`` is ``None`` if the request
+    ``parameters`` is a JSON Schema, ``None`` if the tool takes none. ``strict`` is ``None`` if the request
     leaves it to the default of its dialect.
     """
 
@@ -294,7 +294,7 @@ Tool = FunctionTool | CustomTool | NativeTool
 class ToolChoice:
     """Which tools the model may or must call.
 
-    ``auto``, ``none`` and ``required`` apply to all tools.  ``named`` forces the one in ``names``.
+    ``auto``, ``none`` and ``required`` apply to all tools. ``named`` forces the one in ``names``.
     ``allowed`` limits the calls to ``names``; the model must call one of them if ``forced``.
     """
 
@@ -336,7 +336,7 @@ class OutputFormat:
 
 @value_class
 class Output:
-    """What the answer must be like.  ``max_tokens`` includes the reasoning."""
+    """What the answer must be like. ``max_tokens`` includes the reasoning."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -381,9 +381,9 @@ class Conversation:
     """A request to continue a conversation.
 
     ``system`` holds the system and developer messages that come before any other message; later ones stay in
-    their place in ``messages``.  ``stream_usage`` asks for usage in the stream, ``stream_padding`` for
-    padding of its events.  ``max_tool_calls`` limits the calls of the whole run.  ``truncate`` lets the
-    upstream drop the beginning of a conversation that is too long for the model.  ``names`` maps an aspect
+    their place in ``messages``. ``stream_usage`` asks for usage in the stream, ``stream_padding`` for
+    padding of its events. ``max_tool_calls`` limits the calls of the whole run. ``truncate`` lets the
+    upstream drop the beginning of a conversation that is too long for the model. ``names`` maps an aspect
     (see :data:`ASPECTS`) to the field of the client's request that it was read from.
     """
 
@@ -416,7 +416,7 @@ def _aspects(kind: type[Any], prefix: str = "") -> Iterable[str]:
 
 
 ASPECTS: Final = tuple(_aspects(Conversation))
-"""The names of everything that a conversation can ask for, such as ``sampling.seed``.  Each dialect declares
+"""The names of everything that a conversation can ask for, such as ``sampling.seed``. Each dialect declares
 for each aspect what it does about it."""
 
 ASPECT_DEFAULTS: Final[Mapping[str, object]] = {

@@ -1,6 +1,6 @@
 """Every error code of a response, as data: its meaning and its remedy.
 
-``docgen`` makes docs/reference/errors.md from it, and the proxy the pages below ``/docs/errors``.  Texts are
+``docgen`` makes docs/reference/errors.md from it, and the proxy the pages below ``/docs/errors``. Texts are
 Markdown; their links are relative to ``docs/``.
 """
 
@@ -25,9 +25,9 @@ _SIGN_IN: Final = "authentication_error"
 class ErrorCode:
     """One kind of error.
 
-    ``name`` is the code, or the HTTP status if ``error.code`` is null.  ``statuses`` are the possible HTTP
-    statuses, and ``type`` is ``error.type`` in OpenAI's shape.  Both are empty for an error that no HTTP
-    response has.  ``when`` says what happened, and ``remedy`` what to do; it is empty if nothing can be
+    ``name`` is the code, or the HTTP status if ``error.code`` is null. ``statuses`` are the possible HTTP
+    statuses, and ``type`` is ``error.type`` in OpenAI's shape. Both are empty for an error that no HTTP
+    response has. ``when`` says what happened, and ``remedy`` what to do; it is empty if nothing can be
     done.
     """
 

@@ -1,8 +1,8 @@
 """The exceptions of this package: one root, and one branch for each party that can be at fault.
 
 ``ConfigError`` is the operator's fault, ``RequestError`` the client's, ``UpstreamError`` the model
-provider's, ``ToolFailure`` a tool's, and ``StoreError`` the record's.  ``WireError`` is a message that its
-wire does not allow.  This module does no I/O, and no message contains a key or a tool argument.
+provider's, ``ToolFailure`` a tool's, and ``StoreError`` the record's. ``WireError`` is a message that its
+wire does not allow. This module does no I/O, and no message contains a key or a tool argument.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +63,7 @@ class ConfigError(ToolRelayError):
     """The operator's configuration cannot be used.
 
     ``setting`` is the dotted name (``server.port``), ``problem`` says what is wrong with it, and ``remedy``
-    what to do.  The command prints them as one line.  ``others`` are the faults that were found together
+    what to do. The command prints them as one line. ``others`` are the faults that were found together
     with this one.
     """
 
@@ -100,7 +100,7 @@ one that does nothing."""
 class RequestError(ToolRelayError):
     """The proxy cannot serve the client's request; the client gets OpenAI's error shape.
 
-    ``status`` is an HTTP status from 400 to 499, or 503 if the proxy itself cannot serve now.  ``param``
+    ``status`` is an HTTP status from 400 to 499, or 503 if the proxy itself cannot serve now. ``param``
     names the offending field (``messages[2].tool_call_id``).
     """
 
@@ -124,7 +124,7 @@ class RequestError(ToolRelayError):
 
 
 class ModelMissing(RequestError):
-    """A body names no model.  The message is OpenAI's."""
+    """A body names no model. The message is OpenAI's."""
 
     def __init__(self) -> None:
         super().__init__(400, "You must provide a model parameter.", param="model")
@@ -133,8 +133,8 @@ class ModelMissing(RequestError):
 class RunFault(ToolRelayError):
     """An error that ends a run and that the client gets.
 
-    ``status`` is the HTTP status, used if the response has not started yet.  ``code`` and ``type`` are
-    always part of the error.  ``headers`` are added to the response.
+    ``status`` is the HTTP status, used if the response has not started yet. ``code`` and ``type`` are
+    always part of the error. ``headers`` are added to the response.
     """
 
     status = 502

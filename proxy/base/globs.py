@@ -1,7 +1,7 @@
 """Match names against patterns in which ``*`` stands for any text, without regular expressions.
 
 :mod:`fnmatch` compiles a regular expression for each pattern, which takes a quarter of a millisecond, and
-caches a few hundred of them.  Each token brings its own patterns, so the holder of a key that creates tokens
+caches a few hundred of them. Each token brings its own patterns, so the holder of a key that creates tokens
 could cause 60 compilations with each request.
 """
 

@@ -1,10 +1,10 @@
 """Wait with a deadline that holds even if the awaited code ignores its cancellation.
 
-``asyncio.timeout`` cancels a task and then waits until it ends.  The task may be a rollback in a thread that
-hangs on its disk, or the reset of a connection to a frozen server.  Code that must answer a client cannot
+``asyncio.timeout`` cancels a task and then waits until it ends. The task may be a rollback in a thread that
+hangs on its disk, or the reset of a connection to a frozen server. Code that must answer a client cannot
 wait for that.
 
-The deadlines count only time in which this process could have noticed an answer.  The event loop of a busy
+The deadlines count only time in which this process could have noticed an answer. The event loop of a busy
 process may come round once in half a second; an answer that waits for that is not late.
 """
 
@@ -25,7 +25,7 @@ async def ends_in_time(
 ) -> bool:
     """Wait until ``work`` ends, at most ``within_s`` seconds; return whether it has ended.
 
-    The time starts anew whenever the value that ``progress`` returns has changed.  Neither the end of the
+    The time starts anew whenever the value that ``progress`` returns has changed. Neither the end of the
     time nor a cancelled caller cancels ``work``.
     """
     before = progress() if progress is not None else None
@@ -39,7 +39,7 @@ async def ends_in_time(
 
 
 class HardTimeout:
-    """Waits for work of one owner, with a deadline.  It cancels work past its deadline, and does not wait
+    """Waits for work of one owner, with a deadline. It cancels work past its deadline, and does not wait
     for the work to end."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Escape control characters in untrusted text for a terminal.
 
-A model, a tool or a client chooses much of what the commands print: names, messages, error texts.  Escape
+A model, a tool or a client chooses much of what the commands print: names, messages, error texts. Escape
 sequences in it could rewrite what the operator has read, set the window's title or paste into the shell.
 Bidirectional overrides could turn a line around, and ``[link=…]`` is a command to rich.
 """
@@ -43,7 +43,7 @@ _HIDDEN_CATEGORIES: Final = frozenset(
 INVISIBLE: Final = frozenset(
     map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, 0xFFA0))
 ) | frozenset(map(chr, range(0xE0100, 0xE01F0)))
-"""Letters and marks that look like nothing.  Source: Default_Ignorable_Code_Point of Unicode, and the empty
+"""Letters and marks that look like nothing. Source: Default_Ignorable_Code_Point of Unicode, and the empty
 pattern of Braille."""
 
 VARIATIONS: Final = frozenset(map(chr, range(0xFE00, 0xFE10)))
@@ -70,8 +70,8 @@ _MOST_COMBINING: Final = 4
 def plain_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
     """Return the text on one line, with each control character as an escape (``\\x1b``).
 
-    A backslash is doubled, so that an escape differs from the same letters in the text.  At most ``limit``
-    characters of the text are shown, then an ellipsis.  Use it for output that interprets no markup, such as
+    A backslash is doubled, so that an escape differs from the same letters in the text. At most ``limit``
+    characters of the text are shown, then an ellipsis. Use it for output that interprets no markup, such as
     an error line.
     """
     shown: list[str] = []
@@ -112,7 +112,7 @@ def written_out(character: str) -> str:
 def ascii_json(value: Any, *, default: Callable[[Any], Any] | None = None, compact: bool = False) -> str:
     """Return JSON on one line, in which each character that is not printable ASCII is an escape of JSON's.
 
-    So no character acts or hides where the text is shown, and a parser gets the same value.  ``default`` and
+    So no character acts or hides where the text is shown, and a parser gets the same value. ``default`` and
     the errors raised are those of ``json.dumps``; ``compact`` leaves out spaces.
     """
     separators = (",", ":") if compact else None

@@ -1,6 +1,6 @@
-"""Encrypted texts that clients carry for the proxy.  Only the proxy can read or make them.
+"""Encrypted texts that clients carry for the proxy. Only the proxy can read or make them.
 
-The cipher is AES-256-GCM with a random nonce for each text.  A text is bound to its place: to what it is,
+The cipher is AES-256-GCM with a random nonce for each text. A text is bound to its place: to what it is,
 and for whom.
 """
 
@@ -22,8 +22,8 @@ _TAG_BYTES: Final = 16
 class TextSeal:
     """Encrypts texts of one purpose, and decrypts those that come back.
 
-    ``keys`` are 32 bytes each.  The first one encrypts; all of them decrypt, so that a key can be replaced.
-    ``purpose`` has at most 16 bytes.  A text that is encrypted for one purpose cannot be decrypted for
+    ``keys`` are 32 bytes each. The first one encrypts; all of them decrypt, so that a key can be replaced.
+    ``purpose`` has at most 16 bytes. A text that is encrypted for one purpose cannot be decrypted for
     another.
     """
 

@@ -153,13 +153,13 @@ def look_line(run_id: str, folder: Path) -> str:
     return _command(folder, "runs", "show", run_id.removeprefix("run_")[:_SHOWN_ID])
 
 
-def _command(folder: Path, *words: str) -> str:
+def _command(folder: Path, *arguments: str) -> str:
     """Build a toolrelay command for the demo's record, with the program's full path."""
     called = Path(sys.argv[0])
-    found = shutil.which(sys.argv[0])
-    ours = [found] if called.name == "toolrelay" and found else [sys.executable, "-m", "proxy"]
+    path = shutil.which(sys.argv[0])
+    ours = [path] if called.name == "toolrelay" and path else [sys.executable, "-m", "proxy"]
     program = [str(Path(ours[0]).absolute()), *ours[1:]]
-    return shlex.join([*program, *words, "--config", str(folder / CONFIG_NAME)])
+    return shlex.join([*program, *arguments, "--config", str(folder / CONFIG_NAME)])
 
 
 def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
@@ -202,11 +202,11 @@ def write_files(config: Config, folder: Path) -> None:
         write_pin_file(folder / _PINS, _pins(config))
     sections = {
         "store": {"url": config.store.url, "content": config.store.content},
-        **{f"upstreams.{name}": _changed(one) for name, one in config.upstreams.items()},
+        **{f"upstreams.{name}": _changed(upstream) for name, upstream in config.upstreams.items()},
         "policy": _changed(config.policy),
         "tools": _changed(config.tools),
         "mcp": {"serve": config.mcp.serve, "pins": config.mcp.pins},
-        **{f"mcp.servers.{name}": _changed(one) for name, one in config.mcp.servers.items()},
+        **{f"mcp.servers.{name}": _changed(server) for name, server in config.mcp.servers.items()},
     }
     lines = ["# What the demo served, for the commands that look at its runs."]
     for section, settings in sections.items():
@@ -240,11 +240,11 @@ def _ui_line(app: App, address: str) -> list[str]:
 
 def _pins(config: Config) -> list[Pin]:
     """Return the pin of the bundled MCP server's tool, as this version defines it."""
-    found = []
+    pins = []
     for name, server in config.mcp.known().items():
         (definition,) = read_listing(name, [units_server.TOOL]).definitions
-        found.append(Pin(definition, server.identity, RECORDED_AT.timestamp(), "the demo"))
-    return found
+        pins.append(Pin(definition, server.identity, RECORDED_AT.timestamp(), "the demo"))
+    return pins
 
 
 def _greeting(config: Config, address: str, folder: Path) -> list[str]:

@@ -58,11 +58,11 @@ def _texts(name: str) -> Iterator[str]:
     if name in TOOL_ERRORS:
         meaning = TOOL_ERRORS[cast("ToolErrorCode", name)]
         yield _text(f"{name} (error code of a tool call)", [f"What happened: {plain(meaning)}"])
-    found = _settings_of(name)
-    yield from map(_of_setting, found)
-    table = [one for one in settings() if _is_called(one.name.rpartition(".")[0], name)]
-    if table and not found:
-        yield _text(f"[{name}] (table of settings)", [f"{one.name}: {plain(one.meaning)}" for one in table])
+    settings_named = _settings_of(name)
+    yield from map(_of_setting, settings_named)
+    table = [setting for setting in settings() if _is_called(setting.name.rpartition(".")[0], name)]
+    if table and not settings_named:
+        yield _text(f"[{name}] (table of settings)", [f"{row.name}: {plain(row.meaning)}" for row in table])
     for kind, headers in (("request", FROM_CLIENTS), ("response", TO_CLIENTS)):
         for header in headers:
             if name.lower() in header.names:
@@ -77,8 +77,8 @@ def _settings_of(name: str) -> list[Setting]:
     """Return the setting with this name, else the setting that contains it: ``policy.arguments`` for
     ``policy.arguments.pay.eur``."""
     while name:
-        if found := [one for one in settings() if _is_called(one.name, name)]:
-            return found
+        if named := [setting for setting in settings() if _is_called(setting.name, name)]:
+            return named
         name = name.rpartition(".")[0]
     return []
 
@@ -103,7 +103,7 @@ def _names() -> list[str]:
     return [
         *ERRORS,
         *TOOL_ERRORS,
-        *(one.name for one in settings()),
+        *(setting.name for setting in settings()),
         *headers,
-        *(one.name for one in FAMILIES),
+        *(family.name for family in FAMILIES),
     ]

@@ -35,5 +35,5 @@ def say_faults(faults: Iterable[str], codes: Iterable[str] = ()) -> None:
     lines = list(faults)
     for line in lines:
         say_error(line)
-    if said := hint(lines, codes):
-        say_error(said)
+    if more := hint(lines, codes):
+        say_error(more)

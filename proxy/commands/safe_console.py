@@ -13,7 +13,7 @@ __all__ = ["SafeConsole"]
 class SafeConsole(Console):
     """A console that prints each character which acts or hides as an escape.
 
-    Cells escape what they quote, so that columns fit.  This is the last barrier, for text that a command did
+    Cells escape what they quote, so that columns fit. This is the last barrier, for text that a command did
     not escape.
     """
 

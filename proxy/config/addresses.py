@@ -136,12 +136,12 @@ def _check_origin(value: str) -> None:
             f"{shown} is the origin that sandboxed pages and files send, so any page could use it; list real "
             "origins"
         )
-    found = _ORIGIN.match(value)
-    if found is None:
+    match = _ORIGIN.match(value)
+    if match is None:
         written = _ORIGIN.match("/".join(value.lower().split("/")[:3]))
         what = f"; write {written[0]}" if written else "; write one like https://app.example.com"
         raise setting_fault(f"{shown} is not an origin as browsers write it{what}")
-    scheme, port = found[1], found[3]
+    scheme, port = match[1], match[3]
     if scheme == "file":
         raise setting_fault(f"{shown} is not an origin: browsers send none for files")
     if port is not None and (int(port) > 65535 or {"http": "80", "https": "443"}.get(scheme) == port):
@@ -160,8 +160,8 @@ def check_proxies(values: tuple[str, ...]) -> tuple[str, ...]:
 def check_store_url(value: str) -> str:
     if value.startswith(("postgresql://", "postgres://")):
         try:
-            found = urlsplit(value)
-            _ = found.port, found.password
+            parts = urlsplit(value)
+            _ = parts.port, parts.password
         except ValueError:
             raise setting_fault(
                 "is not a valid address; write postgresql://USER@HOST:5432/DATABASE"
@@ -179,8 +179,8 @@ def passwords_in(url: str) -> list[str]:
     if not url.startswith(("postgres", "redis", "valkey")):
         return []
     parts = urlsplit(url)
-    found = [parts.password or "", *parse_qs(parts.query).get("password", ())]
-    return sorted({word for each in found if each for word in (each, unquote(each))})
+    passwords = [parts.password or "", *parse_qs(parts.query).get("password", ())]
+    return sorted({word for each in passwords if each for word in (each, unquote(each))})
 
 
 _STORAGE: Final = re.compile(r"(?:redis|valkey)s?(\+sentinel|\+cluster)?://")
@@ -196,10 +196,10 @@ def check_storage_url(value: str) -> str:
         "must be memory://, redis://HOST:6379/0, redis+sentinel://HOST:26379,HOST:26379/NAME or "
         "redis+cluster://HOST:6379,HOST:6379; rediss for TLS, valkey and valkeys for Valkey"
     )
-    found = _STORAGE.match(value)
-    if found is None or not value.isprintable() or " " in value:
+    match = _STORAGE.match(value)
+    if match is None or not value.isprintable() or " " in value:
         raise fault
-    kind = found[1] or ""
+    kind = match[1] or ""
     try:
         parts = urlsplit(value)
         _ = parts.password

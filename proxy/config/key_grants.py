@@ -71,12 +71,12 @@ def _check_models(values: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_endpoints(values: tuple[str, ...]) -> tuple[str, ...]:
     """Check patterns of paths, and make all of them relative to ``/v1``."""
-    found = []
+    endpoints = []
     for value in values:
         if not _ENDPOINT.match(value) or "//" in value or ".." in value:
             raise setting_fault(f"{value[:80]!r} is not a path; write a path such as /files* or /v1/batches*")
-        found.append(value.removeprefix("/v1") if value.startswith("/v1/") else value)
-    return check_unique(tuple(found))
+        endpoints.append(value.removeprefix("/v1") if value.startswith("/v1/") else value)
+    return check_unique(tuple(endpoints))
 
 
 def _read_expiry(value: Any) -> Any:

@@ -103,16 +103,16 @@ def find_faults(
 ) -> tuple[Config | None, list[ConfigError]]:
     """Load the configuration like :func:`load_config`, but return all faults instead of raising the first.
 
-    With faults the configuration is ``None``.  With ``go_on`` it is the usable rest, for commands that look
+    With faults the configuration is ``None``. With ``go_on`` it is the usable rest, for commands that look
     for more faults and serve nothing; ``None`` then means that nothing is usable.
     """
-    said = options or Options()
+    given = options or Options()
     try:
         draft = _read(path)
         in_file = _tables(draft)
         faults = _apply_env(draft, env)
         _leave_keys_behind(draft, in_file)
-        dropped_key = _apply_options(draft, said)
+        dropped_key = _apply_options(draft, given)
     except ConfigError as error:
         return None, [error]
     faults += merge_imports(draft.data, draft.folder, env, draft.sources, draft.file)
@@ -122,7 +122,7 @@ def find_faults(
     in_env = {fault.setting.partition(".")[0] for fault in faults}
     spoilt: set[str] = set()
     try:
-        config = Config.model_validate(draft.data).with_start_token(said.start_token)
+        config = Config.model_validate(draft.data).with_start_token(given.start_token)
     except ValidationError as error:
         details = error.errors(include_url=False)
         faults += [explain(detail, draft.source) for detail in details]
@@ -178,9 +178,9 @@ def _read(path: Path | None) -> _Draft:
 
 def _syntax_error(name: str, message: str, text: str) -> ConfigError:
     """Return TOML's error with its line and column, which the parser gives only inside its message."""
-    found = _LINE_COLUMN.search(message)
-    if found:
-        line, column = int(found[1]), int(found[2])
+    match = _LINE_COLUMN.search(message)
+    if match:
+        line, column = int(match[1]), int(match[2])
     else:  # "(at end of document)"
         lines = text.split("\n")
         line, column = len(lines), len(lines[-1]) + 1
@@ -250,27 +250,27 @@ def _locate(parts: list[str], data: Mapping[str, Any], name: str) -> tuple[tuple
     usually upper case.
     """
     annotation: Any = Config
-    found: list[str] = []
+    names: list[str] = []
     for part in parts:
         model = model_of(annotation)
         if model is not None:
             fields = fields_of(model)
             if part not in fields:
-                raise unknown_setting(".".join([*found, part]), model, f"from {name}")
+                raise unknown_setting(".".join([*names, part]), model, f"from {name}")
             annotation = fields[part].annotation
         elif get_origin(annotation) is dict and part:
             part = next((key for key in data if key.lower() == part), part)
             annotation = get_args(annotation)[1]
         else:
             raise ConfigError(
-                ".".join([*found, part]),
+                ".".join([*names, part]),
                 f"there is no such setting (from {name})",
-                f"{'.'.join(found)} has no parts; set {ENV_PREFIX}{'__'.join(found).upper()}",
+                f"{'.'.join(names)} has no parts; set {ENV_PREFIX}{'__'.join(names).upper()}",
             )
-        found.append(part)
+        names.append(part)
         inner = data.get(part)
         data = inner if isinstance(inner, Mapping) else {}
-    return tuple(found), annotation
+    return tuple(names), annotation
 
 
 def _env_value(annotation: Any, text: str) -> Any:

@@ -50,8 +50,8 @@ def check_hints(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class ProfileConfig(Section):
-    """What the models of an upstream take of requests of other dialects.  What is not set is what the proxy
-    knows of the provider and the model.  Requests that stay in one dialect are not changed."""
+    """What the models of an upstream take of requests of other dialects. What is not set is what the proxy
+    knows of the provider and the model. Requests that stay in one dialect are not changed."""
 
     provider: Annotated[str, AfterValidator(check_provider)] | None = Field(
         default=None,
@@ -93,6 +93,11 @@ class ProfileConfig(Section):
         description="Field in which a model's reasoning goes back with its tool calls (Chat): "
         "reasoning_content or reasoning. Empty: it does not go back.",
     )
+    call_id_chars: Annotated[int, Field(ge=0, le=64)] | None = Field(
+        default=None,
+        description="Most characters of a call's id; a digest replaces a longer one. 9: exactly nine letters "
+        "and digits, as Mistral wants. 0: ids that the upstream made go back as they came (Chat).",
+    )
     max_tools: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Most tools that a request may offer."
     )
@@ -104,8 +109,8 @@ class ProfileConfig(Section):
 
     def facts(self) -> dict[str, object]:
         """Return the fields of a :class:`~proxy.wires.profile.Profile` that are set."""
-        said = ((name, getattr(self, name)) for name in type(self).model_fields if name != "provider")
-        return {name: value for name, value in said if value is not None}
+        values = ((name, getattr(self, name)) for name in type(self).model_fields if name != "provider")
+        return {name: value for name, value in values if value is not None}
 
 
 class ModelConfig(Section):

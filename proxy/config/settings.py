@@ -168,7 +168,7 @@ class ServerConfig(Section):
 
 
 class UpstreamConfig(Section):
-    """A model provider.  Several are allowed; the first is the default."""
+    """A model provider. Several are allowed; the first is the default."""
 
     base_url: Annotated[str, AfterValidator(check_base_url)] = Field(
         default=DEFAULT_BASE_URL,
@@ -300,7 +300,7 @@ class UpstreamConfig(Section):
     def _tools_fit_text_calls(self) -> "UpstreamConfig":
         for tools, text_calls in (
             (self.tools, self.text_calls),
-            *((said.tools, said.text_calls) for said in self.per_model.values()),
+            *((model.tools, model.text_calls) for model in self.per_model.values()),
         ):
             if tools == "prompt" and text_calls == "off":
                 raise setting_fault(
@@ -441,7 +441,7 @@ class ToolsConfig(Section):
 
 
 class PolicyConfig(Section):
-    """Which tools may run.  Everything is denied unless allowed."""
+    """Which tools may run. Everything is denied unless allowed."""
 
     allow: Patterns = Field(
         default=(), description='Tools that may run: names or patterns like "mcp__files__*".'
@@ -836,17 +836,17 @@ class Config(Section):
     def secrets(self) -> tuple[str, ...]:
         """Return the value of every resolved secret, for the log's mask. Handle with care."""
         storage = self.limits.storage
-        found: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
-        found += [key.secret for key in self.keys.values()]
-        found.append(self.approvals.webhook_secret)
-        found += secrets_of(self.mcp)
-        found += [storage] if isinstance(storage, Secret) else []
+        secrets: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
+        secrets += [key.secret for key in self.keys.values()]
+        secrets.append(self.approvals.webhook_secret)
+        secrets += secrets_of(self.mcp)
+        secrets += [storage] if isinstance(storage, Secret) else []
         for upstream in self.upstreams.values():
-            found.append(upstream.api_key)
-            found.extend(value for value in upstream.headers.values() if isinstance(value, Secret))
+            secrets.append(upstream.api_key)
+            secrets.extend(value for value in upstream.headers.values() if isinstance(value, Secret))
         for connection in self.credentials.values():
-            found += [value for _, value in connection if isinstance(value, Secret)]
-        values = [secret.reveal() for secret in found if secret is not None and secret.resolved]
+            secrets += [value for _, value in connection if isinstance(value, Secret)]
+        values = [secret.reveal() for secret in secrets if secret is not None and secret.resolved]
         values += [self._start_token] if self._start_token else []
         if isinstance(storage, str) or storage.resolved:
             values += passwords_in(self.limits.storage_url)

@@ -25,19 +25,19 @@ def shown_settings(config: BaseModel) -> list[dict[str, Any]]:
 
 
 def _rows(prefix: str, model: BaseModel) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for attribute, info in type(model).model_fields.items():
         name, value = f"{prefix}{info.alias or attribute}", getattr(model, attribute)
         if isinstance(value, BaseModel):
-            found += _rows(f"{name}.", value)
-        elif isinstance(value, Mapping) and any(isinstance(one, BaseModel) for one in value.values()):
-            for key, one in value.items():
-                found += _rows(f"{name}.{key}.", one)
+            rows += _rows(f"{name}.", value)
+        elif isinstance(value, Mapping) and any(isinstance(member, BaseModel) for member in value.values()):
+            for key, member in value.items():
+                rows += _rows(f"{name}.{key}.", member)
         else:
             default = info.get_default(call_default_factory=False)
             known = default is not PydanticUndefined
             hides = attribute in _OF_STRANGERS
-            found.append(
+            rows.append(
                 {
                     "name": name,
                     "value": _shown(value, hides=hides),
@@ -47,7 +47,7 @@ def _rows(prefix: str, model: BaseModel) -> list[dict[str, Any]]:
                     "description": info.description,
                 }
             )
-    return found
+    return rows
 
 
 def _shown(value: Any, *, hides: bool) -> Any:
@@ -58,9 +58,9 @@ def _shown(value: Any, *, hides: bool) -> Any:
         case BaseModel():
             return {name: _shown(getattr(value, name), hides=hides) for name in type(value).model_fields}
         case Mapping():
-            return {str(key): _shown(one, hides=hides) for key, one in value.items()}
+            return {str(key): _shown(member, hides=hides) for key, member in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [_shown(one, hides=hides) for one in value]
+            return [_shown(member, hides=hides) for member in value]
         case str():
             return _HIDDEN if hides and value else shown_address(value)
         case None | bool() | int() | float():

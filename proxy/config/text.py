@@ -34,9 +34,9 @@ def initial_config() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.  ``name`` is dotted, with ``*`` for a name that the user chooses.
+    """One setting. ``name`` is dotted, with ``*`` for a name that the user chooses.
 
-    ``default`` is a TOML value, empty for a setting that is required.  ``meaning`` is Markdown.
+    ``default`` is a TOML value, empty for a setting that is required. ``meaning`` is Markdown.
     """
 
     name: str
@@ -55,10 +55,10 @@ def settings() -> Iterator[Setting]:
 def settings_table() -> str:
     """Return every setting as a Markdown table: name, default, meaning."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
-    for one in settings():
-        default = f"`{one.default}`" if one.default else "required"
-        meaning = one.meaning.replace("|", "\\|")
-        lines.append(f"| `{one.name}` | {default} | {meaning} |")
+    for setting in settings():
+        default = f"`{setting.default}`" if setting.default else "required"
+        meaning = setting.meaning.replace("|", "\\|")
+        lines.append(f"| `{setting.name}` | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
@@ -128,7 +128,7 @@ def toml_value(value: Any) -> str:
             raise TypeError(f"a setting has a value that TOML cannot write: {type(value).__name__}")
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     """Return a character as TOML's escape."""
-    code = ord(found[0])
+    code = ord(match[0])
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -16,7 +16,7 @@ REDACTED = b"[redacted]"
 """The replacement for a secret."""
 
 _SHORTEST_SECRET = 5
-"""Characters.  Shorter "keys" are placeholders ("x", "none") that would garble any text."""
+"""Characters. Shorter "keys" are placeholders ("x", "none") that would garble any text."""
 
 _PIECE_BYTES = 64 * 1024
 """At most so many decoded bytes are held at a time."""
@@ -25,7 +25,7 @@ _FREE_BYTES = 8 * 1024 * 1024
 _MAX_RATIO = 250
 """After ``_FREE_BYTES`` decoded bytes, one compressed byte may stand for so many on average.
 
-Event streams repeat their keys and compress well, some 5 to 60 times.  Deflate's own maximum, which only a
+Event streams repeat their keys and compress well, some 5 to 60 times. Deflate's own maximum, which only a
 bomb comes near, is 1032.
 """
 
@@ -72,7 +72,7 @@ class Scrubber:
 class Inflater:
     """Decodes gzip or deflate in a stream, in bounded steps.
 
-    A compressed body can stand for a thousand times its size.  So it is decoded one piece at a time, and
+    A compressed body can stand for a thousand times its size. So it is decoded one piece at a time, and
     refused if it grows like a bomb.
     """
 

@@ -1,6 +1,6 @@
 """The headers of a message as two columns, with results that depend only on names computed once.
 
-A peer sends the same names again and again, with other values.  Only the names decide which headers go on,
+A peer sends the same names again and again, with other values. Only the names decide which headers go on,
 which describe the body, and what their lines look like.
 """
 
@@ -20,7 +20,7 @@ Headers = Sequence[tuple[str, str]]
 
 _MAX_KNOWN = 256
 _MAX_KNOWN_CHARS = 2048
-"""The most characters of all names together.  Results for longer names are computed each time."""
+"""The most characters of all names together. Results for longer names are computed each time."""
 _MAX_MEDIA_TYPE = 256
 _ENTRY_BYTES = 4096
 _CHARACTER_BYTES = 32
@@ -42,18 +42,18 @@ class _Known(dict[tuple[Name, ...], Found]):
         return CacheSize(held, _MAX_KNOWN * (_ENTRY_BYTES + _CHARACTER_BYTES * _MAX_KNOWN_CHARS))
 
     def __missing__(self, names: tuple[Name, ...]) -> Found:
-        found: Found = self._work_out(names)
+        facts: Found = self._work_out(names)
         if sum(map(len, names)) <= _MAX_KNOWN_CHARS:
             if len(self) >= _MAX_KNOWN:
                 del self[next(iter(self))]
-            self[names] = found
-        return found
+            self[names] = facts
+        return facts
 
 
 def by_names(work_out: Callable[[tuple[Name, ...]], Found]) -> Callable[[tuple[Name, ...]], Found]:
-    """Cache a function of a message's header names in their order.  Use it as a decorator.
+    """Cache a function of a message's header names in their order. Use it as a decorator.
 
-    ``work_out`` sees names and never a value, so the cache holds no secret.  Its result is shared.
+    ``work_out`` sees names and never a value, so the cache holds no secret. Its result is shared.
     """
     return _Known(work_out).__getitem__
 
@@ -101,7 +101,7 @@ class HeaderSection(Sequence[tuple[str, str]]):
 
     @classmethod
     def of(cls, headers: Headers) -> "HeaderSection":
-        """Build a section from pairs.  Callers that may have a section already check this first."""
+        """Build a section from pairs. Callers that may have a section already check this first."""
         return cls(tuple([name for name, _ in headers]), [value for _, value in headers])
 
     def only(self, columns: Columns) -> "HeaderSection":
@@ -109,7 +109,7 @@ class HeaderSection(Sequence[tuple[str, str]]):
         return HeaderSection(columns.names, columns.take(self.values))
 
     def lines(self) -> str:
-        """Build the header lines of a message, each with its line end.  The values are not checked."""
+        """Build the header lines of a message, each with its line end. The values are not checked."""
         parts = [*_around_values(self.names)]
         parts[1::2] = self.values
         return "".join(parts)
@@ -146,7 +146,7 @@ def _around_values(names: tuple[str, ...]) -> tuple[str, ...]:
 def media_type_and_coding(headers: Headers) -> tuple[str, str]:
     """Return a body's media type, without parameters, and its only content coding, both in lower case.
 
-    An absent value is "".  Several codings, in one line or in several, count as one unknown coding.
+    An absent value is "". Several codings, in one line or in several, count as one unknown coding.
     """
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
     kind_at, codings_at = _describing(section.names)
@@ -163,8 +163,8 @@ def _describing(names: tuple[str, ...]) -> tuple[int | None, Sequence[int]]:
 
 
 def _coding(lines: Sequence[str]) -> str:
-    said = [coding.strip() for coding in ",".join(lines).lower().split(",")]
-    return ", ".join([coding for coding in said if coding not in ("", "identity")])
+    codings = [coding.strip() for coding in ",".join(lines).lower().split(",")]
+    return ", ".join([coding for coding in codings if coding not in ("", "identity")])
 
 
 def _media_type(value: str) -> str:

@@ -1,6 +1,6 @@
 """The headers that the proxy reads from clients and sets in its answers, as data: names and meanings.
 
-docgen makes docs/reference/headers.md from it.  Meanings are Markdown; their links are relative to ``docs/``.
+docgen makes docs/reference/headers.md from it. Meanings are Markdown; their links are relative to ``docs/``.
 ``proxy/http/rules.py`` says which other headers pass between clients and upstreams.
 """
 
@@ -44,7 +44,7 @@ RATE_LIMITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OwnHeader:
-    """Headers with one meaning.  ``names`` are in lower case, ``meaning`` is one or more sentences."""
+    """Headers with one meaning. ``names`` are in lower case, ``meaning`` is one or more sentences."""
 
     names: tuple[str, ...]
     meaning: str
@@ -151,4 +151,4 @@ TO_CLIENTS: Final = (
         "wait is too long.",
     ),
 )
-"""The response headers that the proxy sets.  Pages of allowed origins may read all of them."""
+"""The response headers that the proxy sets. Pages of allowed origins may read all of them."""

@@ -15,7 +15,7 @@ _MOST: Final = 64
 def wait_in_seconds(value: str | None) -> float | None:
     """Return a ``Retry-After`` value in seconds from now: a number, or a date (RFC 9110, section 10.2.3).
 
-    A date in the past means 0.  Return ``None`` for anything else.  Some servers send fractions of a second.
+    A date in the past means 0. Return ``None`` for anything else. Some servers send fractions of a second.
     """
     if value is None or len(value) > _MOST or not value.isascii():
         return None

@@ -1,7 +1,7 @@
 """Which headers pass between clients and an upstream: for each direction, those on a list.
 
 A gateway used as an upstream takes instructions from headers that its vendor invented (where to send the
-request, which key to add, which cache to read).  The proxy cannot know them all, so it forwards the names
+request, which key to add, which cache to read). The proxy cannot know them all, so it forwards the names
 that it knows and those that the operator lists for one upstream.
 """
 
@@ -47,7 +47,7 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-"""Headers of one connection (RFC 9110, section 7.6.1).  ``proxy-*`` is matched by its prefix."""
+"""Headers of one connection (RFC 9110, section 7.6.1). ``proxy-*`` is matched by its prefix."""
 
 REQUEST_HEADERS: Final = (
     "accept",
@@ -158,7 +158,7 @@ _NEVER_RETURNED = (
 """Headers that an upstream must not set for clients.
 
 They are cookies, the provider's account, what browsers would take for the proxy's own policy, and
-instructions to a reverse proxy in front of this one.  For example, ``X-Accel-Redirect`` makes nginx send a
+instructions to a reverse proxy in front of this one. For example, ``X-Accel-Redirect`` makes nginx send a
 file of its machine.
 """
 

@@ -30,13 +30,13 @@ class SecretSpellings:
         one."""
         if b"\\" not in data or self._doubtful.search(data) is None:
             return data
-        return self._whole.sub(lambda found: by(found[0]), data)
+        return self._whole.sub(lambda match: by(match[0]), data)
 
     def begun(self, data: bytes) -> int:
         """Return how many of the last bytes may begin a secret that continues in the next piece."""
-        for found in self._starts.finditer(data, max(0, len(data) - self._longest + 1)):
-            if any(_is_begun(data, found.start(), secret) for secret in self._secrets):
-                return len(data) - found.start()
+        for match in self._starts.finditer(data, max(0, len(data) - self._longest + 1)):
+            if any(_is_begun(data, match.start(), secret) for secret in self._secrets):
+                return len(data) - match.start()
         return 0
 
 

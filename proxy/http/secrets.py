@@ -10,7 +10,7 @@ Sink = Callable[[bytes], Awaitable[None] | None]
 """Takes a piece of a body at once; a piece is never empty.
 
 If it returns an awaitable, the caller awaits it before the next piece, and does not read the upstream
-meanwhile.  ``None`` means that it can take more.
+meanwhile. ``None`` means that it can take more.
 """
 
 
@@ -22,8 +22,8 @@ class Secrets:
     """Secrets as bytes, none of them empty, that no answer of an upstream may contain.
 
     ``beginning`` is their common beginning: a piece without it contains none of them, so one search is
-    enough.  It is empty if they have none.  ``sign`` is a byte that all of them contain and that text seldom
-    has; ``in`` finds it at a fifth of the cost.  If they share no byte, it is b"", which every piece
+    enough. It is empty if they have none. ``sign`` is a byte that all of them contain and that text seldom
+    has; ``in`` finds it at a fifth of the cost. If they share no byte, it is b"", which every piece
     contains.
     """
 
@@ -53,8 +53,8 @@ class Secrets:
         return self._spellings.begun(data)
 
 
-def _asterisks(found: bytes) -> bytes:
-    return b"*" * len(found)
+def _asterisks(secret: bytes) -> bytes:
+    return b"*" * len(secret)
 
 
 class SecretFilter:
@@ -63,7 +63,7 @@ class SecretFilter:
     def __init__(self, secrets: Secrets) -> None:
         self.secrets = secrets
         self.held = b""
-        """The end of what came, as long as it may begin a secret.  It has no line break."""
+        """The end of what came, as long as it may begin a secret. It has no line break."""
 
     def feed(self, data: bytes) -> bytes:
         """Take a piece, and return the part of the body that is known to contain no secrets."""

@@ -1,7 +1,7 @@
 """A private message channel between two processes of this package, over a socket.
 
-A message consists of two lengths, a JSON object that says what it is, and bytes.  Both ends are this package
-in the same version, started by one user.  The limits protect against faults, not against an attacker.
+A message consists of two lengths, a JSON object that says what it is, and bytes. Both ends are this package
+in the same version, started by one user. The limits protect against faults, not against an attacker.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ __all__ = ["MAX_BODY", "Channel", "ChannelBroken"]
 MAX_BODY = 8 << 20
 _MAX_HEADER = 4096
 _MAX_UNREAD = 16 << 20
-"""The most bytes that wait for a peer that does not read.  Beyond it, messages are dropped and :meth:`send`
+"""The most bytes that wait for a peer that does not read. Beyond it, messages are dropped and :meth:`send`
 returns false."""
 
 _LENGTHS = struct.Struct(">II")
@@ -41,7 +41,7 @@ class Channel:
         return cls(*await asyncio.open_unix_connection(sock=end))
 
     async def receive(self) -> tuple[dict[str, Any], bytes] | None:
-        """Return the next message; ``None`` if the other end has gone.  Raises :class:`ChannelBroken`."""
+        """Return the next message; ``None`` if the other end has gone. Raises :class:`ChannelBroken`."""
         try:
             head, size = _LENGTHS.unpack(await self._reader.readexactly(_LENGTHS.size))
             if head > _MAX_HEADER or size > MAX_BODY:
@@ -59,7 +59,7 @@ class Channel:
         return header, body
 
     def send(self, kind: str, body: bytes = b"", **header: Any) -> bool:
-        """Queue a message; return whether it was queued.  Never waits, never raises."""
+        """Queue a message; return whether it was queued. Never waits, never raises."""
         raw = orjson.dumps({"kind": kind, **header})
         transport = self._writer.transport
         if transport.is_closing() or len(raw) > _MAX_HEADER or len(body) > MAX_BODY:
@@ -72,7 +72,7 @@ class Channel:
     async def send_in_turn(self, kind: str, body: bytes = b"", **header: Any) -> bool:
         """Send a message once the other end has read what was sent; return whether it was sent.
 
-        Those who wait take turns.  If the other end has gone, nothing is sent.
+        Those who wait take turns. If the other end has gone, nothing is sent.
         """
         async with self._turn:
             await self.flush()

@@ -1,6 +1,6 @@
 """Repeat background work that must not end: a failure is logged, and the work begins again.
 
-A task that dies of an unexpected error says nothing until it is collected.  What it did, such as following
+A task that dies of an unexpected error says nothing until it is collected. What it did, such as following
 revoked permissions, would just not happen any more.
 """
 
@@ -19,7 +19,7 @@ async def keep_running(
     """Await ``work()`` again and again until cancelled, whatever it raises.
 
     ``every_s`` are the seconds between two rounds, ``after_failure_s`` the least seconds after one that
-    failed.  The log has ``background_work_failed`` with the task's ``name`` and the traceback, for failures
+    failed. The log has ``background_work_failed`` with the task's ``name`` and the traceback, for failures
     in a row of the same kind once, and ``background_work_goes_on`` after the first round that succeeds.
     """
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.background")

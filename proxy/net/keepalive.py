@@ -17,9 +17,9 @@ _PROBES: Final = 2
 def watch_peer(sock: socket.socket) -> None:
     """Let the system probe whether the peer is there, and end the connection after :data:`GONE_AFTER_S`.
 
-    A host that lost its power or its network sends nothing more, not even a reset.  Only time limits of the
-    application would notice this, and they must be long for a model that thinks.  TCP keepalive probes a
-    silent connection.  ``TCP_USER_TIMEOUT`` limits how long sent data may stay unacknowledged.  Options that
+    A host that lost its power or its network sends nothing more, not even a reset. Only time limits of the
+    application would notice this, and they must be long for a model that thinks. TCP keepalive probes a
+    silent connection. ``TCP_USER_TIMEOUT`` limits how long sent data may stay unacknowledged. Options that
     a system lacks are left out.
     """
     options = [

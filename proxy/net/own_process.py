@@ -15,7 +15,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 def hide_memory() -> None:
     """Let no other process of this user read the memory or the environment of this one, or trace it.
 
-    It also writes no core dump.  Only root may still look, with ``py-spy`` for example.  A program that this
+    It also writes no core dump. Only root may still look, with ``py-spy`` for example. A program that this
     process starts is not affected.
     """
     _prctl(_PR_SET_DUMPABLE, 0)

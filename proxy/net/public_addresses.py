@@ -41,7 +41,7 @@ def is_public_address(text: str, allowed: Sequence[_IPNetwork] = ()) -> bool:
         return False
     if any(address.version == network.version and address in network for network in allowed):
         return True
-    return all(_is_plainly_public(one) for one in (address, *_embedded(address)))
+    return all(_is_plainly_public(part) for part in (address, *_embedded(address)))
 
 
 def _is_plainly_public(address: _IPAddress) -> bool:
@@ -59,13 +59,13 @@ def _embedded(address: _IPAddress) -> list[_IPAddress]:
     """Return the IPv4 addresses that an IPv6 address stands for."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
-    found: list[_IPAddress] = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
+    inner: list[_IPAddress] = [part for part in (address.ipv4_mapped, address.sixtofour) if part is not None]
     if address.teredo is not None:
-        found.extend(address.teredo)
+        inner.extend(address.teredo)
     last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     if address in _NAT64 or int(address) >> 32 == 0:
-        found.append(last)
-    return found
+        inner.append(last)
+    return inner
 
 
 def is_literal(host: str) -> bool:
@@ -80,7 +80,7 @@ def is_literal(host: str) -> bool:
 def is_public_url(url: str) -> bool:
     """Return whether a URL is http or https and its host is a public name or a public literal address.
 
-    A URL that two parsers could read differently is refused, since it is for somebody else's.  Names are not
+    A URL that two parsers could read differently is refused, since it is for somebody else's. Names are not
     resolved.
     """
     if url[:4].lower() != "http" or any(mark < " " or mark in "\\\x7f" for mark in url):
@@ -101,7 +101,7 @@ def is_public_url(url: str) -> bool:
 def may_carry_secrets(url: str) -> bool:
     """Return whether secrets may be sent to a URL.
 
-    It must use TLS, or plain HTTP to this machine or to a literal address of a private network.  A URL that
+    It must use TLS, or plain HTTP to this machine or to a literal address of a private network. A URL that
     two parsers could read differently is refused.
     """
     if not url.isascii() or not url.isprintable() or any(mark in url for mark in ' \\"<>^`{|}'):

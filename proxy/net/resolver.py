@@ -1,7 +1,7 @@
 """Looks up host names in a few threads that nothing else uses.
 
 A name whose DNS server never answers blocks a thread of libuv's or asyncio's shared pool for half a minute.
-A few such names stop every other connection of the process.  Here they block only threads for one purpose:
+A few such names stop every other connection of the process. Here they block only threads for one purpose:
 upstreams and tools have a :class:`Resolver` each.
 """
 
@@ -66,9 +66,9 @@ class Resolver:
         look_up: LookUp | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``name`` says in errors whose names these are.  At most ``threads`` look-ups run at a time.
+        """``name`` says in errors whose names these are. At most ``threads`` look-ups run at a time.
 
-        ``look_up`` blocks and returns addresses with port 0, or raises ``OSError``.  The default is the
+        ``look_up`` blocks and returns addresses with port 0, or raises ``OSError``. The default is the
         system's ``getaddrinfo``.
         """
         self._name = name
@@ -89,12 +89,12 @@ class Resolver:
     async def resolve(self, host: str, port: int) -> Sequence[AddressInfo]:
         """Return the addresses of ``host`` with ``port``, never empty.
 
-        A literal address is returned without a look-up.  Raises ``OSError``; it is ``socket.gaierror`` if the
-        name has no address, or if as many other names as there are threads wait for an answer.  This method
-        has no time limit.  A caller that gives up does not end the look-up for the others.
+        A literal address is returned without a look-up. Raises ``OSError``; it is ``socket.gaierror`` if the
+        name has no address, or if as many other names as there are threads wait for an answer. This method
+        has no time limit. A caller that gives up does not end the look-up for the others.
         """
-        if (found := numeric(host, port)) is not None:
-            return found
+        if (addresses := numeric(host, port)) is not None:
+            return addresses
         known = self._known.get(host)
         if known is not None and self._clock() - known.at < _FRESH_S:
             return _with_port(known.infos, port)
@@ -146,38 +146,38 @@ class Resolver:
     def _work(
         self, loop: asyncio.AbstractEventLoop, host: str, pending: asyncio.Future[Sequence[AddressInfo]]
     ) -> None:
-        """Look up the name.  This runs in a thread."""
-        found: Sequence[AddressInfo] | OSError
+        """Look up the name. This runs in a thread."""
+        outcome: Sequence[AddressInfo] | OSError
         try:
-            found = self._look_up(host) or socket.gaierror(socket.EAI_NONAME, "the name has no address")
+            outcome = self._look_up(host) or socket.gaierror(socket.EAI_NONAME, "the name has no address")
         except OSError as exc:
-            found = exc
+            outcome = exc
         except ValueError:  # an IDNA label that is too long, a NUL
-            found = socket.gaierror(socket.EAI_NONAME, "this cannot be a host name")
+            outcome = socket.gaierror(socket.EAI_NONAME, "this cannot be a host name")
         with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(self._ended, host, pending, found)
+            loop.call_soon_threadsafe(self._ended, host, pending, outcome)
 
     def _ended(
         self,
         host: str,
         pending: asyncio.Future[Sequence[AddressInfo]],
-        found: Sequence[AddressInfo] | OSError,
+        outcome: Sequence[AddressInfo] | OSError,
     ) -> None:
         self._busy -= 1
         if self._pending.get(host) is pending:
             del self._pending[host]
-        if isinstance(found, OSError):
-            if found.errno in _NO_ADDRESS:
+        if isinstance(outcome, OSError):
+            if outcome.errno in _NO_ADDRESS:
                 self._known.pop(host, None)
             if not pending.done():
-                pending.set_exception(found)
+                pending.set_exception(outcome)
             return
         self._known.pop(host, None)
-        self._known[host] = _Known(found, self._clock())
+        self._known[host] = _Known(outcome, self._clock())
         while len(self._known) > _MOST_NAMES or self._cache_size().held > _MAX_BYTES:
             del self._known[next(iter(self._known))]
         if not pending.done():
-            pending.set_result(found)
+            pending.set_result(outcome)
 
     def _cache_size(self) -> CacheSize:
         addresses = sum(len(known.infos) for known in self._known.values())
@@ -185,7 +185,7 @@ class Resolver:
 
 
 def numeric(host: str, port: int, family: int = socket.AF_UNSPEC) -> Sequence[AddressInfo] | None:
-    """Return the address if ``host`` is one, ``None`` if it is a name.  Never blocks."""
+    """Return the address if ``host`` is one, ``None`` if it is a name. Never blocks."""
     try:
         return socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (socket.gaierror, ValueError):

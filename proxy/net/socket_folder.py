@@ -23,13 +23,13 @@ _NEW_S: Final = 60.0
 class SocketFolder:
     """A folder that only this user can enter, with a path short enough for a socket called ``name``.
 
-    The folder's own name begins with ``prefix``, and :meth:`remove` removes it.  If the process is killed,
+    The folder's own name begins with ``prefix``, and :meth:`remove` removes it. If the process is killed,
     the next process that creates a folder with this prefix removes it: each owner holds a lock as long as it
     lives.
     """
 
     def __init__(self, prefix: str, name: str) -> None:
-        """Create the folder.  Raises :class:`~proxy.base.errors.ConfigError` if that is impossible."""
+        """Create the folder. Raises :class:`~proxy.base.errors.ConfigError` if that is impossible."""
         self.path, self._lock = _create(prefix, name)
         """The folder, and the descriptor that holds its lock."""
         self.socket = self.path / name
@@ -43,7 +43,7 @@ class SocketFolder:
 
 
 def _create(prefix: str, name: str) -> tuple[Path, int]:
-    """Create a new folder and lock it.  The usual folder for temporary files may have too long a path."""
+    """Create a new folder and lock it. The usual folder for temporary files may have too long a path."""
     own = len(f"/{prefix}01234567/{name}")
     for base in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp"):
         if base and len(os.fsencode(base)) + own <= _MOST_ADDRESS_BYTES:
@@ -61,7 +61,7 @@ def _create(prefix: str, name: str) -> tuple[Path, int]:
 
 
 def _locked(folder: Path) -> int:
-    """Lock a folder; return the descriptor that holds the lock.  Raises OSError if that is impossible."""
+    """Lock a folder; return the descriptor that holds the lock. Raises OSError if that is impossible."""
     unfinished = folder / f"{_LOCK}.new"
     lock = os.open(unfinished, os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -84,7 +84,7 @@ def _remove_abandoned(own: Path, prefix: str) -> None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Return whether nobody holds the lock of a folder.  Raises OSError if the folder cannot be read."""
+    """Return whether nobody holds the lock of a folder. Raises OSError if the folder cannot be read."""
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Records of approvals.  An approval is one planned call that a person must approve before it runs.
+"""Records of approvals. An approval is one planned call that a person must approve before it runs.
 
-Times are seconds since the epoch (UTC).  This module does not depend on a database.
+Times are seconds since the epoch (UTC). This module does not depend on a database.
 """
 
 import re
@@ -47,7 +47,7 @@ MOST_REASON: Final = 500
 DecidedVia = Literal["header", "tool message", "item", "api", "page", "command"]
 """How a decision was made.
 
-A header, a tool message or an item of the caller's next request can decide.  So can the admin API, the page
+A header, a tool message or an item of the caller's next request can decide. So can the admin API, the page
 of the web UI, or the command line.
 """
 
@@ -108,7 +108,7 @@ TRANSITIONS: Final[Transitions[ApprovalStatus, ApprovalEvent]] = Transitions(
         (ApprovalStatus.APPROVED, ApprovalEvent.SUPERSEDE): ApprovalStatus.SUPERSEDED,
     }
 )
-"""``used``, ``denied``, ``expired`` and ``superseded`` are final.  Only ``approved`` leads to ``used``, so a
+"""``used``, ``denied``, ``expired`` and ``superseded`` are final. Only ``approved`` leads to ``used``, so a
 call runs once, and never after a refusal."""
 
 
@@ -121,12 +121,12 @@ def sources_of(event: ApprovalEvent) -> tuple[ApprovalStatus, ...]:
 class Approval:
     """An exact snapshot of one planned call, and the decision about it.
 
-    ``run_id``, ``turn``, ``seq`` and ``call_id`` locate the call in the run that asked.  ``caller`` is the
-    caller of that run and ``key`` the client key.  ``arguments`` are the model's arguments as canonical JSON
-    in ASCII.  ``arguments_shown`` are the same values, all of them, with the tool's private fields masked.
-    ``arguments_digest`` is the SHA-256 of ``arguments``.  ``rule`` is the policy setting that requires the
-    approval.  ``decided_by`` names a key or a user of the machine.  ``reason`` is the reason for the
-    decision.  ``edited`` is canonical JSON that replaces ``arguments``; it is empty if nobody changed them.
+    ``run_id``, ``turn``, ``seq`` and ``call_id`` locate the call in the run that asked. ``caller`` is the
+    caller of that run and ``key`` the client key. ``arguments`` are the model's arguments as canonical JSON
+    in ASCII. ``arguments_shown`` are the same values, all of them, with the tool's private fields masked.
+    ``arguments_digest`` is the SHA-256 of ``arguments``. ``rule`` is the policy setting that requires the
+    approval. ``decided_by`` names a key or a user of the machine. ``reason`` is the reason for the
+    decision. ``edited`` is canonical JSON that replaces ``arguments``; it is empty if nobody changed them.
     ``invocation_id`` is the id of the execution, empty until the call runs, and ``outcome`` is its status.
     """
 
@@ -180,8 +180,8 @@ class Approval:
 class Decided:
     """A decision.
 
-    ``by`` names who decided, ``via`` how (:data:`DecidedVia`), and ``reason`` is the reason.  ``arguments``
-    is checked canonical JSON that replaces the model's arguments; empty to keep them.  ``until`` is when an
+    ``by`` names who decided, ``via`` how (:data:`DecidedVia`), and ``reason`` is the reason. ``arguments``
+    is checked canonical JSON that replaces the model's arguments; empty to keep them. ``until`` is when an
     approved call expires if nobody uses it.
     """
 
@@ -198,7 +198,7 @@ class ApprovalFilter:
     """Which approvals to list, newest first: at most ``limit``, and only those older than the id ``before``.
 
     ``waiting`` limits the list to those that can still be decided at ``now``, ``decided`` to all others,
-    ``caller`` to one caller's, and ``run_id`` to one run's.  ``tools`` limits it to tools that match one of
+    ``caller`` to one caller's, and ``run_id`` to one run's. ``tools`` limits it to tools that match one of
     these patterns.
     """
 
@@ -220,7 +220,7 @@ class ApprovalLog(GrantLog, Protocol):
         """Store new approvals of one caller, all or none; they are committed on return.
 
         Return ``False``, and store nothing, if the caller would then have more than ``most`` undecided
-        approvals.  Raise :class:`StoreUnavailable` if the approvals could not be committed.
+        approvals. Raise :class:`StoreUnavailable` if the approvals could not be committed.
         """
         ...
 
@@ -248,10 +248,10 @@ class ApprovalLog(GrantLog, Protocol):
     ) -> Approval:
         """Record a decision, unless another one was recorded first; it is committed on return.
 
-        ``approval`` is the approval as it was read.  ``grant`` is stored together with the decision.
+        ``approval`` is the approval as it was read. ``grant`` is stored together with the decision.
         Neither is stored if the approval already has a grant, or if its caller has
-        :data:`~proxy.records.grants.MOST_GRANTS` active ones.  Return the approval as it is on record
-        afterwards: with this decision, with the earlier one, or undecided.  Raise
+        :data:`~proxy.records.grants.MOST_GRANTS` active ones. Return the approval as it is on record
+        afterwards: with this decision, with the earlier one, or undecided. Raise
         :class:`~proxy.base.errors.StoreError` if it cannot be read.
         """
         ...

@@ -1,9 +1,9 @@
 """Records of background responses: which process runs each one, and which may run it again.
 
-Times are seconds since the epoch (UTC).  This module does not depend on a database.
+Times are seconds since the epoch (UTC). This module does not depend on a database.
 
-One process at a time runs a response.  Each time a process begins to run it is an *attempt*; attempts are
-numbered from 1.  The output of one attempt is never mixed with that of another.
+One process at a time runs a response. Each time a process begins to run it is an *attempt*; attempts are
+numbered from 1. The output of one attempt is never mixed with that of another.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ __all__ = [
 class BackgroundState(StrEnum):
     """The state of a background response.
 
-    ``running``: a process runs it, or did so when the process died.  ``released``: its process gave it up
-    before its end, and any process may run it.  ``ended``: no process runs it any more.
+    ``running``: a process runs it, or did so when the process died. ``released``: its process gave it up
+    before its end, and any process may run it. ``ended``: no process runs it any more.
     """
 
     RUNNING = "running"
@@ -54,12 +54,12 @@ BACKGROUND_TRANSITIONS: Final[Transitions[BackgroundState, BackgroundEvent]] = T
         (BackgroundState.RELEASED, BackgroundEvent.END): BackgroundState.ENDED,
     }
 )
-"""``ended`` is final.  A claim or a release is possible only while no call with an effect has started."""
+"""``ended`` is final. A claim or a release is possible only while no call with an effect has started."""
 
 
 @value_class
 class Lease:
-    """The right of one attempt to run a response.  The claim of the next attempt ends it."""
+    """The right of one attempt to run a response. The claim of the next attempt ends it."""
 
     response_id: str
     attempt: int
@@ -69,9 +69,9 @@ class Lease:
 class BackgroundRecord:
     """A background response on record.
 
-    ``run_id`` is the run of its last attempt.  ``deaths`` counts the attempts whose process died.
-    ``cancelled`` says that the client asked to end it.  ``asked_at`` is when it was created.  ``changed_at``
-    is when its last attempt began, or when it was released or ended.  ``orphaned_at`` is when its process
+    ``run_id`` is the run of its last attempt. ``deaths`` counts the attempts whose process died.
+    ``cancelled`` says that the client asked to end it. ``asked_at`` is when it was created. ``changed_at``
+    is when its last attempt began, or when it was released or ended. ``orphaned_at`` is when its process
     was found dead; ``None`` while the process lives.
     """
 
@@ -101,7 +101,7 @@ class BackgroundRecord:
 
 @value_class
 class StartedEffect:
-    """A call with an effect that has started.  ``is_known`` says whether its outcome is on record."""
+    """A call with an effect that has started. ``is_known`` says whether its outcome is on record."""
 
     tool: str
     is_known: bool
@@ -110,7 +110,7 @@ class StartedEffect:
 class BackgroundLog(Protocol):
     """Background responses, shared by all processes that have the record open.
 
-    Every change is committed on return.  If several processes try the same change at once, only one
+    Every change is committed on return. If several processes try the same change at once, only one
     succeeds.
     """
 
@@ -127,17 +127,17 @@ class BackgroundLog(Protocol):
         ...
 
     async def orphaned_background(self) -> Sequence[BackgroundRecord]:
-        """Return the responses that no process runs, oldest first, at most a hundred.  Raise StoreError."""
+        """Return the responses that no process runs, oldest first, at most a hundred. Raise StoreError."""
         ...
 
     async def background_request(self, response_id: str) -> bytes | None:
-        """Return the stored ``request``; ``None`` once the response has ended.  Raise StoreError."""
+        """Return the stored ``request``; ``None`` once the response has ended. Raise StoreError."""
         ...
 
     async def started_effects(self, run_id: str) -> Sequence[StartedEffect]:
         """Return the calls with effects that have started in a run and in its agents' runs, in order.
 
-        At most a hundred are returned.  Raise StoreError if the record cannot be read.
+        At most a hundred are returned. Raise StoreError if the record cannot be read.
         """
         ...
 
@@ -145,14 +145,14 @@ class BackgroundLog(Protocol):
         """Begin the next attempt in this process, under a new ``run_id``; return whether it began.
 
         It does not begin if the response is no orphan, has had another attempt since, is cancelled, or has
-        started an effect.  Raise :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
+        started an effect. Raise :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
         ...
 
     async def release_background(self, lease: Lease) -> bool:
         """Give a response up, so that any process may run it; return whether it was given up.
 
-        It is not given up if it has started an effect, has ended, or has had another attempt.  Raise
+        It is not given up if it has started an effect, has ended, or has had another attempt. Raise
         :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
         ...
@@ -160,12 +160,12 @@ class BackgroundLog(Protocol):
     async def end_background(self, lease: Lease) -> bool:
         """End a response in this process, and delete its request.
 
-        Return whether this call, or an earlier one of this process, ended it.  The result is ``False`` if
-        another process runs it, has ended it, or has begun another attempt.  Raise
+        Return whether this call, or an earlier one of this process, ended it. The result is ``False`` if
+        another process runs it, has ended it, or has begun another attempt. Raise
         :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
         ...
 
     async def cancel_background(self, response_id: str, caller: str) -> None:
-        """Record that the caller wants to end a response.  Raise StoreUnavailable."""
+        """Record that the caller wants to end a response. Raise StoreUnavailable."""
         ...

@@ -1,7 +1,7 @@
 """Records of grants: each lets later calls of one tool run without asking a person again.
 
-A grant is created by a decision about an approval (:mod:`proxy.records.approvals`).  Times are seconds since
-the epoch (UTC).  This module does not depend on a database.
+A grant is created by a decision about an approval (:mod:`proxy.records.approvals`). Times are seconds since
+the epoch (UTC). This module does not depend on a database.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ GrantState = Literal["active", "expired", "revoked"]
 class Grant:
     """Permission for later calls that are like the call of an approval.
 
-    ``approval_id`` is the approval that it was made with, and ``run_id`` the run that asked.  ``caller`` is
-    the caller of that run.  ``spec_digest`` is the definition of the tool at that time.  ``rule`` holds the
-    reasons for asking that the person saw (see :func:`proxy.tools.access.policy.reasons_of`).  ``bounds`` is
-    JSON that maps the path of an argument to its permitted values; ``{}`` for no limits.  ``made_by`` and
-    ``made_via`` are the approval's ``decided_by`` and ``decided_via``.  ``uses`` counts the calls that it
+    ``approval_id`` is the approval that it was made with, and ``run_id`` the run that asked. ``caller`` is
+    the caller of that run. ``spec_digest`` is the definition of the tool at that time. ``rule`` holds the
+    reasons for asking that the person saw (see :func:`proxy.tools.access.policy.reasons_of`). ``bounds`` is
+    JSON that maps the path of an argument to its permitted values; ``{}`` for no limits. ``made_by`` and
+    ``made_via`` are the approval's ``decided_by`` and ``decided_via``. ``uses`` counts the calls that it
     permitted.
     """
 
@@ -105,7 +105,7 @@ class GrantLog(Protocol):
     async def use_grant(self, grant_id: str, now: float) -> bool:
         """Count a call that is about to run, unless the grant is no longer active; committed on return.
 
-        Return ``False``, and count nothing, if the grant has expired, was revoked or is gone.  Raise
+        Return ``False``, and count nothing, if the grant has expired, was revoked or is gone. Raise
         :class:`~proxy.base.errors.StoreUnavailable` if the outcome is unknown.
         """
         ...
@@ -113,7 +113,7 @@ class GrantLog(Protocol):
     async def revoke_grant(self, grant_id: str, by: str, now: float) -> Grant | None:
         """Revoke a grant, unless it was revoked before; committed on return.
 
-        Return the grant as it is on record afterwards, ``None`` if there is none.  Raise
+        Return the grant as it is on record afterwards, ``None`` if there is none. Raise
         :class:`~proxy.base.errors.StoreError` if the record fails.
         """
         ...

@@ -1,6 +1,6 @@
 """The rows of the record, and the interfaces of what stores them, counts calls and keeps tokens.
 
-Times are seconds since the epoch (UTC).  This module does not depend on a database.
+Times are seconds since the epoch (UTC). This module does not depend on a database.
 """
 
 import hashlib
@@ -68,24 +68,24 @@ class RunRecord:
     """One client request with all that it caused.
 
     ``caller`` is the id of a client key, or ``"open"``, with the end user if one is named.
-    ``finish_reason`` is the one that the client got.  ``withheld`` maps a tool that was not offered to the
-    rule that withheld it.  ``trace`` is how much of server tools the client was shown.  ``prompt_hash``
-    is a digest of the prompt without the conversation: model, instructions, system messages and tools.  Both
-    are empty if they are unknown.  ``cost`` is in billionths of the currency of
-    the prices, ``None`` if the model has no price.  ``spent`` is the setting whose budget the run has used
-    up.  ``unreported`` counts the turns for which the upstream reported no usage; the token counts are those
-    of the other turns.  ``left_out`` names fields of the client's request that were not sent to an upstream
-    of another dialect.  It also names parts of the answer that the client's dialect has no form for
+    ``finish_reason`` is the one that the client got. ``withheld`` maps a tool that was not offered to the
+    rule that withheld it. ``trace`` is how much of server tools the client was shown. ``prompt_hash``
+    is a digest of the prompt without the conversation: model, instructions, system messages and tools. Both
+    are empty if they are unknown. ``cost`` is in billionths of the currency of
+    the prices, ``None`` if the model has no price. ``spent`` is the setting whose budget the run has used
+    up. ``unreported`` counts the turns for which the upstream reported no usage; the token counts are those
+    of the other turns. ``left_out`` names fields of the client's request that were not sent to an upstream
+    of another dialect. It also names parts of the answer that the client's dialect has no form for
     (``answer.citations``).
 
     The run of an agent has the name of the ``agent``, and the id of the run that called it as
-    ``parent_run``.  ``parent_call`` is the id of the execution of the agent's tool there.  ``agent_version``
-    is a digest of the agent's definition.  All four are empty for any other run.
+    ``parent_run``. ``parent_call`` is the id of the execution of the agent's tool there. ``agent_version``
+    is a digest of the agent's definition. All four are empty for any other run.
 
-    ``memory`` says which hidden turns were restored into the request, and why others were not.  Its
+    ``memory`` says which hidden turns were restored into the request, and why others were not. Its
     ``put_back`` is a list of ``run``, ``kind``, ``bytes`` and ``loosely``; its ``counts`` has a number for
-    each outcome of :mod:`.outcomes`.  It is ``None`` if the request sent nothing back that
-    could have hidden turns behind it.  ``continues`` is the id of the newest run whose hidden turns were
+    each outcome of :mod:`.outcomes`. It is ``None`` if the request sent nothing back that
+    could have hidden turns behind it. ``continues`` is the id of the newest run whose hidden turns were
     restored, empty for none.
 
     ``takes_over`` is the id of the run whose background response this run has taken over, because its
@@ -130,9 +130,9 @@ class RunRecord:
 class TurnRecord:
     """One model response of an upstream.
 
-    ``number`` counts from 1 within its run; ``cost`` is as in the run.  The token counts are ``None`` if the
-    upstream did not report them.  ``withheld`` maps tools that the run offers, but that this turn did not
-    show, to the rule that withheld them.  ``first_at`` is when the first piece of the answer arrived,
+    ``number`` counts from 1 within its run; ``cost`` is as in the run. The token counts are ``None`` if the
+    upstream did not report them. ``withheld`` maps tools that the run offers, but that this turn did not
+    show, to the rule that withheld them. ``first_at`` is when the first piece of the answer arrived,
     ``None`` if none did.
     """
 
@@ -156,8 +156,8 @@ class TurnRecord:
 class MessageRecord:
     """One message of a run's hidden or final conversation, in the Chat format (rule R2).
 
-    ``content`` is text, and ``content_json`` any other content as JSON text.  ``tool_calls`` and
-    ``function_call`` are JSON text as sent.  This is content, not record: it is kept only as
+    ``content`` is text, and ``content_json`` any other content as JSON text. ``tool_calls`` and
+    ``function_call`` are JSON text as sent. This is content, not record: it is kept only as
     ``store.content`` allows (rule R3).
     """
 
@@ -224,7 +224,7 @@ class SuspendedTurn:
     """A hidden part of a conversation, kept until the client continues it.
 
     ``key`` is a digest of the caller, the visible conversation and the exact set of the client's call ids.
-    ``payload`` is JSON in the wire's own format; only the wire that wrote it reads it.  An ``ephemeral``
+    ``payload`` is JSON in the wire's own format; only the wire that wrote it reads it. An ``ephemeral``
     turn is never written to the database, because its client asked to store nothing.
     """
 
@@ -241,8 +241,8 @@ class SuspendedTurn:
 class HiddenTurns:
     """The hidden turns behind one answer, to be restored when the client sends that answer again.
 
-    ``key`` is a digest of caller, model, tools, the visible conversation and the answer.  ``variant`` is a
-    digest of ``payload``.  If one key has two variants, the same visible conversation arose in two ways, and
+    ``key`` is a digest of caller, model, tools, the visible conversation and the answer. ``variant`` is a
+    digest of ``payload``. If one key has two variants, the same visible conversation arose in two ways, and
     neither is restored (rule R4).
     """
 
@@ -259,9 +259,9 @@ class HiddenTurns:
 class ResponseRecord:
     """A response of the Responses wire in which server tools took part: only the proxy has it whole.
 
-    ``id`` is the id that the client got.  ``response`` and ``input_items`` are the JSON of the Response
-    resource and of the list of its input items.  ``continuation`` is JSON in the wire's own format that the
-    next request continues from.  All three are content (rule R3).
+    ``id`` is the id that the client got. ``response`` and ``input_items`` are the JSON of the Response
+    resource and of the list of its input items. ``continuation`` is JSON in the wire's own format that the
+    next request continues from. All three are content (rule R3).
     """
 
     id: str
@@ -275,9 +275,9 @@ class ResponseRecord:
 
 @value_class
 class KeptResult:
-    """A whole result that was too large to be shown at once.  ``caller`` can read it by its ``handle``.
+    """A whole result that was too large to be shown at once. ``caller`` can read it by its ``handle``.
 
-    This is content (rule R3).  ``untrusted`` says that it is text from an outside source.
+    This is content (rule R3). ``untrusted`` says that it is text from an outside source.
     """
 
     handle: str
@@ -292,7 +292,7 @@ class KeptResult:
 class KeptWire:
     """The bytes of a run on both sides of the proxy, as :mod:`proxy.api.taping.tape` writes them.
 
-    This is content (rule R3).  ``size`` counts the bytes of the stored bodies.  ``cut`` says that there were
+    This is content (rule R3). ``size`` counts the bytes of the stored bodies. ``cut`` says that there were
     more.
     """
 
@@ -311,16 +311,16 @@ class InvocationLog(Protocol):
         """Write the row of an execution that is about to start.
 
         With ``durable``, return only when the row is committed (rule R1), and raise
-        :class:`~proxy.base.errors.StoreUnavailable` if it cannot be.  Otherwise queue the row.
+        :class:`~proxy.base.errors.StoreUnavailable` if it cannot be. Otherwise queue the row.
         """
         ...
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
-        """Queue the final state of an opened execution.  Never wait, never raise."""
+        """Queue the final state of an opened execution. Never wait, never raise."""
         ...
 
     def put_native_call(self, record: NativeCall) -> None:
-        """Store a call as the upstream sent it, if the settings allow content to be kept.  Never wait or
+        """Store a call as the upstream sent it, if the settings allow content to be kept. Never wait or
         raise."""
         ...
 
@@ -329,7 +329,7 @@ class KeptResults(Protocol):
     """Stores large results, which any process may be asked for."""
 
     def put_result(self, record: KeptResult) -> None:
-        """Queue a result if content is kept at all, else hold it in memory.  Never wait."""
+        """Queue a result if content is kept at all, else hold it in memory. Never wait."""
         ...
 
     async def find_result(self, handle: str, caller: str) -> KeptResult | None:
@@ -344,7 +344,7 @@ class Limiter(Protocol):
     """Limits how many tool calls a caller may make."""
 
     async def hit(self, kind: Literal["tool_calls"], caller: str) -> float | None:
-        """Count one call.  Return ``None`` within the limit, else the seconds until one is free again.
+        """Count one call. Return ``None`` within the limit, else the seconds until one is free again.
 
         Raise :class:`~proxy.base.errors.ToolFailure` if the call cannot be counted but must be.
         """
@@ -365,7 +365,7 @@ class Meter(Limiter, Protocol):
         ...
 
     def spend(self, tokens: int, cost: int) -> None:
-        """Count the usage; ``cost`` is in billionths.  Never wait, never raise."""
+        """Count the usage; ``cost`` is in billionths. Never wait, never raise."""
         ...
 
 
@@ -382,11 +382,11 @@ class TokenVault(Protocol):
         ...
 
     async def save(self, name: str, tokens: bytes) -> None:
-        """Replace the tokens under a name; committed on return.  Raise StoreUnavailable."""
+        """Replace the tokens under a name; committed on return. Raise StoreUnavailable."""
         ...
 
     async def forget(self, name: str) -> None:
-        """Delete the tokens under a name; committed on return.  Raise StoreUnavailable."""
+        """Delete the tokens under a name; committed on return. Raise StoreUnavailable."""
         ...
 
 
@@ -394,9 +394,9 @@ class TokenVault(Protocol):
 class ClientKey:
     """A client key that was created, with what it may do.
 
-    ``digest`` is the keyed hash of its secret, made with the hash key that ``hashed_by`` names.  The secret
-    itself is stored nowhere.  ``verify_key`` checks the tokens that the key mints (Ed25519, 32 bytes);
-    ``None`` if it may mint none.  ``grants`` are the fields of ``[keys.NAME]`` except the secret.
+    ``digest`` is the keyed hash of its secret, made with the hash key that ``hashed_by`` names. The secret
+    itself is stored nowhere. ``verify_key`` checks the tokens that the key mints (Ed25519, 32 bytes);
+    ``None`` if it may mint none. ``grants`` are the fields of ``[keys.NAME]`` except the secret.
     """
 
     id: str
@@ -414,9 +414,9 @@ class ClientKey:
 class KeySet:
     """All client keys of a store at one moment, oldest first, including revoked ones.
 
-    ``version`` grows with every change.  ``hash_keys`` are the hash keys of the store by name; a client key
-    whose hash key is missing cannot be checked.  ``ever_made`` stays true even if the keys, or the whole
-    store, are gone.  Declared keys count too.
+    ``version`` grows with every change. ``hash_keys`` are the hash keys of the store by name; a client key
+    whose hash key is missing cannot be checked. ``ever_made`` stays true even if the keys, or the whole
+    store, are gone. Declared keys count too.
     """
 
     version: int
@@ -428,7 +428,7 @@ class KeySet:
 def recorded_call_id(call_id: str) -> str:
     """Return a call id as it is recorded and shown: printable ASCII of at most 128 characters.
 
-    Other ids are cut and end with a digest, so that they stay different.  The conversation itself always has
+    Other ids are cut and end with a digest, so that they stay different. The conversation itself always has
     the whole id, which may be long: LiteLLM puts Gemini's thought signatures into it
     (https://github.com/BerriAI/litellm/pull/16895).
     """
@@ -442,9 +442,9 @@ def recorded_call_id(call_id: str) -> str:
 def join_sources(*marks: str) -> str:
     """Return the sources of untrusted text of all ``marks``, as one text.
 
-    It is empty (none), one source, or two sources: with two nothing depends on a third one.  A source is the
-    id of a tool, or ``mcp__SERVER__*`` for all tools of an MCP server.  A text that is only the source of a
-    server says that nothing else was read.  Rows of older versions have the id of the first tool, also if
+    It is empty (none), one source, or two sources: with two nothing depends on a third one. A source is the
+    id of a tool, or ``mcp__SERVER__*`` for all tools of an MCP server. A text that is only the source of a
+    server says that nothing else was read. Rows of older versions have the id of the first tool, also if
     several were read; so they are never equal to the source of a server.
     """
     named = dict.fromkeys(one for mark in marks if mark for one in mark.split(SOURCES_SEPARATOR))

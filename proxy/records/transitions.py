@@ -16,7 +16,7 @@ class IllegalTransition(RuntimeError):
 class Transitions(dict[tuple[StateT, EventT], StateT]):
     """The next state by state and event.
 
-    A missing pair raises :class:`IllegalTransition`.  A lookup calls no Python function, because the hash of
+    A missing pair raises :class:`IllegalTransition`. A lookup calls no Python function, because the hash of
     a ``StrEnum`` is that of its text.
     """
 

@@ -1,6 +1,6 @@
 """The part of JSON Schema that all model providers accept for the arguments of a tool.
 
-A provider refuses a whole request for one schema that it cannot read.  :func:`repaired` rewrites what has
+A provider refuses a whole request for one schema that it cannot read. :func:`repaired` rewrites what has
 only one meaning; :func:`unportable` names what remains that some providers refuse.
 
 Sources of the refusals: "Invalid schema for function 'F': In context=(), object schema missing properties"
@@ -84,7 +84,7 @@ REFUSED_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 def repaired(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a schema with the same meaning that more providers accept; the same object if nothing changes.
 
-    An object at the top level gets its type and its ``properties``, an array its ``items``.  A reference to
+    An object at the top level gets its type and its ``properties``, an array its ``items``. A reference to
     anything else than ``$defs``, such as ``#/properties/a/anyOf/1``, becomes one to a copy there.
     """
     repair = _Repair(schema)
@@ -153,7 +153,7 @@ def follow(root: Mapping[str, Any], reference: str) -> Mapping[str, Any] | None:
 
 
 class _Repair:
-    """One repair.  ``copies`` are the definitions to add, by name.  ``kept`` says that a reference had to
+    """One repair. ``copies`` are the definitions to add, by name. ``kept`` says that a reference had to
     stay as it was."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:

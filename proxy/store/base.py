@@ -407,8 +407,8 @@ class Store(
         """
         ...
 
-    def put_hidden(self, record: HiddenTurns) -> None:
-        """Store hidden turns; other variants of the same key stay."""
+    def put_hidden(self, *records: HiddenTurns) -> None:
+        """Store hidden turns, all or none of them; other variants of the same keys stay."""
         ...
 
     async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:

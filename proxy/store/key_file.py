@@ -1,6 +1,6 @@
 """The file with the seal key that a record generates for itself, beside its database.
 
-A copy of the database alone then gives away no content.  Both files together give away all of it, so only the
+A copy of the database alone then gives away no content. Both files together give away all of it, so only the
 owner of the database may read the key file.
 """
 

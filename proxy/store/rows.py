@@ -1,4 +1,4 @@
-"""Conversion of records to rows of the SQL schema, and back.  No I/O.
+"""Conversion of records to rows of the SQL schema, and back. No I/O.
 
 Data from clients, models and tools is adapted first: a database would refuse a row with invalid Unicode or
 with numbers past 64 bits.

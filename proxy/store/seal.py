@@ -13,7 +13,7 @@ import hmac
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -63,6 +63,16 @@ class ContentTable:
     key: Sequence[str]
     sealed: Sequence[str]
     row_noun: str = ""
+    places: Sequence[tuple[bytes, int]] = field(init=False, repr=False, compare=False)
+    """The beginning of the place of each sealed column, with its position in a row."""
+    key_at: Sequence[int] = field(init=False, repr=False, compare=False)
+    """The positions of the key."""
+
+    def __post_init__(self) -> None:
+        at = self.columns.index
+        places = ((orjson.dumps([self.name, name])[:-1] + b",", at(name)) for name in self.sealed)
+        object.__setattr__(self, "places", tuple(places))
+        object.__setattr__(self, "key_at", tuple(map(at, self.key)))
 
     def counted(self, number: int) -> str:
         """Return a number of rows of this table, in words for the operator."""
@@ -208,13 +218,12 @@ class Seal:
         return self._each(table, row, self._open)
 
     def _each(self, table: ContentTable, row: rows.Row, change: Callable[[Any, bytes], Any]) -> rows.Row:
-        values = dict(zip(table.columns, row, strict=True))
-        for column in table.sealed:
-            value = values[column]
-            if value is not None:
-                place = orjson.dumps([table.name, column, *(values[name] for name in table.key)])
-                values[column] = change(value, place)
-        return tuple(values.values())
+        values, key = list(row), b""
+        for opening, position in table.places:
+            if (value := row[position]) is not None:
+                key = key or orjson.dumps([row[each] for each in table.key_at])[1:]
+                values[position] = change(value, opening + key)
+        return tuple(values)
 
     def _close(self, value: str | bytes, place: bytes) -> str | bytes:
         nonce = os.urandom(_NONCE_BYTES)

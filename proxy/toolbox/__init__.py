@@ -1,1 +1,1 @@
-"""The tools that come with the product.  Providers offer them like any other tool: off until allowed."""
+"""The tools that come with the product. Providers offer them like any other tool: off until allowed."""

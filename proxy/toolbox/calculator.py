@@ -1,7 +1,7 @@
 """``core__calculate``: decimal arithmetic on an expression, with its own parser.
 
-Nothing is evaluated as code.  Numbers are decimals of 200 digits, so that ``0.1 + 0.2`` is ``0.3``.  If a
-step has to round (``1 / 3``, ``sqrt(2)``), the answer has 50 digits and says that it is not exact.  Length,
+Nothing is evaluated as code. Numbers are decimals of 200 digits, so that ``0.1 + 0.2`` is ``0.3``. If a
+step has to round (``1 / 3``, ``sqrt(2)``), the answer has 50 digits and says that it is not exact. Length,
 nesting, digits and exponents are limited, and so is the time: at the limits an expression takes milliseconds.
 """
 
@@ -51,7 +51,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """One token and the position of its first character, from 1.  The end token has an empty text."""
+    """One token and the position of its first character, from 1. The end token has an empty text."""
 
     kind: str
     text: str
@@ -62,7 +62,7 @@ def evaluate(expression: str) -> tuple[str, bool]:
     """Return the value of an expression as plain decimal text, and whether no step had to round.
 
     Raises :class:`ToolFailure` for text that is no expression, a division by zero, an undefined
-    value, or a number beyond the limits.  No message repeats the text.
+    value, or a number beyond the limits. No message repeats the text.
     """
     if len(expression) > MAX_LENGTH:
         _refuse(f"the expression is longer than {MAX_LENGTH} characters")
@@ -263,7 +263,7 @@ class _Parser:
 def _settled(context: Context, value: Decimal) -> Decimal:
     """Return ``value`` without its last digits if any step was rounded.
 
-    Some steps depend on which side of a whole number a value lies.  For them ``1 / 3 * 3`` must be 1 and not
+    Some steps depend on which side of a whole number a value lies. For them ``1 / 3 * 3`` must be 1 and not
     a little less.
     """
     return _context(digits=SETTLED_DIGITS).plus(value) if context.flags[Inexact] else value
@@ -272,7 +272,7 @@ def _settled(context: Context, value: Decimal) -> Decimal:
 def _rounded(context: Context, value: Decimal, places: Decimal, rounding: str) -> Decimal:
     """Round ``value`` to a number of places after the point.
 
-    Rounding that the expression asks for is no loss.  It happens in a context of its own, whose flags do not
+    Rounding that the expression asks for is no loss. It happens in a context of its own, whose flags do not
     make the answer inexact.
     """
     if places != places.to_integral_value() or not -SHOWN_DIGITS <= places <= SHOWN_DIGITS:

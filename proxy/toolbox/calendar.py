@@ -1,7 +1,7 @@
 """``calendar__list_events``: the events of a Google calendar.
 
 Source: ``events.list`` of https://developers.google.com/workspace/calendar/api/v3/reference/events/list, page
-by page.  The sender of an invitation writes its text, so the output is untrusted, and the record shows only
+by page. The sender of an invitation writes its text, so the output is untrusted, and the record shows only
 ids and times.
 """
 
@@ -95,7 +95,7 @@ class _Event(_Reading):
             "end": self.end.shown(),
             "created": self.created,
             "updated": self.updated,
-            "attendees": [{"email": one.email} for one in self.attendees if one.email],
+            "attendees": [{"email": attendee.email} for attendee in self.attendees if attendee.email],
         }
 
 
@@ -141,7 +141,7 @@ _Moment = Annotated[datetime, AfterValidator(_with_zone)]
 
 
 def calendar_provider(capabilities: Capabilities, *, base_url: str = GOOGLE_CALENDAR_URL) -> FunctionProvider:
-    """Build the provider ``calendar``.  It needs the connection ``google_calendar``.
+    """Build the provider ``calendar``. It needs the connection ``google_calendar``.
 
     ``base_url`` is the address of version 3 of Google's Calendar API.
     """
@@ -240,7 +240,7 @@ def _explained(failure: HttpFailure) -> ToolFailure:
     reasons = _reasons(failure.json)
     if status == 429 or (status == 403 and reasons & _RATE_REASONS):
         return ToolFailure("the calendar service has had too many requests; try again later", transient=True)
-    words = {
+    texts = {
         400: "the calendar service does not take these arguments",
         403: "the account that is connected may not read this calendar",
         404: "there is no calendar of this id, or the account that is connected cannot see it",
@@ -248,8 +248,8 @@ def _explained(failure: HttpFailure) -> ToolFailure:
     }
     if status == 401 and failure.json is not None:
         return ToolFailure("the calendar service refused its credentials")
-    if status is not None and status in words:
-        return ToolFailure(words[status], code="invalid_arguments" if status == 400 else "execution_failed")
+    if status is not None and status in texts:
+        return ToolFailure(texts[status], code="invalid_arguments" if status == 400 else "execution_failed")
     if status is not None and status >= 500:
         return ToolFailure("the calendar service is not available; try again later", transient=True)
     return failure
@@ -258,6 +258,6 @@ def _explained(failure: HttpFailure) -> ToolFailure:
 def _reasons(body: Any) -> set[str]:
     """Return Google's error codes, without its messages."""
     try:
-        return {one.reason for one in _Failed.model_validate(body).error.errors}
+        return {error.reason for error in _Failed.model_validate(body).error.errors}
     except ValidationError:
         return set()

@@ -61,7 +61,7 @@ get_current_time: Callable[..., Any] = _get_current_time
 def _zone(name: str) -> ZoneInfo:
     """Return the zone with an IANA name; raise a failure that shows valid names for any other text."""
     try:
-        # zoneinfo uses names as file names, so their length is limited here.  It refuses names that leave its
+        # zoneinfo uses names as file names, so their length is limited here. It refuses names that leave its
         # folder.
         if 0 < len(name) <= _MAX_ZONE and not name.startswith(_NO_ZONES):
             return ZoneInfo(name)

@@ -1,7 +1,7 @@
 """``flights__search_flights``: available flights and their prices, from Duffel.
 
 It makes one call of https://duffel.com/docs/api/offer-requests/create-offer-request with ``return_offers``.
-Nothing is booked: an offer request only asks airlines for prices, so it counts as reading.  Offers have the
+Nothing is booked: an offer request only asks airlines for prices, so it counts as reading. Offers have the
 fields of https://duffel.com/docs/api/offers/schema; other fields are ignored.
 """
 
@@ -118,7 +118,7 @@ class _Offer(_Reading):
 
 
 class _Offers(_Reading):
-    """The fields of an offer request that are read.  Offers are checked one by one."""
+    """The fields of an offer request that are read. Offers are checked one by one."""
 
     offers: Annotated[list[Any], Field(max_length=20000)]
 
@@ -171,9 +171,9 @@ _REDACTION = Redaction(
 def flights_provider(
     capabilities: Capabilities, *, base_url: str = DUFFEL_URL, timeout_s: float = 10.0
 ) -> FunctionProvider:
-    """Build the provider ``flights``.  It needs a clock and the connection ``duffel``.
+    """Build the provider ``flights``. It needs a clock and the connection ``duffel``.
 
-    ``base_url`` is the address of Duffel's API.  ``timeout_s`` is the time limit of a call.  Airlines that
+    ``base_url`` is the address of Duffel's API. ``timeout_s`` is the time limit of a call. Airlines that
     need more than 0.6 of it are left out of an answer, so that the offers of the others arrive in time.
     """
     return FunctionProvider("flights", [_search_tool(base_url, timeout_s)], capabilities)
@@ -216,8 +216,8 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
         """Return a list with one object for each offer, as :func:`_shown` makes it.
 
         Where offers were left out, ``{"note": "..."}`` comes last and says how many of them and why.
-        Amounts are decimal text.  The fields of the journey are those of the outward direction; a
-        return trip has both in ``slices``.  ``stops`` counts changes and technical stops.
+        Amounts are decimal text. The fields of the journey are those of the outward direction; a
+        return trip has both in ``slices``. ``stops`` counts changes and technical stops.
         """
         trip = [(origin, destination, departure_date)]
         if return_date is not None:
@@ -230,10 +230,10 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
         except HttpFailure as failure:
             raise _explained(failure) from None
         # Thousands of offers are possible, which are too many to read on the event loop.
-        found = await asyncio.to_thread(_usable, answer, clock.now(UTC))
-        for offer in found.offers:
+        usable = await asyncio.to_thread(_usable, answer, clock.now(UTC))
+        for offer in usable.offers:
             cache.expire_at(offer.expires_at)
-        return _fitting(found, context.max_result_bytes)
+        return _fitting(usable, context.max_result_bytes)
 
     return search_flights
 
@@ -280,8 +280,8 @@ class _Found:
         are."""
         crowded = len(self.offers) - shown
         reasons = [
-            f"{count} {words}"
-            for count, words in (
+            f"{count} {reason}"
+            for count, reason in (
                 (self.dearer, f"dearer, as {_MAX_OFFERS} are shown at most"),
                 (crowded, "dearer, for want of room in the result"),
                 (self.expired, "expired"),
@@ -300,36 +300,36 @@ def _usable(answer: Any, now: datetime) -> _Found:
 
     Raises :class:`~proxy.base.errors.ToolFailure` if all of them are malformed.
     """
-    found = checked(_Answer, answer, _SERVICE).data.offers
+    listed = checked(_Answer, answer, _SERVICE).data.offers
     offers = []
-    for one in found:
+    for item in listed:
         try:
-            offers.append(_Offer.model_validate(one))
+            offers.append(_Offer.model_validate(item))
         except ValidationError:
             continue
-    if found and not offers:
+    if listed and not offers:
         raise ToolFailure(f"{_SERVICE} answered in an unexpected form")
     live = sorted((offer for offer in offers if offer.expires_at > now), key=lambda offer: offer.total_amount)
     cheapest = live[:_MAX_OFFERS]
     return _Found(
         cheapest,
         expired=len(offers) - len(live),
-        unread=len(found) - len(offers),
+        unread=len(listed) - len(offers),
         dearer=len(live) - len(cheapest),
     )
 
 
-def _fitting(found: _Found, max_bytes: int) -> list[dict[str, Any]]:
+def _fitting(usable: _Found, max_bytes: int) -> list[dict[str, Any]]:
     """Return as many offers as a result may hold, at least one, and a note about the others.
 
     A list that ends early and says so is still a valid list; one that is cut in its middle is not.
     """
-    shown = [_shown(offer) for offer in found.offers]
-    sizes = [len(orjson.dumps(one)) + 1 for one in shown]
+    shown = [_shown(offer) for offer in usable.offers]
+    sizes = [len(orjson.dumps(offer)) + 1 for offer in shown]
     count = len(shown)
-    while count > 1 and 2 + sum(sizes[:count]) + len(orjson.dumps(found.note(count))) > max_bytes:
+    while count > 1 and 2 + sum(sizes[:count]) + len(orjson.dumps(usable.note(count))) > max_bytes:
         count -= 1
-    return [*shown[:count], *found.note(count)]
+    return [*shown[:count], *usable.note(count)]
 
 
 def _shown(offer: _Offer) -> dict[str, Any]:
@@ -345,14 +345,14 @@ def _shown(offer: _Offer) -> dict[str, Any]:
         "expires_at": offer.expires_at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
     }
     if len(offer.slices) > 1:
-        shown["slices"] = [_direction(one) for one in offer.slices]
+        shown["slices"] = [_direction(leg) for leg in offer.slices]
     return shown
 
 
-def _direction(one: _Slice) -> dict[str, Any]:
+def _direction(leg: _Slice) -> dict[str, Any]:
     """Return one direction of a journey as the model sees it."""
-    first, last = one.segments[0], one.segments[-1]
-    stops = len(one.segments) - 1 + sum(len(segment.stops) for segment in one.segments)
+    first, last = leg.segments[0], leg.segments[-1]
+    stops = len(leg.segments) - 1 + sum(len(segment.stops) for segment in leg.segments)
     number = first.marketing_carrier_flight_number
     return {
         "flight_number": f"{first.marketing_carrier.iata_code or ''}{number}" if number else None,
@@ -360,7 +360,7 @@ def _direction(one: _Slice) -> dict[str, Any]:
         "destination": {"code": last.destination.iata_code, "name": last.destination.name},
         "departure": _moment(first.departing_at),
         "arrival": _moment(last.arriving_at),
-        "duration_minutes": _minutes(one),
+        "duration_minutes": _minutes(leg),
         "stops": stops,
         "direct": stops == 0,
     }
@@ -371,11 +371,11 @@ def _moment(at: datetime) -> dict[str, str]:
     return {"date": at.date().isoformat(), "time": at.strftime("%H:%M"), "datetime": at.isoformat()}
 
 
-def _minutes(one: _Slice) -> int | None:
+def _minutes(leg: _Slice) -> int | None:
     """Return the minutes of a direction: Duffel's own value, or the difference of the local times."""
-    if one.duration is not None:
-        return int(one.duration.total_seconds() // 60)
-    first, last = one.segments[0], one.segments[-1]
+    if leg.duration is not None:
+        return int(leg.duration.total_seconds() // 60)
+    first, last = leg.segments[0], leg.segments[-1]
     try:
         left = first.departing_at.replace(tzinfo=ZoneInfo(first.origin.time_zone or ""))
         arrived = last.arriving_at.replace(tzinfo=ZoneInfo(last.destination.time_zone or ""))
@@ -402,9 +402,9 @@ def _explained(failure: HttpFailure) -> ToolFailure:
         return ToolFailure(_at_fault(error.source), code="invalid_arguments")
     if status in (401, 403):
         return ToolFailure(_ERROR_WORDS["authentication_error"])
-    words = _ERROR_WORDS.get("rate_limit_error" if status == 429 else error.type)
-    if words is not None:
-        return ToolFailure(words, transient=failure.transient)
+    text = _ERROR_WORDS.get("rate_limit_error" if status == 429 else error.type)
+    if text is not None:
+        return ToolFailure(text, transient=failure.transient)
     if status >= 500:
         return ToolFailure("the flight service is not available; try again later", transient=True)
     return ToolFailure("the flight service refused the search")
@@ -414,8 +414,8 @@ def _at_fault(source: Any) -> str:
     """Name the argument that a validation error is about; use only the name of the field."""
     pointer = source.get("pointer") if isinstance(source, dict) else None
     named = source.get("field") if isinstance(source, dict) else None
-    words = {str(pointer).rpartition("/")[2], str(named)}
+    names = {str(pointer).rpartition("/")[2], str(named)}
     for field in ("origin", "destination", "departure_date", "cabin_class", "max_connections", "passengers"):
-        if field in words:
+        if field in names:
             return f"the flight service does not take this {field}"
     return "the flight service does not take these arguments"

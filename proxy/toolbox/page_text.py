@@ -1,7 +1,7 @@
 """Extracts the readable text of an HTML page, in a process of its own.
 
-A page is untrusted, and a large parser in C reads it.  So this file is run as a program: HTML on standard
-input, ``{"title", "text"}`` as JSON on standard output.  Its memory, its time and its files are limited, it
+A page is untrusted, and a large parser in C reads it. So this file is run as a program: HTML on standard
+input, ``{"title", "text"}`` as JSON on standard output. Its memory, its time and its files are limited, it
 gets no environment, and its parent can kill it.
 """
 
@@ -43,7 +43,7 @@ def confine() -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
-        # Not every system accepts every limit.  A stricter limit stays.
+        # Not every system accepts every limit. A stricter limit stays.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(limit, (most, most))
 

@@ -1,7 +1,7 @@
 """``core__get_weather``: the weather of a place now and in the coming days, from Open-Meteo.
 
-It makes two public calls without a key.  The geocoding API turns a name into coordinates, and the forecast
-API returns the weather there.  Fields and codes are those of https://open-meteo.com/en/docs and
+It makes two public calls without a key. The geocoding API turns a name into coordinates, and the forecast
+API returns the weather there. Fields and codes are those of https://open-meteo.com/en/docs and
 https://open-meteo.com/en/docs/geocoding-api; everything else in the answers is ignored.
 """
 
@@ -90,7 +90,7 @@ class _Place(BaseModel):
         hint = "".join(hint.casefold().split()).replace(".", "")
         known = [self.country, self.country_code, self.admin1, self.admin2]
         names = ["".join(name.casefold().split()) for name in known if name]
-        return hint in names or (len(hint) <= _LONGEST_SHORT and any(_is_short(hint, one) for one in names))
+        return hint in names or (len(hint) <= _LONGEST_SHORT and any(_is_short(hint, name) for name in names))
 
     @property
     def in_full(self) -> str:
@@ -138,7 +138,7 @@ class _Daily(BaseModel):
         return [
             {
                 "date": self.time[at].isoformat(),
-                "conditions": _words(self.weather_code[at]),
+                "conditions": _condition(self.weather_code[at]),
                 f"temperature_min_{unit}": self.temperature_2m_min[at],
                 f"temperature_max_{unit}": self.temperature_2m_max[at],
                 "precipitation_probability": self.precipitation_probability_max[at],
@@ -181,7 +181,7 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
     ) -> dict[str, Any]:
         """Return ``{"location", "temperature_c", "conditions"}``; or what was not found.
 
-        Imperial units give ``temperature_f``.  ``days`` adds ``forecast``, a list of ``{"date",
+        Imperial units give ``temperature_f``. ``days`` adds ``forecast``, a list of ``{"date",
         "conditions", "temperature_min_c", "temperature_max_c", "precipitation_probability"}``, the
         last one in percent; dates are those of the place, unknown values ``None``.
         """
@@ -191,17 +191,17 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
         hints = [part for part in parts if part][:_MOST_HINTS]
         place = await _find(http, geocoding_url, city, hints)
         if place is None:
-            words = "no place of this name is known; try the name of a larger city"
+            problem = "no place of this name is known; try the name of a larger city"
             if hints:
-                words = "no place of this name is known there; try the name of the city alone"
-            return {"found": False, "message": words}
+                problem = "no place of this name is known there; try the name of the city alone"
+            return {"found": False, "message": problem}
         query = _query(place, days, units)
         forecast = checked(_Forecast, await _ask(http, forecast_url, query), _SERVICE)
         unit = "c" if units == "metric" else "f"
         result = {
             "location": place.in_full if hints else place.name,
             f"temperature_{unit}": forecast.current.temperature_2m,
-            "conditions": _words(forecast.current.weather_code),
+            "conditions": _condition(forecast.current.weather_code),
         }
         if days:
             if forecast.daily is None:
@@ -215,7 +215,7 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
 async def _find(http: HttpClient, geocoding_url: str, city: str, hints: list[str]) -> _Place | None:
     """Return the best-known place with a name, or ``None``.
 
-    With hints, it is the place that most hints fit, and at least one must fit.  The service looks for names
+    With hints, it is the place that most hints fit, and at least one must fit. The service looks for names
     alone: it does not know "Paris, France".
     """
     if not city:
@@ -255,12 +255,12 @@ def _explained(failure: HttpFailure) -> ToolFailure:
         case 400:
             return ToolFailure(f"{_SERVICE} does not take these arguments", code="invalid_arguments")
         case 429:
-            words = f"{_SERVICE} has had too many requests; try again later"
+            text = f"{_SERVICE} has had too many requests; try again later"
         case status if status >= 500:
-            words = f"{_SERVICE} is not available; try again later"
+            text = f"{_SERVICE} is not available; try again later"
         case _:
-            words = f"{_SERVICE} refused the request"
-    return ToolFailure(words, transient=failure.transient)
+            text = f"{_SERVICE} refused the request"
+    return ToolFailure(text, transient=failure.transient)
 
 
 def _query(place: _Place, days: int, units: str) -> dict[str, str | int | float]:
@@ -279,6 +279,6 @@ def _query(place: _Place, days: int, units: str) -> dict[str, str | int | float]
     return query
 
 
-def _words(code: int | None) -> str:
+def _condition(code: int | None) -> str:
     """Return a weather code in words."""
     return WEATHER_WORDS.get(-1 if code is None else code, "unknown conditions")

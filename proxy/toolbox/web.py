@@ -1,6 +1,6 @@
 """``web__fetch_page``: the readable text of a page, from the hosts that the operator allows.
 
-The text of a page is untrusted, and a URL can carry data out.  So the output counts as untrusted, the tool
+The text of a page is untrusted, and a URL can carry data out. So the output counts as untrusted, the tool
 counts as egress, and it reaches only hosts that are named.
 """
 
@@ -133,11 +133,11 @@ def _named(hosts: Sequence[str]) -> str:
 
 def _explained(failure: HttpFailure) -> ToolFailure:
     """Turn a failed request into a failure that says what its status means for a page."""
-    words = {
+    texts = {
         401: "the page is not public",
         403: "the page is not public",
         404: "there is no page at this address",
         410: "the page at this address is gone",
     }
-    message = words.get(failure.status or 0)
+    message = texts.get(failure.status or 0)
     return failure if message is None else ToolFailure(message)

@@ -1,6 +1,6 @@
 """Test support for authors: run one tool as the proxy does, with the test's own HTTP responses and clock.
 
-It needs no server, no network and no configuration.  A call goes through the same runner, validation,
+It needs no server, no network and no configuration. A call goes through the same runner, validation,
 redaction and bounds as a model's call, so a test here proves the same behaviour there.
 """
 
@@ -36,7 +36,7 @@ class UnexpectedRequest(AssertionError):
 
 
 class FakeClock:
-    """A clock that stands still until the test moves it.  It begins at 2026-01-01 12:00 UTC."""
+    """A clock that stands still until the test moves it. It begins at 2026-01-01 12:00 UTC."""
 
     def __init__(self) -> None:
         self._now = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -83,7 +83,7 @@ class _Answer:
 class FakeHttp:
     """An :class:`~proxy.tools.contract.capabilities.HttpClient` with responses that a test prepares.
 
-    ``requests`` are the requests of the tool, in order.  Like the real client, it calls only the tool's own
+    ``requests`` are the requests of the tool, in order. Like the real client, it calls only the tool's own
     ``hosts`` and refuses headers that a tool may not set.
     """
 
@@ -105,7 +105,7 @@ class FakeHttp:
     ) -> None:
         """Prepare a response for ``url``: JSON, or text for ``get_text``; the newest matching response wins.
 
-        With ``params``, only a request with exactly these parameters gets it.  For a status other than 2xx
+        With ``params``, only a request with exactly these parameters gets it. For a status other than 2xx
         the client raises as the real one does.
         """
         wanted = None if params is None else _texts(params)
@@ -159,8 +159,8 @@ class FakeHttp:
 class TestedCall:
     """The outcome of one call.
 
-    ``content`` is the text that the model gets, with ``images`` beside it.  ``redacted`` and
-    ``arguments_redacted`` are what everyone else may see.  ``exception`` is what the tool raised, unless it
+    ``content`` is the text that the model gets, with ``images`` beside it. ``redacted`` and
+    ``arguments_redacted`` are what everyone else may see. ``exception`` is what the tool raised, unless it
     was a ``ToolFailure``.
     """
 
@@ -246,7 +246,7 @@ class ToolTester:
         return self._provider.specs[0]
 
     def call(self, /, **arguments: Any) -> TestedCall:
-        """Call the tool with arguments as JSON values.  For tests that are not coroutines."""
+        """Call the tool with arguments as JSON values. For tests that are not coroutines."""
         return asyncio.run(self.acall(**arguments))
 
     def call_text(self, text: str) -> TestedCall:

@@ -1,6 +1,6 @@
 """Store and read the findings of ``toolrelay doctor`` about an upstream.
 
-``doctor`` is a separate command, which may run while no server does.  It opens the record of the same
+``doctor`` is a separate command, which may run while no server does. It opens the record of the same
 configuration and stores its newest findings there; every server on that record shows them.
 """
 
@@ -34,45 +34,45 @@ def encode_diagnosis(address: str, model: str, at: float, findings: Iterable[Kep
     """
     rows = [
         {
-            "check": one.check[:_MOST_NAME],
-            "outcome": one.outcome,
-            "note": one.note[:_MOST_WORDS] or None,
+            "check": finding.check[:_MOST_NAME],
+            "outcome": finding.outcome,
+            "note": finding.note[:_MOST_WORDS] or None,
         }
-        for one in list(findings)[:_MOST_FINDINGS]
+        for finding in list(findings)[:_MOST_FINDINGS]
     ]
-    told = {"address": address[:2048], "model": model[:_MOST_NAME], "at": at, "findings": rows}
-    return orjson.dumps(told).decode()
+    content = {"address": address[:2048], "model": model[:_MOST_NAME], "at": at, "findings": rows}
+    return orjson.dumps(content).decode()
 
 
 def read_diagnosis(text: str, address: str | None) -> dict[str, Any] | None:
     """Return the findings for a page; ``None`` if they are for another address or malformed."""
     try:
-        told = orjson.loads(text)
+        content = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
     if (
-        not isinstance(told, dict)
-        or told.get("address") != address
-        or not isinstance(told.get("findings"), list)
+        not isinstance(content, dict)
+        or content.get("address") != address
+        or not isinstance(content.get("findings"), list)
     ):
         return None
-    at, model = told.get("at"), told.get("model")
+    at, model = content.get("at"), content.get("model")
     if not isinstance(at, int | float) or not isinstance(model, str):
         return None
-    findings = [row for one in told["findings"][:_MOST_FINDINGS] if (row := _row(one)) is not None]
+    findings = [row for stored in content["findings"][:_MOST_FINDINGS] if (row := _row(stored)) is not None]
     return {"at": at, "model": model, "findings": findings}
 
 
-def _row(one: Any) -> Mapping[str, Any] | None:
+def _row(row: Any) -> Mapping[str, Any] | None:
     if (
-        not isinstance(one, dict)
-        or one.get("outcome") not in _OUTCOMES
-        or not isinstance(one.get("check"), str)
+        not isinstance(row, dict)
+        or row.get("outcome") not in _OUTCOMES
+        or not isinstance(row.get("check"), str)
     ):
         return None
-    note = one.get("note")
+    note = row.get("note")
     return {
-        "check": one["check"],
-        "outcome": one["outcome"],
+        "check": row["check"],
+        "outcome": row["outcome"],
         "note": note if isinstance(note, str) else None,
     }

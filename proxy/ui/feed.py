@@ -1,6 +1,6 @@
 """Report changes of the record to open pages: this process reads it once a second for all of them.
 
-Runs write their rows as usual, whether or not a page listens.  This process reads only while a page listens.
+Runs write their rows as usual, whether or not a page listens. This process reads only while a page listens.
 Other processes and machines write to the same record, so the pages see their runs, too.
 """
 
@@ -39,7 +39,7 @@ PendingApprovals = Callable[[], Awaitable[list[dict[str, Any]]]]
 class FeedEvent:
     """A change.
 
-    ``key`` names its subject: a later event with the same key replaces it.  ``seq`` counts from 1.  ``tool``
+    ``key`` names its subject: a later event with the same key replaces it. ``seq`` counts from 1. ``tool``
     is the tool of an approval; approvers get only events about the tools that they decide about.
     """
 
@@ -52,7 +52,7 @@ class FeedEvent:
 
 @dataclass(eq=False, slots=True)
 class FeedListener:
-    """The events that wait for one page.  Only the newest event of each key waits, so their number is
+    """The events that wait for one page. Only the newest event of each key waits, so their number is
     limited."""
 
     pending: "OrderedDict[str, FeedEvent]" = field(default_factory=OrderedDict)
@@ -134,7 +134,7 @@ class Feed:
         return listener
 
     def leave(self, listener: FeedListener) -> None:
-        """Stop listening.  The task ends with the last listener."""
+        """Stop listening. The task ends with the last listener."""
         self._listeners.discard(listener)
         if not self._listeners and self._task is not None:
             self._task.cancel()
@@ -173,15 +173,15 @@ class Feed:
     async def _look(self, *, news: bool) -> None:
         newest = await self._store.list_runs(RunFilter(limit=_NEWEST))
         running = await self._store.list_runs(RunFilter(status="running", limit=_RUNNING))
-        found = {run.id: run for run in (*running, *newest)}
-        for run_id in self._ended(found):
+        runs = {run.id: run for run in (*running, *newest)}
+        for run_id in self._ended(runs):
             detail = await self._store.get_run(run_id)
             if detail is not None:
-                found[run_id] = detail.run
-        called = await self._store.called_tools([run.id for run in found.values() if self._may_differ(run)])
+                runs[run_id] = detail.run
+        called = await self._store.called_tools([run.id for run in runs.values() if self._may_differ(run)])
         changed: list[RunRecord] = []
         # Oldest first, so that the page shows the newest on top.
-        for run in sorted(found.values(), key=lambda run: (run.started_at, run.id)):
+        for run in sorted(runs.values(), key=lambda run: (run.started_at, run.id)):
             if not self._may_differ(run):
                 continue
             now = _fingerprint(run, called.get(run.id, ()))
@@ -195,12 +195,12 @@ class Feed:
             for row in await self._rows.of(changed):
                 self._put("run", f"run:{row['id']}", row)
         await self._look_at_approvals(news=news)
-        count = sum(run.status == "running" for run in found.values())
+        count = sum(run.status == "running" for run in runs.values())
         self._put_stats({"running": count, "listeners": len(self._listeners)})
 
-    def _ended(self, found: Mapping[str, RunRecord]) -> list[str]:
+    def _ended(self, runs: Mapping[str, RunRecord]) -> list[str]:
         """Return runs that were running when last seen, and are in neither list now."""
-        gone = [run_id for run_id, seen in self._seen.items() if seen[0] == "running" and run_id not in found]
+        gone = [run_id for run_id, seen in self._seen.items() if seen[0] == "running" and run_id not in runs]
         return gone[:_MOST_ENDED]
 
     def _may_differ(self, run: RunRecord) -> bool:

@@ -31,7 +31,7 @@ _LAST_ID: Final = istr("Last-Event-ID")
 
 
 class Live:
-    """Sends events to each page.  ``still_valid`` returns whether a session is still valid."""
+    """Sends events to each page. ``still_valid`` returns whether a session is still valid."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Live:
 
     async def _tell(self, session: UiSession, client: HttpClientStream, after: str | None) -> None:
         listener = await self._feed.join(after)
-        # A draining process ends each connection after its next response.  This stream does not end by
+        # A draining process ends each connection after its next response. This stream does not end by
         # itself, so wake it.
         wake = listener.woken.set
         self._draining.watch(wake)

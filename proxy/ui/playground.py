@@ -1,6 +1,6 @@
 """Answer ``/ui/api/play``: requests of the playground, served like those of a caller with few rights.
 
-The page sends them with its session.  They are served for the caller ``ui`` with the rights and limits of
+The page sends them with its session. They are served for the caller ``ui`` with the rights and limits of
 ``[ui]``, never with those of an administrator.
 """
 
@@ -28,7 +28,7 @@ _READ: Final = frozenset({"models"})
 
 
 class Playground:
-    """Serves requests as ``caller``, which has no end user.  Without ``caller`` the playground is off.
+    """Serves requests as ``caller``, which has no end user. Without ``caller`` the playground is off.
 
     ``serve`` is set once the server that answers them exists.
     """

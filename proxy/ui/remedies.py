@@ -1,6 +1,6 @@
 """Explain why a tool is withheld, and which lines of the configuration would change that.
 
-The rules are those that policy and planning name (``policy.allow lacks "core__a"``).  This module changes
+The rules are those that policy and planning name (``policy.allow lacks "core__a"``). This module changes
 nothing: the page shows what an operator would write.
 """
 
@@ -45,13 +45,13 @@ class Lines:
 
     def without(self, setting: str, word: str) -> list[str]:
         """Return a list without this word."""
-        return [one for one in self.lists.get(setting, ()) if one != word]
+        return [value for value in self.lists.get(setting, ()) if value != word]
 
 
 def remedy_of(rule: str, tool: str, upstream: str, lines: Lines) -> dict[str, Any] | None:
     """Return what would change a rule's decision: the setting, its new lines as TOML, and a note.
 
-    Returns ``None`` for an unknown rule.  ``toml`` is ``None`` if no setting decides.
+    Returns ``None`` for an unknown rule. ``toml`` is ``None`` if no setting decides.
     """
     if (note := _OF_THE_REQUEST.get(rule)) is not None:
         return _remedy(None, None, note)
@@ -65,15 +65,15 @@ def remedy_of(rule: str, tool: str, upstream: str, lines: Lines) -> dict[str, An
     if rule.startswith("policy.after_untrusted"):
         note = "With this, text from untrusted pages and servers can lead to calls with effects."
         return _remedy("policy.after_untrusted", _toml("policy.after_untrusted", "allow"), note)
-    if (found := _MISSING.match(rule)) is not None:
-        setting = f"credentials.{found['name']}"
+    if (match := _MISSING.match(rule)) is not None:
+        setting = f"credentials.{match['name']}"
         return _remedy(setting, f'[{setting}]\ntoken = "env:NAME"', "See docs/credentials.md.")
-    if (found := _HAS.match(rule)) is not None:
-        setting = found["setting"]
+    if (match := _HAS.match(rule)) is not None:
+        setting = match["setting"]
         note = "With this, its calls run without approval."
-        return _remedy(setting, _toml(setting, lines.without(setting, found["word"])), note)
-    if (found := _LACKS.match(rule)) is not None:
-        return _of_list(found["setting"], found["tool"] or tool, lines)
+        return _remedy(setting, _toml(setting, lines.without(setting, match["word"])), note)
+    if (match := _LACKS.match(rule)) is not None:
+        return _of_list(match["setting"], match["tool"] or tool, lines)
     return None
 
 

@@ -45,7 +45,7 @@ def check_origin(request: EdgeRequest) -> None:
     """Refuse a request that a page of another site may have sent with the user's cookie.
 
     A page of another origin cannot set the header ``x-toolrelay-ui`` without a preflight request, and
-    browsers name the origin of a page.  Pages of ``server.cors_origins`` are refused, too: they may use only
+    browsers name the origin of a page. Pages of ``server.cors_origins`` are refused, too: they may use only
     the API.
     Raises :class:`~proxy.base.errors.RequestError` (403, 415).
     """
@@ -92,7 +92,7 @@ def is_secure(request: EdgeRequest) -> bool:
 def address_of(request: EdgeRequest) -> str:
     """Return the origin at which the browser of a signed-in user reaches the server.
 
-    Browsers send no ``Origin`` with reads.  Behind a proxy that ends TLS, the name of the session's cookie
+    Browsers send no ``Origin`` with reads. Behind a proxy that ends TLS, the name of the session's cookie
     shows the scheme: browsers send the secure one only over HTTPS.
     """
     named = request.headers.get(hdrs.ORIGIN, "").startswith("https://")
@@ -104,17 +104,17 @@ def address_of(request: EdgeRequest) -> str:
 
 def cookies_of(request: EdgeRequest) -> list[str]:
     """Return the values of the session's cookie in a request; other pages on this host may have set some."""
-    found = []
+    values = []
     for line in request.headers.getall(hdrs.COOKIE, ()):
         for part in line.split(";"):
             name, _, value = part.strip().partition("=")
             if name in (COOKIE, SECURE_COOKIE):
-                found.append(value.strip('"'))
-    return found[:_MAX_COOKIES]
+                values.append(value.strip('"'))
+    return values[:_MAX_COOKIES]
 
 
 async def read_object(request: EdgeRequest, known: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """Read the JSON object of a body.  ``known`` maps the allowed members to their types.
+    """Read the JSON object of a body. ``known`` maps the allowed members to their types.
 
     Raises :class:`~proxy.base.errors.RequestError` (400, 408, 413).
     """

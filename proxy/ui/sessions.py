@@ -2,8 +2,8 @@
 once.
 
 A session has no row: its data is in the cookie, with a MAC whose key is derived from the record's hash key.
-So each process that shares the record can check it.  A session ends with the client key that opened it; that
-key is looked up for each request.  The record stores only which codes were used and which sessions were
+So each process that shares the record can check it. A session ends with the client key that opened it; that
+key is looked up for each request. The record stores only which codes were used and which sessions were
 signed out.
 """
 
@@ -74,11 +74,11 @@ class Marks(Protocol):
     """The record's marks of codes and sessions: a :class:`~proxy.store.base.KeyStore`."""
 
     async def mark_once(self, name: str, until: float) -> bool:
-        """Set a mark; return whether it is new.  Raises StoreError."""
+        """Set a mark; return whether it is new. Raises StoreError."""
         ...
 
     async def is_marked(self, name: str) -> bool:
-        """Return whether a mark is set.  Raises StoreError."""
+        """Return whether a mark is set. Raises StoreError."""
         ...
 
 
@@ -86,8 +86,8 @@ class Marks(Protocol):
 class UiSession:
     """A signed-in user; times are epoch seconds.
 
-    ``key_id`` is ``None`` after a sign-in with a link.  ``nonce`` identifies the session.  ``began`` and
-    ``seen`` are when it was made and last renewed.  ``approves`` are patterns of the tools whose calls the
+    ``key_id`` is ``None`` after a sign-in with a link. ``nonce`` identifies the session. ``began`` and
+    ``seen`` are when it was made and last renewed. ``approves`` are patterns of the tools whose calls the
     user may approve; the cookie does not contain them.
     """
 
@@ -118,12 +118,12 @@ def signing_key(hash_key: bytes) -> bytes:
 
 def login_code(key: bytes, *, now: float, lasts_s: float = CODE_S) -> str:
     """Return a code that signs an operator in once, until ``lasts_s`` seconds after ``now``."""
-    said = struct.pack(">d", now + lasts_s) + secrets.token_bytes(_CODE_NONCE_BYTES)
-    return _encode(said + _code_mac(key, said))
+    payload = struct.pack(">d", now + lasts_s) + secrets.token_bytes(_CODE_NONCE_BYTES)
+    return _encode(payload + _code_mac(key, payload))
 
 
 class Sessions:
-    """Makes and checks sessions.  A session lasts at most ``lasts_s`` seconds."""
+    """Makes and checks sessions. A session lasts at most ``lasts_s`` seconds."""
 
     def __init__(
         self,
@@ -149,10 +149,10 @@ class Sessions:
 
         Raises :class:`~proxy.base.errors.StoreError` if the record cannot tell whether it was used.
         """
-        said = _read_code(self._key, code)
-        if said is None:
+        read = _read_code(self._key, code)
+        if read is None:
             return None
-        nonce, until = said
+        nonce, until = read
         if self._now() >= until or not await self._marks.mark_once(f"code:{nonce}", until):
             return None
         return self._begin(None, OPERATOR, "admin")
@@ -236,18 +236,18 @@ def _read_code(key: bytes, code: str) -> tuple[str, float] | None:
         raw = _decode(code)
     except ValueError:
         return None
-    said, mac = raw[:-_CODE_MAC_BYTES], raw[-_CODE_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _code_mac(key, said)):
+    payload, mac = raw[:-_CODE_MAC_BYTES], raw[-_CODE_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _code_mac(key, payload)):
         return None
-    return said[8:].hex(), float(struct.unpack(">d", said[:8])[0])
+    return payload[8:].hex(), float(struct.unpack(">d", payload[:8])[0])
 
 
-def _code_mac(key: bytes, said: bytes) -> bytes:
-    return hashlib.blake2b(_CODE + b"\0" + said, key=key, digest_size=_CODE_MAC_BYTES).digest()
+def _code_mac(key: bytes, payload: bytes) -> bytes:
+    return hashlib.blake2b(_CODE + b"\0" + payload, key=key, digest_size=_CODE_MAC_BYTES).digest()
 
 
-def _session_in(said: dict[str, object] | None) -> UiSession | None:
-    match said:
+def _session_in(content: dict[str, object] | None) -> UiSession | None:
+    match content:
         case {
             "n": str(nonce),
             "k": (str() | None) as key_id,
@@ -261,8 +261,8 @@ def _session_in(said: dict[str, object] | None) -> UiSession | None:
     return None
 
 
-def _signed(key: bytes, said: dict[str, object]) -> str:
-    text = _encode(orjson.dumps(said))
+def _signed(key: bytes, content: dict[str, object]) -> str:
+    text = _encode(orjson.dumps(content))
     return f"{text}.{_encode(_mac(key, text))}"
 
 
@@ -274,10 +274,10 @@ def _read(key: bytes, signed: str) -> dict[str, object] | None:
     try:
         if not hmac.compare_digest(_decode(mac), _mac(key, text)):
             return None
-        said = orjson.loads(_decode(text))
+        content = orjson.loads(_decode(text))
     except (binascii.Error, ValueError):
         return None
-    return said if isinstance(said, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _mac(key: bytes, text: str) -> bytes:

@@ -60,7 +60,7 @@ class _Failures:
 
 
 class SignIn:
-    """Answers ``/ui/api/session``.  ``facts`` returns what the page gets in addition to the session."""
+    """Answers ``/ui/api/session``. ``facts`` returns what the page gets in addition to the session."""
 
     def __init__(
         self,
@@ -129,13 +129,13 @@ class SignIn:
         check_origin(request)
         secure = is_secure(request)
         address = counted_address(request)
-        said = await read_object(request, {"key": str, "code": str})
-        if len(said) != 1:
+        body = await read_object(request, {"key": str, "code": str})
+        if len(body) != 1:
             raise RequestError(400, "Send either code (from `toolrelay ui`) or key (a client key).")
-        if "code" in said:
-            session = await self._sessions.by_code(said["code"])
+        if "code" in body:
+            session = await self._sessions.by_code(body["code"])
         else:
-            session = await self._sessions.by_key(said["key"].strip())
+            session = await self._sessions.by_key(body["key"].strip())
         if session is None:
             self._failures.add(address)
             self._log.warning("ui_sign_in_failed", address=address)
@@ -171,8 +171,8 @@ class SignIn:
 
 def cookie_names(request: EdgeRequest) -> list[str]:
     """Return the names under which a request sent the cookie, the secure one first; at least one name."""
-    said = "; ".join(request.headers.getall(hdrs.COOKIE, ()))
-    return [SECURE_COOKIE, COOKIE] if SECURE_COOKIE in said else [COOKIE]
+    text = "; ".join(request.headers.getall(hdrs.COOKIE, ()))
+    return [SECURE_COOKIE, COOKIE] if SECURE_COOKIE in text else [COOKIE]
 
 
 def _cookie(name: str, value: str, max_age: int) -> str:

@@ -1,7 +1,7 @@
 """Serve the files of the pages: read once, compressed on first use, with a version in their address.
 
-``index.html`` names its files as ``/ui/static/app.js``.  When it is served, these addresses get a digest of
-all files: ``/ui/static/DIGEST/app.js``.  A file at such an address never changes, so browsers cache it.
+``index.html`` names its files as ``/ui/static/app.js``. When it is served, these addresses get a digest of
+all files: ``/ui/static/DIGEST/app.js``. A file at such an address never changes, so browsers cache it.
 """
 
 import gzip
@@ -83,15 +83,15 @@ class StaticFiles:
     """The files below ``folder``, as they were when this object was created."""
 
     def __init__(self, folder: Path = STATIC_FOLDER) -> None:
-        found = dict(_read(folder))
+        files = dict(_read(folder))
         digest = hashlib.blake2b(digest_size=8)
-        for name, body in sorted(found.items()):
+        for name, body in sorted(files.items()):
             digest.update(f"{name}\0{len(body)}\0".encode() + body)
         self.version = digest.hexdigest()
-        index = found.pop("index.html", _MISSING)
+        index = files.pop("index.html", _MISSING)
         versioned = f"{_STATIC}{self.version}/".encode()
         self._index = _made("index.html", index.replace(_STATIC.encode(), versioned))
-        self._files = {name: _made(name, body) for name, body in found.items()}
+        self._files = {name: _made(name, body) for name, body in files.items()}
 
     def answer(self, request: EdgeRequest, target: Target) -> web.Response:
         """Return a file, or the page if the path is that of a page.

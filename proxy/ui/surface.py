@@ -25,7 +25,7 @@ _LONGEST_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class UiRequest:
-    """A request of a signed-in user.  ``rest`` is the path below the route's own name."""
+    """A request of a signed-in user. ``rest`` is the path below the route's own name."""
 
     edge_request: EdgeRequest
     facts: RequestFacts
@@ -66,7 +66,7 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UiRoute:
-    """The handler of a name.  ``approvers``: approvers may use it, too.  ``streams``: it has no time
+    """The handler of a name. ``approvers``: approvers may use it, too. ``streams``: it has no time
     limit."""
 
     answer: Handler

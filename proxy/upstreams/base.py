@@ -21,12 +21,12 @@ __all__ = [
 class UpstreamRequest(NamedTuple):
     """One request to a provider.
 
-    ``path`` is below the upstream's base URL and starts with a slash (``/chat/completions``).  If ``rooted``,
-    it is not below the base URL, but below that URL without its version (``/v1``).  ``query`` is the raw
-    query string without its ``?``.  Both are normalised already and are sent unchanged.  ``headers`` are the
-    client's headers that may be forwarded; the upstream adds its own key and its configured headers.  After a
-    connection failure, a ``body`` of bytes can be sent again, an iterator cannot.  ``expect_stream`` asks for
-    a body that the proxy can read: without a content coding.  If gzip or deflate comes nevertheless, the
+    ``path`` is below the upstream's base URL and starts with a slash (``/chat/completions``). If ``rooted``,
+    it is not below the base URL, but below that URL without its version (``/v1``). ``query`` is the raw
+    query string without its ``?``. Both are normalised already and are sent unchanged. ``headers`` are the
+    client's headers that may be forwarded; the upstream adds its own key and its configured headers. After a
+    connection failure, a ``body`` of bytes can be sent again, an iterator cannot. ``expect_stream`` asks for
+    a body that the proxy can read: without a content coding. If gzip or deflate comes nevertheless, the
     upstream decodes it.
     """
 
@@ -62,7 +62,7 @@ class UpstreamResponse(Protocol):
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives, each piece at once and none empty.
 
-        The iterator ends only if the message was complete by its HTTP framing.  Raises
+        The iterator ends only if the message was complete by its HTTP framing. Raises
         :class:`UpstreamBroken` if it was not, and :class:`UpstreamTimeout` if the
         next piece took too long.
         """
@@ -71,8 +71,8 @@ class UpstreamResponse(Protocol):
     def push(self, sink: Sink) -> Awaitable[None] | None:
         """Give the body to ``sink``: what has arrived at once, and the rest as it arrives.
 
-        If possible, ``sink`` gets a piece within the read that brings it.  The caller must await the returned
-        object for the rest; ``None`` means that ``sink`` has the whole body.  Both end and raise as
+        If possible, ``sink`` gets a piece within the read that brings it. The caller must await the returned
+        object for the rest; ``None`` means that ``sink`` has the whole body. Both end and raise as
         :meth:`chunks` does, and raise what ``sink`` raises.
         """
         ...
@@ -86,7 +86,7 @@ class UpstreamResponse(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release the response.  If it was not read to its end, its connection is closed.  Idempotent."""
+        """Release the response. If it was not read to its end, its connection is closed. Idempotent."""
         ...
 
 
@@ -134,7 +134,7 @@ class Upstream(Protocol):
         """Send the request, and return when the response's head has arrived.
 
         The upstream itself retries after a connection failure, and after a reused connection died before any
-        byte of the response, if the body allows it.  An HTTP error status is a response, not an exception.
+        byte of the response, if the body allows it. An HTTP error status is a response, not an exception.
         Raises :class:`~proxy.base.errors.UpstreamUnreachable`, :class:`~proxy.base.errors.UpstreamTimeout` or
         :class:`~proxy.base.errors.UpstreamBroken`.
         """

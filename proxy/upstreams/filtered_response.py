@@ -22,15 +22,15 @@ _UNSCRUBBABLE = "the upstream's error body came in a coding that cannot be read 
 class FilteredResponse(PulledResponse):
     """An :class:`~proxy.upstreams.base.UpstreamResponse` without its connection.
 
-    ``headers`` are true of the body that :meth:`chunks` yields.  ``content_type`` is the media type in lower
-    case without parameters.  A subclass reads the raw body (:meth:`_next`) and releases the connection
-    (:meth:`_close`).  If ``is_raw``, the body passes unchanged, and the subclass may push it itself.
+    ``headers`` are true of the body that :meth:`chunks` yields. ``content_type`` is the media type in lower
+    case without parameters. A subclass reads the raw body (:meth:`_next`) and releases the connection
+    (:meth:`_close`). If ``is_raw``, the body passes unchanged, and the subclass may push it itself.
     """
 
     def __init__(
         self, upstream: str, status: int, headers: Headers, secrets: tuple[bytes, ...], *, decode: bool
     ) -> None:
-        """``headers`` are clean.  ``secrets`` are removed from the body of an error status.
+        """``headers`` are clean. ``secrets`` are removed from the body of an error status.
 
         ``decode`` says that the proxy must read the body, whatever its type is.
         """
@@ -81,7 +81,7 @@ class FilteredResponse(PulledResponse):
 
     @abstractmethod
     def _close(self) -> None:
-        """Release the connection.  Idempotent."""
+        """Release the connection. Idempotent."""
 
     def _prepare(self, headers: Headers, coding: str, secrets: tuple[bytes, ...], decode: bool) -> None:
         """Choose the filters of the body, and adapt the headers to their output."""

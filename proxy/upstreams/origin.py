@@ -27,7 +27,7 @@ _SECRET_NAMES = ("authorization", "key", "token", "secret")
 _PREFIXES = tuple(sorted({endpoint.dialect.prefix for endpoint in SERVED.endpoints}))
 
 _LONG = 20
-"""Bytes.  A shorter secret may be a placeholder ("ollama"), which also occurs in ordinary answers."""
+"""Bytes. A shorter secret may be a placeholder ("ollama"), which also occurs in ordinary answers."""
 
 
 def checked_base_url(name: str, base_url: str) -> str:
@@ -50,7 +50,7 @@ def checked_base_url(name: str, base_url: str) -> str:
 def root_of(base_url: str) -> str:
     """Return the base URL without its ``/v1`` or ``/api``.
 
-    Dialects that have whole paths of their own begin there.  People paste base URLs with such a prefix, and
+    Dialects that have whole paths of their own begin there. People paste base URLs with such a prefix, and
     without.
     """
     for prefix in _PREFIXES:

@@ -106,7 +106,7 @@ class ChosenServer:
     """Tools of one server that a request chooses.
 
     ``label`` is what the client calls the server, and ``name`` the NAME of ``toolrelay/NAME``, empty for all
-    server tools.  ``allowed`` selects among its tools; ``left_out`` are the names of tools to exclude.
+    server tools. ``allowed`` selects among its tools; ``left_out`` are the names of tools to exclude.
     ``at`` is the place in the body (``tools[0]``); ``url_at``, ``names_at`` and ``approval_at`` are the
     fields that hold the address, the names of tools and the approval.
     """
@@ -241,14 +241,14 @@ def no_secrets(entry: Mapping[str, Any], at: str, fields: Collection[str]) -> No
 
 
 def text_of(value: Any, param: str) -> str:
-    """Return a text of reasonable length.  Raises :class:`RequestError` for anything else."""
+    """Return a text of reasonable length. Raises :class:`RequestError` for anything else."""
     if not isinstance(value, str) or not value or len(value) > _LONGEST:
         raise RequestError(400, f"{param} must be a text of 1 to {_LONGEST} characters.", param=param)
     return value
 
 
 def names_of(value: Any, param: str) -> frozenset[str]:
-    """Read a list of names.  Raises :class:`~proxy.base.errors.RequestError` for anything else."""
+    """Read a list of names. Raises :class:`~proxy.base.errors.RequestError` for anything else."""
     if not isinstance(value, list) or len(value) > _MOST_NAMES:
         raise RequestError(400, f"{param} must be a list of at most {_MOST_NAMES} names.", param=param)
     return frozenset([text_of(name, f"{param}[{place}]") for place, name in enumerate(value)])
@@ -302,7 +302,7 @@ def approval_of(value: Any, param: str) -> ApprovalRequirement:
 class ServedTool:
     """A tool of a server.
 
-    ``id`` is its name for models, ``name`` its name at the server.  ``reads`` says that it is read-only.
+    ``id`` is its name for models, ``name`` its name at the server. ``reads`` says that it is read-only.
     """
 
     id: str
@@ -371,7 +371,7 @@ NOTHING_SHOWN: Final = ShownTools()
 def usage_of_call(shown: ShownTools, result: ToolResult) -> dict[str, Any]:
     """Return what a call adds to the usage of a run, in OpenRouter's fields.
 
-    It is empty if the client chose no tools.  A refused call did not run, so it does not count.
+    It is empty if the client chose no tools. A refused call did not run, so it does not count.
     """
     if not shown.reports_calls or result.error_code in _NOT_RUN:
         return {}

@@ -1,7 +1,7 @@
 """The side of a dialect that faces clients: it reads their requests and writes their responses.
 
 A :class:`ClientPort` makes a :class:`ClientRequest`, which holds the request, and a :class:`StreamWriter`,
-which writes the response.  The relay knows no dialect by name.
+which writes the response. The relay knows no dialect by name.
 """
 
 from abc import ABC, abstractmethod
@@ -180,8 +180,8 @@ class ClientRequest(Protocol):
     ) -> Sequence[str]:
         """Return for each answer a digest of caller, visible conversation before it and its text.
 
-        An answer comes with the number of messages before it; ``None`` means all.  ``shape``
-        stands for everything else that must be the same: the model, the tools.  ``rule`` is how the system
+        An answer comes with the number of messages before it; ``None`` means all. ``shape``
+        stands for everything else that must be the same: the model, the tools. ``rule`` is how the system
         messages at the beginning are compared.
         """
         ...
@@ -208,8 +208,8 @@ class ClientRequest(Protocol):
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         """Return whether the client's message at ``position`` is what it was shown of a turn, unchanged.
 
-        ``held`` is the parsed result of :meth:`~proxy.wires.upstream_port.BodyEditor.suspend`.  ``is_shown``
-        returns whether the client was shown this text.  A client may leave out text beside calls.
+        ``held`` is the parsed result of :meth:`~proxy.wires.upstream_port.BodyEditor.suspend`. ``is_shown``
+        returns whether the client was shown this text. A client may leave out text beside calls.
         """
         ...
 
@@ -268,10 +268,10 @@ class ApprovedCallResult:
 class ClientView:
     """How a client sees its run.
 
-    ``model`` is the name to use if no upstream names a model.  ``is_hidden`` returns whether a name is a
-    server tool's: the client does not get its calls.  ``usage_was_added``: the proxy, not the client, asked
-    the upstream for usage.  ``shown``: what the client sees of the server tools that it chose, at any trace
-    level.  ``approved``: calls that ran before the model is asked.
+    ``model`` is the name to use if no upstream names a model. ``is_hidden`` returns whether a name is a
+    server tool's: the client does not get its calls. ``usage_was_added``: the proxy, not the client, asked
+    the upstream for usage. ``shown``: what the client sees of the server tools that it chose, at any trace
+    level. ``approved``: calls that ran before the model is asked.
     """
 
     model: str
@@ -284,7 +284,7 @@ class ClientView:
 
 
 class StreamWriter(Protocol):
-    """The writer of what the client sees of a run.  It alone sets ids, indices, finish reason and end mark.
+    """The writer of what the client sees of a run. It alone sets ids, indices, finish reason and end mark.
 
     Every method returns the bytes to send now: whole events, possibly none.
     """
@@ -306,7 +306,7 @@ class StreamWriter(Protocol):
         ...
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        """Show a server call, as far as the trace level allows.  ``arguments`` are redacted."""
+        """Show a server call, as far as the trace level allows. ``arguments`` are redacted."""
         ...
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
@@ -369,7 +369,7 @@ class AsksByItems(ABC):
 class TurnEncoder(Protocol):
     """An encoder of one turn of an upstream of another dialect.
 
-    It writes what a server of the client's dialect would send.  A :class:`StreamWriter` of the client's
+    It writes what a server of the client's dialect would send. A :class:`StreamWriter` of the client's
     dialect reads the encoded turn like one of its own upstreams.
     """
 
@@ -384,7 +384,7 @@ class TurnEncoder(Protocol):
         ...
 
     def close(self) -> list[Frame]:
-        """Return the frames that end a turn, with the end mark.  All its calls must be complete."""
+        """Return the frames that end a turn, with the end mark. All its calls must be complete."""
         ...
 
     def encode_reply(self, frame: Frame) -> Frame:
@@ -401,8 +401,8 @@ class ContinuingEncoder(TurnEncoder):
     def note_forwarded(self, frame: Frame, text: str) -> None:
         """Note that a frame of an upstream of this dialect reached the client unchanged.
 
-        ``text`` is the text of the answer that was sent since the frame that was noted before.  Between these
-        two there were only frames of text.  A whole reply is noted before it is encoded anew.
+        ``text`` is the text of the answer that was sent since the frame that was noted before. Between these
+        two there were only frames of text. A whole reply is noted before it is encoded anew.
         """
 
 
@@ -437,7 +437,7 @@ class ClientPort(Protocol):
         ...
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
-        """Read a request.  Raises :class:`~proxy.base.errors.RequestError`, which names the field."""
+        """Read a request. Raises :class:`~proxy.base.errors.RequestError`, which names the field."""
         ...
 
     def without_chosen(
@@ -445,7 +445,7 @@ class ClientPort(Protocol):
     ) -> tuple[bytes, ClientRequest]:
         """Return the body without the elements that choose server tools, and the request that it then is.
 
-        ``shown`` are the tools that the client gets; a ``tool_choice`` may name them by their server.  Raises
+        ``shown`` are the tools that the client gets; a ``tool_choice`` may name them by their server. Raises
         :class:`~proxy.base.errors.RequestError` for a ``tool_choice`` that names another.
         """
         ...
@@ -462,7 +462,7 @@ class CarryingPort(ABC):
     def without_carried(self, raw: bytes) -> bytes:
         """Return the body of a request without the encrypted turns that the client sends back.
 
-        No upstream can read them.  Returns the same bytes if there are none.
+        No upstream can read them. Returns the same bytes if there are none.
         """
 
 
@@ -475,7 +475,7 @@ class LoadsModels(ABC):
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
         """Return the answer to such a request, as JSON; ``None`` if the request asks the model something.
 
-        The answer assumes that models are always loaded.  Raises :class:`RequestError` for a
+        The answer assumes that models are always loaded. Raises :class:`RequestError` for a
         field that is wrong.
         """
 

@@ -1,8 +1,8 @@
 """Both ports of an upstream whose dialect is not the client's, as the client's dialect would offer them.
 
-The proxy reads the request into a :class:`Conversation`.  The upstream's dialect writes a
-body from it, and its editor changes that body turn after turn.  The upstream's reader reads the answer, and
-the client's encoder encodes its events as frames of the client's dialect.  Neither dialect knows the other.
+The proxy reads the request into a :class:`Conversation`. The upstream's dialect writes a
+body from it, and its editor changes that body turn after turn. The upstream's reader reads the answer, and
+the client's encoder encodes its events as frames of the client's dialect. Neither dialect knows the other.
 The run and the writer do not know that there are two.
 """
 
@@ -116,8 +116,8 @@ class Crossing:
 class CrossedEditor(LossyClientEditor):
     """Two editors in step: the client's editor keeps the turns, and the upstream's body is sent.
 
-    A held turn is put back into the client's own body before that body is translated.  So an upstream of any
-    dialect gets it, whichever upstream made it.  If both speak the same dialect, the upstream gets the turn
+    A held turn is put back into the client's own body before that body is translated. So an upstream of any
+    dialect gets it, whichever upstream made it. If both speak the same dialect, the upstream gets the turn
     in its own form (:mod:`proxy.wires.crossing.native_turns`).
     """
 

@@ -83,7 +83,7 @@ class CrossedReader:
     def end(self, ends: Sequence[Frame]) -> list[Frame]:
         """Return the frames that end the turn, once its end mark came; later bytes do not belong to it.
 
-        ``ends`` are the last frames that were read.  A stream that broke off before the model gave its stop
+        ``ends`` are the last frames that were read. A stream that broke off before the model gave its stop
         reason gets no end.
         """
         self._closed = True

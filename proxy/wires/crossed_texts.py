@@ -1,6 +1,6 @@
 """Carries text from one dialect to another without parsing it.
 
-Most events of a stream are one piece of text.  The upstream's reader cuts it out of the bytes, still as JSON,
+Most events of a stream are one piece of text. The upstream's reader cuts it out of the bytes, still as JSON,
 and the client's encoder puts it into an event of its own dialect.
 """
 

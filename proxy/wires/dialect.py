@@ -1,7 +1,7 @@
 """The description of a dialect as data: its paths, stream framing, errors and credentials.
 
-A :class:`Dialect` holds what all its paths share; an :class:`Endpoint` holds the facts of one path.  The
-server looks the endpoint of a request up once, in an :class:`EndpointTable`.  Authentication, limits,
+A :class:`Dialect` holds what all its paths share; an :class:`Endpoint` holds the facts of one path. The
+server looks the endpoint of a request up once, in an :class:`EndpointTable`. Authentication, limits,
 metering, telemetry and errors read that object and compare no path themselves.
 """
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 NATIVE: Final = "native"
-"""The member of a stored turn that holds the turn in its upstream's own form.  If a turn has no such member,
+"""The member of a stored turn that holds the turn in its upstream's own form. If a turn has no such member,
 or an upstream of another dialect wrote it, the turn is translated."""
 
 Kind = Literal[
@@ -40,10 +40,10 @@ Kind = Literal[
 ]
 """What a request asks for.
 
-``generate``: an answer of a model, in which server tools take part.  ``complete``: an answer without server
-tools, which an upstream of another dialect may also give.  ``count``: the number of tokens of such a request.
-``infer``: any other output of a model.  ``stored``: something that the upstream keeps, by its id.
-``models``: the list of models.  ``manage``: an operation that may change the upstream for all its users.
+``generate``: an answer of a model, in which server tools take part. ``complete``: an answer without server
+tools, which an upstream of another dialect may also give. ``count``: the number of tokens of such a request.
+``infer``: any other output of a model. ``stored``: something that the upstream keeps, by its id.
+``models``: the list of models. ``manage``: an operation that may change the upstream for all its users.
 ``socket``: a WebSocket, each message of which is one request for an answer.
 ``mcp``: server tools, for a client that runs a model itself.
 ``other``: anything else; the proxy knows nothing about it, and passes it to no upstream of a rooted dialect.
@@ -77,14 +77,14 @@ class Event(Protocol):
 
 
 class EventParser(Protocol):
-    """A parser of a stream's events.  Every method raises :class:`~proxy.base.errors.FrameTooLarge`."""
+    """A parser of a stream's events. Every method raises :class:`~proxy.base.errors.FrameTooLarge`."""
 
     def feed(self, chunk: bytes) -> Sequence[Event]:
         """Return the events that ``chunk`` completes."""
         ...
 
     def take(self, chunk: bytes) -> None:
-        """Buffer bytes.  The caller then calls :meth:`next` until it returns ``None``."""
+        """Buffer bytes. The caller then calls :meth:`next` until it returns ``None``."""
         ...
 
     def next(self, most_bytes: int | None = None) -> Event | None:
@@ -120,8 +120,8 @@ class EventParser(Protocol):
 class Boundary(Protocol):
     """A filter that forwards a stream up to its last event boundary, and knows how the stream ended.
 
-    ``at_boundary``: only complete events came so far.  ``overflowing``: an event is too large to buffer, so
-    its pieces are forwarded as they come.  ``done_seen``: the end mark came.
+    ``at_boundary``: only complete events came so far. ``overflowing``: an event is too large to buffer, so
+    its pieces are forwarded as they come. ``done_seen``: the end mark came.
     """
 
     at_boundary: bool
@@ -141,10 +141,10 @@ class Boundary(Protocol):
 class Framing:
     """How a stream is cut into events.
 
-    ``event_end``: the bytes that end nearly every event.  ``event_sign``: bytes that stand exactly once in
-    nearly every event.  ``end_mark``: the event that ends a stream; empty if the dialect has none.
-    ``end_text``: the text by which an event ends the stream.  ``end_sign``: a byte of that text that few
-    other events have.  ``begins`` takes the first bytes of a body and returns whether it is such a stream;
+    ``event_end``: the bytes that end nearly every event. ``event_sign``: bytes that stand exactly once in
+    nearly every event. ``end_mark``: the event that ends a stream; empty if the dialect has none.
+    ``end_text``: the text by which an event ends the stream. ``end_sign``: a byte of that text that few
+    other events have. ``begins`` takes the first bytes of a body and returns whether it is such a stream;
     ``None`` if these bytes do not tell yet.
     """
 
@@ -162,7 +162,7 @@ class Framing:
 class ErrorBody(Protocol):
     """A function that makes the body of an HTTP error.
 
-    Some dialects put the ``request_id`` there.  ``doc_url`` is the address of the page about the error, empty
+    Some dialects put the ``request_id`` there. ``doc_url`` is the address of the page about the error, empty
     if there is none; a dialect without a field for it leaves it out.
     """
 
@@ -204,8 +204,8 @@ class ErrorText(NamedTuple):
 class Errors:
     """The form of a dialect's errors.
 
-    ``id_header``: the header in which clients of the dialect look for the request's id.  ``read`` takes the
-    body of an error.  ``types``: the dialect's own type names for HTTP statuses, if it has any.
+    ``id_header``: the header in which clients of the dialect look for the request's id. ``read`` takes the
+    body of an error. ``types``: the dialect's own type names for HTTP statuses, if it has any.
     """
 
     body: ErrorBody
@@ -232,11 +232,11 @@ class UsageFields:
 class ModelLists:
     """How a dialect lists models: at ``path``, which is ``rooted`` if the dialect's paths are.
 
-    ``query`` asks an upstream for all of them.  ``read`` returns the models of a list, by name.  ``entry``
+    ``query`` asks an upstream for all of them. ``read`` returns the models of a list, by name. ``entry``
     makes an entry from a name and an owner; ``whole`` makes a list of entries; ``page`` makes the part of it
-    that a client's query asks for, and is ``None`` in a dialect without pages.  ``names`` are the members of
-    an entry that hold its name.  ``show`` describes a model, from its owner, its entry and whether it takes
-    tools.  ``version`` is the version of the dialect.  ``show`` and ``version`` matter only in a dialect that
+    that a client's query asks for, and is ``None`` in a dialect without pages. ``names`` are the members of
+    an entry that hold its name. ``show`` describes a model, from its owner, its entry and whether it takes
+    tools. ``version`` is the version of the dialect. ``show`` and ``version`` matter only in a dialect that
     has paths for them.
     """
 
@@ -282,16 +282,16 @@ class Dialect:
     """The facts that all paths of a dialect share.
 
     ``wire``: the name of the wire that an upstream must speak to serve the dialect (``upstreams.*.wires``).
-    ``prefix``: the prefix of its paths for clients, which an upstream's base URL includes.  The paths of a
-    ``rooted`` dialect include the prefix themselves; the base URL then does not.  ``path``: the path at which
-    a model answers with tools; empty if the dialect has none.  ``credentials``: by priority; the first one is
-    sent to upstreams.  ``query``: the names of query parameters that its inference paths may have.
+    ``prefix``: the prefix of its paths for clients, which an upstream's base URL includes. The paths of a
+    ``rooted`` dialect include the prefix themselves; the base URL then does not. ``path``: the path at which
+    a model answers with tools; empty if the dialect has none. ``credentials``: by priority; the first one is
+    sent to upstreams. ``query``: the names of query parameters that its inference paths may have.
     ``families``: the first segments of its paths; ``takes_files``: those that take forms with files.
-    ``headers``: headers that an upstream requires and a client may have left out.  ``repair``: how the proxy
-    sees a defective stream; ``None`` if it repairs no stream of the dialect.  ``tag``: the end of a model's
-    name that may be left out without a difference.  ``answer_ids``: the prefix of an answer's id.
+    ``headers``: headers that an upstream requires and a client may have left out. ``repair``: how the proxy
+    sees a defective stream; ``None`` if it repairs no stream of the dialect. ``tag``: the end of a model's
+    name that may be left out without a difference. ``answer_ids``: the prefix of an answer's id.
     ``last_event``: matches the event that ends a stream, at the end of what came; for a dialect whose streams
-    may lack the end mark of the framing.  ``refused_schemas``: the keys of
+    may lack the end mark of the framing. ``refused_schemas``: the keys of
     :data:`~proxy.schemas.portable.REFUSED_BY` that every provider of the dialect refuses in the schemas of
     tools.
     """
@@ -334,12 +334,12 @@ class Dialect:
 class Endpoint:
     """One operation of an API: a method and a path below its dialect's prefix.
 
-    In ``path`` ``{id}`` stands for one segment and ``{rest}`` for anything.  An empty ``method`` stands for
+    In ``path`` ``{id}`` stands for one segment and ``{rest}`` for anything. An empty ``method`` stands for
     any.
 
-    ``body``: how the proxy handles the body.  ``routed``: parsed strictly and sent to the upstream of its
-    model.  ``json``: parsed strictly and sent to the first upstream.  ``form``: the same, or a form with
-    files, which is streamed.  ``opaque``: streamed without being parsed.
+    ``body``: how the proxy handles the body. ``routed``: parsed strictly and sent to the upstream of its
+    model. ``json``: parsed strictly and sent to the first upstream. ``form``: the same, or a form with
+    files, which is streamed. ``opaque``: streamed without being parsed.
     ``model``: whether a JSON body names the model at its top level (``named``), or may do so (``optional``).
     ``usage``: ``always`` if every answer reports it; ``on_request`` if a stream reports it only on request;
     ``none`` if the answer costs nothing or was counted when it was first given.
@@ -384,7 +384,7 @@ class Endpoint:
         return (found.groupdict().get("id") or "") if found is not None else ""
 
     def path_of(self, stored_id: str) -> str:
-        """Return the path for something stored.  The caller must have checked the id."""
+        """Return the path for something stored. The caller must have checked the id."""
         return self.path.replace("{id}", stored_id)
 
     @property
@@ -394,14 +394,14 @@ class Endpoint:
 
 
 class EndpointTable:
-    """An immutable lookup of endpoints.  Only this class compares paths with those of the dialects.
+    """An immutable lookup of endpoints. Only this class compares paths with those of the dialects.
 
-    ``endpoints``: all known endpoints.  ``other``: the endpoint for all other paths.  ``labels``: the paths
+    ``endpoints``: all known endpoints. ``other``: the endpoint for all other paths. ``labels``: the paths
     that metrics count one by one; ``families``: the first segments by which metrics count the others.
     """
 
     def __init__(self, endpoints: Iterable[Endpoint], other: Dialect) -> None:
-        """Build the table.  In ``endpoints``, specific paths must stand before general ones.  ``other`` is
+        """Build the table. In ``endpoints``, specific paths must stand before general ones. ``other`` is
         the dialect of all other paths.
 
         Raises ValueError for two endpoints with the same method and path.

@@ -1,8 +1,8 @@
 """Writers that can repair defective streams.
 
-A writer forwards the upstream's bytes as long as it can.  If these bytes would break clients, a repairing
-writer composes the stream itself, from the first event with the defect on.  The events are the same, but they
-get the ids, indices, numbers and the end that clients need.  docs/doctor.md lists the defects.
+A writer forwards the upstream's bytes as long as it can. If these bytes would break clients, a repairing
+writer composes the stream itself, from the first event with the defect on. The events are the same, but they
+get the ids, indices, numbers and the end that clients need. docs/doctor.md lists the defects.
 """
 
 from abc import ABC, abstractmethod
@@ -25,8 +25,8 @@ class RepairingWriter(ABC):
     def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
         """Repair this stream; called before the first frame is written.
 
-        ``always``: compose from the first frame on, else from the first frame with a defect.  ``begun``:
-        earlier bytes of the stream were sent to the client already, and had no defect.  ``single_turn``: no
+        ``always``: compose from the first frame on, else from the first frame with a defect. ``begun``:
+        earlier bytes of the stream were sent to the client already, and had no defect. ``single_turn``: no
         turn follows this one, so nothing must be held back for another.
         """
 

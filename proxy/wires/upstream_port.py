@@ -1,7 +1,7 @@
 """The side of a dialect that faces upstreams: it edits their requests and reads their responses.
 
 An :class:`UpstreamPort` makes a :class:`BodyEditor`, which holds the request body over all turns, and a
-:class:`TurnReader`, which reads a response.  The relay knows no dialect by name.
+:class:`TurnReader`, which reads a response. The relay knows no dialect by name.
 """
 
 from abc import ABC, abstractmethod
@@ -46,7 +46,7 @@ class SuspendedCall:
     """A call of a suspended turn.
 
     ``call_id`` is its id at the upstream and ``client_id`` its id at the client, ``None`` if the client does
-    not have the call.  ``result`` is the proxy's own result, ``None`` if the client has to bring it.
+    not have the call. ``result`` is the proxy's own result, ``None`` if the client has to bring it.
     """
 
     call_id: str
@@ -55,7 +55,7 @@ class SuspendedCall:
 
 
 class BodyEditor(Protocol):
-    """The request body for the upstream, over all turns.  Everything that is not edited keeps its bytes."""
+    """The request body for the upstream, over all turns. Everything that is not edited keeps its bytes."""
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         """Add tools after the client's own, and use our schema of tools that the client declared."""
@@ -68,7 +68,7 @@ class BodyEditor(Protocol):
     def withhold(self, names: Collection[str]) -> None:
         """Leave these of the offered tools out of every request from now on, and out of the tool choice.
 
-        A choice that forces one of them becomes ``auto``.  All other offered tools keep their bytes.
+        A choice that forces one of them becomes ``auto``. All other offered tools keep their bytes.
         """
         ...
 
@@ -81,7 +81,7 @@ class BodyEditor(Protocol):
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """Replace the assistant message at ``position`` of the request by a held turn.
 
-        :meth:`suspend` made the ``payload``.  :meth:`recover` may remove a turn that is not ``needed``.
+        :meth:`suspend` made the ``payload``. :meth:`recover` may remove a turn that is not ``needed``.
         """
         ...
 
@@ -132,8 +132,8 @@ class BodyEditor(Protocol):
         ...
 
     def forbid_tools(self) -> bool:
-        """Ask for an answer without calls.  If the client forces a call of its own tool, keep asking for that
-        call, but leave the server tools out.  Returns whether they are left out.
+        """Ask for an answer without calls. If the client forces a call of its own tool, keep asking for that
+        call, but leave the server tools out. Returns whether they are left out.
         """
         ...
 
@@ -146,7 +146,7 @@ class BodyEditor(Protocol):
         ...
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Change what the upstream refused with this error.  Returns whether a retry may succeed."""
+        """Change what the upstream refused with this error. Returns whether a retry may succeed."""
         ...
 
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
@@ -211,7 +211,7 @@ class LossyClientEditor(ABC):
 class TurnReader(Protocol):
     """A reader of one upstream response.
 
-    ``fault`` is the reason why the rest is not read; ``None`` while reading goes on.  Bytes after a fault may
+    ``fault`` is the reason why the rest is not read; ``None`` while reading goes on. Bytes after a fault may
     hold a call that the proxy would not see, so none of them may reach the client (rule W5).
     """
 
@@ -231,8 +231,8 @@ class TurnReader(Protocol):
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
         """Return the frames that ``chunk`` completes, up to a :attr:`fault`.
 
-        ``most`` limits the work: no more is read than takes as long as this many ordinary events.  Unless
-        ``large`` is true, reading then also stops before a large event.  If something is left,
+        ``most`` limits the work: no more is read than takes as long as this many ordinary events. Unless
+        ``large`` is true, reading then also stops before a large event. If something is left,
         :attr:`has_unread` is true, and the next ``chunk`` may be ``b""``.
         """
         ...

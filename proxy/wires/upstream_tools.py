@@ -20,7 +20,7 @@ files in its container and reach other hosts.
 def acting_tool(tools: Any) -> str | None:
     """Return the type of the first element of ``tools`` that may act at the provider; ``None`` if none may.
 
-    A request with such a tool must not run twice.  An unknown type may act.  Elements that choose server
+    A request with such a tool must not run twice. An unknown type may act. Elements that choose server
     tools are never sent to an upstream; the proxy runs these tools.
     """
     for tool in tools if isinstance(tools, list) else ():

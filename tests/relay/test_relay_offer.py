@@ -392,7 +392,7 @@ def test_a_tool_under_two_names_is_guarded_under_both() -> None:
 
 
 def test_an_offer_is_decided_once() -> None:
-    """Requests without tools of their own share an offer; other requests get their own."""
+    """Requests that declare the same tools share an offer; other requests get their own."""
     offers = Offers(INJECT)
 
     def made(*declared: str, wanted: str | None = None, takes: bool = True, **fields: Any) -> Offer:
@@ -409,7 +409,17 @@ def test_an_offer_is_decided_once() -> None:
     )
     for other in (made(n=2), made(takes=False), made(tool_choice="none"), made(wanted="none")):
         assert not other
-    assert made("mine").client_names == {"mine"}
+    mine = made("mine")
+    assert mine.client_names == {"mine"}
+    assert made("mine") is mine
+    forced = {"type": "function", "function": {"name": "mine"}}
+    others = [made("mine", "other"), made("mine", TIME), made("mine", n=2), made("mine", tool_choice="none")]
+    others += [made("mine", takes=False), made("mine", tool_choice=forced), made("mine", wanted="none")]
+    for other in others:
+        assert (other.client_names, other.names, other.replaced) != (mine.client_names, mine.names, ())
+    assert made(TIME).client_names == frozenset()
+    with pytest.raises(RequestError):
+        made(TIME, n=2)
     assert made(wanted=TIME).tool_ids() == (TIME,)
     assert made() is plain
     for catalog in (SELECTION.catalog, Catalog()):

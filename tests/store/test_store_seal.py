@@ -375,7 +375,7 @@ async def test_a_sealed_turn_waits_unsealed_in_memory_only(make_sqlite: Make) ->
     await store.start()
     store.put_run(run())
     store.put_suspended(suspended(payload=SECRET.encode()))
-    queued = [value for write in store._writer._queue._needed for row in write.rows for value in row]
+    queued = [value for write in store._writer._queue._needed for row in write.made() for value in row]
     assert SECRET.encode() not in queued
     found = await store.find_suspended("key-1")
     assert found == replace(suspended(), payload=SECRET.encode())

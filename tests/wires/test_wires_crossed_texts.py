@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from cases import each
 from crossed_recordings import ASKED, MOST_BYTES, WIRES, Recording, recordings
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +92,7 @@ def events_in(recording: Recording) -> list[bytes]:
 STREAMS = [recording for recording in recordings() if recording.stream]
 
 
-@pytest.mark.parametrize("recording", STREAMS, ids=lambda recording: recording.name)
+@each("recording", STREAMS, lambda recording: recording.name)
 def test_a_recorded_stream_crosses_alike(recording: Recording) -> None:
     """Rule W6: the fast path gives the same bytes as reading every event, however the stream is cut."""
     events, data = events_in(recording), recording.data

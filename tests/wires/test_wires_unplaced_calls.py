@@ -6,7 +6,7 @@ no call of a server tool was seen.
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import ollama
@@ -49,6 +49,11 @@ def said_in(raw: bytes) -> Iterator[Payload]:
             yield json.loads(text)
 
 
+def texts(values: Iterable[Any]) -> set[Any]:
+    """The values that are texts: an SDK may build an object whose name is a list."""
+    return {value for value in values if isinstance(value, str)}
+
+
 def shown_by_anthropic(raw: bytes) -> set[Any]:
     """The names of the calls that Anthropic's SDK shows."""
     snapshot: Any = None
@@ -58,7 +63,7 @@ def shown_by_anthropic(raw: bytes) -> set[Any]:
         except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):
             break  # The SDK raises, so its user sees no more.
     blocks = getattr(snapshot, "content", None) or ()
-    return {_get(one, "name") for one in blocks if _get(one, "type") == "tool_use"}
+    return texts(_get(one, "name") for one in blocks if _get(one, "type") == "tool_use")
 
 
 def shown_by_openai_chat(raw: bytes) -> set[Any]:
@@ -71,8 +76,8 @@ def shown_by_openai_chat(raw: bytes) -> set[Any]:
         for choice in _listed(getattr(chunk, "choices", None)):
             delta = _get(choice, "delta")
             for call in _listed(_get(delta, "tool_calls")):
-                found |= {_get(_get(call, "function"), "name"), _get(_get(call, "custom"), "name")}
-            found.add(_get(_get(delta, "function_call"), "name"))
+                found |= texts([_get(_get(call, "function"), "name"), _get(_get(call, "custom"), "name")])
+            found |= texts([_get(_get(delta, "function_call"), "name")])
     return found
 
 
@@ -84,7 +89,7 @@ def shown_by_openai_responses(raw: bytes) -> set[Any]:
             break
         one: Any = construct_type(type_=ResponseStreamEvent, value=payload)
         items = [_get(one, "item"), *_listed(_get(_get(one, "response"), "output"))]
-        found |= {_get(item, "name") for item in items if _get(item, "type") == "function_call"}
+        found |= texts(_get(item, "name") for item in items if _get(item, "type") == "function_call")
     return found
 
 

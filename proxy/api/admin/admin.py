@@ -204,7 +204,7 @@ class Admin:
     async def servers(self) -> dict[str, Any]:
         """Return every MCP server with its tools, as their process last reported. Raises StoreError."""
         catalog = self._registry.current
-        rows = [server_to_json(one, catalog, self._policy) for one in await self._servers()]
+        rows = [server_to_json(server, catalog, self._policy) for server in await self._servers()]
         return page(rows, more=False)
 
     def tools(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _unknown(target: Target) -> RequestError:
 
 def parse_query(query: str, *known: str) -> dict[str, str]:
     """Return the parameters of a query; raise RequestError for one that is unknown, repeated or too long."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
     except ValueError:
@@ -277,14 +277,14 @@ def parse_query(query: str, *known: str) -> dict[str, str]:
             raise RequestError(
                 400, f"The query parameter {name[:40]!r} is not known here{there}.", param=name[:40]
             )
-        if name in found:
+        if name in values:
             raise RequestError(400, f"The query parameter {name} is given twice.", param=name)
         if len(value) > _LONGEST_VALUE:
             raise RequestError(
                 400, f"The query parameter {name} is longer than {_LONGEST_VALUE} characters.", param=name
             )
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def read_limit(text: str | None) -> int:

@@ -38,8 +38,8 @@ _ENCODED: Final = "whsec_"
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
     """Return the header ``webhook-signature`` of a message; ``timestamp`` is in seconds since the epoch."""
-    said = f"{message_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.digest(_key(secret), said, hashlib.sha256)).decode()
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(_key(secret), signed, hashlib.sha256)).decode()
 
 
 def _key(secret: str) -> bytes:

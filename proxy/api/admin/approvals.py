@@ -38,8 +38,8 @@ _KNOWN: Final = ("approve", "reason", "arguments", "grant")
 def approval_to_json(approval: Approval, *, exact: bool = False, in_list: bool = False) -> dict[str, Any]:
     """Return an approval as plain JSON values; times are seconds since the epoch (UTC).
 
-    The arguments are all of the model's, with the tool's private fields masked.  ``exact`` gives those that
-    run, with the private fields.  ``in_list`` cuts very long ones, and says so.
+    The arguments are all of the model's, with the tool's private fields masked. ``exact`` gives those that
+    run, with the private fields. ``in_list`` cuts very long ones, and says so.
     """
     is_cut = in_list and not approval.fits_text
     shown: dict[str, Any] = {
@@ -99,11 +99,11 @@ def grant_to_json(grant: Grant, state: str) -> dict[str, Any]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build a JSON object; raise ``ValueError`` for duplicate members, because parsers differ about which one
     counts, and for a name with a lone surrogate, because no error could show it: it has no UTF-8."""
-    found = dict(pairs)
-    "".join(found).encode()
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    "".join(values).encode()
+    if len(values) != len(pairs):
         raise ValueError("duplicate member")
-    return found
+    return values
 
 
 def read_verdict(raw: bytes) -> Verdict:
@@ -175,8 +175,8 @@ class AdminApprovals:
             decided=decided,
             tools=tuple(decider.tools),
         )
-        found = await self.decisions.list(wanted)
-        return [approval_to_json(one, in_list=True) for one in found[:limit]], len(found) > limit
+        rows = await self.decisions.list(wanted)
+        return [approval_to_json(row, in_list=True) for row in rows[:limit]], len(rows) > limit
 
     async def get_approval(self, approval_id: str, decider: Decider, *, content: bool) -> dict[str, Any]:
         """Return one approval; ``content`` adds the exact arguments that run, and this is logged.
@@ -199,8 +199,8 @@ class AdminApprovals:
         """
         grants = self.decisions.grants
         wanted = GrantFilter(limit + 1, query.get("before"), active, tools=tuple(decider.tools))
-        found = await grants.list(wanted)
-        return [grant_to_json(one, grants.state(one)) for one in found[:limit]], len(found) > limit
+        rows = await grants.list(wanted)
+        return [grant_to_json(grant, grants.state(grant)) for grant in rows[:limit]], len(rows) > limit
 
     async def get_grant(self, grant_id: str, decider: Decider) -> dict[str, Any]:
         """Return one grant.
@@ -208,8 +208,8 @@ class AdminApprovals:
         Raises :class:`~proxy.base.errors.RequestError` (404) and :class:`~proxy.base.errors.StoreError`.
         """
         grants = self.decisions.grants
-        found = await grants.find(grant_id, decider)
-        return grant_to_json(found, grants.state(found))
+        grant = await grants.find(grant_id, decider)
+        return grant_to_json(grant, grants.state(grant))
 
     async def revoke_grant(self, grant_id: str, decider: Decider) -> dict[str, Any]:
         """Revoke a grant and return it; raise as :meth:`get_grant` does."""

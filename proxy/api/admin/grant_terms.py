@@ -49,10 +49,10 @@ def read_terms(value: Any, at: str = "grant") -> GrantTerms:
 def _seconds(value: Any, at: str) -> float | None:
     if value is None:
         return None
-    said = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if said is None or int(said[1]) == 0:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None or int(match[1]) == 0:
         raise _fault(at, 'must be a duration like "30m", "1h" or "7d"')
-    return int(said[1]) * _SECONDS[said[2]]
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def _read_limits(value: Any, at: str) -> ArgumentLimits:
@@ -70,7 +70,7 @@ def _read_limits(value: Any, at: str) -> ArgumentLimits:
     for path, bound in bounds.items():
         values = bound.enum or ()
         if len(values) > _MOST_VALUES or any(
-            isinstance(one, str) and len(one) > _LONGEST_VALUE for one in values
+            isinstance(value, str) and len(value) > _LONGEST_VALUE for value in values
         ):
             raise _fault(
                 f"{at}.{path[:100]}.enum",
@@ -79,5 +79,5 @@ def _read_limits(value: Any, at: str) -> ArgumentLimits:
     return ArgumentLimits({path: bound.bound() for path, bound in bounds.items()})
 
 
-def _fault(at: str, words: str) -> RequestError:
-    return RequestError(400, f"{at} {words}.", param=at)
+def _fault(at: str, problem: str) -> RequestError:
+    return RequestError(400, f"{at} {problem}.", param=at)

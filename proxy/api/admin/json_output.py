@@ -145,7 +145,7 @@ def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
     }
 
 
-def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
+def server_to_json(server: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
     """Return an MCP server with its tools; ``withheld`` says why models are not offered one, or is ``null``.
 
     It leaves out the arguments of a command and the query of an address: either may hold a secret. An
@@ -153,28 +153,28 @@ def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dic
     changed tool has ``current`` and ``difference`` (lines that begin with ``-`` or ``+``) if its server's
     present definition is known. All of this text comes from the MCP server and is not trusted.
     """
-    status = one.status
+    status = server.status
     name, version = status.server_info
     return {
-        "id": one.server.name,
-        "reached_by": _reached_by(one.server),
+        "id": server.server.name,
+        "reached_by": _reached_by(server.server),
         "state": status.state,
         "reason": status.reason or None,
         "last_error": status.last_error or None,
-        "reconnects": one.reconnects,
+        "reconnects": server.reconnects,
         "protocol": status.version or None,
         "server_name": name or None,
         "server_version": version or None,
-        "list_ms": status.list_ms if one.is_ready else None,
+        "list_ms": status.list_ms if server.is_ready else None,
         "tools": [
             {
                 "id": tool.id,
                 "name": tool.name,
                 "state": tool.state,
-                "withheld": _withheld(tool, one.server, catalog, policy),
+                "withheld": _withheld(tool, server.server, catalog, policy),
                 **_changes(tool),
             }
-            for tool in one.tools
+            for tool in server.tools
         ],
         "left_out": [{"name": left.name, "reason": left.reason} for left in status.left_out],
     }

@@ -18,7 +18,7 @@ _HEAD: Final[Headers] = (
 
 
 async def send_events(client: ClientStream, events: AsyncIterator[bytes]) -> None:
-    """Send each event as it arrives, and a keep-alive comment for each empty one.  Raises
+    """Send each event as it arrives, and a keep-alive comment for each empty one. Raises
     ``ConnectionError``."""
     client.start(200, _HEAD)
     client.flush()

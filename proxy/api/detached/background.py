@@ -1,8 +1,8 @@
 """Run background responses: runs without a client that any process can read, cancel and take over.
 
 While a process runs a response, it keeps storing the resource and the events in the record
-(:mod:`proxy.api.detached.kept_attempts`).  All processes read them there.  A process may run the response
-as long as its lease lasts (:mod:`proxy.records.background`).  If it dies, another process runs the request
+(:mod:`proxy.api.detached.kept_attempts`). All processes read them there. A process may run the response
+as long as its lease lasts (:mod:`proxy.records.background`). If it dies, another process runs the request
 again or ends the response (:mod:`proxy.api.detached.take_over`).
 """
 
@@ -52,10 +52,10 @@ _END_WAIT_S: Final = 60.0
 class BackgroundSettings:
     """Limits of background responses.
 
-    One process runs at most ``total`` responses at a time, and ``per_caller`` of them for one caller.  Each
-    may run for ``time_s`` seconds.  A client that follows a response gets a comment after ``keepalive_s``
-    seconds without an event.  ``keeps`` is true if the record keeps content; otherwise no response could be
-    read later.  ``headers`` select the headers of a request that are stored with it.
+    One process runs at most ``total`` responses at a time, and ``per_caller`` of them for one caller. Each
+    may run for ``time_s`` seconds. A client that follows a response gets a comment after ``keepalive_s``
+    seconds without an event. ``keeps`` is true if the record keeps content; otherwise no response could be
+    read later. ``headers`` select the headers of a request that are stored with it.
     """
 
     per_caller: int = 8
@@ -70,7 +70,7 @@ class BackgroundSettings:
 class BackgroundRun:
     """An attempt of a background response that runs in this process.
 
-    ``repeats`` is true if the request is stored, so that it can be run again.  ``lost`` is true once another
+    ``repeats`` is true if the request is stored, so that it can be run again. ``lost`` is true once another
     process owns the response; ``released`` is true once any process may take it.
     """
 
@@ -100,7 +100,7 @@ class BackgroundRun:
 
 
 class BackgroundRuns:
-    """The background responses that this process runs.  One per process."""
+    """The background responses that this process runs. One per process."""
 
     def __init__(
         self, runs: Runs, store: Store, settings: BackgroundSettings, run_context: BackgroundContext
@@ -158,7 +158,7 @@ class BackgroundRuns:
     async def run_again(self, ask: Ask, claimed: BackgroundRecord, time_s: float, takes_over: str) -> None:
         """Run a response that this process has claimed, for at most ``time_s`` seconds.
 
-        ``takes_over`` is the id of the run that it replaces.  Raises :class:`RequestError` and
+        ``takes_over`` is the id of the run that it replaces. Raises :class:`RequestError` and
         :class:`~proxy.base.errors.StoreError` as planning does.
         """
         self._starting.append(claimed.caller)
@@ -264,7 +264,7 @@ class BackgroundRuns:
         raise NotOnRecord("The response could not be stored, so it has no answer.")
 
     async def _attend(self, run: BackgroundRun, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Store the output of a run as it arrives.  Cancel the run if it was cancelled or another process
+        """Store the output of a run as it arrives. Cancel the run if it was cancelled or another process
         owns it."""
         serving = asyncio.get_running_loop().create_task(serve())
         asked = time.monotonic()
@@ -359,7 +359,7 @@ class BackgroundRuns:
         return KeptState(stream.resource, run.run_id, run.pieces, stream.log.full, stream.leading)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait up to ``timeout_s`` seconds for the responses to end.  Release the rest to other processes, or
+        """Wait up to ``timeout_s`` seconds for the responses to end. Release the rest to other processes, or
         fail them."""
         tasks = {run.task for run in self._open.values() if run.task is not None}
         if tasks:

@@ -1,7 +1,7 @@
 """Read and cancel background responses, whichever process runs them.
 
-A client never gets a mixture of two attempts.  A client that has seen nothing of an answer continues with the
-next attempt.  A client that has seen part of an earlier attempt gets an error that asks it to start over.
+A client never gets a mixture of two attempts. A client that has seen nothing of an answer continues with the
+next attempt. A client that has seen part of an earlier attempt gets an error that asks it to start over.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ _LEADING: Final = tuple(f"event: {kind}\n".encode() for kind in LEADING)
 
 
 class BackgroundReader:
-    """Reads the background responses of all processes.  One per process."""
+    """Reads the background responses of all processes. One per process."""
 
     def __init__(self, runs: BackgroundRuns, store: Store, settle: Callable[[], Awaitable[None]]) -> None:
-        """Create the reader.  ``settle`` ends or takes over the responses that no process runs."""
+        """Create the reader. ``settle`` ends or takes over the responses that no process runs."""
         self._runs = runs
         self._store = store
         self._kept = KeptAttempts(store)
@@ -109,7 +109,7 @@ class BackgroundReader:
         state = await self._state(response_id, caller)
         if state is None or state.resource["status"] in ENDED:
             return None if state is None else state.resource
-        # The process that runs it polls for this mark.  If no process runs it, it is ended here.
+        # The process that runs it polls for this mark. If no process runs it, it is ended here.
         await self._store.cancel_background(response_id, caller)
         await self._settle()
         until = time.monotonic() + _CANCELLED_S
@@ -145,7 +145,7 @@ class BackgroundReader:
     async def events(self, response_id: str, caller: str, after: int) -> AsyncIterator[bytes]:
         """Yield the events of a response with numbers above ``after``, until it ends.
 
-        Yields empty bytes after ``keepalive_s`` seconds without an event.  If another attempt begins after a
+        Yields empty bytes after ``keepalive_s`` seconds without an event. If another attempt begins after a
         part of the answer was sent, those events are void; the stream then ends with an error event that says
         so.
         """

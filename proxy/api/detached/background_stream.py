@@ -34,8 +34,8 @@ class BackgroundStream:
     The last event waits for :meth:`finish`: before that, the answer is not on record, so a client that has
     seen the end could not find the response.
 
-    ``resource`` is the response so far, with an ``id`` that the proxy made.  ``changed`` is called when there
-    is something new to store.  Event numbers begin at ``first_number``; the first ``leading`` events contain
+    ``resource`` is the response so far, with an ``id`` that the proxy made. ``changed`` is called when there
+    is something new to store. Event numbers begin at ``first_number``; the first ``leading`` events contain
     nothing of the answer.
     """
 

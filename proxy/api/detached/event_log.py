@@ -7,13 +7,13 @@ from typing import Final
 __all__ = ["MAX_LOG_BYTES", "EventLog"]
 
 MAX_LOG_BYTES: Final = 16 << 20
-"""The largest number of bytes of events to keep per response.  Clients can only poll a longer response."""
+"""The largest number of bytes of events to keep per response. Clients can only poll a longer response."""
 
 
 class EventLog:
-    """The events of one response as bytes, with their sequence numbers.  Belongs to one event loop.
+    """The events of one response as bytes, with their sequence numbers. Belongs to one event loop.
 
-    ``full`` is true once the events take more than ``max_bytes``.  From then on, the log keeps no events.
+    ``full`` is true once the events take more than ``max_bytes``. From then on, the log keeps no events.
     """
 
     def __init__(self, max_bytes: int = MAX_LOG_BYTES) -> None:

@@ -1,7 +1,7 @@
 """Store the state and the events of background responses while they run, separately for each attempt.
 
-An attempt stores its current resource, and its events in pieces.  Each attempt has its own range of event
-numbers, so the number of an event tells its attempt.  This holds even if the process died before it stored
+An attempt stores its current resource, and its events in pieces. Each attempt has its own range of event
+numbers, so the number of an event tells its attempt. This holds even if the process died before it stored
 the event.
 """
 
@@ -38,8 +38,8 @@ def attempt_of(number: int) -> int:
 class KeptState:
     """The progress of an attempt.
 
-    ``resource`` is the response so far, and ``run_id`` the run of the attempt.  ``pieces`` counts the stored
-    pieces of events.  ``full`` is true if the events took too much space.  ``leading`` counts the first
+    ``resource`` is the response so far, and ``run_id`` the run of the attempt. ``pieces`` counts the stored
+    pieces of events. ``full`` is true if the events took too much space. ``leading`` counts the first
     events that contain nothing of the answer.
     """
 
@@ -88,7 +88,7 @@ class KeptAttempts:
         return KeptState(kept["resource"], kept["run"], kept["pieces"], kept["full"], kept.get("leading", 0))
 
     async def events(self, lease: Lease, caller: str, piece: int) -> Iterator[tuple[int, bytes]] | None:
-        """Return a piece of events, or ``None`` while it is not on record.  Raises StoreError."""
+        """Return a piece of events, or ``None`` while it is not on record. Raises StoreError."""
         found = await self._store.find_result(_key(lease, str(piece)), caller)
         if found is None:
             return None

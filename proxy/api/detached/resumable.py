@@ -1,6 +1,6 @@
 """Resume streams: a run continues for a while without its client, and the client can come back.
 
-This process keeps the bytes that a run sends.  A client that sends the request again with the run's id gets
+This process keeps the bytes that a run sends. A client that sends the request again with the run's id gets
 these bytes, and then the rest of the stream.
 """
 
@@ -54,7 +54,7 @@ class _Room:
 class _KeptStream:
     """A :class:`~proxy.relay.base.ClientStream` that keeps the bytes it sends, with or without a client.
 
-    ``lost`` is true once there were too many bytes to keep.  The run then ends when its client leaves, like
+    ``lost`` is true once there were too many bytes to keep. The run then ends when its client leaves, like
     any other run.
     """
 
@@ -166,8 +166,8 @@ class _KeptStream:
     async def replay(self, client: ClientStream) -> None:
         """Send a client all bytes so far, and then connect it to the rest of the stream.
 
-        A run has one client at a time, the newest.  The connection of the previous client may be dead, so it
-        is closed.  Raises ``ConnectionError`` if the client leaves, if a newer client connects, or if the run
+        A run has one client at a time, the newest. The connection of the previous client may be dead, so it
+        is closed. Raises ``ConnectionError`` if the client leaves, if a newer client connects, or if the run
         becomes too long to be resumed.
         """
         for before in (self.client, self._catching_up):
@@ -221,10 +221,10 @@ class _Run:
 
 
 class ResumableRuns:
-    """The runs of this process that can be resumed.  One per process."""
+    """The runs of this process that can be resumed. One per process."""
 
     def __init__(self, keep_s: float) -> None:
-        """Create the registry.  ``keep_s``: seconds that a run continues without a client, and is kept after
+        """Create the registry. ``keep_s``: seconds that a run continues without a client, and is kept after
         its end."""
         self._keep_s = keep_s
         self._room = _Room()

@@ -1,7 +1,7 @@
 """Resume streams whose run belongs to another worker of the port: that worker sends them over its own socket.
 
-Only the worker that has the run decides who may resume it, which client receives it, and when it ends.  The
-worker that the client reached passes the bytes on.  Workers are processes of one user on one machine, and the
+Only the worker that has the run decides who may resume it, which client receives it, and when it ends. The
+worker that the client reached passes the bytes on. Workers are processes of one user on one machine, and the
 folder of a socket is closed to other users.
 """
 
@@ -96,10 +96,10 @@ class _OtherWorker:
 
 
 class SharedResumableRuns:
-    """The resumable runs of all workers of a port.  One per process."""
+    """The resumable runs of all workers of a port. One per process."""
 
     def __init__(self, here: ResumableRuns, peers: Peers) -> None:
-        """Create the registry.  ``here`` holds the runs of this process."""
+        """Create the registry. ``here`` holds the runs of this process."""
         self._here = here
         self._peers = peers
         self._folder: SocketFolder | None = None
@@ -245,7 +245,7 @@ async def _until_gone(channel: Channel) -> None:
 async def _pass_on(channel: Channel, client: ClientStream) -> bool:
     """Pass on to a client what another worker sends.
 
-    Returns ``False`` if that worker has no such run, or left before the response began.  Raises
+    Returns ``False`` if that worker has no such run, or left before the response began. Raises
     :class:`~proxy.base.errors.RequestError` if that worker refuses the request, and ``ConnectionError``.
     """
     while (message := await channel.receive()) is not None:

@@ -1,6 +1,6 @@
 """Store a background request, so that another process can run it again without its client.
 
-A stored request contains no secret.  A ticket replaces the client's credential, and the only headers are
+A stored request contains no secret. A ticket replaces the client's credential, and the only headers are
 those that upstreams may see.
 """
 
@@ -27,8 +27,8 @@ _MAX_BYTES: Final = 4 << 20
 class StoredRequest:
     """A background request and its caller.
 
-    ``body`` holds the bytes that the client sent.  ``ticket`` finds the caller again
-    (:class:`~proxy.server.auth.tickets.Tickets`).  ``refusal_reason`` says why the request cannot be run
+    ``body`` holds the bytes that the client sent. ``ticket`` finds the caller again
+    (:class:`~proxy.server.auth.tickets.Tickets`). ``refusal_reason`` says why the request cannot be run
     again; if it is set, all other fields are empty.
     """
 

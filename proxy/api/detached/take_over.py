@@ -1,8 +1,8 @@
 """Find responses that no process runs; run them again, or end them with the reason why they failed.
 
 A response is run again only if no call with an effect had started, its caller would still be admitted, and
-its time limit has not passed.  Each process looks for such responses; the record gives each response to only
-one of them.  A request that kills its process could kill all processes, so it is run again at most twice
+its time limit has not passed. Each process looks for such responses; the record gives each response to only
+one of them. A request that kills its process could kill all processes, so it is run again at most twice
 after a death, with a growing delay.
 """
 
@@ -56,7 +56,7 @@ _LEAST_S: Final = 1.0
 
 
 class TakeOver:
-    """Looks for responses that no process runs.  One per process."""
+    """Looks for responses that no process runs. One per process."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class TakeOver:
         on_outcome: OnTakeOver,
         is_leaving: Callable[[], bool],
     ) -> None:
-        """Create the search.  ``is_leaving`` returns whether this process is about to end."""
+        """Create the search. ``is_leaving`` returns whether this process is about to end."""
         self._runs = runs
         self._store = store
         self._kept = KeptAttempts(store)

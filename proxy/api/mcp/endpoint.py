@@ -165,8 +165,8 @@ class McpHandler:
             case "tools/call":
                 return await self._call(asked)
         status = 404 if message.modern else 200
-        words = f"this server has no method {message.method[:100]}"
-        raise ProtocolFault(METHOD_NOT_FOUND, words, status=status, number=message.id)
+        text = f"this server has no method {message.method[:100]}"
+        raise ProtocolFault(METHOD_NOT_FOUND, text, status=status, number=message.id)
 
     def _listed(self, selection: Selection) -> Sequence[Mapping[str, Any]]:
         """Return the tools of a selection in the form of a list's answer; it is built once."""
@@ -209,7 +209,7 @@ class McpHandler:
         try:
             work = self._cancellable(asked, open_call.run(progress.progressed if progress.wanted else None))
             result = await with_keepalive(work, self._keepalive_s, tick, progress.notifier)
-            said = self._result(asked, call, result)
+            payload = self._result(asked, call, result)
         except ProtocolFault as refusal:
             fault = refusal
         except asyncio.CancelledError:
@@ -226,7 +226,7 @@ class McpHandler:
             context.facts.error_code = _CODES.get(fault.code, "invalid_request")
             await self._finish(asked, client, results.failure(fault), fault.status)
         else:
-            await self._finish(asked, client, said)
+            await self._finish(asked, client, payload)
             open_call.answered()
         return client.response
 
@@ -248,8 +248,8 @@ class McpHandler:
         repeat = NO_REPEAT
         if principal.is_person:
             attempt = replace(context.request.head[attempt_of], session=asked.session)
-            said = {"name": tool, "arguments": arguments or {}}
-            repeat = repeat_of(principal.name, "", context.target.path, said, attempt)
+            content = {"name": tool, "arguments": arguments or {}}
+            repeat = repeat_of(principal.name, "", context.target.path, content, attempt)
         run_id, request_id, key = next(self._run_ids), context.facts.request_id, context.caller.name
         return DirectCall(
             identity=Identity(run_id, request_id, principal.name, key, principal.is_person),
@@ -276,8 +276,8 @@ class McpHandler:
                 own = asyncio.current_task()
                 if own is not None and own.cancelling():
                     raise
-        words = "the request was cancelled; a tool that had begun may have taken effect all the same"
-        raise ProtocolFault(results.REQUEST_CANCELLED, words, status=200, number=number)
+        text = "the request was cancelled; a tool that had begun may have taken effect all the same"
+        raise ProtocolFault(results.REQUEST_CANCELLED, text, status=200, number=number)
 
     def _result(self, asked: _Asked, call: DirectCall, result: ToolResult | None) -> bytes:
         """Return the answer to a call. For a tool that the client may not use, raise
@@ -285,11 +285,11 @@ class McpHandler:
         exists."""
         message = asked.message
         if result is None:
-            words = f"there is no tool {call.tool[:200]} here; tools may change: list them again (tools/list)"
+            text = f"there is no tool {call.tool[:200]} here; tools may change: list them again (tools/list)"
             status = 400 if message.modern else 200
-            raise ProtocolFault(INVALID_PARAMS, words, status=status, number=message.id)
-        said = results.call_result(message, __version__, result.content, result.images, failed=not result.ok)
-        return results.answer(message.id, said)
+            raise ProtocolFault(INVALID_PARAMS, text, status=status, number=message.id)
+        body = results.call_result(message, __version__, result.content, result.images, failed=not result.ok)
+        return results.answer(message.id, body)
 
     async def _push(self, asked: _Asked, client: AnyClientStream, data: bytes) -> None:
         """Send a piece of a stream; the first piece starts the stream."""
@@ -297,14 +297,14 @@ class McpHandler:
             client.start(200, ((hdrs.CONTENT_TYPE, _stream_type(asked.context)), *_STREAM_HEAD))
         await client.write(data)
 
-    async def _finish(self, asked: _Asked, client: AnyClientStream, said: bytes, status: int = 200) -> None:
+    async def _finish(self, asked: _Asked, client: AnyClientStream, body: bytes, status: int = 200) -> None:
         """Send the answer, in one piece if no stream has begun and the client accepts that."""
         if client.started or (status == 200 and not asked.takes_json):
-            await self._push(asked, client, results.as_event(said))
+            await self._push(asked, client, results.as_event(body))
         else:
-            head = ((hdrs.CONTENT_TYPE, _JSON), (hdrs.CONTENT_LENGTH, str(len(said))))
+            head = ((hdrs.CONTENT_TYPE, _JSON), (hdrs.CONTENT_LENGTH, str(len(body))))
             client.start(status, head)
-            if (wait := client.push(said, last=True)) is not None:
+            if (wait := client.push(body, last=True)) is not None:
                 await wait
         client.finish()
 
@@ -324,8 +324,8 @@ class _ProgressEvents:
     def progressed(self, call: ToolCall, progress: ToolProgress) -> None:
         """Queue a notification of the call's progress."""
         if self._token is not None:
-            said = results.progress(self._token, progress.done, progress.total, progress.message)
-            self._pending.append(results.as_event(said))
+            event = results.progress(self._token, progress.done, progress.total, progress.message)
+            self._pending.append(results.as_event(event))
             self.notifier.notify()
 
     def take(self) -> bytes:
@@ -362,11 +362,11 @@ def _accepted(request: EdgeRequest, stream: str) -> tuple[bool, bool]:
 
     Raises :class:`~proxy.base.errors.RequestError` (406) if it accepts neither.
     """
-    said = [one.partition(";")[0].strip().lower() for one in request.head.listed(hdrs.ACCEPT)]
-    if not said:
+    types = [part.partition(";")[0].strip().lower() for part in request.head.listed(hdrs.ACCEPT)]
+    if not types:
         return True, True
     takes = [
-        any(one in ("*/*", f"{kind.partition('/')[0]}/*", kind) for one in said) for kind in (_JSON, stream)
+        any(t in ("*/*", f"{kind.partition('/')[0]}/*", kind) for t in types) for kind in (_JSON, stream)
     ]
     if not any(takes):
         raise RequestError(

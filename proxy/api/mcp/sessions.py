@@ -38,12 +38,12 @@ class McpSessions:
     def knows(self, session: str, caller: str) -> bool:
         """Return whether this is the id of a session of that caller."""
         try:
-            said = base64.urlsafe_b64decode(session + "=" * (-len(session) % 4))
+            raw = base64.urlsafe_b64decode(session + "=" * (-len(session) % 4))
         except (binascii.Error, ValueError):
             return False
-        if len(said) != _RANDOM + _MAC:
+        if len(raw) != _RANDOM + _MAC:
             return False
-        return hmac.compare_digest(said[_RANDOM:], self._mac(said[:_RANDOM], caller))
+        return hmac.compare_digest(raw[_RANDOM:], self._mac(raw[:_RANDOM], caller))
 
     @contextmanager
     def open(self, session: str, number: RequestId | None, cancel: Callable[[], object]) -> Iterator[None]:
@@ -68,5 +68,5 @@ class McpSessions:
             cancel()
 
     def _mac(self, random: bytes, caller: str) -> bytes:
-        said = random + caller.encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(said, key=self._key, digest_size=_MAC).digest()
+        signed = random + caller.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(signed, key=self._key, digest_size=_MAC).digest()

@@ -43,8 +43,8 @@ _COST: Final[Schema] = {
 def admin_openapi() -> dict[str, Any]:
     """Build the whole document."""
     paths: dict[str, dict[str, Any]] = {}
-    for one in ADMIN_PATHS:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one)
+    for entry in ADMIN_PATHS:
+        paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -79,12 +79,12 @@ def admin_openapi() -> dict[str, Any]:
     }
 
 
-def _operation(one: AdminPath) -> dict[str, Any]:
-    keys = "an administrator's key" + (", or a key with `approves`." if one.approvers else ".")
+def _operation(entry: AdminPath) -> dict[str, Any]:
+    keys = "an administrator's key" + (", or a key with `approves`." if entry.approvers else ".")
     operation: dict[str, Any] = {
-        "operationId": one.name,
-        "summary": plain(one.description).partition(". ")[0].removesuffix("."),
-        "description": f"{plain(one.description)} Needs: {keys}",
+        "operationId": entry.name,
+        "summary": plain(entry.description).partition(". ")[0].removesuffix("."),
+        "description": f"{plain(entry.description)} Needs: {keys}",
         "parameters": [
             {
                 "name": parameter.name,
@@ -93,23 +93,23 @@ def _operation(one: AdminPath) -> dict[str, Any]:
                 "schema": parameter.schema,
                 "description": parameter.description,
             }
-            for parameter in one.parameters
+            for parameter in entry.parameters
         ],
         "responses": {
             "200": {
-                "description": one.answer,
-                "content": {"application/json": {"schema": _ref(one.answer)}},
+                "description": entry.answer,
+                "content": {"application/json": {"schema": _ref(entry.answer)}},
             },
             **{
                 str(status): {"$ref": "#/components/responses/Error"}
-                for status in sorted({*one.statuses, 401, 403, 429})
+                for status in sorted({*entry.statuses, 401, 403, 429})
             },
         },
     }
-    if one.body:
+    if entry.body:
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _ref(one.body)}},
+            "content": {"application/json": {"schema": _ref(entry.body)}},
         }
     return operation
 

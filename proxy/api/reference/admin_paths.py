@@ -193,8 +193,8 @@ def query_of(path: str) -> tuple[str, ...]:
     """Return the parameters that the query of a path may have."""
     return tuple(
         parameter.name
-        for one in ADMIN_PATHS
-        if one.path == path
-        for parameter in one.parameters
+        for entry in ADMIN_PATHS
+        if entry.path == path
+        for parameter in entry.parameters
         if parameter.where == "query"
     )

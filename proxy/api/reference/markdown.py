@@ -11,11 +11,11 @@ _MARKED: Final = re.compile(r"`([^`]+)`|\[([^\]\[]+)\]\([^)]+\)")
 
 def plain(text: str) -> str:
     """Return Markdown without its marks; a link becomes its words, since the documentation is elsewhere."""
-    return _MARKED.sub(lambda found: found[1] or found[2], text)
+    return _MARKED.sub(lambda match: match[1] or match[2], text)
 
 
 def marked_up(text: str) -> str:
     """Return Markdown as HTML; a link becomes its words."""
     return _MARKED.sub(
-        lambda found: f"<code>{found[1]}</code>" if found[1] else found[2], html.escape(text, quote=False)
+        lambda match: f"<code>{match[1]}</code>" if match[1] else match[2], html.escape(text, quote=False)
     )

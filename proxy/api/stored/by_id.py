@@ -61,7 +61,7 @@ class StoredResponseHandler:
             raise not_found(endpoint.stored_id(target.below or ""))
         # The record does not say which upstream has it, so they are asked in turn.
         served = context.permissions.router.served
-        routes = [Route(one, "", renamed=False) for one in served if endpoint.dialect.wire in one.wires]
+        routes = [Route(up, "", renamed=False) for up in served if endpoint.dialect.wire in up.wires]
         if not routes:
             # Upstreams of other dialects keep no responses: what the record does not have does not exist.
             raise not_found(endpoint.stored_id(target.below or ""))

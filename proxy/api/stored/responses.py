@@ -67,10 +67,10 @@ class StoredResponses:
             return await self._store.is_response_owner(response_id, caller) or None
 
         # Another process may have given it to the client a moment ago.
-        found = await self._commits.look_again(look)
-        if found is None:
+        stored = await self._commits.look_again(look)
+        if stored is None:
             raise not_found(response_id)
-        return found if isinstance(found, web.Response) else None
+        return stored if isinstance(stored, web.Response) else None
 
     async def answer(
         self, endpoint: Endpoint, response_id: str, query: str, caller: str, headers: Headers = ()

@@ -1,6 +1,6 @@
 """Handle the orders of administrators to capture the bytes of runs that would not be kept otherwise.
 
-Nothing is captured without an order, and an order covers a limited number of runs and minutes.  Captured
+Nothing is captured without an order, and an order covers a limited number of runs and minutes. Captured
 bytes are content (rule R3): they are sealed with the record and kept for an hour.
 """
 
@@ -30,7 +30,7 @@ _ENDED: Final = "capture-end:"
 class Order:
     """An order to capture the next ``runs`` runs of a key until a time.
 
-    ``key`` is empty for all callers; ``until`` is in epoch seconds; ``by`` is the administrator.  ``left`` is
+    ``key`` is empty for all callers; ``until`` is in epoch seconds; ``by`` is the administrator. ``left`` is
     the number of runs that this process may still capture.
     """
 
@@ -62,7 +62,7 @@ class Order:
 class Captures:
     """The orders that this process knows.
 
-    ``refused`` is the reason why orders are not allowed, or ``None`` if they are.  ``changed`` is called when
+    ``refused`` is the reason why orders are not allowed, or ``None`` if they are. ``changed`` is called when
     the orders change.
     """
 
@@ -82,12 +82,12 @@ class Captures:
         self._set([*self.live(), order])
 
     async def end(self, order_id: str) -> bool:
-        """End an order, and return whether it existed.  Raises StoreError."""
-        found = [order for order in self.live() if order.id == order_id]
-        for order in found:
+        """End an order, and return whether it existed. Raises StoreError."""
+        orders = [order for order in self.live() if order.id == order_id]
+        for order in orders:
             await self._store.mark_once(f"{_ENDED}{order_id}", order.until)
         self._set([order for order in self.live() if order.id != order_id])
-        return bool(found)
+        return bool(orders)
 
     def live(self) -> list[Order]:
         """Return the orders whose time has not passed."""
@@ -107,21 +107,21 @@ class Captures:
         except StoreError:
             return
         known = {order.id: order for order in self.orders}
-        found = []
+        orders = []
         for name, until in marks.items():
             order_id, _, rest = name.removeprefix(_MARK).partition(":")
             runs, _, rest = rest.partition(":")
             by, _, key = rest.partition(":")
             if f"{_ENDED}{order_id}" not in ended and runs.isdecimal():
                 made = Order(order_id, key, int(runs), until, by, left=int(runs))
-                found.append(known.get(order_id) or made)
-        self._set(found)
+                orders.append(known.get(order_id) or made)
+        self._set(orders)
 
     def take(self, caller: str) -> Order | None:
         """Return the order that captures this run of the caller, and count the run; ``None`` if no order
         does."""
         now = self._now()
-        order = next((one for one in self.orders if one.fits(caller, now)), None)
+        order = next((order for order in self.orders if order.fits(caller, now)), None)
         if order is None:
             self._set(self.live())
         else:

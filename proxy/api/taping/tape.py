@@ -1,6 +1,6 @@
 """Record the tape of one run: each body on either side of the proxy, in its original pieces.
 
-While bytes pass, each piece costs one entry of a list, which holds the same object that passes.  All other
+While bytes pass, each piece costs one entry of a list, which holds the same object that passes. All other
 work is done after the run.
 """
 
@@ -22,7 +22,7 @@ from proxy.server.messages.wrapped_stream import WrappedStream
 __all__ = ["MAX_BYTES", "Leg", "Room", "RunTape", "Taped", "TapedStream", "read_tape"]
 
 MAX_BYTES: Final = 4 << 20
-"""The most bytes to keep of one run, both sides together.  A client's request is kept up to the same size."""
+"""The most bytes to keep of one run, both sides together. A client's request is kept up to the same size."""
 _MAX_PIECES: Final = 20_000
 _PART: Final = 64 << 10
 """Bytes of room that a tape takes at once, so that it rarely has to ask for more."""
@@ -75,7 +75,7 @@ class Leg:
 
 
 class RunTape:
-    """The recording of one run.  :meth:`close` gives the bytes back to ``room``."""
+    """The recording of one run. :meth:`close` gives the bytes back to ``room``."""
 
     def __init__(
         self, run_id: str, room: Room, draws: Draws, *, now: Callable[[], float] = time.monotonic
@@ -118,7 +118,7 @@ class RunTape:
         return self._asked
 
     def answered(self, number: int, status: int, content_type: str) -> Leg:
-        """Record the head of an answer.  After a refusal, the next request belongs to the same turn."""
+        """Record the head of an answer. After a refusal, the next request belongs to the same turn."""
         leg = self.leg(f"upstream.{number}.response", self._turn, status, content_type)
         if status < 300:
             self._turn += 1
@@ -231,7 +231,7 @@ def _joined(pieces: Sequence[Piece], most: int) -> Sequence[Piece]:
 class Taped:
     """A tape as it is read from the store.
 
-    ``upstream`` is the upstream that was asked last, at ``path``.  ``drawn`` are the ids and times that the
+    ``upstream`` is the upstream that was asked last, at ``path``. ``drawn`` are the ids and times that the
     run made (:mod:`proxy.base.chance`), or ``None`` if there were too many to record.
     """
 
@@ -290,18 +290,18 @@ class Taped:
 def read_tape(payload: bytes) -> Taped:
     """Parse the output of :meth:`RunTape.encoded`; times are seconds since the run began."""
     head, _, data = payload.partition(b"\n")
-    said = orjson.loads(head)
-    ends = list(accumulate(said["sizes"], initial=0))
+    content = orjson.loads(head)
+    ends = list(accumulate(content["sizes"], initial=0))
     parts = [data[start:end] for start, end in pairwise(ends)]
     legs = []
-    for one in said["legs"]:
-        leg = Leg(one["name"], one["turn"], one["status"], one["content_type"])
-        leg.cut, leg.upstream = one["cut"], one["upstream"]
-        leg.error = None if one["error"] is None else (one["error"][0], one["error"][1])
-        times = [at_us / 1e6 for at_us in one["at_us"]]
-        leg.pieces = list(zip(times, [parts[number] for number in one["parts"]], strict=True))
+    for entry in content["legs"]:
+        leg = Leg(entry["name"], entry["turn"], entry["status"], entry["content_type"])
+        leg.cut, leg.upstream = entry["cut"], entry["upstream"]
+        leg.error = None if entry["error"] is None else (entry["error"][0], entry["error"][1])
+        times = [at_us / 1e6 for at_us in entry["at_us"]]
+        leg.pieces = list(zip(times, [parts[number] for number in entry["parts"]], strict=True))
         legs.append(leg)
-    return Taped(legs, said["upstream"], said["path"], said["drawn"])
+    return Taped(legs, content["upstream"], content["path"], content["drawn"])
 
 
 class TapedStream(WrappedStream):

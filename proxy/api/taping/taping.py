@@ -1,7 +1,7 @@
 """Decide which runs are recorded byte by byte, and where their bytes are kept.
 
 Without a setting or an order nothing is recorded: a run reads two attributes, and upstreams are called
-directly.  A run whose client asked the proxy to keep nothing is never recorded.
+directly. A run whose client asked the proxy to keep nothing is never recorded.
 """
 
 import base64
@@ -27,13 +27,13 @@ __all__ = ["Taping"]
 _MOST_HELD: Final = 128 << 20
 """The most bytes that the tapes of all current runs hold; further bytes are cut."""
 _OWNER: Final = "ui:captures"
-"""The owner of captured bytes.  No client has this name, so none can read them."""
+"""The owner of captured bytes. No client has this name, so none can read them."""
 
 
 class Taping:
-    """Records the bytes of runs; a :class:`~proxy.relay.run.tapes.Tapes`.  One per process.
+    """Records the bytes of runs; a :class:`~proxy.relay.run.tapes.Tapes`. One per process.
 
-    ``not_kept`` is the reason why bytes are not kept with every run, or empty if they are.  ``again`` are the
+    ``not_kept`` is the reason why bytes are not kept with every run, or empty if they are. ``again`` are the
     values that runs use in place of new ones; see :class:`~proxy.base.chance.Draws`.
     """
 
@@ -88,12 +88,12 @@ class Taping:
         return running
 
     async def find(self, run_id: str) -> Taped | None:
-        """Return the bytes of a run, or ``None`` if there are none.  Raises StoreError."""
+        """Return the bytes of a run, or ``None`` if there are none. Raises StoreError."""
         payload = await self.payload(run_id)
         return None if payload is None else read_tape(payload)
 
     async def payload(self, run_id: str) -> bytes | None:
-        """Return the bytes of a run in their stored form, or ``None`` if there are none.  Raises
+        """Return the bytes of a run in their stored form, or ``None`` if there are none. Raises
         StoreError."""
         if (wire := await self._store.find_wire(run_id)) is not None:
             return wire.payload
@@ -101,7 +101,7 @@ class Taping:
         return None if captured is None else base64.b64decode(captured.content)
 
     async def size(self, run_id: str) -> int | None:
-        """Return the number of bytes in the bodies of a run, or ``None`` if there are none.  Raises
+        """Return the number of bytes in the bodies of a run, or ``None`` if there are none. Raises
         StoreError."""
         if (size := await self._store.wire_size(run_id)) is not None:
             return size

@@ -43,7 +43,7 @@ from proxy.server.peers import Peers
 from proxy.wires.dialect import Kind
 from proxy.wires.dialects.responses import DELETE
 from proxy.wires.responses.body import upstream_ids
-from proxy.wires.responses.stored_stream import stream_of_stored
+from proxy.wires.responses.item_events import stream_of_stored
 from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["HandlerDependencies", "make_endpoint_handlers"]

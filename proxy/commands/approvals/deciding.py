@@ -28,7 +28,7 @@ _MOST_LISTED: Final = 1000
 
 @contextlib.asynccontextmanager
 async def open_decisions(config: Config) -> AsyncIterator[Decisions]:
-    """Open the record's approvals.  Raises :class:`~proxy.base.errors.StoreError` if there is no record."""
+    """Open the record's approvals. Raises :class:`~proxy.base.errors.StoreError` if there is no record."""
     store = open_record(config, must_exist=True)
     await store.start()
     try:
@@ -56,16 +56,16 @@ def user() -> Decider:
 async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: bool) -> None:
     """Print the newest approvals, one per line."""
     async with open_decisions(config) as decisions:
-        found = await decisions.list(ApprovalFilter(limit=limit, waiting=waiting))
+        approvals = await decisions.list(ApprovalFilter(limit=limit, waiting=waiting))
     if as_json:
-        for approval in found:
+        for approval in approvals:
             say(to_line(approval_to_json(approval, in_list=True)))
         return
-    if not found:
+    if not approvals:
         say("No calls wait for approval." if waiting else "There are no approvals.")
         return
     made = table("id", "status", "tool", "arguments", "caller", "until")
-    for approval in found:
+    for approval in approvals:
         made.add_row(
             text(approval.id),
             text(approval.status),
@@ -111,8 +111,8 @@ async def decide(
         for approval_id in ids:
             try:
                 if approve:
-                    found = await decisions.find(approval_id, user())
-                    say(f"{found.id}: {plain_text(found.tool)} with {arguments_text(found)}")
+                    current = await decisions.find(approval_id, user())
+                    say(f"{current.id}: {plain_text(current.tool)} with {arguments_text(current)}")
                 approval = await decisions.decide(
                     approval_id, Verdict(approve, reason, grant=terms), user(), "command"
                 )
@@ -133,10 +133,10 @@ async def watch(config: Config) -> None:
     seen: set[str] = set()
     async with open_decisions(config) as decisions:
         while True:
-            found = await decisions.list(ApprovalFilter(waiting=True))
-            for approval in reversed([one for one in found if one.id not in seen]):
+            waiting_now = await decisions.list(ApprovalFilter(waiting=True))
+            for approval in reversed([approval for approval in waiting_now if approval.id not in seen]):
                 say(_line(approval))
-            seen = {approval.id for approval in found}
+            seen = {approval.id for approval in waiting_now}
             await asyncio.sleep(_EVERY_S)
 
 
@@ -148,10 +148,10 @@ def _line(approval: Approval) -> str:
 
 def _in_list(approval: Approval) -> str:
     """Return the arguments for one line of many; a mark says where to read the rest of long ones."""
-    said = arguments_text(approval)
-    if len(said) <= _MOST_LISTED:
-        return said
-    return f"{said[:_MOST_LISTED]}… ({len(said):,} characters: toolrelay approvals show {approval.id})"
+    text = arguments_text(approval)
+    if len(text) <= _MOST_LISTED:
+        return text
+    return f"{text[:_MOST_LISTED]}… ({len(text):,} characters: toolrelay approvals show {approval.id})"
 
 
 def moment(seconds: float) -> str:

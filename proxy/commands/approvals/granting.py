@@ -19,17 +19,17 @@ async def list_grants(config: Config, *, limit: int, active: bool, as_json: bool
     """Print the newest grants, one per line."""
     async with open_decisions(config) as decisions:
         grants = decisions.grants
-        found = await grants.list(GrantFilter(limit, active=active))
-        states = [grants.state(grant) for grant in found]
+        grants_listed = await grants.list(GrantFilter(limit, active=active))
+        states = [grants.state(grant) for grant in grants_listed]
     if as_json:
-        for grant, state in zip(found, states, strict=True):
+        for grant, state in zip(grants_listed, states, strict=True):
             say(to_line(grant_to_json(grant, state)))
         return
-    if not found:
+    if not grants_listed:
         say("There are no active grants." if active else "There are no grants.")
         return
     made = table("id", "status", "tool", "covers", "given by", "uses", "until")
-    for grant, state in zip(found, states, strict=True):
+    for grant, state in zip(grants_listed, states, strict=True):
         made.add_row(
             text(grant.id),
             text(state),
@@ -53,8 +53,8 @@ async def revoke(config: Config, ids: Sequence[str]) -> bool:
                 say_error(error.message)
                 done = False
             else:
-                said = plain_text(f"later calls of {grant.tool} by {grant.caller} ask again.", MAX_LINE)
-                say(f"{grant.id} is revoked: {said}")
+                line = plain_text(f"later calls of {grant.tool} by {grant.caller} ask again.", MAX_LINE)
+                say(f"{grant.id} is revoked: {line}")
     return done
 
 

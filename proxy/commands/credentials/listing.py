@@ -58,7 +58,7 @@ async def list_credentials(config: Config, *, as_json: bool) -> bool:
 
 async def login_lines(config: Config) -> list[str]:
     """Return a line for each connection that still needs a login."""
-    if not any(one.grant == "authorization_code" for one in config.credentials.values()):
+    if not any(connection.grant == "authorization_code" for connection in config.credentials.values()):
         return []
     return [f"credentials.{row.name}: {row.missing}" for row in await _rows(config) if row.missing]
 

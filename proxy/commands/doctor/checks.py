@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from proxy.commands.doctor.probing.exchange import Reply
 from proxy.wires.chat import quirks as chat
-from proxy.wires.responses import quirks as responses
+from proxy.wires.responses.reader import stream_quirks
 
 __all__ = ["CHECKS", "Check", "Finding", "Outcome", "Replies", "judge"]
 
@@ -235,8 +235,8 @@ def _responses(replies: Replies) -> Finding:
     reply = replies.of("response")
     if not reply.ok or not reply.streamed:
         return Finding("unknown", reply.refusal)
-    found = sorted(responses.stream_quirks(reply.payloads))
-    return Finding("quirk", ", ".join(found).replace("_", " ")) if found else YES
+    quirks = sorted(stream_quirks(reply.payloads))
+    return Finding("quirk", ", ".join(quirks).replace("_", " ")) if quirks else YES
 
 
 def _comments(reply: Reply, replies: Replies) -> Finding:

@@ -30,12 +30,12 @@ def find_conflicting_package(other: str = _OTHER) -> ConfigError | None:
             "installation", f"Python imports another package named proxy, from {imported}", remedy
         )
     try:
-        found = distribution(other)
+        package = distribution(other)
     except PackageNotFoundError:
         return None
     return ConfigError(
         "installation",
-        f"the distribution {other} {found.version} is installed too, and it also installs a package named "
+        f"the distribution {other} {package.version} is installed too, and it also installs a package named "
         "proxy",
         remedy,
     )

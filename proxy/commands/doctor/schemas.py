@@ -18,11 +18,11 @@ def schema_lines(catalog: Catalog, policy: Policy) -> list[str]:
     ]
 
 
-def _refused(found: Mapping[str, str]) -> str:
+def _refused(refusals: Mapping[str, str]) -> str:
     """Return who refuses what in a schema, by provider."""
     by_provider: dict[str, list[str]] = {}
-    for feature, path in found.items():
+    for feature, path in refusals.items():
         for provider in REFUSED_BY[feature]:
             by_provider.setdefault(provider, []).append(f"{feature} ({path})")
-    said = (f"{provider}: {', '.join(by_provider[provider])}" for provider in sorted(by_provider))
-    return f"some providers refuse its schema ({'; '.join(said)})"
+    lines = (f"{provider}: {', '.join(by_provider[provider])}" for provider in sorted(by_provider))
+    return f"some providers refuse its schema ({'; '.join(lines)})"

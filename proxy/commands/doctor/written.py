@@ -1,6 +1,6 @@
 """Writes settings into a configuration file and leaves everything else as it is.
 
-It sets a few keys of one table.  The new text is parsed and compared with the old one; nothing is written if
+It sets a few keys of one table. The new text is parsed and compared with the old one; nothing is written if
 anything but these keys would change.
 """
 
@@ -88,8 +88,8 @@ def _assigned(settings: Mapping[str, object]) -> list[str]:
 
 def _last_written(lines: list[str], start: int, stop: int) -> int:
     """Return the index of a table's last line with content, before blank lines and comments."""
-    said = [at for at in range(start, stop) if (line := lines[at].strip()) and not line.startswith("#")]
-    return said[-1]
+    written = [at for at in range(start, stop) if (line := lines[at].strip()) and not line.startswith("#")]
+    return written[-1]
 
 
 def _is_as_meant(before: str, after: str, upstream: str, settings: Mapping[str, object]) -> bool:

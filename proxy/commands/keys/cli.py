@@ -124,10 +124,10 @@ def read_limits(given: list[str]) -> dict[str, Any]:
     """
     if len(given) == 1 and given[0].lstrip().startswith("{"):
         try:
-            found = json.loads(given[0])
+            parsed = json.loads(given[0])
         except ValueError:
             raise ConfigError("--limits", "is not a JSON object", "Write requests=60/minute") from None
-        return dict(found)
+        return dict(parsed)
     limits: dict[str, Any] = {}
     for part in _split(given):
         kind, equals, value = (word.strip() for word in part.partition("="))

@@ -46,17 +46,17 @@ async def add_server(
 
     ``given`` is the file of the configuration, by default ``toolrelay.toml``, which is made if it is missing.
     ``target`` is a URL, or a command with its arguments; one text with spaces is split as a shell does.
-    ``env`` are names of environment variables for the command.  ``read_only`` are patterns of the server's
-    names for its tools that only read.  Without ``yes`` the tools that the server declares read-only are
-    proposed as such, and a person answers.  Nothing is written unless the answer is yes.  Return whether the
-    server was added.  Raises ConfigError.
+    ``env`` are names of environment variables for the command. ``read_only`` are patterns of the server's
+    names for its tools that only read. Without ``yes`` the tools that the server declares read-only are
+    proposed as such, and a person answers. Nothing is written unless the answer is yes. Return whether the
+    server was added. Raises ConfigError.
     """
     path = given or Path(CONFIG_NAME)
     before = load_config(path if path.exists() else None, os.environ, need_secrets=False)
     _check(before, name, path)
     reached = _reached(name, target)
     if env:
-        reached.append(f"env = {toml_value({one: f'env:{one}' for one in env})}")
+        reached.append(f"env = {toml_value({entry: f'env:{entry}' for entry in env})}")
     with _Draft(path, before, name) as draft:
         effects = dict.fromkeys(read_only, "read_only")
         config = draft.write([*reached, *_effects_line(effects)])
@@ -95,8 +95,8 @@ def _show(server: Server, look: InspectedServer) -> list[Pin]:
             say(line)
         say("")
         made.append(Pin(tool.live, server.identity, time.time(), who()))
-    for one in look.listing.status.left_out:
-        say_error(f"{server.name}: cannot use the tool {plain_text(one.name)}: {one.reason}")
+    for omitted in look.listing.status.left_out:
+        say_error(f"{server.name}: cannot use the tool {plain_text(omitted.name)}: {omitted.reason}")
     for line in warnings_of([InspectedServer(server, look.listing, look.tools)], {}):
         say(line)
     return made
@@ -168,7 +168,7 @@ class _Draft:
         self._draft.unlink(missing_ok=True)
 
     def write(self, lines: Sequence[str]) -> Config:
-        """Write the configuration with this section of the server; return it.  Raise ConfigError if it is
+        """Write the configuration with this section of the server; return it. Raise ConfigError if it is
         not what was meant."""
         old = self._path.read_text("utf-8") if self._path.exists() else ""
         section = "\n".join([f"[mcp.servers.{self._name}]", *lines])
@@ -178,8 +178,8 @@ class _Draft:
         try:
             config = load_config(self._draft, os.environ, need_secrets=f"mcp.servers.{self._name}.")
         except ConfigError as fault:
-            said = (fault.setting, fault.problem, fault.remedy)
-            raise ConfigError(*(each.replace(self._draft.name, self._path.name) for each in said)) from None
+            parts = (fault.setting, fault.problem, fault.remedy)
+            raise ConfigError(*(each.replace(self._draft.name, self._path.name) for each in parts)) from None
         if tuple(config.policy.allow) != tuple(allow) or self._name not in config.mcp.servers:
             raise ConfigError(
                 str(self._path),
@@ -200,14 +200,14 @@ def _with_allow(text: str, pattern: str, whole: Sequence[str]) -> str:
 
     The caller checks the result by reading it.
     """
-    for found in _ALLOW.finditer(text):
-        header = list(_ANY_TABLE.finditer(text, 0, found.start()))
+    for match in _ALLOW.finditer(text):
+        header = list(_ANY_TABLE.finditer(text, 0, match.start()))
         is_top = not header
         in_policy = bool(header) and _POLICY.match(text, header[-1].start()) is not None
-        if (is_top and found[1]) or (in_policy and not found[1]):
-            rest = text[found.end() :]
+        if (is_top and match[1]) or (in_policy and not match[1]):
+            rest = text[match.end() :]
             comma = "" if re.match(r"\s*\]", rest) else ", "
-            return f"{text[: found.end()]}{toml_value(pattern)}{comma}{rest}"
+            return f"{text[: match.end()]}{toml_value(pattern)}{comma}{rest}"
     line = f"allow = {toml_value(whole)}\n"
     if section := _POLICY.search(text):
         return f"{text[: section.end()]}{line}{text[section.end() :]}"

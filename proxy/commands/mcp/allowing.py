@@ -123,23 +123,23 @@ async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
 def needed_secrets(pattern: str) -> str:
     """Return the beginning of the settings whose secrets are needed to allow the tools of a pattern."""
     provider, _, rest = pattern.partition("*")[0].partition("__")
-    server, found, _ = rest.partition("__")
-    return f"mcp.servers.{server}." if provider == PROVIDER and found else "mcp.servers."
+    server, separator, _ = rest.partition("__")
+    return f"mcp.servers.{server}." if provider == PROVIDER and separator else "mcp.servers."
 
 
 def _may_have(servers: Mapping[str, Server], pattern: str) -> Mapping[str, Server]:
-    """Return the servers whose tools may fit a pattern; others are not asked.  Raises ConfigError if there is
+    """Return the servers whose tools may fit a pattern; others are not asked. Raises ConfigError if there is
     none."""
     head = pattern.partition("*")[0]
     ids = {name: pattern_of_server(name).rstrip("*") for name in servers}
-    found = {name: servers[name] for name, id_ in ids.items() if id_.startswith(head) or head.startswith(id_)}
-    if not found:
+    hits = {name: servers[name] for name, id_ in ids.items() if id_.startswith(head) or head.startswith(id_)}
+    if not hits:
         raise ConfigError(
             "PATTERN",
             f'no configured MCP server can have the tool "{pattern[:80]}"',
             f"Name a tool or a pattern of one of: {', '.join(map(pattern_of_server, servers))}",
         )
-    return found
+    return hits
 
 
 def within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
@@ -178,8 +178,8 @@ def _say_faults(looks: Sequence[InspectedServer]) -> bool:
         if not look.is_ready:
             well = False
             say_error(f"mcp.servers.{look.server.name}: not connected: {look.listing.status.reason}")
-        for one in look.listing.status.left_out:
-            say_error(f"mcp.servers.{look.server.name}: cannot use the tool {one.name}: {one.reason}")
+        for omitted in look.listing.status.left_out:
+            say_error(f"mcp.servers.{look.server.name}: cannot use the tool {omitted.name}: {omitted.reason}")
     return well
 
 
@@ -188,9 +188,9 @@ def _unusable(looks: Sequence[InspectedServer], pattern: str) -> bool:
     if any(fits(tool.id, pattern) for look in looks for tool in look.tools):
         return False
     return any(
-        fits(mcp_tool_id(look.server.name, one.name), pattern)
+        fits(mcp_tool_id(look.server.name, omitted.name), pattern)
         for look in looks
-        for one in look.listing.status.left_out
+        for omitted in look.listing.status.left_out
     )
 
 
@@ -206,8 +206,8 @@ def describe_tool(server: Server, tool: InspectedTool) -> Iterator[str]:
     }
     yield f"{tool.id}  ({word[tool.state]})"
     yield f"  the server's name: {shown_text(live.name)}"
-    said = _effect_of_hints(live)
-    yield f"  effect:            {server.effect_of(live.name)} ({_whose(server, live)}{said})"
+    effect = _effect_of_hints(live)
+    yield f"  effect:            {server.effect_of(live.name)} ({_whose(server, live)}{effect})"
     yield f"  results:           {_trust_of(server)}"
     yield f"  after untrusted:   {_after_text(server, live)}"
     if not server.may_have(live.name):
@@ -260,8 +260,8 @@ def _arguments(live: Definition) -> Iterator[tuple[str, str]]:
         kind = schema.get("type", "any") if isinstance(schema, dict) else "any"
         need = ", required" if isinstance(required, list) and name in required else ""
         about = schema.get("description") if isinstance(schema, dict) else None
-        words = f": {shown_text(about)}" if isinstance(about, str) else ""
-        yield name, f"{shown_text(str(kind))}{need}{words}"
+        description = f": {shown_text(about)}" if isinstance(about, str) else ""
+        yield name, f"{shown_text(str(kind))}{need}{description}"
 
 
 _SHOWN: Final = frozenset({"$schema", "additionalProperties", "properties", "required", "type"})
@@ -274,7 +274,7 @@ def _has_more(schema: Mapping[str, Any]) -> bool:
     return (
         not schema.keys() <= _SHOWN
         or not isinstance(schema.get("additionalProperties", True), bool)
-        or any(not isinstance(one, Mapping) or not one.keys() <= {"type", "description"} for one in arguments)
+        or any(not isinstance(a, Mapping) or not a.keys() <= {"type", "description"} for a in arguments)
         or not set(schema.get("required", ())) <= set(schema.get("properties", {}))
     )
 

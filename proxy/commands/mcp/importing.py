@@ -61,8 +61,8 @@ def _lines(server: ForeignServer | UnusableServer) -> list[str]:
     except UnknownVariable as fault:
         raise _NoServer(f"the variable {fault} is not known here") from None
     if server.disabled:
-        said = f"# The file disables the server {plain_text(server.key)}."
-        return [said, *(line if line.startswith("#") else f"# {line}" for line in lines)]
+        note = f"# The file disables the server {plain_text(server.key)}."
+        return [note, *(line if line.startswith("#") else f"# {line}" for line in lines)]
     return lines
 
 
@@ -80,8 +80,8 @@ def _section(server: ForeignServer) -> Iterator[str]:
         if not value:
             continue
         for text in value if isinstance(value, tuple) else (value,):
-            for one in _variables(server, text):
-                yield f"# Write the value of {one.name} into {key}: no variables are filled in there."
+            for variable in _variables(server, text):
+                yield f"# Write the value of {variable.name} into {key}: no variables are filled in there."
         yield f"{key} = {toml_value(value)}"
     yield from _values(server, "env", server.env)
     yield from _values(server, "headers", server.headers)
@@ -109,12 +109,12 @@ def _values(server: ForeignServer, table: str, values: Mapping[str, str]) -> Ite
                 made[name] = f"env:{sole.name}"
                 if sole.input_id:
                     yield f"# Set {sole.name} to what {plain_text(sole.input_id)} asks for."
-            case _ if table == "env" and all(isinstance(one, str) for one in pieces) and _is_plain(text):
+            case _ if table == "env" and all(isinstance(piece, str) for piece in pieces) and _is_plain(text):
                 made[name] = text
             case _:
                 own = variable_name(server.name, name)
                 made[name] = f"env:{own}"
-                inside = [one.name for one in pieces if isinstance(one, Variable)]
+                inside = [piece.name for piece in pieces if isinstance(piece, Variable)]
                 filled = f", with {' and '.join(inside)} filled in" if inside else ""
                 yield f"# Set {own} to its value from the file{filled}; secrets may not be written here."
     yield f"{table} = {toml_value(made)}"

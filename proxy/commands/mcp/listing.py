@@ -42,8 +42,8 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
         for look in looks:
             for tool in look.tools:
                 say(f"  {tool.id}: {_what_of(config, look, tool)}")
-            for one in look.listing.status.left_out:
-                say(f"  {look.server.name}: cannot use {one.name}: {one.reason}")
+            for omitted in look.listing.status.left_out:
+                say(f"  {look.server.name}: cannot use {omitted.name}: {omitted.reason}")
         for line in (*warnings_of(looks, _offered(config, looks)), *_lacking(looks), *_skipped(looks)):
             say(f"  {line}")
     return _say_unreachable(looks)
@@ -61,8 +61,8 @@ async def test_server(config: Config, name: str) -> bool:
         say(f"connected, {plain_text(says, MAX_LINE)}, {tools}")
         for tool in look.tools:
             say(f"  {tool.id}: {_what_of(config, look, tool)}")
-        for one in status.left_out:
-            say(f"  cannot use {one.name}: {one.reason}")
+        for omitted in status.left_out:
+            say(f"  cannot use {omitted.name}: {omitted.reason}")
         for line in (*warnings_of([look], _offered(config, [look])), *_lacking([look]), *_skipped([look])):
             say(f"  {line}")
     if look.listing.stderr:
@@ -87,7 +87,7 @@ def _details(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
     lines = []
     for look in looks:
         lines += [
-            f"{look.server.name}: cannot use {one.name}: {one.reason}" for one in look.listing.status.left_out
+            f"{look.server.name}: cannot use {t.name}: {t.reason}" for t in look.listing.status.left_out
         ]
         for tool in look.tools:
             if tool.state not in ("pinned", "new"):
@@ -194,7 +194,7 @@ def _written(config: Config, look: InspectedServer) -> dict[str, Any]:
         "protocol": status.version,
         "results": _results_of(look),
         "tools": [
-            {"id": one.id, "state": one.state, "says": _what_of(config, look, one)} for one in look.tools
+            {"id": tool.id, "state": tool.state, "says": _what_of(config, look, tool)} for tool in look.tools
         ],
-        "left_out": [{"name": one.name, "reason": one.reason} for one in status.left_out],
+        "left_out": [{"name": omitted.name, "reason": omitted.reason} for omitted in status.left_out],
     }

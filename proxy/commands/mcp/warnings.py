@@ -40,7 +40,7 @@ def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
         f"mcp.servers.{name}: none of its tools is allowed; to see and allow them: "
         f"toolrelay tools allow '{pattern_of_server(name)}'"
         for name in config.mcp.servers
-        if not any(one.startswith(pattern_of_server(name).rstrip("*")) for one in ids)
+        if not any(tool_id.startswith(pattern_of_server(name).rstrip("*")) for tool_id in ids)
     ]
 
 
@@ -98,7 +98,7 @@ def many_lines(catalog: Catalog, policy: Policy) -> list[str]:
 
 def _largest(counts: Mapping[str, int]) -> str:
     """Name the servers with the most tools, and the patterns that match them."""
-    first = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:3]
+    first = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:3]
     return ", ".join(f'{name} ({count}, "{pattern_of_server(name)}")' for name, count in first)
 
 
@@ -124,9 +124,9 @@ def _of_server(look: InspectedServer) -> Iterator[str]:
 def _of_definition(definition: Definition) -> Iterator[str]:
     if definition.has_hidden_text:
         yield "its texts contain invisible characters; tools allow shows them as escapes"
-    found = next(filter(None, map(_ORDERS.search, definition.texts)), None)
-    if found is not None:
-        yield f'its definition gives orders to the model: "{plain_text(found[0], 80)}"'
+    match = next(filter(None, map(_ORDERS.search, definition.texts)), None)
+    if match is not None:
+        yield f'its definition gives orders to the model: "{plain_text(match[0], 80)}"'
     if len(definition.description) > MAX_SHOWN:
         yield f"its description is longer than the {MAX_SHOWN} characters that models are shown"
     if not definition.id.endswith(f"__{definition.name}"):
@@ -139,10 +139,10 @@ def _says_it_reads(look: InspectedServer, tool: InspectedTool, definition: Defin
 
 
 def _says_it_changes(look: InspectedServer, tool: InspectedTool, definition: Definition) -> bool:
-    said = definition.annotations
-    changes = said.get("readOnlyHint") is False or said.get("destructiveHint") is True
+    hints = definition.annotations
+    changes = hints.get("readOnlyHint") is False or hints.get("destructiveHint") is True
     own = look.server.effect_of(tool.name)
-    return changes and said.get("readOnlyHint") is not True and own is ToolEffect.READ_ONLY
+    return changes and hints.get("readOnlyHint") is not True and own is ToolEffect.READ_ONLY
 
 
 def _named(tools: Sequence[InspectedTool]) -> str:

@@ -129,9 +129,9 @@ def _short_ids(runs: Sequence[RunRecord]) -> dict[str, str]:
     """Return ids without ``run_``, cut as short as they remain different, to at least eight characters."""
     bare = [run.id.removeprefix("run_") for run in runs]
     length = _SHORTEST_ID
-    while len({one[:length] for one in bare}) < len(set(bare)):
+    while len({run_id[:length] for run_id in bare}) < len(set(bare)):
         length += 1
-    return {run.id: one[:length] for run, one in zip(runs, bare, strict=True)}
+    return {run.id: run_id[:length] for run, run_id in zip(runs, bare, strict=True)}
 
 
 def _ago(seconds: float) -> str:
@@ -194,8 +194,8 @@ def _tokens(run: RunRecord) -> str:
     """Format the tokens of a run, as far as the upstream reported them."""
     if not reported(run):
         return "- (the upstream reported none)"
-    words = f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in total"
-    return f"{words}, without {counted(run.unreported, 'unreported turn')}" if run.unreported else words
+    text = f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in total"
+    return f"{text}, without {counted(run.unreported, 'unreported turn')}" if run.unreported else text
 
 
 def _cost(run: RunRecord) -> str:
@@ -208,11 +208,11 @@ def _cost(run: RunRecord) -> str:
 def _with_agents(detail: RunDetail) -> str:
     """Format what a run and the runs of its agents used together."""
     runs = (detail.run, *detail.children)
-    words = [counted(sum(run.turns for run in runs), "turn")]
-    words.append(counted(sum(run.tool_calls for run in runs), "tool call"))
-    words.append(f"{sum(run.total_tokens for run in runs)} tokens")
+    parts = [counted(sum(run.turns for run in runs), "turn")]
+    parts.append(counted(sum(run.tool_calls for run in runs), "tool call"))
+    parts.append(f"{sum(run.total_tokens for run in runs)} tokens")
     costs = [run.cost for run in runs if run.cost is not None]
-    return ", ".join([*words, *([f"cost {cost_text(sum(costs))}"] if costs else ())])
+    return ", ".join([*parts, *([f"cost {cost_text(sum(costs))}"] if costs else ())])
 
 
 def _print_tools(console: Console, detail: RunDetail) -> None:
@@ -359,35 +359,35 @@ def _print_memory(console: Console, detail: RunDetail) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for one in memory["put_back"]:
-        table.add_row(Text("put back", style="green"), _put_back(one))
-    for one in memory["outcomes"]:
-        style = "green" if one["put_back"] else "yellow"
-        label = Text(f"{one['outcome'].replace('_', ' ')} ({one['count']})", style=style)
-        table.add_row(label, safe_cell(one["meaning"], "dim", _JSON_LIMIT))
+    for row in memory["put_back"]:
+        table.add_row(Text("put back", style="green"), _put_back(row))
+    for row in memory["outcomes"]:
+        style = "green" if row["put_back"] else "yellow"
+        label = Text(f"{row['outcome'].replace('_', ' ')} ({row['count']})", style=style)
+        table.add_row(label, safe_cell(row["meaning"], "dim", _JSON_LIMIT))
     if memory["given_bytes"]:
-        words = f"{memory['given_bytes']} bytes: the turn that waits for its results, encrypted"
-        table.add_row(Text("given to the client"), safe_cell(words, "dim", _JSON_LIMIT))
+        text = f"{memory['given_bytes']} bytes: the turn that waits for its results, encrypted"
+        table.add_row(Text("given to the client"), safe_cell(text, "dim", _JSON_LIMIT))
     if memory["continues"]:
         table.add_row(Text("goes on from"), safe_cell(memory["continues"]))
-    for one in memory["continued_by"]:
-        table.add_row(Text("continued by"), safe_cell(one["run"]) + Text(" ") + _status(one["status"]))
+    for row in memory["continued_by"]:
+        table.add_row(Text("continued by"), safe_cell(row["run"]) + Text(" ") + _status(row["status"]))
     console.print()
     console.print(Text("Memory", style="bold"))
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _put_back(one: Mapping[str, Any]) -> Text:
+def _put_back(row: Mapping[str, Any]) -> Text:
     what = {
         "answer": "behind an answer",
         "calls": "beside the client's calls",
         "carried": "beside the client's calls, carried by the client",
         "response": "a response",
     }
-    words = (
-        f" ({what.get(one['kind'], 'unknown')}, {one['bytes']} bytes{', loosely' if one['loosely'] else ''})"
+    text = (
+        f" ({what.get(row['kind'], 'unknown')}, {row['bytes']} bytes{', loosely' if row['loosely'] else ''})"
     )
-    return safe_cell(one["run"]) + Text(words, style="dim")
+    return safe_cell(row["run"]) + Text(text, style="dim")
 
 
 def _print_messages(console: Console, messages: Sequence[MessageRecord], *, content: bool) -> None:

@@ -33,26 +33,26 @@ def set_process_name(name: str) -> None:
 def find_holders(port: int) -> list[Holder]:
     """Return the processes that listen on a port, as far as this user may see them; else an empty list.
 
-    Processes of this package hide their descriptors from others of their user.  If the socket is of this
+    Processes of this package hide their descriptors from others of their user. If the socket is of this
     user and only one supervisor runs, it is theirs.
     """
-    listening = [one for table in _TABLES for one in _listening(table, port)]
+    listening = [inode for table in _TABLES for inode in _listening(table, port)]
     sockets = {f"socket:[{inode}]" for inode, _ in listening}
     if not sockets:
         return []
-    found, hidden = [], []
+    holders, hidden = [], []
     for entry in _PROCESSES.glob("[0-9]*"):
         with contextlib.suppress(OSError):
             holder = Holder(int(entry.name), (entry / "comm").read_text("utf-8", "replace").strip())
             try:
                 if any(os.readlink(fd) in sockets for fd in _descriptors(entry)):
-                    found.append(holder)
+                    holders.append(holder)
             except PermissionError:
                 hidden.append(holder)
-    if not found and any(uid == os.getuid() for _, uid in listening):
+    if not holders and any(uid == os.getuid() for _, uid in listening):
         ours = [holder for holder in hidden if holder.name in (SUPERVISOR, WORKER)]
-        found = ours if sum(holder.name == SUPERVISOR for holder in ours) == 1 else []
-    return sorted(found, key=lambda holder: holder.pid)
+        holders = ours if sum(holder.name == SUPERVISOR for holder in ours) == 1 else []
+    return sorted(holders, key=lambda holder: holder.pid)
 
 
 def _descriptors(process: Path) -> list[Path]:

@@ -42,15 +42,15 @@ async def first_of(*works: Coroutine[Any, Any, Any], within_s: float | None = No
 
 
 @contextlib.contextmanager
-def on_signals(told: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+def on_signals(actions: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
     """Inside the block, call the function for each signal when the signal arrives."""
     loop = asyncio.get_running_loop()
-    for number, act in told.items():
+    for number, act in actions.items():
         loop.add_signal_handler(number, act)
     try:
         yield
     finally:
-        for number in told:
+        for number in actions:
             loop.remove_signal_handler(number)
 
 

@@ -19,7 +19,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     :class:`~proxy.base.errors.ConfigError`.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
         raise ConfigError(
             "server.host",
@@ -28,7 +28,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
         ) from None
     sockets: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             # With port 0 the first socket gets a free port, and the others use the same one.
             chosen = sockets[0].getsockname()[1] if sockets else port
             sockets.append(_listen(family, kind, protocol, (address[0], chosen, *address[2:])))

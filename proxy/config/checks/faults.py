@@ -67,8 +67,8 @@ def _is_hidden(dotted: str) -> bool:
 
 def _given(value: object, dotted: str) -> str:
     """Describe the given value in short; show nothing of a value that may be a secret."""
-    words = {bool: "a switch", str: "a string", int: "a whole number", float: "a number"}
-    kind = words.get(type(value), "a list" if isinstance(value, list) else "a table")
+    kinds = {bool: "a switch", str: "a string", int: "a whole number", float: "a number"}
+    kind = kinds.get(type(value), "a list" if isinstance(value, list) else "a table")
     if _is_hidden(dotted) or isinstance(value, list | dict):
         return kind
     text = repr(value) if not isinstance(value, bool) else str(value).lower()

@@ -53,8 +53,8 @@ def _take_out(data: dict[str, Any], detail: ErrorDetails) -> None:
 
 def without_secrets(config: Config, env: Mapping[str, str], folder: Path) -> Config | None:
     """Return the configuration with the secrets that can be read; the seal's keys are read all or none."""
-    found, _ = resolve_secrets(config, env, folder, need=False)
-    if found is None:
+    resolved, _ = resolve_secrets(config, env, folder, need=False)
+    if resolved is None:
         unsealed = config.model_copy(update={"store": StoreConfig(url=config.store.url)})
-        found, _ = resolve_secrets(unsealed, env, folder, need=False)
-    return found
+        resolved, _ = resolve_secrets(unsealed, env, folder, need=False)
+    return resolved

@@ -253,7 +253,7 @@ def _resolved_credentials(
     config: Config, resolve: Callable[[str, Secret], Secret | None]
 ) -> dict[str, CredentialConfig]:
     """Return the connections with their secrets."""
-    found = {}
+    resolved = {}
     for name, connection in config.credentials.items():
         secrets = {
             key: resolve(f"credentials.{name}.{key}", value)
@@ -262,8 +262,8 @@ def _resolved_credentials(
         }
         # A connection that lacks a secret is left out: a tool then reports it and does not call without it.
         if None not in secrets.values():
-            found[name] = connection.model_copy(update=secrets)
-    return found
+            resolved[name] = connection.model_copy(update=secrets)
+    return resolved
 
 
 def _resolved_webhook(
@@ -288,11 +288,11 @@ def _wrong_storage(config: Config, storage: Secret) -> Iterator[ConfigError]:
 def _resolved_keys(config: Config, resolve: Callable[[str, Secret], Secret | None]) -> dict[str, KeyConfig]:
     """Return client keys with their secrets; a key without one stays, for commands that need only its
     name."""
-    found = {}
+    resolved = {}
     for name, key in config.keys.items():
         secret = resolve(f"keys.{name}.secret", key.secret)
-        found[name] = key.model_copy(update={"secret": secret}) if secret is not None else key
-    return found
+        resolved[name] = key.model_copy(update={"secret": secret}) if secret is not None else key
+    return resolved
 
 
 def _weak_keys(

@@ -34,7 +34,7 @@ def missing_connections(catalog: Catalog, policy: Policy) -> list[ConfigError]:
 class BoundFault:
     """A bound that limits no argument.
 
-    ``tools`` are those that its pattern matches.  It is ``passing`` if only tools of configured MCP servers
+    ``tools`` are those that its pattern matches. It is ``passing`` if only tools of configured MCP servers
     can match: an operator allows and denies them, and they change, while the configuration stays.
     """
 
@@ -56,7 +56,7 @@ def misplaced_bounds(
     security hole.
 
     ``arguments`` are the bounded paths by tool pattern, ``where`` is the name of their setting. If the
-    catalog is not ``whole``, a pattern that matches no tool may match one that did not load.  ``servers`` are
+    catalog is not ``whole``, a pattern that matches no tool may match one that did not load. ``servers`` are
     the names of the configured MCP servers.
     """
     heads = [pattern_of_server(server).rstrip("*") for server in servers]
@@ -68,8 +68,8 @@ def misplaced_bounds(
         foreign = any(start.startswith(head) or head.startswith(start) for head in heads)
         passing = foreign and all(spec.origin is not None for spec in specs)
         if not specs and passing:
-            words = "matches no tool that is allowed now, so this limit has no effect yet"
-            error = ConfigError(setting, words, f"To allow it: toolrelay tools allow '{pattern}'")
+            problem = "matches no tool that is allowed now, so this limit has no effect yet"
+            error = ConfigError(setting, problem, f"To allow it: toolrelay tools allow '{pattern}'")
             faults.append(BoundFault(error, pattern, passing=True))
         elif not specs and whole:
             error = ConfigError(setting, "matches no loaded tool", "Correct the name, or remove it")

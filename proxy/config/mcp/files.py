@@ -48,7 +48,7 @@ _LAST_COMMA = re.compile(_STRING + r"|,(?=\s*[}\]])", re.DOTALL)
 
 
 _VARIABLE = re.compile(r"\$\{([^{}]{1,200})\}")
-_NAMED = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_ENV_REFERENCE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _INPUT_PREFIX = "input:"
 
 
@@ -109,13 +109,13 @@ class _Unfit(Exception):
 
 def read_servers(path: Path) -> list[ForeignServer | UnusableServer]:
     """Return the servers of a file, in its order. Raises :class:`UnusableFile`."""
-    found: list[ForeignServer | UnusableServer] = []
+    servers: list[ForeignServer | UnusableServer] = []
     for key, written in _table(_parsed(path)).items():
         try:
-            found.append(_server(key, written))
+            servers.append(_server(key, written))
         except _Unfit as fault:
-            found.append(UnusableServer(plain_text(key), str(fault)))
-    return found
+            servers.append(UnusableServer(plain_text(key), str(fault)))
+    return servers
 
 
 def split_variables(server: str, text: str) -> list[str | Variable]:
@@ -132,15 +132,15 @@ def split_variables(server: str, text: str) -> list[str | Variable]:
     return pieces
 
 
-def _variable(server: str, said: str) -> Variable:
-    if said.startswith(_INPUT_PREFIX):
-        input_id = said.removeprefix(_INPUT_PREFIX)
+def _variable(server: str, text: str) -> Variable:
+    if text.startswith(_INPUT_PREFIX):
+        input_id = text.removeprefix(_INPUT_PREFIX)
         return Variable(variable_name(server, input_id), input_id=input_id)
-    if said == "userHome":
+    if text == "userHome":
         return Variable("HOME")
-    named = _NAMED.fullmatch(said)
-    if named is None or said == "workspaceFolder":
-        raise UnknownVariable(f"${{{plain_text(said)}}}")
+    named = _ENV_REFERENCE.fullmatch(text)
+    if named is None or text == "workspaceFolder":
+        raise UnknownVariable(f"${{{plain_text(text)}}}")
     return Variable(named[1], named[2])
 
 
@@ -174,19 +174,19 @@ def _parsed(path: Path) -> Any:
 
 def _plain_json(text: str) -> str:
     """Return the text without comments and trailing commas."""
-    text = _COMMENT.sub(lambda found: found[1] or " ", text)
-    return _LAST_COMMA.sub(lambda found: found[1] or "", text)
+    text = _COMMENT.sub(lambda match: match[1] or " ", text)
+    return _LAST_COMMA.sub(lambda match: match[1] or "", text)
 
 
 def _table(read: Any) -> Mapping[str, Any]:
     for keys in _TABLES:
-        found = read
+        table = read
         for key in keys:
-            found = found.get(key) if isinstance(found, dict) else None
-        if isinstance(found, dict):
-            if len(found) > _MAX_SERVERS:
+            table = table.get(key) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            if len(table) > _MAX_SERVERS:
                 raise UnusableFile(f"has more than {_MAX_SERVERS} servers")
-            return found
+            return table
     raise UnusableFile("has no servers: it has none of the keys mcpServers, mcp_servers and servers")
 
 

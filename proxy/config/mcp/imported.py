@@ -40,11 +40,11 @@ class _File:
     folder: Path
     env: Mapping[str, str]
 
-    def fault(self, words: str, remedy: str) -> ConfigError:
-        return ConfigError(_SETTING, f'"{self.name}" {words}', remedy)
+    def fault(self, problem: str, remedy: str) -> ConfigError:
+        return ConfigError(_SETTING, f'"{self.name}" {problem}', remedy)
 
-    def fault_of(self, key: str, words: str, remedy: str) -> ConfigError:
-        return ConfigError(_SETTING, f'"{self.name}": {plain_text(key)}: {words}', remedy)
+    def fault_of(self, key: str, problem: str, remedy: str) -> ConfigError:
+        return ConfigError(_SETTING, f'"{self.name}": {plain_text(key)}: {problem}', remedy)
 
 
 def imported_files(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]]:
@@ -82,18 +82,18 @@ def merge_imports(
     for name, path in files:
         file = _File(plain_text(name), path.parent, env)
         with faults.kept():
-            for found in _read(file, path):
+            for entry in _read(file, path):
                 with faults.kept():
-                    if isinstance(found, UnusableServer):
-                        raise file.fault_of(found.key, found.reason, "Correct it, or remove it from the file")
-                    section = sections.get(found.name, {})
-                    if found.disabled:
+                    if isinstance(entry, UnusableServer):
+                        raise file.fault_of(entry.key, entry.reason, "Correct it, or remove it from the file")
+                    section = sections.get(entry.name, {})
+                    if entry.disabled:
                         if not any(key in section for key in _OF_ONE_SERVER):
-                            servers.pop(found.name, None)
+                            servers.pop(entry.name, None)
                         continue
-                    _check_name(file, found, section, seen)
-                    servers[found.name] = {**_table(file, found), **section}
-                    where = f"mcp.servers.{found.name}"
+                    _check_name(file, entry, section, seen)
+                    servers[entry.name] = {**_table(file, entry), **section}
+                    where = f"mcp.servers.{entry.name}"
                     sources[where] = f"from {file.name}"
                     sources.update({f"{where}.{key}": f"in {own}" for key in section})
     return list(faults)
@@ -106,64 +106,64 @@ def _read(file: _File, path: Path) -> list[ForeignServer | UnusableServer]:
         raise file.fault(str(fault), f"Correct the file, or {_SETTING}") from None
 
 
-def _check_name(file: _File, found: ForeignServer, section: Mapping[str, Any], seen: dict[str, str]) -> None:
+def _check_name(file: _File, entry: ForeignServer, section: Mapping[str, Any], seen: dict[str, str]) -> None:
     """Raise ConfigError if another server has the same name."""
-    shown = plain_text(found.key)
+    shown = plain_text(entry.key)
     if any(key in section for key in _OF_ONE_SERVER):
         raise file.fault(
-            f"defines the server {shown}, and so does [mcp.servers.{found.name}]",
+            f"defines the server {shown}, and so does [mcp.servers.{entry.name}]",
             "Rename one of them, or keep in the section only what the file cannot set, such as effects",
         )
-    if found.name in seen:
+    if entry.name in seen:
         raise file.fault(
-            f"names a server {shown}, which becomes {found.name} here, and so does {seen[found.name]}",
+            f"names a server {shown}, which becomes {entry.name} here, and so does {seen[entry.name]}",
             "Rename one of them",
         )
-    seen[found.name] = f'{shown} of "{file.name}"'
+    seen[entry.name] = f'{shown} of "{file.name}"'
 
 
-def _table(file: _File, found: ForeignServer) -> dict[str, Any]:
+def _table(file: _File, entry: ForeignServer) -> dict[str, Any]:
     """Return the section for a server; raise ConfigError for an unusable value."""
     table: dict[str, Any] = {}
-    if found.command:
-        command, cwd = (_plain(file, found, key, getattr(found, key)) for key in ("command", "cwd"))
+    if entry.command:
+        command, cwd = (_plain(file, entry, key, getattr(entry, key)) for key in ("command", "cwd"))
         # Relative paths start at the folder of the file.
         table["command"] = str(file.folder / command) if "/" in command else command
         table["args"] = tuple(
-            _plain(file, found, f"args[{place}]", text) for place, text in enumerate(found.args)
+            _plain(file, entry, f"args[{place}]", text) for place, text in enumerate(entry.args)
         )
         if cwd:
             table["cwd"] = str(file.folder / Path(cwd).expanduser())
-        table["env"] = {name: _value(file, found, "env", name, text) for name, text in found.env.items()}
+        table["env"] = {name: _value(file, entry, "env", name, text) for name, text in entry.env.items()}
     else:
-        table["url"] = _plain(file, found, "url", found.url)
+        table["url"] = _plain(file, entry, "url", entry.url)
         table["headers"] = {
-            name: _value(file, found, "headers", name, text) for name, text in found.headers.items()
+            name: _value(file, entry, "headers", name, text) for name, text in entry.headers.items()
         }
-    if found.tools:
-        table["tools"] = found.tools
-    if found.timeout_s is not None:
-        table["timeout_s"] = found.timeout_s
+    if entry.tools:
+        table["tools"] = entry.tools
+    if entry.timeout_s is not None:
+        table["timeout_s"] = entry.timeout_s
     return table
 
 
-def _plain(file: _File, found: ForeignServer, key: str, text: str) -> str:
+def _plain(file: _File, entry: ForeignServer, key: str, text: str) -> str:
     """Fill in the variables of a text; none may be a secret, because commands and addresses are visible."""
     filled = []
-    for piece in _pieces(file, found, key, text):
+    for piece in _pieces(file, entry, key, text):
         if isinstance(piece, str):
             filled.append(piece)
             continue
         if piece.input_id or is_secret_name(piece.name):
             raise file.fault_of(
-                f"{found.key}.{key}",
+                f"{entry.key}.{key}",
                 f"others can see command lines and addresses, and {piece.name} may be a secret",
                 "Pass it in env or headers",
             )
         value = file.env.get(piece.name) or piece.default
         if value is None:
             raise file.fault_of(
-                f"{found.key}.{key}",
+                f"{entry.key}.{key}",
                 f"the environment variable {piece.name} is not set",
                 f"Set {piece.name}",
             )
@@ -171,10 +171,10 @@ def _plain(file: _File, found: ForeignServer, key: str, text: str) -> str:
     return "".join(filled)
 
 
-def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) -> str | Secret:
+def _value(file: _File, entry: ForeignServer, table: str, name: str, text: str) -> str | Secret:
     """Return a value of ``env`` or ``headers`` in the form of a section of ``toolrelay.toml``."""
     where = f"{table}.{name}"
-    pieces = _pieces(file, found, where, text)
+    pieces = _pieces(file, entry, where, text)
     variables = [piece for piece in pieces if isinstance(piece, Variable)]
     if not variables:
         if text.startswith("env:"):
@@ -182,16 +182,16 @@ def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) 
         is_secret = bool(text) and (is_secret_name(name) or is_secret_value(text))
         if is_secret and table == "env":
             # Claude Desktop fills in no variables, so its users cannot write anything else.
-            return Secret(f"{file.name}:{found.key}.{where}", text)
+            return Secret(f"{file.name}:{entry.key}.{where}", text)
         if is_secret:
-            own = variable_name(found.name, name)
+            own = variable_name(entry.name, name)
             raise file.fault_of(
-                f"{found.key}.{where}",
+                f"{entry.key}.{where}",
                 "it may be a secret, and secrets may not be written here as plain text",
                 f'Write "${{{own}}}" there, and set {own}',
             )
         # Such a text is a reference only in toolrelay.toml; here it is the value itself.
-        return Secret(f"{file.name}:{found.key}.{where}", text) if text.startswith("file:") else text
+        return Secret(f"{file.name}:{entry.key}.{where}", text) if text.startswith("file:") else text
     filled = []
     for piece in pieces:
         if isinstance(piece, str):
@@ -204,17 +204,17 @@ def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) 
     whole = "".join(filled)
     if not whole.isascii() or not whole.isprintable():
         raise file.fault_of(
-            f"{found.key}.{where}",
+            f"{entry.key}.{where}",
             "with its variables filled in, it contains characters that an HTTP header cannot carry",
             "Store one line of printable ASCII",
         )
     return Secret(f"env:{variables[0].name}", whole)
 
 
-def _pieces(file: _File, found: ForeignServer, key: str, text: str) -> list[str | Variable]:
+def _pieces(file: _File, entry: ForeignServer, key: str, text: str) -> list[str | Variable]:
     try:
-        return split_variables(found.name, text)
+        return split_variables(entry.name, text)
     except UnknownVariable as fault:
         raise file.fault_of(
-            f"{found.key}.{key}", f"the variable {fault} is not known here", "Write its value instead"
+            f"{entry.key}.{key}", f"the variable {fault} is not known here", "Write its value instead"
         ) from None

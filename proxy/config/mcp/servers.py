@@ -202,7 +202,7 @@ class McpConfig(Section):
 
     def known(self) -> dict[str, Server]:
         """Return the servers in the form of the tools package, with their secrets revealed."""
-        return {name: _server(name, one) for name, one in self.servers.items()}
+        return {name: _server(name, server) for name, server in self.servers.items()}
 
     def host_settings(self) -> HostSettings:
         """Return the settings for the process that connects to the servers."""

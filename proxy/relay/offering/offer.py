@@ -6,7 +6,7 @@ under it.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from proxy.base.caches import Derived, text_bytes
@@ -300,11 +300,11 @@ def with_required_approvals(
 
 
 class Offers:
-    """Decides what requests offer, and caches the offers of requests without tools of their own."""
+    """Decides what requests offer, and caches the offers: a client declares the same tools each time."""
 
     def __init__(self, rules: OfferRules) -> None:
         self._rules = rules
-        self._known: Derived[tuple[Selection, str | None, bool, ToolLimits], Offer] = Derived(
+        self._known: Derived[Hashable, Offer] = Derived(
             "offers", _MAX_BYTES, lambda _, offer: offer.kept_bytes
         )
 
@@ -317,11 +317,19 @@ class Offers:
         limits: ToolLimits = ANY_TOOLS,
     ) -> Offer:
         """See :func:`decide`."""
-        if request.tool_count or wanted is not None or request.chosen:
+        if wanted is not None or request.chosen or request.forced is not None:
             return decide(request, selection, self._rules, wanted, limits=limits)
         # An offer for such a request depends on nothing else of it.
-        obstacle = _obstacle(request, frozenset(), limits)
-        key = (selection, obstacle, request.open_names, limits)
+        key = (
+            selection,
+            limits,
+            tuple(request.declared),
+            request.tool_count,
+            request.open_names,
+            request.background,
+            request.choices > 1,
+            request.tools_forbidden,
+        )
         offers = self._known.of(selection.catalog)
         known = offers.get(key)
         if known is None:

@@ -1,7 +1,5 @@
 """The end of a run: what is stored for the client's next request, and the last bytes of the answer."""
 
-from dataclasses import replace
-
 from proxy.base.events import FinishReason
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.hidden.history import LastTurn
@@ -158,7 +156,13 @@ class RunEnding:
             # Store a note only, and nothing of the turn itself.
             self._history.note_plain(
                 job.client.request,
-                _turn_of(job, state),
+                LastTurn(
+                    job.identity.run_id,
+                    job.identity.caller,
+                    job.client.port.dialect.name,
+                    b"",
+                    state.tools.mask,
+                ),
                 visible=state.output.writer.visible,
                 offer_fingerprint=fingerprint,
             )
@@ -220,10 +224,13 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         SuspendedCall(call.call_id, ids.get(call.call_id), state.turn.results.get(call.call_id))
         for call in state.run.turn.calls
     ]
-    return replace(
-        _turn_of(job, state),
-        message=b"" if state.outcome.reader is None else state.outcome.message(),
-        calls=calls,
+    return LastTurn(
+        job.identity.run_id,
+        job.identity.caller,
+        job.client.port.dialect.name,
+        b"" if state.outcome.reader is None else state.outcome.message(),
+        state.tools.mask,
+        calls,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
         waiting=[*job.continuity.approvals.wait_names, *state.turn.wait_names],
@@ -233,12 +240,6 @@ def _last_turn(job: Job, state: State) -> LastTurn:
             *(one.run_id for one in (*job.continuity.approvals.asked, *state.turn.approvals)),
         ],
     )
-
-
-def _turn_of(job: Job, state: State) -> LastTurn:
-    """Return the turn that was read last, without the model's message."""
-    wire = job.client.port.dialect.name
-    return LastTurn(job.identity.run_id, job.identity.caller, wire, b"", state.tools.mask)
 
 
 async def _send_end(job: Job, state: State, data: bytes) -> None:

@@ -12,15 +12,14 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from proxy.base.caches import CacheSize, declare, declare_lru
 from proxy.rights.limit_rules import Limit, LimitStatus, LimitsUnavailable, LimitVerdict
 
 if TYPE_CHECKING:  # Imported late: a process without limits saves two megabytes.
-    from limits import RateLimitItem
-    from limits.aio.storage import Storage
-    from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
+    from limits.aio.storage import MemoryStorage, RedisStorage
+    from proxy.server.limits.memory import BoundedMemory
 
 __all__ = ["Counters", "name_in_keys"]
 
@@ -30,13 +29,6 @@ _BATCH: Final = 128
 _MOST_OWED: Final = 10_000
 _MOST: Final = 10**15
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:%-]{1,128}\Z")
-
-
-class _Windows(NamedTuple):
-    """The library's strategies, by what they count."""
-
-    hits: "MovingWindowRateLimiter"
-    spending: "FixedWindowRateLimiter"
 
 
 class Counters:
@@ -66,10 +58,18 @@ class Counters:
         :class:`LimitsUnavailable`.
         """
         name = name_in_keys(caller)
-        if len(hits) == 1 and not spending and streams is None:
+        if (
+            len(hits) == 1
+            and not spending
+            and (streams is None or await self._take_place(caller, streams, lease))
+        ):
             # One limit alone needs no test: the hit is one, and comes together with what is left after it.
-            taken, status = await self._together([self._hit(name, hits[0]), self._status(name, hits[0])])
-            return LimitVerdict(None, 0.0, (status,)) if taken else _refusal((status,), (status,))
+            taken, status = await self._hit_one(name, hits[0])
+            if taken:
+                return LimitVerdict(None, 0.0, (status,))
+            if streams is not None:
+                self.release(caller, lease)
+            return _refusal((status,), (status,))
         owed = self._owed.pop(caller, {}) if spending else {}
         asked = [*self._paying(caller, owed), *(self._status(name, limit) for limit in (*hits, *spending))]
         try:
@@ -86,11 +86,11 @@ class Counters:
             return _refusal([full], statuses)
         tightest_first = sorted(statuses[: len(hits)], key=lambda status: status.left)
         for group in (tightest_first[:1], tightest_first[1:]):
-            taken = await self._together([self._hit(name, status.limit) for status in group])
-            if not all(taken):
+            hit = await self._together([self._hit(name, status.limit) for status in group])
+            if not all(hit):
                 if streams is not None:
                     self.release(caller, lease)
-                return _refusal([group[taken.index(False)]], statuses)
+                return _refusal([group[hit.index(False)]], statuses)
         left = [LimitStatus(limit, left - 1, reset_s) for limit, left, reset_s in statuses[: len(hits)]]
         return LimitVerdict(None, 0.0, [*left, *statuses[len(hits) :]])
 
@@ -120,7 +120,7 @@ class Counters:
 
     # What Redis does in another way.
 
-    def _storage(self) -> "Storage":
+    def _storage(self) -> "MemoryStorage | RedisStorage":
         from proxy.server.limits.memory import BoundedMemory
 
         return BoundedMemory()
@@ -138,32 +138,33 @@ class Counters:
     # The library.
 
     @cached_property
-    def _windows(self) -> _Windows:
-        from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
+    def _hits(self) -> "MemoryStorage | RedisStorage":
+        return self._storage()
 
-        storage = self._storage()
-        return _Windows(MovingWindowRateLimiter(storage), FixedWindowRateLimiter(storage))
+    # What the strategies would do, with the keys that they would make for each call.
 
     def _hit(self, name: str, limit: Limit) -> Coroutine[Any, Any, bool]:
-        return self._windows.hits.hit(_item(limit), name)
+        return self._hits.acquire_entry(_key(limit, name), limit.amount, limit.seconds)
+
+    async def _hit_one(self, name: str, limit: Limit) -> tuple[bool, LimitStatus]:
+        """Count a hit if there is room; return whether there was, and what is left after it."""
+        memory = cast("BoundedMemory", self._hits)
+        taken, start, used = memory.count(_key(limit, name), limit.amount, limit.seconds)
+        return taken, _status(limit, used, start + limit.seconds)
 
     async def _status(self, name: str, limit: Limit) -> LimitStatus:
-        item = _item(limit)
+        key = _key(limit, name)
         if limit.kind in ("tokens", "cost"):
-            # What the strategy would ask one after the other.
-            storage, key = self._windows.spending.storage, item.key_for(name)
-            used, reset = await self._together([storage.get(key), storage.get_expiry(key)])
-            left = limit.amount - used
-        else:
-            reset, left = await self._windows.hits.get_window_stats(item, name)
-        reset_s = reset - time.time()
-        return LimitStatus(limit, left if left > 0 else 0, reset_s if reset_s > 0 else 0.0)
+            used, reset = await self._together([self._hits.get(key), self._hits.get_expiry(key)])
+            return _status(limit, used, reset)
+        start, used = await self._hits.get_moving_window(key, limit.amount, limit.seconds)
+        return _status(limit, used, start + limit.seconds)
 
     # What was used.
 
-    def _paying(self, caller: str, owed: dict[Limit, int]) -> list[Coroutine[Any, Any, bool]]:
-        name, window = name_in_keys(caller), self._windows.spending
-        return [window.hit(_item(limit), name, cost=amount) for limit, amount in owed.items()]
+    def _paying(self, caller: str, owed: dict[Limit, int]) -> list[Coroutine[Any, Any, int]]:
+        name, incr = name_in_keys(caller), self._hits.incr
+        return [incr(_key(limit, name), limit.seconds, amount) for limit, amount in owed.items()]
 
     def _wake(self) -> None:
         if not self.down and (self._payer is None or self._payer.done()):
@@ -184,6 +185,10 @@ class Counters:
         return CacheSize(held, _MOST_OWED * (500 + 200 * 16))
 
 
+def _status(limit: Limit, used: int, reset: float) -> LimitStatus:
+    return LimitStatus(limit, max(limit.amount - used, 0), max(reset - time.time(), 0.0))
+
+
 def _refusal(refusing: Sequence[LimitStatus], statuses: Sequence[LimitStatus]) -> LimitVerdict:
     """Return that the limit with the longest wait refuses."""
     refused = max(refusing, key=lambda status: status.reset_s)
@@ -191,10 +196,11 @@ def _refusal(refusing: Sequence[LimitStatus], statuses: Sequence[LimitStatus]) -
 
 
 @lru_cache(maxsize=4096)
-def _item(limit: Limit) -> "RateLimitItem":
+def _key(limit: Limit, name: str) -> str:
+    """Return the library's key for the uses of a caller that count against a limit."""
     from limits import RateLimitItemPerSecond
 
-    return RateLimitItemPerSecond(limit.amount, limit.seconds, namespace=limit.kind)
+    return RateLimitItemPerSecond(limit.amount, limit.seconds, namespace=limit.kind).key_for(name)
 
 
 @lru_cache(maxsize=4096)
@@ -205,5 +211,5 @@ def name_in_keys(caller: str) -> str:
     return "~" + hashlib.blake2b(caller.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-declare_lru("limit_items", _item, 400)
+declare_lru("limit_items", _key, 600)
 declare_lru("limit_callers", name_in_keys, 2000)

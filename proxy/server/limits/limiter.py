@@ -5,7 +5,6 @@ hide the upstream's headers of the same kind, which describe the shared provider
 """
 
 import math
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from proxy.rights.limit_rules import (
     LimitsUnavailable,
 )
 from proxy.server.limits.counters import Counters
+from proxy.server.messages.request import new_ids
 
 if TYPE_CHECKING:
     from proxy.rights.callers import Caller
@@ -155,6 +155,7 @@ class RateLimiter:
         self._counters = counters
         self._on_error = on_error
         self._default = LimitSet.of(KeyLimits(), general)
+        self._leases = new_ids("")
         self._plans: Memo[KeyLimits, LimitSet] = Memo("limit_plans", _PLANS_BYTES, _plan_bytes)
 
     def admit(self, caller: "Caller") -> Awaitable[Admission]:
@@ -180,7 +181,7 @@ class RateLimiter:
     async def _admit(self, name: str, own: KeyLimits | None) -> Admission:
         """Count a request under one name of its caller."""
         limits = self._default if own is None else self._limits(own)
-        lease = uuid.uuid4().hex if limits.streams is not None else ""
+        lease = next(self._leases) if limits.streams is not None else ""
         headers = _NO_HEADERS
         if limits.requests or limits.spending or lease:
             try:

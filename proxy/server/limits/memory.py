@@ -52,19 +52,30 @@ class BoundedMemory(MemoryStorage):
         declare("limit_counters", self._cache_size)
 
     async def _MemoryStorage__schedule_expiry(self) -> None:
-        """Make room before a hit if there are too many counters; the library starts its task here."""
-        if len(self.events) + len(self.expirations) >= self._sweep_at or self._stamps > self._most_stamps:
+        """Make room before a use is counted if there are too many counters; replaces the library's task."""
+        if self.size >= self._sweep_at:
             self._make_room()
 
-    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Count a hit if the window has room; forget hits that can refuse no other."""
-        taken = await super().acquire_entry(key, limit, expiry, amount)
-        if taken:
-            del self.events[key][limit:]
+    def count(self, key: str, limit: int, expiry: int, amount: int = 1) -> tuple[bool, float, int]:
+        """Count a hit if the window has room, as the library does, which locks and searches for that.
+
+        Return whether it has, the time of the oldest hit in it in seconds, and the number of hits in it.
+        """
+        if self.size >= self._sweep_at or self._stamps > self._most_stamps:
+            self._make_room()
+        events, now = self.events.get(key, []), time.time()
+        while events and events[-1].atime < now - expiry:
+            events.pop()  # It can refuse no other hit.
+        if taken := len(events) + amount <= limit:
+            events[:0] = [Entry(expiry)] * amount
+            self.events[key] = events
             self._stamps += amount
-            if self._most_stamps < 2 * limit:
-                self._most_stamps = 2 * limit
-        return taken
+            self._most_stamps = max(self._most_stamps, 2 * limit)
+        return taken, events[-1].atime if events else now, len(events)
+
+    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        """Count a hit if the window has room; return whether it has."""
+        return self.count(key, limit, expiry, amount)[0]
 
     @property
     def size(self) -> int:

@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from proxy.rights.limit_rules import Limit, LimitsUnavailable, LimitVerdict
+from proxy.rights.limit_rules import Limit, LimitStatus, LimitsUnavailable, LimitVerdict
 from proxy.server.limits.counters import Counters, name_in_keys
 
 if TYPE_CHECKING:
@@ -138,6 +138,10 @@ class RedisCounters(Counters):
 
     async def _together(self, asked: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         return await asyncio.gather(*asked)
+
+    async def _hit_one(self, name: str, limit: Limit) -> tuple[bool, LimitStatus]:
+        taken, status = await self._together([self._hit(name, limit), self._status(name, limit)])
+        return taken, status
 
     # Places: each is a lease, which the process that holds it renews.
 

@@ -139,8 +139,8 @@ def _apart(url: str) -> tuple[str, dict[str, str]]:
     head, mark, query = url.partition("?")
     named = [each.partition("=") for each in query.split("&")] if mark else []
     rest = "&".join("".join(each) for each in named if each[0] != "search_path")
-    found = {name: unquote(value) for name, _, value in named if name == "search_path"}
-    return f"{head}?{rest}" if rest else head, found
+    settings = {name: unquote(value) for name, _, value in named if name == "search_path"}
+    return f"{head}?{rest}" if rest else head, settings
 
 
 def _quoted(text: str) -> str:
@@ -189,8 +189,8 @@ def error_name(error: BaseException) -> str:
     """Describe an error without its message, which may quote a row."""
     constraint = getattr(error, "constraint_name", None)
     state = getattr(error, "sqlstate", None)
-    words = [type(error).__name__, *([state] if state else []), *([constraint] if constraint else [])]
-    return " ".join(str(word) for word in words)
+    parts = [type(error).__name__, *([state] if state else []), *([constraint] if constraint else [])]
+    return " ".join(str(word) for word in parts)
 
 
 class PostgresConnections:
@@ -227,7 +227,7 @@ class PostgresConnections:
         self._idle.clear()
 
     async def aclose(self) -> None:
-        """End what nobody uses now, and the others after their use.  Idempotent."""
+        """End what nobody uses now, and the others after their use. Idempotent."""
         self.closed = True
         idle, self._idle = self._idle, []
         for _, connection in idle:
@@ -264,17 +264,17 @@ async def answer(connection: Connection, batch: QueryBatch) -> list[Answer]:
     for sql, at in places.items():
         if len(at) > 1:
             try:
-                found: dict[int, list[Any]] = {place: [] for place in at}
+                collected: dict[int, list[Any]] = {place: [] for place in at}
                 each = [(place, *fitting(queries[place].values)) for place in at]
                 for row in await connection.fetchmany(numbered(f"SELECT ?::int, q.* FROM ({sql}) q"), each):
                     place, *values = row.values()
-                    found[place].append(tuple(values))
+                    collected[place].append(tuple(values))
             except asyncpg.PostgresError as error:
                 if failure_of(error) is not None:
                     raise
             else:
                 for place in at:
-                    answers[place] = found[place]
+                    answers[place] = collected[place]
                 batch.steps += 1
                 continue
         for place in at:  # Alone, or because one of them is at fault.
@@ -298,5 +298,5 @@ class PostgresReader:
         self, sql: str, parameters: Iterable[Any] | None = None, /
     ) -> Sequence[Sequence[Any]]:
         """Return the rows of a query."""
-        found = await self._connection.fetch(numbered(sql), *fitting(parameters or ()))
-        return [tuple(row.values()) for row in found]
+        rows = await self._connection.fetch(numbered(sql), *fitting(parameters or ()))
+        return [tuple(row.values()) for row in rows]

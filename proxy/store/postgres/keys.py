@@ -49,7 +49,7 @@ class KeyListener:
             return version or 0
 
     async def aclose(self) -> None:
-        """Stop listening.  Idempotent."""
+        """Stop listening. Idempotent."""
         self._closed = True
         self._drop()
 

@@ -272,8 +272,8 @@ class PostgresStore(SqlStore):
         free: list[tuple[str, int]] = []
 
         async def look(connection: "asyncpg.Connection[Any]") -> None:
-            found = await connection.fetch(_FREE_OWNERS, LOCK_CLASS, self._owner_id)
-            free.extend((row["id"], row["lock_key"]) for row in found)
+            owners = await connection.fetch(_FREE_OWNERS, LOCK_CLASS, self._owner_id)
+            free.extend((row["id"], row["lock_key"]) for row in owners)
 
         await self._writing.transaction(look)
         now = asyncio.get_running_loop().time()
@@ -346,18 +346,18 @@ class _TidiedSchema:
         ((on_disk,),) = await self.fetch(_ON_DISK, ())
         if on_disk * _COMPRESSED <= self._max_bytes:
             return int(on_disk)
-        ((found,),) = await self.fetch(content_size(), ())
-        return int(found)
+        ((size,),) = await self.fetch(content_size(), ())
+        return int(size)
 
     async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
         """Return the rows of a query."""
-        found: list[Any] = []
+        collected: list[Any] = []
 
         async def read(connection: "asyncpg.Connection[Any]") -> None:
-            found.extend(await connection.fetch(numbered(sql), *values))
+            collected.extend(await connection.fetch(numbered(sql), *values))
 
         await self._writing.transaction(read)
-        return found
+        return collected
 
     async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
         """Execute a statement for each of ``values``; return how many rows changed."""

@@ -223,7 +223,7 @@ class SqlBase(ABC):
         self,
         table: ContentTable,
         encode: Callable[[_Record], rows.Row],
-        record: _Record,
+        records: Sequence[_Record],
         settled: Callable[[bool], None] | None = None,
         *,
         needed: bool = True,
@@ -232,7 +232,7 @@ class SqlBase(ABC):
             _PUT_CONTENT[table.name],
             (),
             lambda each: self._ring.close(table, encode(each)),
-            (record,),
+            records,
             settled,
             needed=needed,
         )
@@ -265,14 +265,21 @@ class SqlBase(ABC):
         *,
         needed: bool = True,
         state_of: StateKey | None = None,
+        later: bool = False,
     ) -> Write:
-        try:
-            encoded = [prefix + encode(record) for record in records]
-        except (TypeError, ValueError, AttributeError) as error:  # A field does not have its declared type.
-            write = Write(statement, (), settled=settled)
-            self._writer.drop_as_lost([write], f"a record does not encode: {error}")
-        else:
-            write = Write(statement, encoded, settled=settled, needed=needed, state_of=state_of)
+        """Queue records in one write; with ``later`` they are encoded if the write still has them then."""
+
+        def encoded() -> list[rows.Row]:
+            try:
+                return [prefix + encode(record) for record in records]
+            except (TypeError, ValueError, AttributeError) as error:  # A field has not its declared type.
+                lost = Write(statement, (), settled=settled)
+                self._writer.drop_as_lost([lost], f"a record does not encode: {error}")
+                return []
+
+        given = encoded if later else encoded()
+        write = Write(statement, given, settled=settled, needed=needed, state_of=state_of)
+        if given:
             self._writer.put(write)
         return write
 

@@ -162,9 +162,15 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
 
         Held turns refer to the first row of a run, and the repeat of an effect is judged by the last.
         """
-        needed = record.status == "running" or record.tool_calls > 0
+        begins = record.status == "running"
         self._put(
-            _PUT_RUN, (self._owner_id,), rows.run_row, (record,), needed=needed, state_of=("runs", record.id)
+            _PUT_RUN,
+            (self._owner_id,),
+            rows.run_row,
+            (record,),
+            needed=begins or record.tool_calls > 0,
+            state_of=("runs", record.id),
+            later=begins,
         )
 
     def put_turn(self, record: TurnRecord) -> None:
@@ -193,7 +199,8 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         else:
             self._cap.note(SUSPENDED, record.caller, len(record.payload))
             self._suspended.queue(
-                record, lambda settled: self._put_content(SUSPENDED, rows.suspended_row, record, settled)
+                (record,),
+                lambda settled: self._put_content(SUSPENDED, rows.suspended_row, (record,), settled),
             )
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
@@ -216,15 +223,18 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
                 known[asked[turn.key]] = turn
         return {key: turn for key, turn in known.items() if turn is not None}
 
-    def put_hidden(self, record: HiddenTurns) -> None:
-        """Store hidden turns and replace the same variant of their key; under ``none`` in memory only."""
+    def put_hidden(self, *records: HiddenTurns) -> None:
+        """Store hidden turns in one write, and replace the same variants of their keys; under ``none`` in
+        memory only."""
         if self._content == "none":
-            self._hidden.keep(record)
-        else:
+            for record in records:
+                self._hidden.keep(record)
+            return
+        for record in records:
             self._cap.note(HIDDEN, record.caller, len(record.payload))
-            self._hidden.queue(
-                record, lambda settled: self._put_content(HIDDEN, rows.hidden_row, record, settled)
-            )
+        self._hidden.queue(
+            records, lambda settled: self._put_content(HIDDEN, rows.hidden_row, records, settled)
+        )
 
     async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:
         """Return the two latest variants of each key, also before their commit or after a failed write.
@@ -247,7 +257,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             size = len(record.response) + len(record.input_items) + len(record.continuation)
             self._cap.note(RESPONSES, record.caller, size)
             self._responses.queue(
-                record, lambda settled: self._put_content(RESPONSES, rows.response_row, record, settled)
+                (record,), lambda settled: self._put_content(RESPONSES, rows.response_row, (record,), settled)
             )
         else:
             self._responses.keep(record)
@@ -293,7 +303,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         if self._writes_response((record.handle, record.caller)):
             self._cap.note(RESULTS, record.caller, len(record.content))
             self._results.queue(
-                record, lambda settled: self._put_content(RESULTS, rows.result_row, record, settled)
+                (record,), lambda settled: self._put_content(RESULTS, rows.result_row, (record,), settled)
             )
         else:
             self._results.keep(record)

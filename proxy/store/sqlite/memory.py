@@ -1,7 +1,7 @@
 """The record in a SQLite database in memory, which is gone when the process ends.
 
-It has the same tables as a record in a file.  Nothing is written to disk, neither the database nor SQLite's
-temporary files.  Statements run in the event loop's own thread: they do not wait for a disk, and a switch to
+It has the same tables as a record in a file. Nothing is written to disk, neither the database nor SQLite's
+temporary files. Statements run in the event loop's own thread: they do not wait for a disk, and a switch to
 another thread and back takes longer than most of them.
 """
 
@@ -48,14 +48,14 @@ class MemoryStore(SqlStore):
     """:class:`~proxy.store.base.Store` in memory, for trials and tests.
 
     After each group of writes, what exceeds ``max_bytes`` (at most :data:`MAX_BYTES`) is deleted: the callers
-    with the most content lose the oldest of it (see :mod:`proxy.store.sqlite.room`).  Nothing is sealed,
-    because nothing is written to disk and no other process shares it.  After ``aclose``, runs can still be
+    with the most content lose the oldest of it (see :mod:`proxy.store.sqlite.room`). Nothing is sealed,
+    because nothing is written to disk and no other process shares it. After ``aclose``, runs can still be
     read until the object is gone.
     """
 
     def __init__(self, options: StoreOptions = DEFAULTS) -> None:
         most = min(options.max_bytes or MAX_BYTES, MAX_BYTES)
-        # No key seals anything here.  They still give the keys for hashes and for what clients carry, so that
+        # No key seals anything here. They still give the keys for hashes and for what clients carry, so that
         # other processes with the same keys know it again.
         known = [*([options.seal] if options.seal is not None else []), *options.old_seals]
         super().__init__(
@@ -89,7 +89,7 @@ class MemoryStore(SqlStore):
         self._writer.start(self._db, tidy_in_s=self._tidy_every_s)
 
     async def aclose(self) -> None:
-        """Stop taking writes.  Idempotent."""
+        """Stop taking writes. Idempotent."""
         self._look_ups.close()
         await self._writer.aclose(self._lock_timeout_s)
 

@@ -83,8 +83,8 @@ class OwnerLock:
 def proven_dead(database: Path, lock_file: str | None) -> Iterator[bool]:
     """Yield whether the owner of ``lock_file`` is provably dead, and hold its lock meanwhile.
 
-    If several processes ask at once, only one gets ``True``.  A missing lock file proves nothing, because
-    its owner may still hold it.  If the block ends without an error, the file is removed.
+    If several processes ask at once, only one gets ``True``. A missing lock file proves nothing, because
+    its owner may still hold it. If the block ends without an error, the file is removed.
     """
     if lock_file is None or sys.platform == "win32" or not _LOCK_NAME.fullmatch(lock_file):
         yield False

@@ -1,8 +1,8 @@
 """What to delete when a record in memory is larger than its limit.
 
-Content (what conversations need) and rows (what happened) each get at least half of the room.  Content goes
+Content (what conversations need) and rows (what happened) each get at least half of the room. Content goes
 from the client key that has the most with all its end users, and there from the end user who has the most,
-oldest first.  So a caller with less than an equal share loses nothing to others.  Rows go with the oldest
+oldest first. So a caller with less than an equal share loses nothing to others. Rows go with the oldest
 runs; the rows that prevent a second side effect go last.
 """
 

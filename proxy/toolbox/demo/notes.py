@@ -1,6 +1,6 @@
 """A tool with a side effect, so that ``toolrelay demo`` can ask for an approval.
 
-It writes notes to a file in the demo's own folder.  A module in that folder creates the tool.
+It writes notes to a file in the demo's own folder. A module in that folder creates the tool.
 """
 
 from collections.abc import Callable

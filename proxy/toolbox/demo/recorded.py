@@ -1,6 +1,6 @@
 """An HTTP client that answers from files, for a demo without a network.
 
-Each ``*.json`` file of the folder is one exchange: ``{"url", "params", "body"}``.  The file with the same URL
+Each ``*.json`` file of the folder is one exchange: ``{"url", "params", "body"}``. The file with the same URL
 and the same parameters answers a request.
 """
 
@@ -37,7 +37,7 @@ class RecordedHttpClient:
             raise ConfigError(str(folder), "holds no recorded HTTP exchange")
 
     def client(self, hosts: Sequence[str]) -> HttpClient:
-        """Return the client for a tool's hosts.  No host is called, so all tools share one client."""
+        """Return the client for a tool's hosts. No host is called, so all tools share one client."""
         return self
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:

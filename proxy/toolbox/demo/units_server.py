@@ -79,13 +79,13 @@ async def _serve() -> None:
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         given = params.arguments or {}
         try:
-            found = convert(float(given["value"]), str(given["from"]), str(given["to"]))
+            converted = convert(float(given["value"]), str(given["from"]), str(given["to"]))
         except (KeyError, TypeError, ValueError) as fault:
             return types.CallToolResult(content=[types.TextContent(text=str(fault))], is_error=True)
-        said = {"value": found, "unit": given["to"]}
+        content = {"value": converted, "unit": given["to"]}
         # Clients that read only text get the same as text.
-        text = types.TextContent(text=json.dumps(said))
-        return types.CallToolResult(content=[text], structured_content=said)
+        text = types.TextContent(text=json.dumps(content))
+        return types.CallToolResult(content=[text], structured_content=content)
 
     server: Server[Any] = Server("units", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
     async with stdio_server() as (read, write):

@@ -1,6 +1,6 @@
-"""The catalog of tools.  A tool is found by its exact id; the id is never normalised or guessed.
+"""The catalog of tools. A tool is found by its exact id; the id is never normalised or guessed.
 
-A :class:`Catalog` has the tools of one moment and never changes.  A run keeps the catalog that it was planned
+A :class:`Catalog` has the tools of one moment and never changes. A run keeps the catalog that it was planned
 with until it ends; the :class:`Registry` has the newest one.
 """
 
@@ -25,7 +25,7 @@ from proxy.tools.contract.spec import ToolEffect, ToolSpec
 __all__ = ["MOST_OFFERED", "Catalog", "CatalogCheck", "Registry", "Selection", "too_many_offered"]
 
 MOST_OFFERED: Final = 128
-"""The most tools that OpenAI accepts in one request.  Source: its API reference, ``tools`` of Chat."""
+"""The most tools that OpenAI accepts in one request. Source: its API reference, ``tools`` of Chat."""
 
 _MOST_NAMES: Final = 2000
 """The most ids of served tools that are remembered; above this number none is added."""
@@ -36,9 +36,9 @@ class Selection:
     """The decisions of a policy about the tools of a catalog.
 
     ``offered`` are the tools that a model may see, sorted by id; ``withheld`` has the rule for each other
-    tool.  ``asking`` are the ids of the tools that need an approval.  With ``asks`` those tools are offered
-    too, since their calls can wait for an approval.  ``guards`` says that after an untrusted result some
-    allowed tool would need an approval.  Selections compare by identity.
+    tool. ``asking`` are the ids of the tools that need an approval. With ``asks`` those tools are offered
+    too, since their calls can wait for an approval. ``guards`` says that after an untrusted result some
+    allowed tool would need an approval. Selections compare by identity.
     """
 
     catalog: "Catalog"
@@ -87,7 +87,7 @@ class Catalog(Snapshot):
         return found[0] if found else None
 
     def provider(self, name: str) -> ToolProvider:
-        """Return the provider of the tool with this id; raise ``KeyError`` if none.  For the runner only."""
+        """Return the provider of the tool with this id; raise ``KeyError`` if none. For the runner only."""
         return self._tools[name][1]
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -128,8 +128,8 @@ class Registry:
     """The newest catalog, and its providers, which stay the same for the life of the process.
 
     A new catalog may replace it at any time (:meth:`refresh`, :meth:`replace`); later requests are planned
-    with the new one.  Runs in progress keep theirs and can still call tools that the new one lacks.  When the
-    last of these runs has ended, the old catalog is released.  Belongs to one event loop.
+    with the new one. Runs in progress keep theirs and can still call tools that the new one lacks. When the
+    last of these runs has ended, the old catalog is released. Belongs to one event loop.
     """
 
     def __init__(self, current: Catalog, providers: Iterable[ToolProvider] = ()) -> None:
@@ -161,7 +161,7 @@ class Registry:
     async def refresh(self, *, quiet: bool = False) -> Catalog:
         """Ask every provider for its tools again and serve them; with ``quiet`` log nothing.
 
-        Calls run one after the other, so each returns what the providers list after the call.  Raises what a
+        Calls run one after the other, so each returns what the providers list after the call. Raises what a
         provider or :meth:`replace` raises; the catalog then stays the old one.
         """
         async with self._refreshing:

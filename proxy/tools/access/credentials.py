@@ -1,7 +1,7 @@
 """Provide credentials by connection name: static tokens, and OAuth access tokens kept fresh (rule T6).
 
-A tool names a connection and gets an HTTP client that adds the ``Authorization`` header itself.  A tool never
-sees a token, not even its own.  A connection for an MCP server serves that server only.
+A tool names a connection and gets an HTTP client that adds the ``Authorization`` header itself. A tool never
+sees a token, not even its own. A connection for an MCP server serves that server only.
 """
 
 import time
@@ -21,7 +21,7 @@ __all__ = ["Connection", "CredentialBroker", "StaticToken"]
 
 @dataclass(frozen=True, slots=True)
 class StaticToken:
-    """A token that never changes.  ``server_url`` is the URL of its MCP server, if it is for one."""
+    """A token that never changes. ``server_url`` is the URL of its MCP server, if it is for one."""
 
     token: str = field(repr=False)
     server_url: str = ""
@@ -39,7 +39,7 @@ class _Authorizer(Protocol):
 
 
 class CredentialBroker:
-    """All connections of the process.  Belongs to one event loop.
+    """All connections of the process. Belongs to one event loop.
 
     Args:
         connections: the credentials of each connection by its name.
@@ -85,7 +85,7 @@ class CredentialBroker:
     def client(self, name: str, hosts: Sequence[str]) -> HttpClient:
         """Return a client for the named connection that reaches only ``hosts``.
 
-        Implements :data:`~proxy.tools.contract.capabilities.ConnectedHttpSource`.  If the connection does not
+        Implements :data:`~proxy.tools.contract.capabilities.ConnectedHttpSource`. If the connection does not
         exist or is for an MCP server, every request of the client fails with a message about it.
         """
         authorizer = self._authorizers.get(name)
@@ -106,7 +106,7 @@ class CredentialBroker:
         """Return the value of ``Authorization`` for the MCP server at ``server_url``.
 
         ``refused`` is a value that the server refused; the result is then another one, or ``None``.
-        ``wants_scope`` says that the refused token lacks a scope, so that only a new login helps.  Raises
+        ``wants_scope`` says that the refused token lacks a scope, so that only a new login helps. Raises
         :class:`~proxy.base.errors.ToolFailure` if there is no value or the connection is for another server.
         """
         authorizer = self._authorizer(connection)

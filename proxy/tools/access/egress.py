@@ -1,8 +1,8 @@
 """Outgoing HTTP for tools: named hosts only, public IP addresses only, bounded in size and time.
 
-A model may influence a tool's URL.  So the host must be one that the tool declared.  The IP address is
+A model may influence a tool's URL. So the host must be one that the tool declared. The IP address is
 checked in the connector's own resolver, on every connection, so that a name cannot change its address between
-check and use.  Address literals never reach a resolver and are checked before the request.
+check and use. Address literals never reach a resolver and are checked before the request.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Authorizer(Protocol):
 
 
 class EgressPool:
-    """The HTTP connections of all tools.  Create it in the event loop that uses it; close it at the end.
+    """The HTTP connections of all tools. Create it in the event loop that uses it; close it at the end.
 
     Args:
         allowed_networks: IP ranges that tools may reach beside the public ones, such as ``127.0.0.0/8``.
@@ -104,8 +104,8 @@ class EgressPool:
     def client(self, hosts: Sequence[str], authorizer: Authorizer | None = None) -> "EgressClient":
         """Return a client that reaches only ``hosts``: ``api.example.com``, ``*.example.com``, ``host:8443``.
 
-        An entry without a port means the default port of the scheme.  ``*`` alone means every public host.
-        With an ``authorizer`` each request has its header.  The client sends the header over plain HTTP only
+        An entry without a port means the default port of the scheme. ``*`` alone means every public host.
+        With an ``authorizer`` each request has its header. The client sends the header over plain HTTP only
         to an IP literal in a network that the operator opened.
         """
         return EgressClient(self, tuple(host.lower() for host in hosts), authorizer)
@@ -154,8 +154,8 @@ class EgressPool:
 class _Request:
     """A request as the tool makes it, before redirects and retries.
 
-    ``roams`` allows a redirect to change the host.  ``repeatable`` says that a repeat has no second effect.
-    ``unread`` leaves the response body unread.  ``bounds`` apply to the URL and to every redirect.
+    ``roams`` allows a redirect to change the host. ``repeatable`` says that a repeat has no second effect.
+    ``unread`` leaves the response body unread. ``bounds`` apply to the URL and to every redirect.
     """
 
     method: str
@@ -170,7 +170,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A complete response.  ``retry_after_s`` is the wait before a retry, if the service says so."""
+    """A complete response. ``retry_after_s`` is the wait before a retry, if the service says so."""
 
     url: URL
     status: int
@@ -182,10 +182,10 @@ class _Answer:
 
 
 class EgressClient:
-    """One tool's view of the pool.  Implements :class:`~proxy.tools.contract.capabilities.HttpClient` and
+    """One tool's view of the pool. Implements :class:`~proxy.tools.contract.capabilities.HttpClient` and
     :class:`~proxy.tools.contract.capabilities.RepeatingClient`.
 
-    ``reads`` says that the tool changes nothing, so that its POST requests may be repeated.  ``timeout_s`` is
+    ``reads`` says that the tool changes nothing, so that its POST requests may be repeated. ``timeout_s`` is
     the time limit of one request, by default the pool's; ``fetches`` bounds the URLs that one call requests.
     """
 
@@ -240,7 +240,7 @@ class EgressClient:
     ) -> Any:
         """POST ``body``; return the JSON of a 2xx response, raise :class:`HttpFailure` for anything else.
 
-        Redirects are not followed.  Raises ``ValueError`` for a header that a tool may not set.
+        Redirects are not followed. Raises ``ValueError`` for a header that a tool may not set.
         """
         check_headers(headers or {})
         request = _Request(
@@ -257,7 +257,7 @@ class EgressClient:
     async def post_form(self, url: str, fields: Mapping[str, str], authorization: str | None = None) -> Any:
         """POST a form; return the JSON of a 2xx response, ``None`` if it is empty.
 
-        OAuth 2 token endpoints require forms.  Tools cannot call this.
+        OAuth 2 token endpoints require forms. Tools cannot call this.
         """
         headers = {**_JSON_HEADERS, "Content-Type": "application/x-www-form-urlencoded"}
         if authorization is not None:

@@ -29,7 +29,7 @@ _CLIENT_HEADERS = frozenset(
 def may_call(url: URL, hosts: Sequence[str]) -> bool:
     """Return whether a URL's host fits one of ``hosts``: ``a.example.com``, ``*.example.com`` or ``*``.
 
-    The entries are in lower case; one without a port means the default port of the scheme.  Raises
+    The entries are in lower case; one without a port means the default port of the scheme. Raises
     ``ValueError`` if the URL's host or port cannot be parsed.
     """
     host = (url.host or "").lower()

@@ -1,7 +1,7 @@
 """Send requests to the URLs in OAuth documents, which are untrusted.
 
-A URL must be https, or plain http to ``localhost`` or an IP literal that is not public.  A document's URL may
-use the networks that the operator opened only if the URLs that the operator wrote lead there too.  Otherwise
+A URL must be https, or plain http to ``localhost`` or an IP literal that is not public. A document's URL may
+use the networks that the operator opened only if the URLs that the operator wrote lead there too. Otherwise
 a public server could name a URL inside the operator's network.
 """
 
@@ -114,7 +114,7 @@ class OAuthPools:
         resolver: Callable[[], AbstractResolver] | None = None,
     ) -> None:
         """``tools`` are the networks that are open to tools (``tools.networks``), ``servers`` those that are
-        open to MCP servers (``mcp.networks``).  ``resolver`` returns the name resolver, by default the
+        open to MCP servers (``mcp.networks``). ``resolver`` returns the name resolver, by default the
         system's."""
         self._public = _pool((), resolver)
         self._tools = _pool(tools, resolver)

@@ -24,7 +24,7 @@ def reasons_of(rule: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A policy's decision about one tool.  ``rule`` is the line of configuration that decided, or the one to
+    """A policy's decision about one tool. ``rule`` is the line of configuration that decided, or the one to
     change for another decision."""
 
     outcome: Outcome
@@ -40,19 +40,19 @@ class Decision:
 class Policy:
     """The tools that may run, as case-sensitive shell patterns of tool ids, and the limits of one call.
 
-    ``approve_safety`` are patterns ``key=value`` for a tool's safety metadata.  ``after_untrusted`` says what
+    ``approve_safety`` are patterns ``key=value`` for a tool's safety metadata. ``after_untrusted`` says what
     tools with effects or egress need after the model has read an untrusted result: ``"approve"``,
-    ``"allow"``, or ``None`` if this policy does not say.  If any of the combined policies says ``"approve"``,
+    ``"allow"``, or ``None`` if this policy does not say. If any of the combined policies says ``"approve"``,
     or none says ``"allow"``, an approval is needed.
 
-    ``arguments`` maps patterns of tool ids to bounds by the dotted path of the argument.  All bounds whose
+    ``arguments`` maps patterns of tool ids to bounds by the dotted path of the argument. All bounds whose
     pattern fits a tool apply.
 
-    ``connections`` are the names of connections that have credentials.  A tool that names another one cannot
-    run even if it is allowed.  ``None`` means that connections are not checked.
+    ``connections`` are the names of connections that have credentials. A tool that names another one cannot
+    run even if it is allowed. ``None`` means that connections are not checked.
 
     ``settings`` names the configuration lines of the three lists allow, approve and approve_effects;
-    ``arguments_setting`` names the line of ``arguments``.  Both appear in the rule of a decision.
+    ``arguments_setting`` names the line of ``arguments``. Both appear in the rule of a decision.
     ``also`` are further policies that must agree.
 
     Policies compare by identity, and no part of one may change.
@@ -91,7 +91,7 @@ class Policy:
         """Decide whether a tool is allowed, denied or needs an approval; a denial by any policy wins.
 
         ``untrusted`` are the sources whose untrusted results the model has read, or ``""``
-        (:func:`.join_sources`).  If an approval is needed, the rule has every reason for it.
+        (:func:`.join_sources`). If an approval is needed, the rule has every reason for it.
         """
         own, reasons = self._own(spec), []
         for said in (own, *(other._own(spec) for other in self._others)):
@@ -108,7 +108,7 @@ class Policy:
     ) -> tuple[Decision, str] | None:
         """Return the denial of a call by an argument bound, and the reason; ``None`` if all bounds are met.
 
-        ``schema`` is the tool's schema with its defaults, which stand for absent arguments.  The reason
+        ``schema`` is the tool's schema with its defaults, which stand for absent arguments. The reason
         repeats nothing of the arguments (rule T3).
         """
         for where, bounds in self.bounds_of(name):
@@ -206,7 +206,7 @@ def _first_match(name: str, patterns: Sequence[str]) -> str | None:
 def _can_do_harm(spec: ToolSpec, untrusted: str) -> bool:
     """Return whether a tool can change something, or send data to a place that the model or a stranger chose.
 
-    A call that stays within an MCP server can tell only this server anything.  If all untrusted text came
+    A call that stays within an MCP server can tell only this server anything. If all untrusted text came
     from the same server, no stranger's text leads the model to another place.
     """
     if spec.effect is not ToolEffect.READ_ONLY:

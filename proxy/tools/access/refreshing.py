@@ -1,6 +1,6 @@
 """Keep an OAuth access token fresh: one refresh for all calls that wait, and one process for all processes.
 
-If there is a vault, it stores refreshed tokens and the refresh tokens that a provider rotated.  All processes
+If there is a vault, it stores refreshed tokens and the refresh tokens that a provider rotated. All processes
 share them, one process refreshes, and a restart continues with the newest tokens.
 """
 
@@ -46,7 +46,7 @@ class ConnectionFailure(HttpFailure):
 
 
 class TokenRefresher:
-    """The ``Authorization`` header of one connection, refreshed as needed.  Belongs to one event loop."""
+    """The ``Authorization`` header of one connection, refreshed as needed. Belongs to one event loop."""
 
     def __init__(
         self,

@@ -27,10 +27,10 @@ def has_idempotency_key(headers: Mapping[str, str], body: Any) -> bool:
 def parse_retry_after(status: int, headers: Mapping[str, str]) -> float | None:
     """Return the seconds after which the service allows a retry; ``None`` if it does not say.
 
-    ``headers`` is case-insensitive.  If a 429 has no ``Retry-After``, its ``ratelimit-reset`` may say when
-    the limit resets.  It counts unless ``ratelimit-remaining`` shows that something is left.  Duffel sends a
+    ``headers`` is case-insensitive. If a 429 has no ``Retry-After``, its ``ratelimit-reset`` may say when
+    the limit resets. It counts unless ``ratelimit-remaining`` shows that something is left. Duffel sends a
     date (https://duffel.com/docs/api/overview/response-handling), drafts of the IETF have seconds
-    (draft-ietf-httpapi-ratelimit-headers-06).  The size of the limit (``ratelimit-limit``) does not matter.
+    (draft-ietf-httpapi-ratelimit-headers-06). The size of the limit (``ratelimit-limit``) does not matter.
     """
     retry_after_s = wait_in_seconds(headers.get("Retry-After"))
     if retry_after_s is None and status == 429 and headers.get("RateLimit-Remaining", "0").strip() == "0":
@@ -45,7 +45,7 @@ def wait_before_retry(
 
     ``retry_after_s`` is the result of :func:`parse_retry_after`; ``attempt`` is the number of retries so far.
     A request that is not ``repeatable`` is retried only if the service did not act on it: after a 429, and
-    after a 503 that says when to retry.  The effect may have happened before any other 503.
+    after a 503 that says when to retry. The effect may have happened before any other 503.
     """
     if status not in _RETRIED or (status == 503 and retry_after_s is None and not repeatable):
         return None

@@ -23,7 +23,7 @@ class _Flight(Generic[T]):
 
 
 class SingleFlight(Generic[T]):
-    """The executions in progress, by key; equal work shares one.  Belongs to one event loop."""
+    """The executions in progress, by key; equal work shares one. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._flights: dict[str, _Flight[T]] = {}
@@ -35,8 +35,8 @@ class SingleFlight(Generic[T]):
     async def run(self, key: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return or raise what ``work`` does; calls with the same key at the same time share one execution.
 
-        The work runs in a task of its own, so a cancelled caller does not cancel it for the others.  The task
-        is cancelled when its last waiter leaves.  Raises :class:`WorkCancelled` if the work itself was
+        The work runs in a task of its own, so a cancelled caller does not cancel it for the others. The task
+        is cancelled when its last waiter leaves. Raises :class:`WorkCancelled` if the work itself was
         cancelled, so that no caller mistakes it for its own cancellation.
         """
         flight = self._flights.get(key)

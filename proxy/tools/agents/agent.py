@@ -47,7 +47,7 @@ def tool_of(agent: str) -> str:
 
 
 def agent_takes(tool: str, patterns: Iterable[str]) -> bool:
-    """Return whether an agent with these patterns gets that tool.  No agent can call another agent."""
+    """Return whether an agent with these patterns gets that tool. No agent can call another agent."""
     return not is_agent(tool) and any(fits(tool, pattern) for pattern in patterns)
 
 
@@ -55,10 +55,10 @@ def agent_takes(tool: str, patterns: Iterable[str]) -> bool:
 class Agent:
     """One agent, as the operator configured it.
 
-    ``model`` is empty for the model of the calling run.  ``tools`` are patterns of tool ids.  ``max_tokens``
+    ``model`` is empty for the model of the calling run. ``tools`` are patterns of tool ids. ``max_tokens``
     and ``max_cost`` (in billionths) of 0 mean no limit of its own; the rest of the calling run's budgets
-    limits it in any case.  ``max_turns`` counts all responses of its model, including the report.
-    ``output_schema`` is the JSON Schema of its report; ``None`` for a report in plain text.  ``effect`` is
+    limits it in any case. ``max_turns`` counts all responses of its model, including the report.
+    ``output_schema`` is the JSON Schema of its report; ``None`` for a report in plain text. ``effect`` is
     ``None`` for the strongest effect of its tools.
     """
 
@@ -120,5 +120,5 @@ class Agent:
 
 def strongest(effects: Iterable[ToolEffect]) -> ToolEffect:
     """Return the strongest of these effects; ``read_only`` if there are none."""
-    found: Sequence[int] = [_STRENGTH.index(effect) for effect in effects]
-    return _STRENGTH[max(found, default=0)]
+    ranks: Sequence[int] = [_STRENGTH.index(effect) for effect in effects]
+    return _STRENGTH[max(ranks, default=0)]

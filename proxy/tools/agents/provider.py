@@ -1,4 +1,4 @@
-"""The provider of the tools that call agents.  It gets a function that runs an agent and knows no model."""
+"""The provider of the tools that call agents. It gets a function that runs an agent and knows no model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ class RunAgent(Protocol):
 class AgentProvider:
     """The tools that call agents.
 
-    ``others`` are the providers whose tools agents may use, except those that ``policy`` denies.  Every call
+    ``others`` are the providers whose tools agents may use, except those that ``policy`` denies. Every call
     fails until :meth:`bind` is called: commands that only list tools do not need it.
     """
 

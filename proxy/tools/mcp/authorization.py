@@ -21,7 +21,7 @@ class ServerAuthorizer:
     def __init__(self, broker: CredentialBroker, servers: Mapping[str, Server]) -> None:
         self._broker = broker
         self._servers = servers
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
 
     async def __call__(self, server: str, refused: str, scopes: tuple[str, ...] | None) -> Authorization:
@@ -54,7 +54,7 @@ class ServerAuthorizer:
                 reason = f"{named}; add it to credentials.{name}.scopes"
             case _:
                 reason = f"{named}, which the token of credentials.{name} lacks"
-        if self._told.get(server) != reason:
-            self._told[server] = reason
+        if self._reported.get(server) != reason:
+            self._reported[server] = reason
             self._log.warning("mcp_scope_missing", server=server, connection=name, reason=reason)
         return Authorization(reason=reason, needs_login=True)

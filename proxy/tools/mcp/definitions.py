@@ -1,7 +1,7 @@
 """Read the definitions of an MCP server's tools, leniently and within bounds.
 
-A server is untrusted.  An unusable definition excludes only its own tool.  Characters that a person would not
-see are removed from texts.  A digest over all that a model or a person reads shows whether a definition is
+A server is untrusted. An unusable definition excludes only its own tool. Characters that a person would not
+see are removed from texts. A digest over all that a model or a person reads shows whether a definition is
 still the one that an operator allowed.
 
 Sources: the specification's ``Tool`` type, revisions 2024-11-05 to 2026-07-28.
@@ -64,7 +64,7 @@ class UnusableDefinition(Exception):
 class Definition:
     """A tool as its server describes it.
 
-    ``name`` is the server's own name.  ``input_schema`` and ``output_schema`` are the original JSON Schemas.
+    ``name`` is the server's own name. ``input_schema`` and ``output_schema`` are the original JSON Schemas.
     ``annotations`` are the server's hints; people see them, but they decide nothing.
     """
 
@@ -96,7 +96,7 @@ class Definition:
     @property
     def model_schema(self) -> dict[str, Any]:
         """The input schema as a model reads it: the original without the invisible characters in describing
-        texts.  Names and values have no invisible characters: see :func:`check_input`."""
+        texts. Names and values have no invisible characters: see :func:`check_input`."""
         shown: dict[str, Any] = _shown_schema(self.input_schema)
         return shown
 
@@ -141,7 +141,7 @@ class Definition:
         objects = [made.input_schema, made.annotations]
         if made.output_schema is not None:
             objects.append(made.output_schema)
-        fine = all(isinstance(one, str) for one in texts) and all(isinstance(one, dict) for one in objects)
+        fine = all(isinstance(x, str) for x in texts) and all(isinstance(x, dict) for x in objects)
         if not fine:
             raise UnusableDefinition("it is not the definition of a tool")
         return made
@@ -169,7 +169,7 @@ def read_listing(server: str, tools: Iterable[Any], most: int = MAX_TOOLS) -> Li
     A tool with an unusable definition is left out with the reason; so are tools with the same name, and all
     tools after the first ``most``.
     """
-    found: list[Definition] = []
+    definitions: list[Definition] = []
     left_out: list[LeftOutTool] = []
     for place, tool in enumerate(tools):
         name = tool.get("name") if isinstance(tool, dict) else None
@@ -178,29 +178,29 @@ def read_listing(server: str, tools: Iterable[Any], most: int = MAX_TOOLS) -> Li
             left_out.append(LeftOutTool(shown, f"the server has more than {most} tools (mcp.max_tools)"))
             continue
         try:
-            found.append(_read_tool(server, tool))
+            definitions.append(_read_tool(server, tool))
         except UnusableDefinition as fault:
             left_out.append(LeftOutTool(shown, plain_text(str(fault), _MAX_REASON)))
         # A definition may break what nobody thought of; it must not take other tools along.
         except Exception as error:  # noqa: BLE001
             left_out.append(LeftOutTool(shown, f"its definition cannot be read ({type(error).__name__})"))
-    names = Counter(one.name for one in found)
-    ids = Counter(one.id for one in found)
-    doubled = [one for one in found if names[one.name] > 1 or ids[one.id] > 1]
+    names = Counter(d.name for d in definitions)
+    ids = Counter(d.id for d in definitions)
+    doubled = [d for d in definitions if names[d.name] > 1 or ids[d.id] > 1]
     twice = "the server has two tools of this name"
-    left_out += [LeftOutTool(plain_text(one.name, MAX_NAME), twice) for one in doubled]
-    return Listing(tuple(one for one in found if one not in doubled), tuple(dict.fromkeys(left_out)))
+    left_out += [LeftOutTool(plain_text(name.name, MAX_NAME), twice) for name in doubled]
+    return Listing(tuple(d for d in definitions if d not in doubled), tuple(dict.fromkeys(left_out)))
 
 
 def visible_text(text: str) -> str:
     """Remove control characters, direction marks, zero-width characters, tags, surrogates, fillers, and
     variation selectors without effect from a text.
 
-    Line breaks and tabs stay.  A model would read characters that a person cannot see, so it does not get
+    Line breaks and tabs stay. A model would read characters that a person cannot see, so it does not get
     them.
     """
     characters = set(text)
-    hidden = {ord(one): None for one in characters if not _is_visible(one)}
+    hidden = {ord(character): None for character in characters if not _is_visible(character)}
     shown = text.translate(hidden) if hidden else text
     if not characters.isdisjoint(VARIATIONS):
         shown = _IDLE_VARIATIONS.sub("", shown)
@@ -217,7 +217,7 @@ def check_input(schema: Any) -> dict[str, Any]:
     """Return the schema of a tool's arguments if providers accept it, the proxy can check arguments with it,
     and a person can see all of it.
 
-    Texts that only describe may have invisible characters, since models do not get these.  Raises
+    Texts that only describe may have invisible characters, since models do not get these. Raises
     :class:`UnusableDefinition`.
     """
     try:
@@ -300,7 +300,7 @@ def _hides(text: str) -> bool:
 def _shown_schema(schema: Any) -> Any:
     """Return the schema without the invisible characters in describing texts, and otherwise unchanged."""
     if isinstance(schema, list):
-        return [_shown_schema(one) for one in schema]
+        return [_shown_schema(member) for member in schema]
     if not isinstance(schema, Mapping):
         return schema
     shown: dict[str, Any] = {}
@@ -324,4 +324,4 @@ def _hidden_path(value: Any, path: str) -> str | None:
         below = ((child, path) for child in value)
     else:
         return None
-    return next((found for child, where in below if (found := _hidden_path(child, where))), None)
+    return next((inside for child, where in below if (inside := _hidden_path(child, where))), None)

@@ -1,6 +1,6 @@
 """Show a definition to a person, whole, and compare two versions of it line by line.
 
-A model reads every text of a schema: names, descriptions at any depth, values, examples.  So all of it is
+A model reads every text of a schema: names, descriptions at any depth, values, examples. So all of it is
 shown, nothing is cut, and invisible characters are written out.
 """
 
@@ -30,14 +30,14 @@ def shown_lines(value: Any) -> list[str]:
 
 def difference(before: Definition, now: Definition, most: int) -> Sequence[str]:
     """Return at most ``most`` changed lines, each with ``-`` or ``+`` in front, and a line about the rest."""
-    texts = [shown_lines(one.written()) for one in (before, now)]
+    texts = [shown_lines(definition.written()) for definition in (before, now)]
     old, new = (lines[:_MOST_COMPARED] for lines in texts)
-    found = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]
-    lines = [line for line in found if not line.startswith("@@")]
-    told = lines[:most] + ([f"and {len(lines) - most} more lines"] if len(lines) > most else [])
+    changes = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]
+    lines = [line for line in changes if not line.startswith("@@")]
+    shown = lines[:most] + ([f"and {len(lines) - most} more lines"] if len(lines) > most else [])
     if max(map(len, texts)) > _MOST_COMPARED:
-        told.append(f"lines after the first {_MOST_COMPARED} were not compared")
-    return told
+        shown.append(f"lines after the first {_MOST_COMPARED} were not compared")
+    return shown
 
 
 def _lines(value: Any, indent: str, head: str, tail: str) -> Iterator[str]:

@@ -28,12 +28,12 @@ _DOUBT = "; it may have taken effect all the same"
 class ServerStatus:
     """The status of a server.
 
-    ``state`` is ``starting``, ``ready``, ``reconnecting`` or ``unauthorized``.  ``reason`` says why the
-    server is not connected, or which scopes the token of a ready server lacks.  ``version`` is the negotiated
-    protocol revision; ``server_info`` is the server's own name and version.  ``digests`` maps the server's
-    names of its tools to their digests; ``None`` before the first list.  ``reconnects`` is how often it was
-    connected again.  ``last_error`` is the latest reason for a loss or a failed connection.  ``list_ms`` is
-    how many milliseconds the latest list of tools took.  ``skipped`` is the first line, as plain text, that
+    ``state`` is ``starting``, ``ready``, ``reconnecting`` or ``unauthorized``. ``reason`` says why the
+    server is not connected, or which scopes the token of a ready server lacks. ``version`` is the negotiated
+    protocol revision; ``server_info`` is the server's own name and version. ``digests`` maps the server's
+    names of its tools to their digests; ``None`` before the first list. ``reconnects`` is how often it was
+    connected again. ``last_error`` is the latest reason for a loss or a failed connection. ``list_ms`` is
+    how many milliseconds the latest list of tools took. ``skipped`` is the first line, as plain text, that
     the server wrote to its standard output and that is no message.
     """
 
@@ -49,21 +49,21 @@ class ServerStatus:
     skipped: str = ""
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "ServerStatus":
+    def read(cls, message: Mapping[str, Any]) -> "ServerStatus":
         """Read the status that the host process sent."""
-        name, version = told["server_info"]
-        left_out = tuple(LeftOutTool(*one) for one in told["left_out"])
+        name, version = message["server_info"]
+        left_out = tuple(LeftOutTool(*omitted) for omitted in message["left_out"])
         return cls(
-            state=told["state"],
-            reason=told["reason"],
-            version=told["version"],
+            state=message["state"],
+            reason=message["reason"],
+            version=message["version"],
             server_info=(name, version),
-            digests=told["digests"],
+            digests=message["digests"],
             left_out=left_out,
-            reconnects=told["reconnects"],
-            last_error=told["last_error"],
-            list_ms=told["list_ms"],
-            skipped=told["skipped"],
+            reconnects=message["reconnects"],
+            last_error=message["last_error"],
+            list_ms=message["list_ms"],
+            skipped=message["skipped"],
         )
 
 
@@ -88,7 +88,7 @@ class Authorization:
 Authorize = Callable[[str, str, tuple[str, ...] | None], Awaitable[Authorization]]
 """Called as ``(server, refused, scopes)``; returns the authorization for a server, and raises nothing.
 
-``refused`` is a value that the server refused, empty at first.  ``scopes`` are those that it requires for a
+``refused`` is a value that the server refused, empty at first. ``scopes`` are those that it requires for a
 request, ``None`` if no scope is missing."""
 
 
@@ -102,10 +102,10 @@ class _Open:
 
 @dataclass(slots=True)
 class HostClient:
-    """A connection to the host process, restored after a loss.  Belongs to one event loop.
+    """A connection to the host process, restored after a loss. Belongs to one event loop.
 
-    ``statuses`` are the latest known statuses of all servers; :meth:`watch` reports changes.  ``reconnects``
-    counts how often each server was connected again, over all host processes so far.  With ``authorize`` the
+    ``statuses`` are the latest known statuses of all servers; :meth:`watch` reports changes. ``reconnects``
+    counts how often each server was connected again, over all host processes so far. With ``authorize`` the
     host process can get the ``Authorization`` headers of servers from this process.
     """
 
@@ -150,7 +150,7 @@ class HostClient:
         """Call a tool and return the server's unchanged result.
 
         ``digest`` is the digest of the allowed definition; if the server's definition differs, the tool is
-        not called.  Raises :class:`ToolFailure`.  A cancellation also cancels the call at the
+        not called. Raises :class:`ToolFailure`. A cancellation also cancels the call at the
         server.
         """
         body = orjson.dumps(arguments)
@@ -166,13 +166,13 @@ class HostClient:
     async def listing(self, server: str, within_s: float, only: Sequence[str] | None = None) -> ServerListing:
         """Wait at most ``within_s`` seconds until a server is connected or has failed; return its listing.
 
-        ``only`` restricts it to tools with these names (the server's own).  Raises
+        ``only`` restricts it to tools with these names (the server's own). Raises
         :class:`~proxy.base.errors.ToolFailure` if the host process is not connected.
         """
         header = {"server": server, "within_s": within_s, "only": None if only is None else list(only)}
-        told = orjson.loads(await self._ask("list", server, header, b"", None, within_s + 5))
-        definitions = tuple(Definition.read(one) for one in told["definitions"])
-        return ServerListing(ServerStatus.read(told["status"]), definitions, told["stderr"])
+        message = orjson.loads(await self._ask("list", server, header, b"", None, within_s + 5))
+        definitions = tuple(Definition.read(definition) for definition in message["definitions"])
+        return ServerListing(ServerStatus.read(message["status"]), definitions, message["stderr"])
 
     async def _ask(
         self,
@@ -230,8 +230,8 @@ class HostClient:
             waiting = self._open.get(header.get("id", 0))
             match header["kind"]:
                 case "status":
-                    told = orjson.loads(body)
-                    self._note({name: ServerStatus.read(one) for name, one in told.items()})
+                    content = orjson.loads(body)
+                    self._note({name: ServerStatus.read(status) for name, status in content.items()})
                     self._tell()
                 case "progress" if waiting is not None and waiting.on_progress is not None:
                     waiting.on_progress(ToolProgress(*orjson.loads(body)))
@@ -248,9 +248,9 @@ class HostClient:
     async def _answer(channel: Channel, authorize: Authorize, number: int, body: bytes) -> None:
         asked = orjson.loads(body)
         scopes = None if asked["scopes"] is None else tuple(asked["scopes"])
-        found = await authorize(asked["server"], asked["refused"], scopes)
-        told = {"value": found.value, "reason": found.reason, "needs_login": found.needs_login}
-        channel.send("authorization", orjson.dumps(told), id=number)
+        reply = await authorize(asked["server"], asked["refused"], scopes)
+        message = {"value": reply.value, "reason": reply.reason, "needs_login": reply.needs_login}
+        channel.send("authorization", orjson.dumps(message), id=number)
 
     def _fail_open(self) -> None:
         """Fail all open requests: the host process has ended, so their outcomes are unknown."""
@@ -261,13 +261,13 @@ class HostClient:
                 )
         reason = "the process that talks to it has ended"
         self.statuses = {
-            name: replace(one, state="reconnecting", reason=reason, last_error=reason)
-            for name, one in self.statuses.items()
+            name: replace(status, state="reconnecting", reason=reason, last_error=reason)
+            for name, status in self.statuses.items()
         }
         self._tell()
 
     def _note(self, statuses: Mapping[str, ServerStatus]) -> None:
-        """Store the statuses of some servers.  A restarted host process counts reconnects from 0 again."""
+        """Store the statuses of some servers. A restarted host process counts reconnects from 0 again."""
         for name, status in statuses.items():
             before = self.statuses.get(name)
             counted = (
@@ -285,20 +285,20 @@ def _not_connected(server: str) -> ToolFailure:
     return ToolFailure(f"the server {server} is not connected", transient=True)
 
 
-def _failure(told: Mapping[str, Any]) -> ToolFailure:
+def _failure(message: Mapping[str, Any]) -> ToolFailure:
     """Return the failure for the model."""
-    words = told["words"]
-    match told["kind"]:
-        case "error" if told["error"] is not None:
-            return failure_of_error(told["error"])
+    text = message["words"]
+    match message["kind"]:
+        case "error" if message["error"] is not None:
+            return failure_of_error(message["error"])
         case "away":
-            return ToolFailure(words, transient=True)
+            return ToolFailure(text, transient=True)
         case "lost":
-            return ToolFailure(words + _DOUBT, transient=True)
+            return ToolFailure(text + _DOUBT, transient=True)
         case "timeout":
-            return ToolFailure(words + _DOUBT, code="timeout")
+            return ToolFailure(text + _DOUBT, code="timeout")
         case "busy":
-            return ToolFailure(words, code="rate_limited", transient=True)
+            return ToolFailure(text, code="rate_limited", transient=True)
         case "drift":
-            return ToolFailure(words, code="policy_denied")
-    return ToolFailure(words)
+            return ToolFailure(text, code="policy_denied")
+    return ToolFailure(text)

@@ -1,6 +1,6 @@
 """Find what may be a secret in command lines, addresses and environments, and hide it from people.
 
-Others can see a process's command line, and addresses get into logs.  Programs write secrets there all the
+Others can see a process's command line, and addresses get into logs. Programs write secrets there all the
 same, so they are recognised by their names and by the beginnings that providers give their tokens.
 """
 
@@ -21,7 +21,7 @@ _NAME = re.compile(
 _VALUE = re.compile(
     r"(?i)(bearer |basic |sk-|gh[opsu]_|github_pat_|glpat-|xox[abeprs]-|akia|aiza|eyj|-----begin)\S"
 )
-_NAMED = re.compile(r"(-{0,2}[A-Za-z][\w.-]*)(=|:\s*)(.+)", re.DOTALL)
+_NAME_AND_VALUE = re.compile(r"(-{0,2}[A-Za-z][\w.-]*)(=|:\s*)(.+)", re.DOTALL)
 """``--name=value``, ``NAME=value`` and ``Header: value``."""
 _WORD = re.compile(r"(?=(?:[^0-9]*[0-9]){4})(?=.*[A-Za-z])[A-Za-z0-9_-]{20,}")
 """A word of an address that looks made by chance."""
@@ -44,12 +44,12 @@ def masked_args(args: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments of a command with :data:`HIDDEN` in place of values that may be secrets."""
     shown: list[str] = []
     option = ""
-    for one in args:
-        if is_secret_name(option) and not one.startswith(("-", "$")):
+    for argument in args:
+        if is_secret_name(option) and not argument.startswith(("-", "$")):
             shown.append(HIDDEN)
         else:
-            shown.append(_masked(one))
-        option = one if one.startswith("-") and _NAMED.fullmatch(one) is None else ""
+            shown.append(_masked(argument))
+        option = argument if argument.startswith("-") and _NAME_AND_VALUE.fullmatch(argument) is None else ""
     return tuple(shown)
 
 
@@ -60,7 +60,7 @@ def masked_url(url: str) -> str:
     scheme, colon, rest = address.partition("://")
     place, slash, path = rest.partition("/")
     _, at, host = place.rpartition("@")
-    parts = (HIDDEN if _WORD.fullmatch(one) or is_secret_value(one) else one for one in path.split("/"))
+    parts = (HIDDEN if _WORD.fullmatch(part) or is_secret_value(part) else part for part in path.split("/"))
     pairs = (_masked_pair(pair) for pair in query.split("&"))
     return "".join(
         (scheme, colon, f"{HIDDEN}@" if at else "", host, slash, "/".join(parts), mark, "&".join(pairs))
@@ -73,7 +73,7 @@ def _masked(text: str) -> str:
         return masked_url(text)
     if is_secret_value(text):
         return HIDDEN
-    named = _NAMED.fullmatch(text)
+    named = _NAME_AND_VALUE.fullmatch(text)
     if named is None:
         return text
     head, value = text[: named.start(3)], named[3]

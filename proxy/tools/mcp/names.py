@@ -1,7 +1,7 @@
 """Build the ids of MCP servers' tools: ``mcp__SERVER__TOOL``.
 
 Servers may name tools as they like; the specification only recommends ``A-Za-z0-9_.-`` and 1 to 128
-characters.  Providers of models accept 64 characters of a smaller set.  So a name that does not fit becomes a
+characters. Providers of models accept 64 characters of a smaller set. So a name that does not fit becomes a
 readable form with a hash of the original, which is the same on every machine and at every start.
 """
 
@@ -28,7 +28,7 @@ _FITS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 def mcp_tool_id(server: str, name: str) -> str:
     """Return the id of the tool with the server's own name ``name``.
 
-    A name that fits is kept.  Any other becomes its readable characters, an underscore and eight hex digits
+    A name that fits is kept. Any other becomes its readable characters, an underscore and eight hex digits
     of the SHA-256 of the original, so that two similar names stay two tools.
     """
     head = f"{PROVIDER}__{server}__"

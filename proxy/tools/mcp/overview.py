@@ -16,7 +16,7 @@ __all__ = ["ServerOverview", "ToolOverview", "build_overview", "with_pinned"]
 class ToolOverview:
     """One tool: its id, the server's own name for it, and its pin state.
 
-    If requested, ``pinned`` is the allowed definition.  For a changed tool ``current`` is the server's
+    If requested, ``pinned`` is the allowed definition. For a changed tool ``current`` is the server's
     current one, and ``difference`` has the changed lines, with invisible characters made visible.
     """
 
@@ -66,19 +66,19 @@ def build_overview(
     ]
 
 
-def with_pinned(one: ServerOverview, pinned: Mapping[str, Definition]) -> ServerOverview:
+def with_pinned(server: ServerOverview, pinned: Mapping[str, Definition]) -> ServerOverview:
     """Return the overview with the allowed definitions, by the ids of their tools."""
-    return replace(one, tools=[replace(tool, pinned=pinned.get(tool.id)) for tool in one.tools])
+    return replace(server, tools=[replace(tool, pinned=pinned.get(tool.id)) for tool in server.tools])
 
 
 def _tools(server: Server, pins: Sequence[Pin], status: ServerStatus) -> Sequence[ToolOverview]:
     pinned = {pin.definition.name: pin for pin in pins}
     live = status.digests or {}
-    found = []
+    tools = []
     for name in pinned.keys() | live.keys():
         pin, digest = pinned.get(name), live.get(name)
         # Nothing is known about a server that has never listed its tools, so they count as pinned.
         known = status.digests is not None or (pin is not None and pin.transport != server.identity)
         state: PinState = compare(pin, digest, server.identity) if known else "pinned"
-        found.append(ToolOverview(mcp_tool_id(server.name, name), name, state))
-    return sorted(found, key=lambda tool: tool.id)
+        tools.append(ToolOverview(mcp_tool_id(server.name, name), name, state))
+    return sorted(tools, key=lambda tool: tool.id)

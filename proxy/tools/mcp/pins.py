@@ -1,8 +1,8 @@
 """Pins: the definitions of MCP tools that an operator has allowed.
 
-The proxy offers a tool as it was pinned, never as its server describes it now.  So a server cannot change the
+The proxy offers a tool as it was pinned, never as its server describes it now. So a server cannot change the
 offer by a new definition, a server that is not reachable changes no prompt, and the start waits for no
-server.  If the server's own definition differs from the pin, the tool is withheld until an operator allows it
+server. If the server's own definition differs from the pin, the tool is withheld until an operator allows it
 again.
 """
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 PinState = Literal["pinned", "new", "changed", "moved", "gone"]
 """The relation of a server's current definition to its pin.
 
-``pinned``: both are the same.  ``new``: there is no pin.  ``changed``: the definition is different.
+``pinned``: both are the same. ``new``: there is no pin. ``changed``: the definition is different.
 ``moved``: the server's transport is not the one for which the tool was allowed, so it may be another server.
 ``gone``: the server no longer lists the tool.
 """
@@ -51,7 +51,7 @@ class Pin:
     """A definition that an operator allowed.
 
     ``transport`` is the identity of the server's transport at that time (see
-    :meth:`~proxy.tools.mcp.servers.Server.identity`).  ``allowed_at`` is in seconds since 1970;
+    :meth:`~proxy.tools.mcp.servers.Server.identity`). ``allowed_at`` is in seconds since 1970;
     ``allowed_by`` is the user of the machine or a name that the operator gave.
     """
 
@@ -137,11 +137,11 @@ def _read_changed(
     written: Mapping[str, str], before: Mapping[str, tuple[str, Pin | None]]
 ) -> Mapping[str, tuple[str, Pin | None]]:
     """Return each text with its pin, by id; texts that are in ``before`` are not read again."""
-    found: dict[str, tuple[str, Pin | None]] = {}
+    pins: dict[str, tuple[str, Pin | None]] = {}
     for name, text in written.items():
         known = before.get(name)
-        found[name] = known if known and known[0] == text else (text, _read_text(name, text))
-    return found
+        pins[name] = known if known and known[0] == text else (text, _read_text(name, text))
+    return pins
 
 
 def _read_text(name: str, text: str) -> Pin | None:
@@ -212,7 +212,7 @@ def read_pin_file(path: Path) -> Sequence[Pin]:
         )
     if read.get("version") != _VERSION:
         raise ConfigError(_SETTING, f'"{path}" has version {str(read.get("version"))[:20]}', "Write it again")
-    return [_read_listed(path, place, one) for place, one in enumerate(read["pins"])]
+    return [_read_listed(path, place, pin) for place, pin in enumerate(read["pins"])]
 
 
 def _read_listed(path: Path, place: int, written: Mapping[str, Any]) -> Pin:

@@ -28,7 +28,7 @@ INHERITED: Final = (
     *("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"),
     *("SSL_CERT_DIR", "SSL_CERT_FILE"),
 )
-"""The environment variables that the host process and its servers inherit.  Keys of providers are not among
+"""The environment variables that the host process and its servers inherit. Keys of providers are not among
 them."""
 
 _START = (
@@ -49,13 +49,13 @@ def own_environment() -> dict[str, str]:
 
 
 class HostProcess:
-    """The host process, kept running from :meth:`start` to :meth:`aclose`.  Belongs to one event loop.
+    """The host process, kept running from :meth:`start` to :meth:`aclose`. Belongs to one event loop.
 
     ``path`` is the socket at which it serves, in a folder that only this user can enter.
     """
 
     def __init__(self, settings: bytes, *, tells: bool = False) -> None:
-        """``settings`` is a :class:`~proxy.tools.mcp.servers.HostSettings` as JSON.  With ``tells`` the log
+        """``settings`` is a :class:`~proxy.tools.mcp.servers.HostSettings` as JSON. With ``tells`` the log
         says which servers were connected and which were lost."""
         self._settings = settings
         self._tells = tells
@@ -125,18 +125,18 @@ class HostProcess:
                             exception=message[1].decode(),
                         )
 
-    def _tell(self, name: str, told: Mapping[str, Any]) -> None:
+    def _tell(self, name: str, message: Mapping[str, Any]) -> None:
         """Log that a server was connected, was lost, could not be reached, or wrote what is no message."""
-        match told["before"], told["state"]:
+        match message["before"], message["state"]:
             case before, state if before == state:
                 self._log.warning("mcp_output_skipped", server=name)
             case _, "ready":
-                facts = {"protocol": told["protocol"], "tools": told["tools"]}
+                facts = {"protocol": message["protocol"], "tools": message["tools"]}
                 self._log.info("mcp_connected", server=name, **facts)
             case "ready", _:
-                self._log.warning("mcp_lost", server=name, cause=told["cause"])
+                self._log.warning("mcp_lost", server=name, cause=message["cause"])
             case _:
-                self._log.warning("mcp_unreachable", server=name, cause=told["cause"])
+                self._log.warning("mcp_unreachable", server=name, cause=message["cause"])
 
     async def _end(self) -> None:
         """Make sure that the process and everything it started have ended."""

@@ -53,7 +53,7 @@ _Specs = Mapping[str, tuple[str, ToolSpec | None]]
 class McpProvider:
     """The :class:`~proxy.tools.contract.provider.ToolProvider` of the configured servers.
 
-    It lists its tools at the start and whenever pins or servers have changed.  A server that is not reachable
+    It lists its tools at the start and whenever pins or servers have changed. A server that is not reachable
     changes nothing.
     """
 
@@ -89,7 +89,7 @@ class McpProvider:
             host.watch(self._look.set)
 
     async def begin(self) -> bool:
-        """Start to read pins; return whether there are any.  Raises :class:`StoreError`."""
+        """Start to read pins; return whether there are any. Raises :class:`StoreError`."""
         self._begun = True
         return bool(await self._source.pins())
 
@@ -127,11 +127,11 @@ class McpProvider:
 
     def _tell_new(self) -> None:
         """Log the tools of each server that no operator has allowed yet, each tool once."""
-        for one in self._overview(self._known):
+        for server in self._overview(self._known):
             new = frozenset(
-                tool.id for tool in one.tools if tool.state == "new" and one.server.may_have(tool.name)
+                tool.id for tool in server.tools if tool.state == "new" and server.server.may_have(tool.name)
             )
-            name = one.server.name
+            name = server.server.name
             if more := new - self._new.get(name, frozenset()):
                 named = sorted(more)[:_MOST_NAMED]
                 self._log.info(
@@ -145,30 +145,30 @@ class McpProvider:
 
     async def overview(self) -> Sequence[ServerOverview]:
         """Return the status of each server and the pin states of its tools, with the pinned definitions; for
-        changed tools also the current ones.  Raises :class:`~proxy.base.errors.StoreError`."""
+        changed tools also the current ones. Raises :class:`~proxy.base.errors.StoreError`."""
         pins = await self._source.pins()
         pinned = {pin.id: pin.definition for pin in pins}
         shown = await asyncio.to_thread(_within, pinned, _MOST_SHOWN)
-        servers = [with_pinned(one, shown) for one in self._overview(pins)]
-        return await asyncio.gather(*(self._with_changes(one, pinned) for one in servers))
+        servers = [with_pinned(server, shown) for server in self._overview(pins)]
+        return await asyncio.gather(*(self._with_changes(server, pinned) for server in servers))
 
-    async def _with_changes(self, one: ServerOverview, pinned: Mapping[str, Definition]) -> ServerOverview:
+    async def _with_changes(self, server: ServerOverview, pinned: Mapping[str, Definition]) -> ServerOverview:
         """Return the overview with the definitions of the first changed tools.
 
         The host process has the current definitions; if it does not send them in time, they are left out.
         """
-        changed = [tool for tool in one.tools if tool.state == "changed"][:_MOST_CHANGED]
+        changed = [tool for tool in server.tools if tool.state == "changed"][:_MOST_CHANGED]
         if not changed or self._host is None:
-            return one
+            return server
         try:
             async with asyncio.timeout(_LOOK_S):
-                listing = await self._host.listing(one.server.name, _LOOK_S, [tool.name for tool in changed])
+                listing = await self._host.listing(server.server.name, _LOOK_S, [t.name for t in changed])
         except (ToolFailure, TimeoutError):
-            return one
+            return server
         live = {definition.id: definition for definition in listing.definitions}
         # Run in a thread: untrusted definitions may be long and have many equal lines, so that it is slow.
         shown = await asyncio.to_thread(_compared, changed, pinned, live)
-        return replace(one, tools=[shown.get(tool.id, tool) for tool in one.tools])
+        return replace(server, tools=[shown.get(tool.id, tool) for tool in server.tools])
 
     @property
     def latest_overview(self) -> Sequence[ServerOverview]:
@@ -182,7 +182,7 @@ class McpProvider:
         return build_overview(self._servers, pins, host.statuses, host.reconnects)
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """Return the pinned tools of the configured servers whose definitions have not changed.  Empty before
+        """Return the pinned tools of the configured servers whose definitions have not changed. Empty before
         :meth:`begin`."""
         if not self._begun:
             return ()
@@ -196,13 +196,13 @@ class McpProvider:
 
     def _specs_of(self, pins: Sequence[Pin], before: _Specs) -> _Specs:
         """Return the contract of each pin with the pin's digest, by id; those that are in ``before`` are
-        taken from there.  It is ``None``, and the log says why, if the pin cannot be used."""
-        found: dict[str, tuple[str, ToolSpec | None]] = {}
+        taken from there. It is ``None``, and the log says why, if the pin cannot be used."""
+        specs: dict[str, tuple[str, ToolSpec | None]] = {}
         for pin in pins:
             digest = pin.digest
             known = before.get(pin.id)
-            found[pin.id] = known if known and known[0] == digest else (digest, self._spec(pin))
-        return found
+            specs[pin.id] = known if known and known[0] == digest else (digest, self._spec(pin))
+        return specs
 
     def _spec(self, pin: Pin) -> ToolSpec | None:
         try:
@@ -273,8 +273,8 @@ class McpProvider:
 def spec_of(pin: Pin, server: Server) -> ToolSpec:
     """Return the contract of a pinned tool; raise :class:`UnusableDefinition` if the pin cannot be used.
 
-    The operator's configuration decides its effect, and whether its output is trusted.  It may reach
-    anything.  So after an untrusted result, ``policy.after_untrusted`` applies to it; but see
+    The operator's configuration decides its effect, and whether its output is trusted. It may reach
+    anything. So after an untrusted result, ``policy.after_untrusted`` applies to it; but see
     :func:`stays_there`.
     """
     definition = pin.definition
@@ -306,7 +306,7 @@ def stays_there(definition: Definition, server: Server) -> bool:
     """Return whether a call of a tool changes nothing and reaches only the server's own data.
 
     The operator must declare the tool ``read_only``, and the definition that was allowed must have the hint
-    ``openWorldHint = false``.  Source: the specification's ``ToolAnnotations``, revisions 2025-03-26 to
+    ``openWorldHint = false``. Source: the specification's ``ToolAnnotations``, revisions 2025-03-26 to
     2026-07-28; without the hint, a tool counts as open.
     """
     is_closed = definition.annotations.get("openWorldHint") is False
@@ -319,13 +319,13 @@ def _hints(annotations: Mapping[str, bool]) -> Sequence[str]:
 
 def _within(definitions: Mapping[str, Definition], most: int) -> Mapping[str, Definition]:
     """Return the first definitions by id that together have at most ``most`` bytes as JSON."""
-    found: dict[str, Definition] = {}
+    chosen: dict[str, Definition] = {}
     for name in sorted(definitions):
         most -= len(json.dumps(definitions[name].written()))
         if most < 0:
             break
-        found[name] = definitions[name]
-    return found
+        chosen[name] = definitions[name]
+    return chosen
 
 
 def _compared(
@@ -342,7 +342,7 @@ def _compared(
 def _output_check(definition: Definition) -> Callable[[RichResult], RichResult] | None:
     """Return a check of results' structured content against the pinned output schema.
 
-    Returns ``None`` if there is no usable schema; the content is untrusted in any case.  The error message
+    Returns ``None`` if there is no usable schema; the content is untrusted in any case. The error message
     contains nothing of the content.
     """
     schema = definition.output_schema

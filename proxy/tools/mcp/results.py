@@ -1,7 +1,7 @@
 """Convert the result of a ``tools/call`` to what the model reads.
 
-A server's result is untrusted.  Unknown kinds of content become notes, and invisible characters are removed
-from text.  Images are checked by their bytes, and nothing that a result refers to is ever fetched.
+A server's result is untrusted. Unknown kinds of content become notes, and invisible characters are removed
+from text. Images are checked by their bytes, and nothing that a result refers to is ever fetched.
 
 Sources: the specification's ``CallToolResult`` and ``ContentBlock``, revisions 2024-11-05 to 2026-07-28.
 """
@@ -58,12 +58,12 @@ def read_result(result: Any) -> RichResult:
 def failure_of_error(error: Mapping[str, Any]) -> ToolFailure:
     """Return the failure for the model from a JSON-RPC error; its message is the server's text, cut."""
     code, message = error.get("code"), error.get("message")
-    words = visible_text(message)[:_MAX_WORDS] if isinstance(message, str) else ""
+    text = visible_text(message)[:_MAX_WORDS] if isinstance(message, str) else ""
     if code == _INVALID_PARAMS:
-        return ToolFailure(words or "the server does not take these arguments", code="invalid_arguments")
+        return ToolFailure(text or "the server does not take these arguments", code="invalid_arguments")
     if code == _METHOD_NOT_FOUND:
-        return ToolFailure(words or "the server does not have this tool any more")
-    return ToolFailure(words or "the server answered with an error")
+        return ToolFailure(text or "the server does not have this tool any more")
+    return ToolFailure(text or "the server answered with an error")
 
 
 class _Content:
@@ -127,8 +127,8 @@ class _Content:
             self._lines.append('{"ok": true, "message": "no content"}')
         return RichResult(self.text(), self._images, self._links, self._data)
 
-    def _note(self, words: str) -> None:
-        self._lines.append(f"[toolrelay: {words}]")
+    def _note(self, text: str) -> None:
+        self._lines.append(f"[toolrelay: {text}]")
 
     def _add_text(self, text: Any) -> None:
         if isinstance(text, str):
@@ -176,8 +176,8 @@ class _Content:
 
 
 def _media_type(block: Mapping[str, Any]) -> str:
-    said = block.get("mimeType")
-    return visible_text(said)[:_MAX_TYPE] if isinstance(said, str) and said else "unknown type"
+    kind = block.get("mimeType")
+    return visible_text(kind)[:_MAX_TYPE] if isinstance(kind, str) and kind else "unknown type"
 
 
 def _size(data: Any) -> int:

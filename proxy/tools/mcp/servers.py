@@ -19,12 +19,12 @@ __all__ = ["HostSettings", "Server"]
 class Server:
     """One MCP server.
 
-    It has either ``command`` with ``args``, ``env`` and ``cwd``, or ``url`` with ``headers``.  ``connection``
-    names the connection whose token each HTTP request has; empty for none.  ``tools`` are patterns of the
-    server's own tool names; a tool that fits none can never be allowed.  ``effects`` maps such patterns to
-    the effects that the operator declares.  ``timeout_s`` is the time limit of one call in seconds; ``None``
-    means the default of all tools.  With ``trusted_results`` the operator vouches for all text in the
-    results; without, it counts as untrusted.  ``env`` and ``headers`` may contain secrets and are not shown.
+    It has either ``command`` with ``args``, ``env`` and ``cwd``, or ``url`` with ``headers``. ``connection``
+    names the connection whose token each HTTP request has; empty for none. ``tools`` are patterns of the
+    server's own tool names; a tool that fits none can never be allowed. ``effects`` maps such patterns to
+    the effects that the operator declares. ``timeout_s`` is the time limit of one call in seconds; ``None``
+    means the default of all tools. With ``trusted_results`` the operator vouches for all text in the
+    results; without, it counts as untrusted. ``env`` and ``headers`` may contain secrets and are not shown.
     """
 
     name: str
@@ -80,8 +80,8 @@ class Server:
 class HostSettings:
     """The settings of the host process.
 
-    ``networks`` are IP ranges that a ``url`` may lead to beside the public ones.  ``memory_bytes`` bounds the
-    address space of the process; 0 sets no bound.  If a server keeps reporting changed tools, the process
+    ``networks`` are IP ranges that a ``url`` may lead to beside the public ones. ``memory_bytes`` bounds the
+    address space of the process; 0 sets no bound. If a server keeps reporting changed tools, the process
     lists its tools at most once in ``list_every_s`` seconds.
     """
 

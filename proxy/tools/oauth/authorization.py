@@ -28,7 +28,7 @@ class ForeignRedirect(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoginAttempt:
-    """One attempt to log in.  ``url`` is the page for the browser; ``state`` and ``verifier`` are secrets."""
+    """One attempt to log in. ``url`` is the page for the browser; ``state`` and ``verifier`` are secrets."""
 
     server: AuthorizationServer
     client: Client
@@ -42,14 +42,14 @@ class LoginAttempt:
     def code_of(self, redirected: str) -> str:
         """Return the authorization code of a redirect; ``redirected`` is its whole URL or only the query.
 
-        Raises :class:`ForeignRedirect` if the URL does not belong to this attempt.  Raises
+        Raises :class:`ForeignRedirect` if the URL does not belong to this attempt. Raises
         :class:`~proxy.tools.oauth.port.OAuthFault` if the server refused, or if another server answered
         (RFC 9207: a mix-up of two servers).
         """
-        found = _query_of(redirected)
-        if not hmac.compare_digest(found.get("state", "").encode(), self.state.encode()):
+        query = _query_of(redirected)
+        if not hmac.compare_digest(query.get("state", "").encode(), self.state.encode()):
             raise ForeignRedirect
-        issuer = found.get("iss")
+        issuer = query.get("iss")
         if issuer is None and self.server.sends_iss:
             raise OAuthFault("the answer does not name its issuer, though the server promises that it does")
         if issuer is not None and issuer != self.server.issuer:
@@ -57,15 +57,15 @@ class LoginAttempt:
                 f"the answer is from the issuer {plain_text(issuer)}, not from "
                 f"{plain_text(self.server.issuer)}: this may be a mix-up attack"
             )
-        if "error" in found:
-            about = found.get("error_description", "")
+        if "error" in query:
+            about = query.get("error_description", "")
             raise OAuthFault(
-                f"{plain_text(self.server.issuer)} refused: {plain_text(found['error'], 80)}"
+                f"{plain_text(self.server.issuer)} refused: {plain_text(query['error'], 80)}"
                 f"{f' ({plain_text(about)})' if about else ''}"
             )
-        if not found.get("code"):
+        if not query.get("code"):
             raise OAuthFault("the answer has no code")
-        return found["code"]
+        return query["code"]
 
     def exchange(self, code: str) -> dict[str, str]:
         """Return the fields of the token request that exchanges a code for tokens."""
@@ -126,7 +126,7 @@ def _query_of(redirected: str) -> dict[str, str]:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
         raise ForeignRedirect from None
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise ForeignRedirect
-    return found
+    return values

@@ -34,7 +34,7 @@ class Challenge:
 def read_challenge(header: str) -> Challenge:
     """Return the ``Bearer`` challenge of a header, which may have several; an empty one if there is none."""
     scheme = ""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for item in parse_http_list(header[:_MAX_HEADER]):
         parsed = _ITEM.fullmatch(item.strip())
         if parsed is None:
@@ -42,9 +42,9 @@ def read_challenge(header: str) -> Challenge:
             continue
         scheme = parsed[1].lower() if parsed[1] else scheme
         if scheme == "bearer":
-            found.setdefault(parsed[2].lower(), _unquoted(parsed[3]))
-    place, error = found.get("resource_metadata", ""), found.get("error", "")
-    return Challenge(place[:2048], read_scopes(found.get("scope")), error[:64])
+            parameters.setdefault(parsed[2].lower(), _unquoted(parsed[3]))
+    place, error = parameters.get("resource_metadata", ""), parameters.get("error", "")
+    return Challenge(place[:2048], read_scopes(parameters.get("scope")), error[:64])
 
 
 def _unquoted(value: str) -> str:

@@ -29,7 +29,7 @@ class Client:
     """An OAuth client.
 
     ``method`` is its authentication method at the token endpoint: ``none``, ``client_secret_basic`` or
-    ``client_secret_post``.  ``redirect_uri`` is the one that it was registered with.  ``expires_at`` is the
+    ``client_secret_post``. ``redirect_uri`` is the one that it was registered with. ``expires_at`` is the
     expiry of its secret in seconds since the epoch, 0 for never.
     """
 
@@ -66,7 +66,7 @@ def configured_client(server: AuthorizationServer, client_id: str, secret: str) 
     for method in ("client_secret_basic", "client_secret_post"):
         if method in taken:
             return Client(client_id, "configured", secret, method)
-    shown = ", ".join(plain_text(one) for one in taken[:5]) or "none"
+    shown = ", ".join(plain_text(scope) for scope in taken[:5]) or "none"
     raise OAuthFault(f"{plain_text(server.issuer)} accepts no client secret, only: {shown}")
 
 
@@ -83,8 +83,8 @@ async def choose_client(
 ) -> Client:
     """Return the client for a login, chosen in the order of the MCP specification.
 
-    ``known`` is a client from an earlier login at this server.  If the proxy had registered it with the same
-    redirect URI, it is used again.  Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
+    ``known`` is a client from an earlier login at this server. If the proxy had registered it with the same
+    redirect URI, it is used again. Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
     """
     if client_id:
         return configured_client(server, client_id, client_secret)
@@ -104,7 +104,7 @@ async def _register(
     http: OAuthHttp, server: AuthorizationServer, redirect_uri: str, scopes: tuple[str, ...]
 ) -> Client:
     taken = server.auth_methods
-    method = "none" if taken is None else next((one for one in _METHODS if one in taken), "none")
+    method = "none" if taken is None else next((method for method in _METHODS if method in taken), "none")
     asked = {
         "client_name": "toolrelay",
         "redirect_uris": [redirect_uri],
@@ -116,30 +116,30 @@ async def _register(
     }
     where = plain_text(server.issuer)
     try:
-        said = await http.post_json(server.registration_endpoint, asked)
+        answer = await http.post_json(server.registration_endpoint, asked)
     except HttpFailure as failure:
         raise OAuthFault(f"{where} refused to register a client: {failure}", status=failure.status) from None
-    found = _registered(said, redirect_uri, method)
-    if found is None:
+    client = _registered(answer, redirect_uri, method)
+    if client is None:
         raise OAuthFault(f"{where} registered a client that cannot be used here")
-    return found
+    return client
 
 
-def _registered(said: Any, redirect_uri: str, asked: str) -> Client | None:
+def _registered(answer: Any, redirect_uri: str, asked: str) -> Client | None:
     """Return the client in a registration response; ``None`` if it cannot be used."""
-    if not isinstance(said, dict):
+    if not isinstance(answer, dict):
         return None
-    client_id, secret = said.get("client_id"), said.get("client_secret") or ""
+    client_id, secret = answer.get("client_id"), answer.get("client_secret") or ""
     if not _is_printable(client_id) or not isinstance(secret, str) or (secret and not _is_printable(secret)):
         return None
     # Servers may replace the requested method by another one: RFC 7591, section 3.2.1.
-    method = said.get("token_endpoint_auth_method") or ("client_secret_basic" if secret else asked)
+    method = answer.get("token_endpoint_auth_method") or ("client_secret_basic" if secret else asked)
     if method not in _METHODS or (method != "none" and not secret):
         return None
-    redirects = said.get("redirect_uris")
+    redirects = answer.get("redirect_uris")
     if isinstance(redirects, list) and redirects and redirect_uri not in redirects:
         return None
-    expires_at = said.get("client_secret_expires_at") or 0
+    expires_at = answer.get("client_secret_expires_at") or 0
     if isinstance(expires_at, bool) or not isinstance(expires_at, int | float):
         return None
     return Client(

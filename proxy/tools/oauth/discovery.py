@@ -41,7 +41,7 @@ class Discovery:
 async def discover(http: OAuthHttp, *, server_url: str = "", issuer: str = "") -> Discovery:
     """Find the authorization server of the MCP server at ``server_url``, or the one that ``issuer`` names.
 
-    If both are given, the MCP server must name this issuer, provided that it publishes a document.  Raises
+    If both are given, the MCP server must name this issuer, provided that it publishes a document. Raises
     :class:`~proxy.tools.oauth.port.OAuthFault`.
     """
     if not server_url:
@@ -67,9 +67,9 @@ async def _challenge(http: OAuthHttp, server_url: str) -> str:
 async def _resource(http: OAuthHttp, server_url: str, named: str) -> ProtectedResource | None:
     """Return the document about the resource; ``None`` if there is none."""
     for place in dict.fromkeys([*([named] if named else []), *resource_metadata_urls(server_url)]):
-        said = await _document(http, place)
-        if said is not None:
-            return read_protected_resource(said, place, server_url)
+        document = await _document(http, place)
+        if document is not None:
+            return read_protected_resource(document, place, server_url)
     return None
 
 
@@ -86,9 +86,9 @@ def _choose(resource: ProtectedResource, issuer: str) -> str:
 
 async def _server(http: OAuthHttp, issuer: str, *, loosely: bool = False) -> AuthorizationServer:
     for place in server_metadata_urls(issuer):
-        said = await _document(http, place)
-        if said is not None:
-            return read_server(said, place, issuer, loosely=loosely)
+        document = await _document(http, place)
+        if document is not None:
+            return read_server(document, place, issuer, loosely=loosely)
     raise OAuthFault(f"the authorization server {plain_text(issuer)} publishes no metadata")
 
 

@@ -43,7 +43,7 @@ class OAuthToken:
 class ClientCredentials:
     """A client that gets tokens from ``issuer`` in its own name (RFC 6749, section 4.4).
 
-    ``server_url`` is the URL of the MCP server that the tokens are for; empty for tools.  Without ``scopes``
+    ``server_url`` is the URL of the MCP server that the tokens are for; empty for tools. Without ``scopes``
     the client requests those that the server asks for.
     """
 
@@ -58,8 +58,8 @@ class ClientCredentials:
 class LoggedIn:
     """A connection for which a person logs in with a command.
 
-    The fields are as in :class:`ClientCredentials`; all may be empty.  Without ``issuer`` the server names
-    it.  Without ``client_id`` the client is the one that ``document_url`` describes (a client id metadata
+    The fields are as in :class:`ClientCredentials`; all may be empty. Without ``issuer`` the server names
+    it. Without ``client_id`` the client is the one that ``document_url`` describes (a client id metadata
     document), or the proxy registers one.
     """
 
@@ -121,7 +121,7 @@ class _RefreshTokenGrant:
 
     def __init__(self, name: str, connection: OAuthToken) -> None:
         self._connection = connection
-        # The refresh token is part of the key.  So after an operator has configured a new one, the tokens
+        # The refresh token is part of the key. So after an operator has configured a new one, the tokens
         # that came from the old one are not used.
         self.place = _digest(name, connection.token_url, connection.client_id, connection.refresh_token)
 
@@ -143,15 +143,15 @@ class _RefreshTokenGrant:
 
 
 class _ClientCredentialsGrant:
-    """The client credentials grant.  It finds the authorization server once, and again after a failure."""
+    """The client credentials grant. It finds the authorization server once, and again after a failure."""
 
     is_login = False
 
     def __init__(self, name: str, connection: ClientCredentials) -> None:
         self._connection = connection
-        self._found: Discovery | None = None
-        told = (connection.issuer, connection.server_url, connection.client_id, " ".join(connection.scopes))
-        self.place = _digest("client_credentials", name, *told, connection.client_secret)
+        self._discovery: Discovery | None = None
+        parts = (connection.issuer, connection.server_url, connection.client_id, " ".join(connection.scopes))
+        self.place = _digest("client_credentials", name, *parts, connection.client_secret)
 
     def fits(self, tokens: StoredTokens) -> bool:
         return tokens.login is None
@@ -160,19 +160,19 @@ class _ClientCredentialsGrant:
         self, http: OAuthHttp, tokens: StoredTokens | None, now: Callable[[], float]
     ) -> StoredTokens:
         own = self._connection
-        found = self._found
-        if found is None:
-            found = await discover(http, server_url=own.server_url, issuer=own.issuer)
-        self._found = None
-        client = configured_client(found.server, own.client_id, own.client_secret)
-        scopes = own.scopes or found.scopes
+        discovery = self._discovery
+        if discovery is None:
+            discovery = await discover(http, server_url=own.server_url, issuer=own.issuer)
+        self._discovery = None
+        client = configured_client(discovery.server, own.client_id, own.client_secret)
+        scopes = own.scopes or discovery.scopes
         fields = {
             "grant_type": "client_credentials",
             **({"scope": " ".join(scopes)} if scopes else {}),
-            **({"resource": found.resource} if found.resource else {}),
+            **({"resource": discovery.resource} if discovery.resource else {}),
         }
-        answer = await ask_for_tokens(http, found.server.token_endpoint, client, fields)
-        self._found = found
+        answer = await ask_for_tokens(http, discovery.server.token_endpoint, client, fields)
+        self._discovery = discovery
         return updated_tokens(answer, now(), None)
 
 

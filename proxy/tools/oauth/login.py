@@ -32,18 +32,18 @@ async def begin_login(
 ) -> LoginAttempt:
     """Find the authorization server, choose or register a client, and build the attempt.
 
-    ``before`` is the login that exists already; its client is used again.  If ``scopes`` has scopes beyond
-    the configured ones, the scopes of ``before`` are requested too.  Raises
+    ``before`` is the login that exists already; its client is used again. If ``scopes`` has scopes beyond
+    the configured ones, the scopes of ``before`` are requested too. Raises
     :class:`~proxy.tools.oauth.port.OAuthFault`.
     """
-    found = await discover(http, server_url=connection.server_url, issuer=connection.issuer)
+    discovery = await discover(http, server_url=connection.server_url, issuer=connection.issuer)
     last = before.login if before is not None else None
-    if last is not None and (last.issuer, last.resource) != (found.server.issuer, found.resource):
+    if last is not None and (last.issuer, last.resource) != (discovery.server.issuer, discovery.resource):
         last = None
-    wanted = _scopes(found, connection.scopes, last, scopes)
+    wanted = _scopes(discovery, connection.scopes, last, scopes)
     client = await choose_client(
         http,
-        found.server,
+        discovery.server,
         redirect_uri=redirect_uri,
         client_id=connection.client_id,
         client_secret=connection.client_secret,
@@ -51,14 +51,14 @@ async def begin_login(
         known=_usable(last.client, now) if last is not None else None,
         scopes=wanted,
     )
-    page = found.server.authorization_endpoint
+    page = discovery.server.authorization_endpoint
     if page and not may_carry_secrets(page):
         raise OAuthFault(f"{plain_text(page)}, the page to log in at, is not https")
     return begin(
-        found.server,
+        discovery.server,
         client,
         redirect_uri=redirect_uri,
-        resource=found.resource,
+        resource=discovery.resource,
         scopes=wanted,
         extra_parameters=parameters,
     )
@@ -104,14 +104,14 @@ async def revoke(http: OAuthHttp, tokens: StoredTokens, client: Client) -> bool:
 
 
 def _scopes(
-    found: Discovery, configured: tuple[str, ...], last: Login | None, more: tuple[str, ...]
+    discovery: Discovery, configured: tuple[str, ...], last: Login | None, more: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the scopes to request: the configured ones, or else those of the server, and ``more``.  With
+    """Return the scopes to request: the configured ones, or else those of the server, and ``more``. With
     ``more`` also the scopes that were granted before."""
     granted = last.scopes if last is not None and more else ()
-    scopes = join_scopes(configured or found.scopes, granted, more)
+    scopes = join_scopes(configured or discovery.scopes, granted, more)
     # A server that supports this scope gives refresh tokens only to clients that request it.
-    if scopes and "offline_access" in found.server.scopes:
+    if scopes and "offline_access" in discovery.server.scopes:
         return join_scopes(scopes, ("offline_access",))
     return scopes
 

@@ -1,4 +1,4 @@
-"""Read the metadata documents of resources and authorization servers.  Their content is untrusted.
+"""Read the metadata documents of resources and authorization servers. Their content is untrusted.
 
 Sources: RFC 9728 (protected resources), RFC 8414 and OpenID Connect Discovery 1.0 (authorization servers),
 RFC 9207 (``iss`` in the response), the draft on client id metadata documents, and for the URLs of the
@@ -44,10 +44,10 @@ class ProtectedResource:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationServer:
-    """A server that issues tokens.  An endpoint that it does not have is empty.
+    """A server that issues tokens. An endpoint that it does not have is empty.
 
     ``auth_methods`` are the authentication methods for clients at the token endpoint, ``None`` if the
-    document does not list them.  ``sends_iss`` says that each authorization response names the issuer.
+    document does not list them. ``sends_iss`` says that each authorization response names the issuer.
     ``accepts_client_documents`` says that it accepts the URL of a client id metadata document as a client id.
     """
 
@@ -118,11 +118,11 @@ def covers(resource: str, server_url: str) -> bool:
     return path.startswith(above) and "/../" not in path and "/../" not in above
 
 
-def is_same_issuer(one: str, other: str) -> bool:
+def is_same_issuer(url: str, other: str) -> bool:
     """Return whether two spellings mean one issuer: they are equal, or differ only in the path ``/``."""
-    if one == other:
+    if url == other:
         return True
-    shorter, longer = sorted((one, other), key=len)
+    shorter, longer = sorted((url, other), key=len)
     return longer == f"{shorter}/" and urlsplit(shorter).path == ""
 
 
@@ -144,12 +144,12 @@ def server_metadata_urls(issuer: str) -> list[str]:
     return [*urls, f"{root}{path}/.well-known/openid-configuration"] if path else urls
 
 
-def read_protected_resource(said: Any, place: str, server_url: str) -> ProtectedResource:
+def read_protected_resource(answer: Any, place: str, server_url: str) -> ProtectedResource:
     """Read the document about the resource at ``server_url``; ``place`` is the document's URL.
 
     Raises :class:`~proxy.tools.oauth.port.OAuthFault` if it is invalid or about another resource.
     """
-    document = _read(_Resource, said, place)
+    document = _read(_Resource, answer, place)
     if not covers(document.resource, server_url):
         raise OAuthFault(
             f"{plain_text(place)} is about {plain_text(document.resource)}, which is not {server_url}"
@@ -159,13 +159,13 @@ def read_protected_resource(said: Any, place: str, server_url: str) -> Protected
     )
 
 
-def read_server(said: Any, place: str, issuer: str, *, loosely: bool = False) -> AuthorizationServer:
+def read_server(answer: Any, place: str, issuer: str, *, loosely: bool = False) -> AuthorizationServer:
     """Read the document about the authorization server ``issuer``; ``place`` is the document's URL.
 
-    Raises :class:`~proxy.tools.oauth.port.OAuthFault` if it is invalid or about another issuer.  Issuers are
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault` if it is invalid or about another issuer. Issuers are
     compared character by character (RFC 8414, section 3.3); ``loosely`` ignores a slash after an origin.
     """
-    document = _read(_Server, said, place)
+    document = _read(_Server, answer, place)
     same = is_same_issuer(document.issuer, issuer) if loosely else document.issuer == issuer
     if not same:
         raise OAuthFault(
@@ -187,9 +187,9 @@ def read_server(said: Any, place: str, issuer: str, *, loosely: bool = False) ->
     )
 
 
-def _read(kind: type[_Kind], said: Any, place: str) -> _Kind:
+def _read(kind: type[_Kind], answer: Any, place: str) -> _Kind:
     try:
-        return kind.model_validate(said)
+        return kind.model_validate(answer)
     except ValidationError as error:
         field = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the document"
         raise OAuthFault(f"{plain_text(place)} cannot be used: {plain_text(field)} is not valid") from None

@@ -28,14 +28,14 @@ PROTOCOL_PARAMETERS: Final = frozenset(
 """The parameters of an authorization request that an operator may not set."""
 
 
-def read_scopes(said: object) -> tuple[str, ...]:
+def read_scopes(value: object) -> tuple[str, ...]:
     """Return the scopes in a space-separated string or a list, without duplicates.
 
-    Invalid scopes (RFC 6749, section 3.3) are left out.  The result has at most 100 scopes of at most 256
+    Invalid scopes (RFC 6749, section 3.3) are left out. The result has at most 100 scopes of at most 256
     characters.
     """
-    words = said.split(" ") if isinstance(said, str) else said if isinstance(said, list | tuple) else ()
-    scopes = [word for word in words if isinstance(word, str) and _SCOPE.fullmatch(word)]
+    names = value.split(" ") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+    scopes = [word for word in names if isinstance(word, str) and _SCOPE.fullmatch(word)]
     return tuple(dict.fromkeys(scopes))[:_MAX_SCOPES]
 
 
@@ -44,13 +44,13 @@ def join_scopes(*scopes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(scope for some in scopes for scope in some))
 
 
-def granted_scopes(told: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...]:
+def granted_scopes(asked: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...]:
     """Return the granted scopes: those of a token response, or the requested ones if it names none (RFC
     6749, section 5.1).
 
     A requested ``offline_access`` stays: it says that there are refresh tokens, and some servers do not
     repeat it.
     """
-    if not told:
+    if not asked:
         return requested
-    return join_scopes(told, (_OFFLINE,)) if _OFFLINE in requested else told
+    return join_scopes(asked, (_OFFLINE,)) if _OFFLINE in requested else asked

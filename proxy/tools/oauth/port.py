@@ -7,10 +7,10 @@ __all__ = ["OAuthFault", "OAuthHttp"]
 
 
 class OAuthFault(Exception):
-    """A failure to get a token.  The message is for the operator and contains no token and no secret.
+    """A failure to get a token. The message is for the operator and contains no token and no secret.
 
     ``code`` is the error code of a token endpoint, if it is a known one, for example of RFC 6749, section
-    5.2.  ``needs_login`` says that only a new login helps.
+    5.2. ``needs_login`` says that only a new login helps.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ __all__ = ["Login", "StoredTokens", "read_stored_tokens", "updated_tokens"]
 class Login:
     """A person's login: its target, and all that a refresh needs.
 
-    ``id`` is unique to each login; ``at`` is its time in seconds since the epoch.  ``resource`` is the
-    audience of its tokens, empty if none was named.  ``scopes`` are the granted scopes.
+    ``id`` is unique to each login; ``at`` is its time in seconds since the epoch. ``resource`` is the
+    audience of its tokens, empty if none was named. ``scopes`` are the granted scopes.
     """
 
     id: str
@@ -45,7 +45,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class StoredTokens:
-    """Stored tokens.  ``made_at`` is in seconds since the epoch; ``login`` is ``None`` without a login."""
+    """Stored tokens. ``made_at`` is in seconds since the epoch; ``login`` is ``None`` without a login."""
 
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
@@ -62,7 +62,7 @@ class StoredTokens:
 def updated_tokens(
     answer: TokenAnswer, now: float, before: StoredTokens | None, refresh_token: str = ""
 ) -> StoredTokens:
-    """Return what to store after a token response.  The old refresh token (RFC 6749, section 6) and the old
+    """Return what to store after a token response. The old refresh token (RFC 6749, section 6) and the old
     scopes of a login stay unless the response replaces them."""
     login = before.login if before is not None else None
     if login is not None:
@@ -75,24 +75,24 @@ def updated_tokens(
 def read_stored_tokens(written: bytes | None) -> StoredTokens | None:
     """Read what :meth:`StoredTokens.to_json` wrote; return ``None`` for anything else."""
     try:
-        said = orjson.loads(written or b"null")
+        content = orjson.loads(written or b"null")
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         return None
-    access, refresh, made_at = said.get("access_token"), said.get("refresh_token"), said.get("made_at")
+    access, refresh, made_at = map(content.get, ("access_token", "refresh_token", "made_at"))
     if not is_token(access) or not (refresh == "" or is_token(refresh)) or not _is_number(made_at):
         return None
     try:
-        login = None if said.get("login") is None else _login(said["login"])
+        login = None if content.get("login") is None else _login(content["login"])
     except (KeyError, TypeError, ValueError):
         return None
-    return StoredTokens(access, refresh, made_at, read_seconds(said.get("lasts_s")), login)
+    return StoredTokens(access, refresh, made_at, read_seconds(content.get("lasts_s")), login)
 
 
-def _login(said: Mapping[str, Any]) -> Login:
-    client = Client(**said["client"])
-    return Login(**{**said, "client": client, "scopes": tuple(said["scopes"])})
+def _login(content: Mapping[str, Any]) -> Login:
+    client = Client(**content["client"])
+    return Login(**{**content, "client": client, "scopes": tuple(content["scopes"])})
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -29,7 +29,7 @@ _ERRORS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TokenAnswer:
-    """Tokens from an endpoint.  ``refresh_token`` may be empty; ``lasts_s`` is infinite if unknown."""
+    """Tokens from an endpoint. ``refresh_token`` may be empty; ``lasts_s`` is infinite if unknown."""
 
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
@@ -46,21 +46,21 @@ async def ask_for_tokens(
     """
     form, authorization = with_authentication(client, fields)
     try:
-        said = await http.post_form(endpoint, form, authorization)
+        answer = await http.post_form(endpoint, form, authorization)
     except HttpFailure as failure:
         code = _error_of(failure.json)
         why = code or ("no usable answer" if failure.status else str(failure))
         raise OAuthFault(why, status=failure.status, code=code) from None
-    kind = said.get("token_type", "Bearer") if isinstance(said, dict) else ""
-    access = said.get("access_token") if isinstance(said, dict) else None
+    kind = answer.get("token_type", "Bearer") if isinstance(answer, dict) else ""
+    access = answer.get("access_token") if isinstance(answer, dict) else None
     if not is_token(access) or not isinstance(kind, str) or kind.lower() != "bearer":
         raise OAuthFault("no bearer token in its answer", status=200)
-    refresh = said.get("refresh_token")
+    refresh = answer.get("refresh_token")
     return TokenAnswer(
         access,
         refresh if is_token(refresh) else "",
-        read_seconds(said.get("expires_in")),
-        read_scopes(said.get("scope")),
+        read_seconds(answer.get("expires_in")),
+        read_scopes(answer.get("scope")),
     )
 
 
@@ -82,7 +82,7 @@ def read_seconds(value: Any) -> float:
     return seconds if seconds > 0 and math.isfinite(seconds) else math.inf
 
 
-def _error_of(said: Any) -> str:
+def _error_of(answer: Any) -> str:
     """Return the error code of a response if it is a known one, else ``""``."""
-    code = said.get("error") if isinstance(said, dict) else None
+    code = answer.get("error") if isinstance(answer, dict) else None
     return code if isinstance(code, str) and code in _ERRORS else ""

@@ -1,6 +1,6 @@
 """Bind tools that are Python functions or classes, and run them.
 
-A tool is declared in its source (``declaration.py``) and bound when it is loaded.  Only then are its schema
+A tool is declared in its source (``declaration.py``) and bound when it is loaded. Only then are its schema
 derived, its capabilities provided and its faults reported.
 """
 
@@ -78,7 +78,7 @@ class _Bound:
 
 
 class FunctionProvider:
-    """Tools that are Python functions or classes.  Each is loaded inside ``guard()``.
+    """Tools that are Python functions or classes. Each is loaded inside ``guard()``.
 
     Raises ConfigError for the first one that cannot load, unless ``guard`` catches the error.
     """
@@ -144,9 +144,9 @@ def _load(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         raise
     # The boundary to the author's code: pydantic and the reading of annotations run it.
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        said = " ".join(str(error).split())[:300]
+        text = " ".join(str(error).split())[:300]
         where = f"tool {provider}__{getattr(target, '__name__', '')}"
-        raise ConfigError(where, f"it cannot be loaded ({type(error).__name__}: {said})") from None
+        raise ConfigError(where, f"it cannot be loaded ({type(error).__name__}: {text})") from None
 
 
 def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
@@ -242,7 +242,7 @@ def _function_of(
 ) -> tuple[Callable[..., Any], bool]:
     """Return what runs a call, and whether that is a coroutine function.
 
-    It is the declared function itself.  For a class it makes an instance with the arguments of the call, and
+    It is the declared function itself. For a class it makes an instance with the arguments of the call, and
     calls its method ``run``.
     """
     if not inspect.isclass(target):

@@ -24,9 +24,9 @@ def load_module(
     """Load the tools of one ``tools.modules`` entry.
 
     The provider gets the name of the file without its suffix, or the last part of the module's name.
-    ``entry`` is a path (``my_tools.py``, relative to ``base``) or a dotted name.  Raises
+    ``entry`` is a path (``my_tools.py``, relative to ``base``) or a dotted name. Raises
     :class:`ConfigError` for a missing file, a failed import (with the exception and its line),
-    a module without tools, and a tool that cannot load (rule T4).  Each tool is loaded inside ``guard()``.
+    a module without tools, and a tool that cannot load (rule T4). Each tool is loaded inside ``guard()``.
     """
     if entry.endswith(".py") or "/" in entry or "\\" in entry:
         path = (base / entry).resolve()
@@ -35,21 +35,21 @@ def load_module(
     else:
         name = entry.rpartition(".")[2]
         module = _import_name(entry)
-    found: list[Any] = []
+    providers: list[Any] = []
     for value in vars(module).values():
         # A module may bind two names to one tool.
-        if declared(value) is not None and not any(value is one for one in found):
-            found.append(value)
-    if not found:
+        if declared(value) is not None and not any(value is provider for provider in providers):
+            providers.append(value)
+    if not providers:
         raise ConfigError(_SETTING, f'"{entry}" has no tools', "Put @tool above a function in it")
-    return FunctionProvider(name, found, capabilities, guard=guard)
+    return FunctionProvider(name, providers, capabilities, guard=guard)
 
 
 def _import_file(path: Path, entry: str) -> ModuleType:
     """Run a file as a separate module."""
     if not path.is_file():
         raise ConfigError(_SETTING, f'"{entry}" does not exist (looked for {path})', "Correct the path")
-    # The module's name contains the whole path, so that two files with one name do not collide.  It must be
+    # The module's name contains the whole path, so that two files with one name do not collide. It must be
     # in sys.modules, where pydantic and dataclasses look up a module to read its types.
     name = f"toolrelay_user_tools.{path.as_posix().replace('.', '_')}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -85,5 +85,5 @@ def _import_failed(entry: str, error: BaseException, filename: str | None) -> Co
         own = [frame for frame in frames if frame.filename == filename] if filename else frames[-1:]
         line = own[-1].lineno if own else None
     place = f" on line {line}" if line is not None else ""
-    said = " ".join(str(error).split())[:200]
-    return ConfigError(_SETTING, f'"{entry}" cannot be imported: {type(error).__name__}{place}: {said}')
+    text = " ".join(str(error).split())[:200]
+    return ConfigError(_SETTING, f'"{entry}" cannot be imported: {type(error).__name__}{place}: {text}')

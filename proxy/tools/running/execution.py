@@ -6,7 +6,6 @@ Every error in here becomes a :class:`~proxy.base.errors.ToolFailure` that the m
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -210,7 +209,8 @@ def _output(spec: ToolSpec, returned: Any, context: CallContext) -> Output:
     bounds = ImageBounds(context.max_image_bytes, addresses=not untrusted)
     output = to_output(returned, context.max_result_bytes, bounds)
     redacted = redact_output(output.value, spec.redaction or Redaction())
-    return replace(output, value=None, redacted=redacted, untrusted=untrusted)
+    rest = (output.images, output.notes, output.note_bytes)  # ``replace`` would take ten times as long.
+    return Output(output.text, None, output.size, output.truncated, redacted, untrusted, *rest)
 
 
 def _is_transient(error: BaseException) -> bool:

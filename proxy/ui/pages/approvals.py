@@ -83,13 +83,13 @@ class ApprovalPages:
         decisions = self._approvals.decisions
         waiting = await decisions.list(ApprovalFilter(limit=_WATCHED, waiting=True))
         newest = await decisions.list(ApprovalFilter(limit=_NEWEST))
-        found: dict[str, Approval] = {one.id: one for one in (*waiting, *newest)}
-        gone = [one for one in self._waited if one not in found]
+        known: dict[str, Approval] = {approval.id: approval for approval in (*waiting, *newest)}
+        gone = [approval_id for approval_id in self._waited if approval_id not in known]
         for at in range(0, len(gone), _AT_ONCE):
-            found |= {one.id: one for one in await decisions.read(gone[at : at + _AT_ONCE])}
-        self._waited = frozenset(one.id for one in found.values() if one.status is ApprovalStatus.PENDING)
-        oldest_first = sorted(found.values(), key=lambda one: (one.created_at, one.id))
-        return await self._rows.named([approval_to_json(one, in_list=True) for one in oldest_first])
+            known |= {approval.id: approval for approval in await decisions.read(gone[at : at + _AT_ONCE])}
+        self._waited = frozenset(a.id for a in known.values() if a.status is ApprovalStatus.PENDING)
+        oldest_first = sorted(known.values(), key=lambda approval: (approval.created_at, approval.id))
+        return await self._rows.named([approval_to_json(approval, in_list=True) for approval in oldest_first])
 
     async def _listed(self, query: Mapping[str, str], decider: Decider) -> dict[str, Any]:
         state, before = query.get("state", "pending"), query.get("before")

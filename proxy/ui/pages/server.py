@@ -72,9 +72,9 @@ class ServerPages:
         query = parse_query(request.target.query, "by", "since", "until")
         if request.rest:
             raise request.unknown()
-        words = [word for word in query.get("by", "").split(",") if word]
-        by = tuple(key for word in words for key in _USAGE_KEYS if key == word)
-        if len(by) != len(words) or len(set(by)) != len(by) or len(by) > _MOST_GROUPED:
+        columns = [word for word in query.get("by", "").split(",") if word]
+        by = tuple(key for word in columns for key in _USAGE_KEYS if key == word)
+        if len(by) != len(columns) or len(set(by)) != len(by) or len(by) > _MOST_GROUPED:
             raise RequestError(
                 400,
                 f"by must list at most {_MOST_GROUPED} of these, with commas: {', '.join(_USAGE_KEYS)}.",
@@ -84,14 +84,14 @@ class ServerPages:
             since, until = (parse_moment(name, query.get(name)) for name in ("since", "until"))
         except ConfigError as error:
             raise RequestError(400, f"{error}.", param=error.setting) from None
-        found = await self._store.usage(UsageFilter(by, since, until))
+        usage = await self._store.usage(UsageFilter(by, since, until))
         names = named_callers((await self._store.read_keys()).keys)
-        rows = [usage_to_json(by, row) for row in found[:_MOST_ROWS]]
+        rows = [usage_to_json(by, row) for row in usage[:_MOST_ROWS]]
         for row in rows:
             for key in ("key", "caller"):
                 if key in row["group"]:
                     row[f"{key}_name"] = caller_name(str(row["group"][key]), names)
-        return json_answer(page(rows, more=len(found) > _MOST_ROWS))
+        return json_answer(page(rows, more=len(usage) > _MOST_ROWS))
 
     async def upstreams(self, request: UiRequest) -> web.Response:
         """Return every upstream, with its health as this process knows it, and doctor's last findings."""
@@ -128,11 +128,11 @@ class ServerPages:
         request.only_get()
         healthy = await self._store.healthy()
         record = {"healthy": healthy, "waiting": self._store.waiting, "lost": self._store.lost}
-        said = {**self._facts.health, "status": "ok" if healthy else "store unavailable"}
+        body = {**self._facts.health, "status": "ok" if healthy else "store unavailable"}
         return json_answer(
             {
                 "object": "ui.health",
-                **said,
+                **body,
                 "record": {**dict(self._facts.health.get("record", {})), **record},
                 "listeners": self._listeners(),
             }

@@ -81,7 +81,7 @@ class ToolPages:
             raise RequestError(400, "tool must be the id of a tool.", param="tool")
         key = self._key(query.get("key"))
         upstream = query.get("upstream") or next((s.upstream.name for s in self._router.served), "")
-        served = next((one for one in self._router.served if one.upstream.name == upstream), None)
+        served = next((route for route in self._router.served if route.upstream.name == upstream), None)
         if served is None:
             raise RequestError(400, f"There is no upstream {upstream[:64]!r}.", param="upstream")
         spec = self._offer.registry.current.get(name)
@@ -128,22 +128,22 @@ class ToolPages:
 
     def _decided(self, spec: ToolSpec, key: Key | None, upstream: str) -> list[dict[str, Any]]:
         policy = self._offer.policy
-        found = [("policy", policy.decide(spec))]
+        decisions = [("policy", policy.decide(spec))]
         if key is not None:
             policy = narrowed_policy(policy, key.caller.rights)
-            found.append((f"key {key.name}", policy.decide(spec)))
-        served = next(one for one in self._router.served if one.upstream.name == upstream)
-        found.append((f"tools of upstream {upstream}", served.policy(policy).decide(spec)))
-        return [{"what": what, "outcome": said.outcome, "rule": said.rule} for what, said in found]
+            decisions.append((f"key {key.name}", policy.decide(spec)))
+        served = next(route for route in self._router.served if route.upstream.name == upstream)
+        decisions.append((f"tools of upstream {upstream}", served.policy(policy).decide(spec)))
+        return [{"what": what, "outcome": made.outcome, "rule": made.rule} for what, made in decisions]
 
     def _key(self, name: str | None) -> Key | None:
         if name is None:
             return None
         ring = self._ring.keys()
-        found = next((key for key in ring if name in (key.name, key.caller.name)), None)
-        if found is None:
+        entry = next((key for key in ring if name in (key.name, key.caller.name)), None)
+        if entry is None:
             raise RequestError(400, f"There is no valid key {name[:64]!r}.", param="key")
-        return found
+        return entry
 
     def _change(self, rule: str, tool: str, upstream: str) -> dict[str, Any] | None:
         return remedy_of(rule, tool, upstream, self._offer.lines)

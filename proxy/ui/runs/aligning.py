@@ -43,7 +43,7 @@ def aligned(legs: Sequence[Mapping[str, Any]], chunks: Sequence[Mapping[str, Any
     """Return pairs of legs with their spans, in order.
 
     A span is ``untouched``, ``rewritten``, ``withheld`` (only the first leg has it), or ``inserted`` or
-    ``composed`` (only the second has it).  ``a`` and ``b`` are its offsets in the two legs.
+    ``composed`` (only the second has it). ``a`` and ``b`` are its offsets in the two legs.
     """
     parts: dict[str, list[bytes]] = {}
     for chunk in chunks:
@@ -76,54 +76,54 @@ def _cut(name: str, bodies: Mapping[str, bytes], kinds: Mapping[str, str]) -> li
 
 
 def _pieces(leg: str, body: bytes, form: re.Pattern[bytes]) -> list[_Piece]:
-    return [_Piece(leg, found.start(), found.end(), found[0]) for found in form.finditer(body)]
+    return [_Piece(leg, match.start(), match.end(), match[0]) for match in form.finditer(body)]
 
 
 def _spans(a: Sequence[_Piece], b: Sequence[_Piece], *, added: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the spans of two sides, each with the leg of the first side that it belongs to."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    spans: list[tuple[str, dict[str, Any]]] = []
     for kind, a1, a2, b1, b2 in _opcodes([piece.data for piece in a], [piece.data for piece in b]):
         if kind == "equal":
-            found += [
+            spans += [
                 _span("untouched", a, i, b, j) for i, j in zip(range(a1, a2), range(b1, b2), strict=True)
             ]
             continue
         common = min(a2 - a1, b2 - b1)
-        found += [_span("rewritten", a, a1 + i, b, b1 + i) for i in range(common)]
-        found += [_one_sided("withheld", a, i, b, b1 + common, ours=True) for i in range(a1 + common, a2)]
-        found += [_one_sided(added, a, a1 + common, b, j, ours=False) for j in range(b1 + common, b2)]
-    return found
+        spans += [_span("rewritten", a, a1 + i, b, b1 + i) for i in range(common)]
+        spans += [_one_sided("withheld", a, i, b, b1 + common, ours=True) for i in range(a1 + common, a2)]
+        spans += [_one_sided(added, a, a1 + common, b, j, ours=False) for j in range(b1 + common, b2)]
+    return spans
 
 
 def _opcodes(a: Sequence[bytes], b: Sequence[bytes]) -> list[_Edit]:
     """Return the edits that turn one list into the other, in time near to linear in their lengths.
 
-    Pieces that occur once on each side are the anchors, as in a patience diff.  What is between two anchors
+    Pieces that occur once on each side are the anchors, as in a patience diff. What is between two anchors
     is compared fully if it is short, since that takes cubic time; the rest counts as replaced.
     """
-    found: list[_Edit] = []
+    edits: list[_Edit] = []
     cells, last_a, last_b = _MOST_CELLS, 0, 0
     for at_a, at_b in [*_anchors(a, b), (len(a), len(b))]:
         head, tail = _ends(a, b, (last_a, at_a), (last_b, at_b))
         a1, a2, b1, b2 = last_a + head, at_a - tail, last_b + head, at_b - tail
-        found.append(("equal", last_a, a1, last_b, b1))
+        edits.append(("equal", last_a, a1, last_b, b1))
         size = (a2 - a1) * (b2 - b1)
         if max(a2 - a1, b2 - b1) <= _MOST_COMPARED and size <= cells:
             cells -= size
-            found += [
+            edits += [
                 (kind, x1 + a1, x2 + a1, y1 + b1, y2 + b1)
                 for kind, x1, x2, y1, y2 in SequenceMatcher(
                     None, a[a1:a2], b[b1:b2], autojunk=False
                 ).get_opcodes()
             ]
         else:
-            found.append(("replace", a1, a2, b1, b2))
-        found.append(("equal", a2, at_a + 1, b2, at_b + 1))
+            edits.append(("replace", a1, a2, b1, b2))
+        edits.append(("equal", a2, at_a + 1, b2, at_b + 1))
         last_a, last_b = at_a + 1, at_b + 1
     # The end of both lists stands for an anchor, but is no piece.
-    _, a1, _, b1, _ = found.pop()
-    found.append(("equal", a1, len(a), b1, len(b)))
-    return [edit for edit in found if edit[2] > edit[1] or edit[4] > edit[3]]
+    _, a1, _, b1, _ = edits.pop()
+    edits.append(("equal", a1, len(a), b1, len(b)))
+    return [edit for edit in edits if edit[2] > edit[1] or edit[4] > edit[3]]
 
 
 def _ends(
@@ -189,9 +189,9 @@ def _merged(spans: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Return the ``spans``, and in ``joined`` how many are in the last one because there are too many.
     """
-    found: list[dict[str, Any]] = []
+    merged: list[dict[str, Any]] = []
     for span in spans:
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         follows = (
             last is not None
             and last["kind"] == span["kind"] != "rewritten"
@@ -201,9 +201,9 @@ def _merged(spans: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if follows and last is not None:
             last["a"][1], last["b"][1] = span["a"][1], span["b"][1]
         else:
-            found.append({"kind": span["kind"], "a": list(span["a"]), "b": list(span["b"])})
-    rest = found[_MOST_SPANS - 1 :]
+            merged.append({"kind": span["kind"], "a": list(span["a"]), "b": list(span["b"])})
+    rest = merged[_MOST_SPANS - 1 :]
     if len(rest) < 2:
-        return {"spans": found, "joined": 0}
-    whole = {side: [min(one[side][0] for one in rest), max(one[side][1] for one in rest)] for side in "ab"}
-    return {"spans": [*found[: _MOST_SPANS - 1], {"kind": "rewritten", **whole}], "joined": len(rest)}
+        return {"spans": merged, "joined": 0}
+    whole = {side: [min(row[side][0] for row in rest), max(row[side][1] for row in rest)] for side in "ab"}
+    return {"spans": [*merged[: _MOST_SPANS - 1], {"kind": "rewritten", **whole}], "joined": len(rest)}

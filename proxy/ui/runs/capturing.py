@@ -30,7 +30,7 @@ _LONGEST_KEY: Final = 80
 
 
 class Capturing:
-    """Answers ``/ui/api/capture``.  ``declared`` are the names of the keys in the configuration."""
+    """Answers ``/ui/api/capture``. ``declared`` are the names of the keys in the configuration."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Capturing:
         wires: Mapping[str, Collection[str]],
         secrets: Iterable[str] = (),
     ) -> None:
-        """Create the handler.  ``wires`` are the dialects of each upstream; ``secrets`` are removed from
+        """Create the handler. ``wires`` are the dialects of each upstream; ``secrets`` are removed from
         fixtures."""
         self._wires = wires
         self._shapes = shapes_of_secrets(secrets)
@@ -81,14 +81,14 @@ class Capturing:
                 "chunks": [],
                 "alignment": [],
             }
-        said = await asyncio.to_thread(taped.json)
-        spans = await asyncio.to_thread(aligned, said["legs"], said["chunks"])
+        content = await asyncio.to_thread(taped.json)
+        spans = await asyncio.to_thread(aligned, content["legs"], content["chunks"])
         return {
             "object": "ui.wire",
             "run_id": run_id,
             "captured": True,
             "reason": None,
-            **said,
+            **content,
             "alignment": spans,
         }
 
@@ -127,10 +127,10 @@ class Capturing:
         if self._captures.refused is not None:
             raise RequestError(403, f"Nothing can be captured: {self._captures.refused}.", code="capture_off")
         number = (int, float)
-        said = await read_object(
+        body = await read_object(
             request.edge_request, {"key": (str, type(None)), "runs": int, "minutes": number}
         )
-        runs, minutes = said.get("runs", 20), said.get("minutes", 15)
+        runs, minutes = body.get("runs", 20), body.get("minutes", 15)
         if not 1 <= runs <= MOST_RUNS:
             raise RequestError(400, f"runs must be a whole number from 1 to {MOST_RUNS}.", param="runs")
         if not 0 < minutes * 60 <= MOST_S:
@@ -139,7 +139,7 @@ class Capturing:
             )
         if len(self._captures.live()) >= _MOST_ORDERS:
             raise RequestError(400, f"There are {_MOST_ORDERS} captures already. End one of them first.")
-        name = (said.get("key") or "").strip()
+        name = (body.get("key") or "").strip()
         key = await recorded_caller(self._store, self._declared, name[:_LONGEST_KEY]) if name else ""
         order = Order(
             id=f"cap_{secrets.token_hex(6)}",

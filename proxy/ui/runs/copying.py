@@ -19,7 +19,7 @@ _GONE: Final = (
 
 
 def copied(detail: RunDetail, form: str, address: str, paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return the text, whether it is the whole request, and a note if not.  ``form`` is curl or python."""
+    """Return the text, whether it is the whole request, and a note if not. ``form`` is curl or python."""
     kept = next((row.content_json for row in detail.messages if row.role == "request"), None)
     body = _body(kept)
     whole = body is not None

@@ -28,8 +28,8 @@ __all__ = ["fixture_of"]
 def fixture_of(run: RunRecord, wire: str, tape: Mapping[str, Any], shapes: Sequence[bytes]) -> bytes:
     """Return the archive.
 
-    ``wire`` is the dialect of the upstream, ``tape`` holds the captured bytes of the run.  ``shapes`` are
-    forms of secrets, which are removed from every body.  The only header in the archive is ``Content-Type``,
+    ``wire`` is the dialect of the upstream, ``tape`` holds the captured bytes of the run. ``shapes`` are
+    forms of secrets, which are removed from every body. The only header in the archive is ``Content-Type``,
     because no other is captured.
     """
     bodies: dict[str, bytes] = {}

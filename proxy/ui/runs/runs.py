@@ -28,7 +28,7 @@ __all__ = ["Budget", "CapturedBytes", "OfferFacts", "Replay", "RunPages"]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit of runs; ``most`` is 0 for no limit.  ``unit`` is empty for plain counts."""
+    """A limit of runs; ``most`` is 0 for no limit. ``unit`` is empty for plain counts."""
 
     name: str
     most: float
@@ -77,12 +77,12 @@ class OfferFacts:
     def of(self, detail: RunDetail) -> list[dict[str, Any]]:
         """Return each tool of a run, with the rule and the change that would reverse it."""
         run = detail.run
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for tool in run.offered:
             spec = self.registry.current.get(tool)
             decision = self.policy.decide(spec) if spec is not None else None
             later = {turn.number: turn.withheld[tool] for turn in detail.turns if tool in turn.withheld}
-            found.append(
+            rows.append(
                 {
                     "tool": tool,
                     "outcome": "offered",
@@ -92,7 +92,7 @@ class OfferFacts:
                     "change": None,
                 }
             )
-        found += [
+        rows += [
             {
                 "tool": tool,
                 "outcome": "withheld",
@@ -103,11 +103,11 @@ class OfferFacts:
             }
             for tool, rule in run.withheld.items()
         ]
-        return sorted(found, key=lambda one: str(one["tool"]))
+        return sorted(rows, key=lambda row: str(row["tool"]))
 
 
 class RunPages:
-    """Answers ``/ui/api/runs``.  ``budgets`` are the limits of every run."""
+    """Answers ``/ui/api/runs``. ``budgets`` are the limits of every run."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class RunPages:
     ) -> None:
         """Create the handler.
 
-        ``paths`` maps each dialect to its path.  ``replay`` replays a run; ``wire`` returns the captured
+        ``paths`` maps each dialect to its path. ``replay`` replays a run; ``wire`` returns the captured
         bytes of a run.
         """
         self._admin = admin
@@ -145,17 +145,17 @@ class RunPages:
         run_id, _, what = request.rest.partition("/")
         if what == "replay":
             request.allow("POST")
-            return await self._replayed(request, await self._found(run_id))
+            return await self._replayed(request, await self._detail_of(run_id))
         request.allow("GET")
         if what == "":
             return await self._detail(request, run_id)
         if what == "copy":
-            return await self._copy(request, await self._found(run_id))
+            return await self._copy(request, await self._detail_of(run_id))
         if what == "export":
-            return await self._export(request, await self._found(run_id))
+            return await self._export(request, await self._detail_of(run_id))
         if what == "fixture" and self._wire is not None:
             parse_query(request.target.query)
-            detail = await self._found(run_id)
+            detail = await self._detail_of(run_id)
             self._tell(request, detail, "fixture")
             return web.Response(
                 body=await self._wire.fixture(detail.run),
@@ -164,7 +164,7 @@ class RunPages:
             )
         if what == "wire" and self._wire is not None:
             parse_query(request.target.query)
-            detail = await self._found(run_id)
+            detail = await self._detail_of(run_id)
             self._tell(request, detail, "wire")
             return json_answer(await self._wire.wire(detail.run.id))
         raise request.unknown()
@@ -178,11 +178,11 @@ class RunPages:
         for name in ("a", "b"):
             if name not in query:
                 raise RequestError(400, f"{name} must be the id of a run.", param=name)
-        details = [await self._found(query[name]) for name in ("a", "b")]
+        details = [await self._detail_of(query[name]) for name in ("a", "b")]
         shown = [await self._shown(detail, content=False) for detail in details]
         return json_answer(comparison(details[0], details[1], shown[0], shown[1]))
 
-    async def _found(self, run_id: str) -> RunDetail:
+    async def _detail_of(self, run_id: str) -> RunDetail:
         detail = await self._admin.find(run_id)
         if detail is None:
             raise RequestError(404, "No run has this id, or it was deleted.", code="not_found")
@@ -190,7 +190,7 @@ class RunPages:
 
     async def _detail(self, request: UiRequest, run_id: str) -> web.Response:
         content = read_bool(parse_query(request.target.query, "content"), "content")
-        detail = await self._found(run_id)
+        detail = await self._detail_of(run_id)
         if content:
             self._tell(request, detail, "runs")
         return await asyncio.to_thread(json_answer, await self._shown(detail, content=content))
@@ -256,14 +256,14 @@ class RunPages:
         self._tell(request, detail, "replay")
         async with self._replaying:
             try:
-                said = await self._replay(detail)
+                outcome = await self._replay(detail)
             except ToolRelayError as error:
                 raise _cannot(str(error)) from None
             except TimeoutError:
                 raise _cannot(
                     "it took too long. To replay it on the server: toolrelay runs replay ID"
                 ) from None
-        return json_answer({"object": "ui.replay", "run_id": detail.run.id, **said})
+        return json_answer({"object": "ui.replay", "run_id": detail.run.id, **outcome})
 
     def _tell(self, request: UiRequest, detail: RunDetail, what: str) -> None:
         """Log that content is read, before it is sent, so that all reading of content is logged."""

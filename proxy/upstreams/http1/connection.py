@@ -142,7 +142,7 @@ class Http1Pool:
         keepalive_s: float,
         tick_s: float,
     ) -> None:
-        """``resolver`` finds the host's addresses.  ``tls`` makes the TLS context for the first connection.
+        """``resolver`` finds the host's addresses. ``tls`` makes the TLS context for the first connection.
 
         The timer fires every ``tick_s`` seconds, within bounds.
         """
@@ -170,7 +170,7 @@ class Http1Pool:
         return None
 
     async def connect(self) -> Http1Connection:
-        """Open a new connection.  Raises ``OSError``, which includes ``ssl.SSLError``."""
+        """Open a new connection. Raises ``OSError``, which includes ``ssl.SSLError``."""
         if self._tls is not None and self._tls_context is None:
             self._tls_context = self._tls()
         infos = await self._resolver.resolve(self._host, self._port)

@@ -1,7 +1,7 @@
 """One request and its response on a connection, parsed and handed on as it arrives.
 
 All that one read brings is handed on within that read, in one piece, even if it holds several chunks of the
-transfer coding.  A piece costs no task, no lock and no timer.
+transfer coding. A piece costs no task, no lock and no timer.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from proxy.upstreams.http1.response_states import (
 __all__ = ["NEVER", "ConnectionLost", "Exchange", "ExchangeConnection"]
 
 MAX_FRAMING_BYTES = 128 * 1024
-"""At most so many bytes in a row may be no body: a head, chunk extensions, trailers.  The parser has no
+"""At most so many bytes in a row may be no body: a head, chunk extensions, trailers. The parser has no
 limit."""
 
 MAX_WAITING_BYTES = 128 * 1024
@@ -82,10 +82,10 @@ class ExchangeConnection(Protocol):
 class Exchange:
     """The response to one request, as it arrives.
 
-    ``head`` is done when ``status`` and the cleaned ``headers`` are there.  It fails with
+    ``head`` is done when ``status`` and the cleaned ``headers`` are there. It fails with
     :class:`ConnectionLost`, :class:`UpstreamBroken` or :class:`UpstreamTimeout`.
-    ``limit_s`` is the longest silence after ``last`` (seconds on the loop's clock).  The owner of the
-    connections checks it with :meth:`look_for_silence`.  Data that arrives between two checks counts from the
+    ``limit_s`` is the longest silence after ``last`` (seconds on the loop's clock). The owner of the
+    connections checks it with :meth:`look_for_silence`. Data that arrives between two checks counts from the
     later check, so the clock is not read for each piece.
     """
 
@@ -213,7 +213,7 @@ class Exchange:
     def send(self, pieces: AsyncIterator[bytes], *, chunked: bool) -> None:
         """Send the request's body in pieces, while the response may already arrive.
 
-        Each piece restarts the first-byte time limit.  If ``pieces`` raises, so does ``head``; a response
+        Each piece restarts the first-byte time limit. If ``pieces`` raises, so does ``head``; a response
         that has begun breaks off.
         """
         self._upload = self._loop.create_task(self._send(pieces, chunked))
@@ -260,10 +260,10 @@ class Exchange:
 
     def _time_out(self) -> None:
         if self._state is BODY:
-            said = f"sent nothing for {self._idle_timeout_s:g} s"
+            text = f"sent nothing for {self._idle_timeout_s:g} s"
         else:
-            said = f"did not answer within {self.limit_s:g} s"
-        self._fail(UpstreamTimeout(f"upstream {self._upstream!r} {said}"))
+            text = f"did not answer within {self.limit_s:g} s"
+        self._fail(UpstreamTimeout(f"upstream {self._upstream!r} {text}"))
         if self._line is not None:
             self._line.abort()
 

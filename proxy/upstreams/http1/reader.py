@@ -24,7 +24,7 @@ _LENGTH_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 
 class HttpReader(Protocol):
-    """Reads one response, or what follows its head.  The caller of ``feed`` takes the pieces out.
+    """Reads one response, or what follows its head. The caller of ``feed`` takes the pieces out.
 
     ``news`` becomes true at the end of the head and at the end of the message, which is then ``complete``.
     ``reusable`` says whether the connection can serve another request.
@@ -37,7 +37,7 @@ class HttpReader(Protocol):
 
     @property
     def feed(self) -> Callable[[bytes], object]:
-        """Takes the bytes of one read.  Raises the errors of httptools' parser if they are not HTTP."""
+        """Takes the bytes of one read. Raises the errors of httptools' parser if they are not HTTP."""
         ...
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class BodyReader:
         self.complete = self.news = False
         self.reusable = True
         self.pieces: list[bytes] = []
-        # A piece costs no Python call.  No piece follows the end, because no second response is read.
+        # A piece costs no Python call. No piece follows the end, because no second response is read.
         self.on_body = self.pieces.append
         self.parser = HttpResponseParser(self)
         # Some servers write this, and other clients accept it.
@@ -125,7 +125,7 @@ class LengthReader:
 class ResponseReader(BodyReader):
     """Reads a response from its first byte.
 
-    After ``head_done``, ``status``, ``raw_names`` and ``raw_values`` are set.  ``until_eof`` says that only
+    After ``head_done``, ``status``, ``raw_names`` and ``raw_values`` are set. ``until_eof`` says that only
     the end of the connection ends the body.
     """
 
@@ -176,7 +176,7 @@ class ResponseReader(BodyReader):
         status = self.parser.get_status_code()
         if status < 200:
             self._interim += 1
-            # None has a body (RFC 9110, section 15.2).  The parser would read an announced one, but another
+            # None has a body (RFC 9110, section 15.2). The parser would read an announced one, but another
             # reader would take its bytes for a response: to this request, or to another.
             if status < 100 or status == 101 or framing or self._interim > MAX_INTERIM:
                 raise ValueError("no response")

@@ -1,8 +1,8 @@
 """Reads the heads of one upstream's responses.
 
-An upstream sends the same header names again and again.  If a head has the names of an earlier one, the proxy
-reads it with one regular expression, the template of these names.  The template reads a head in the strictest
-way, and at once selects the headers for the client.  The parser judges every head that fits no template.
+An upstream sends the same header names again and again. If a head has the names of an earlier one, the proxy
+reads it with one regular expression, the template of these names. The template reads a head in the strictest
+way, and at once selects the headers for the client. The parser judges every head that fits no template.
 """
 
 import re
@@ -48,7 +48,7 @@ _NEVER_PLAIN = frozenset({"proxy-connection", "upgrade"})
 class PlainHead(NamedTuple):
     """A head that can be read in one way only, and whose connection can be kept.
 
-    ``headers`` are clean.  ``length`` is that of the body in bytes, ``None`` if it is chunked.  ``size`` is
+    ``headers`` are clean. ``length`` is that of the body in bytes, ``None`` if it is chunked. ``size`` is
     that of the head in bytes, with its blank line.
     """
 
@@ -82,12 +82,12 @@ class ResponseHeads:
         # Each byte is one character, so positions in the text are positions in the data.
         text = data[:_MAX_PLAIN_BYTES].decode("latin-1")
         for match, names, length_at in self._templates.values():
-            if (found := match(text)) is not None:
-                size = found.end()
+            if (match_ := match(text)) is not None:
+                size = match_.end()
                 for secret in self._secrets:
                     if data.find(secret, 0, size) >= 0:
                         return None
-                status, *values = found.groups()
+                status, *values = match_.groups()
                 length = None if length_at is None else int(values[length_at])
                 return PlainHead(int(status), HeaderSection(names, values), length, size)
         return None

@@ -93,10 +93,10 @@ class Http1Upstream:
         wires: Sequence[str] = ("chat", "responses"),
         endpoints: EndpointTable = SERVED,
     ) -> None:
-        """``base_url`` ends before ``/chat/completions``.  Times are seconds.  ``wires`` are its dialects.
+        """``base_url`` ends before ``/chat/completions``. Times are seconds. ``wires`` are its dialects.
 
-        ``retries`` is the number of further attempts to connect.  With ``forward_authorization`` the client's
-        own ``Authorization`` is sent in place of the key.  ``resolver`` may be shared with other upstreams.
+        ``retries`` is the number of further attempts to connect. With ``forward_authorization`` the client's
+        own ``Authorization`` is sent in place of the key. ``resolver`` may be shared with other upstreams.
         Raises :class:`~proxy.base.errors.ConfigError` for a URL or header that cannot be used.
         """
         self.name = name
@@ -159,7 +159,7 @@ class Http1Upstream:
                 _send(connection, exchange, request, head)
                 await exchange.head
             except ConnectionLost as exc:
-                # The upstream may close an idle connection at the moment of its reuse.  The second attempt
+                # The upstream may close an idle connection at the moment of its reuse. The second attempt
                 # gets a new connection, so there is no third.
                 exchange.close()
                 if exc.received or not reused or not can_repeat:
@@ -172,7 +172,7 @@ class Http1Upstream:
                 return Http1Response(self.name, exchange, self._secrets, decode=request.expect_stream)
 
     async def aclose(self) -> None:
-        """Close every connection.  No new one can be opened afterwards."""
+        """Close every connection. No new one can be opened afterwards."""
         self._closed = True
         if self._pool is not None:
             self._pool.close()

@@ -42,7 +42,7 @@ RecordedConversation = list[Any]
 class RecordedTurn:
     """One request to an upstream and its response.
 
-    ``chunks`` are the network pieces as (milliseconds since the request, number of bytes).  ``broken`` says
+    ``chunks`` are the network pieces as (milliseconds since the request, number of bytes). ``broken`` says
     that the connection ended before the message did.
     """
 
@@ -99,7 +99,7 @@ def load_turns(folders: Iterable[Path]) -> list[RecordedTurn]:
 def conversation_of(request: Mapping[str, Any]) -> tuple[str, RecordedConversation]:
     """Return the name of the field with the request's conversation, and the conversation in comparable form.
 
-    Results of tools, ids of calls and items, and empty fields are left out.  Arguments are compared as JSON,
+    Results of tools, ids of calls and items, and empty fields are left out. Arguments are compared as JSON,
     and a list of text parts as its text.
     """
     if "messages" in request or "input" not in request:
@@ -114,17 +114,17 @@ def conversation_of(request: Mapping[str, Any]) -> tuple[str, RecordedConversati
 def results_of(request: Mapping[str, Any]) -> list[str]:
     """Return the tool results in a request as texts; a result that is not text becomes JSON."""
     messages, items = request.get("messages"), request.get("input")
-    found = [
+    contents = [
         message.get("content")
         for message in (messages if isinstance(messages, list) else ())
         if isinstance(message, dict) and message.get("role") in _RESULT_ROLES
     ]
-    found += [
+    contents += [
         item.get("output")
         for item in (items if isinstance(items, list) else ())
         if isinstance(item, dict) and str(item.get("type", "")).endswith("_call_output")
     ]
-    texts = [_content(one) for one in found]
+    texts = [_content(content) for content in contents]
     return [text if isinstance(text, str) else orjson.dumps(text).decode() for text in texts]
 
 

@@ -1,7 +1,7 @@
 """The format of recorded exchanges: the files of a folder, and the keys of its TOML files.
 
-docgen makes docs/reference/fixtures.md from it.  Readers and writers of fixtures take names and keys from
-here.  Texts are Markdown.
+docgen makes docs/reference/fixtures.md from it. Readers and writers of fixtures take names and keys from
+here. Texts are Markdown.
 """
 
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ FILES: Final = (
         "The body for any other request, byte for byte. A turn has one of the two bodies, or both.",
     ),
 )
-"""Each file of an exchange, with its content.  A replay reads ``meta.toml`` and the turns."""
+"""Each file of an exchange, with its content. A replay reads ``meta.toml`` and the turns."""
 
 
 class _Table(BaseModel):
@@ -123,8 +123,8 @@ class TurnResponse(_Table):
 
 def meta_text(title: str, recorded: str, wire: str) -> str:
     """Build the text of ``meta.toml``."""
-    said = ExchangeMeta(title=title, recorded=recorded, wire=wire)
-    return "".join(f"{key} = {_toml(getattr(said, key))}\n" for key in ("title", "recorded", "wire"))
+    meta = ExchangeMeta(title=title, recorded=recorded, wire=wire)
+    return "".join(f"{key} = {_toml(getattr(meta, key))}\n" for key in ("title", "recorded", "wire"))
 
 
 def response_text(
@@ -141,6 +141,6 @@ def response_text(
 
 
 def _toml(value: str) -> str:
-    """Build a TOML basic string.  JSON's escapes are valid in TOML, except for DEL and lone surrogates."""
+    """Build a TOML basic string. JSON's escapes are valid in TOML, except for DEL and lone surrogates."""
     text = value.encode("utf-8", "replace").decode().replace("\x7f", "?")
     return orjson.dumps(text).decode()

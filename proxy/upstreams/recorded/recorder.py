@@ -1,6 +1,6 @@
 """An upstream that wraps another one and saves its exchanges as fixtures.
 
-It never writes request headers, and only those response headers that tell nothing about an account.  It
+It never writes request headers, and only those response headers that tell nothing about an account. It
 removes the given secrets from both bodies.
 """
 
@@ -63,7 +63,7 @@ class _Recorded:
 class ClientExchange:
     """One client's request, and its answer.
 
-    The requests to upstreams made for it belong to it.  Its files go into the folder of the first turn that
+    The requests to upstreams made for it belong to it. Its files go into the folder of the first turn that
     was not refused.
     """
 
@@ -101,7 +101,7 @@ class ClientExchange:
     def place(self, recorder: "RecordingUpstream", known: _Recorded, status: int) -> int:
         """Choose this turn's folder for the client's files, and return the number of the request in it.
 
-        Return 0 if they already have the folder of a turn that was not refused.  ``status`` is that of this
+        Return 0 if they already have the folder of a turn that was not refused. ``status`` is that of this
         turn.
         """
         if self._folder is not None and not self._refused:
@@ -148,7 +148,7 @@ class ClientExchanges:
 class RecordingUpstream:
     """Passes every request to ``inner`` and saves Chat, Responses and Messages calls below ``out``.
 
-    Each conversation has one folder.  If the messages of a request begin with all those of an earlier one, it
+    Each conversation has one folder. If the messages of a request begin with all those of an earlier one, it
     becomes the next turn in that folder.
     """
 
@@ -193,7 +193,7 @@ class RecordingUpstream:
     def save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
         """Write one turn in the background; its client has the answer and may be gone already.
 
-        A failure of the disk is logged and does not affect the client.  If the disk is too slow, turns are
+        A failure of the disk is logged and does not affect the client. If the disk is too slow, turns are
         lost.
         """
         if len(self._saving) >= _MOST_WAITING:
@@ -217,12 +217,12 @@ class RecordingUpstream:
         known = self._place(path, asked)
         folder, number, client = known.folder, known.turns, answer.client
         position = client.place(self, known, answer.status) if client is not None else int(number == 1)
-        said = asked if client is None else _object(client.asked) or asked
+        body = asked if client is None else _object(client.asked) or asked
 
         def write() -> None:
             self._write(folder, number, path, asked, answer)
             if position:
-                _save(folder / CLIENT / _numbered("request", position, "json"), self._pretty(said))
+                _save(folder / CLIENT / _numbered("request", position, "json"), self._pretty(body))
 
         if await self._attempt(folder, write):
             _log.info("exchange_saved", folder=str(folder), turn=number)

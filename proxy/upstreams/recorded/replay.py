@@ -30,7 +30,7 @@ _MAX_SHOWN_CHARS = 120
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _ID_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _SHORTEST_ID = 8
-"""Characters.  A shorter id could occur in a body by chance, so it is not replaced there."""
+"""Characters. A shorter id could occur in a body by chance, so it is not replaced there."""
 
 
 def packaged_fixtures() -> Path:
@@ -49,8 +49,8 @@ class ReplayUpstream:
     """An :class:`~proxy.upstreams.base.Upstream` that answers from folders of recorded exchanges.
 
     A recorded turn answers a request with the same path, model and conversation (tool results and ids do not
-    count), and the same values of what its ``[match]`` table names.  It must have a body of the requested
-    kind.  If several fit, the turn whose table names most answers, then the one whose other fields are most
+    count), and the same values of what its ``[match]`` table names. It must have a body of the requested
+    kind. If several fit, the turn whose table names most answers, then the one whose other fields are most
     alike.
     """
 
@@ -65,7 +65,7 @@ class ReplayUpstream:
         """``folders`` are searched for exchanges at any depth.
 
         With ``fresh_ids`` every response gets new ids in place of the recorded ones, as from a real provider.
-        ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1 keeps them.  Raises
+        ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1 keeps them. Raises
         :class:`~proxy.base.errors.ConfigError` for a folder that is missing or a fixture that cannot be read.
         """
         for folder in folders:
@@ -156,11 +156,11 @@ class ReplayUpstream:
         ]
         if not wanted:
             return _json(200, {"object": "list", "data": known})
-        one = next((model for model in known if model["id"] == wanted), None)
-        if one is None:
+        entry = next((model for model in known if model["id"] == wanted), None)
+        if entry is None:
             message = f"The model {_shown(wanted)} does not exist"
             return _error(404, message, code="model_not_found")
-        return _json(200, one)
+        return _json(200, entry)
 
 
 class _ReplayResponse(PulledResponse):
@@ -214,7 +214,7 @@ def serve_replay(upstream: Upstream, prefix: str = "/v1") -> web.Application:
     """Build an application with one route that gives the same answers over a real socket.
 
     ``prefix`` precedes the upstream's paths, except those of a dialect with whole paths of its own (Ollama's
-    ``/api/chat``).  If a response breaks off, the connection ends before the end of its message.
+    ``/api/chat``). If a response breaks off, the connection ends before the end of its message.
     """
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -285,8 +285,8 @@ def _nearness(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[bo
     _, theirs = conversation_of(recorded)
     _, ours = conversation_of(asked)
     common = 0
-    for one, other in zip(theirs, ours, strict=False):
-        if one != other:
+    for left, other in zip(theirs, ours, strict=False):
+        if left != other:
             break
         common += 1
     rest_a, rest_b = (repr(messages[common : common + 1])[:1000] for messages in (theirs, ours))
@@ -301,8 +301,8 @@ def _difference(turn: RecordedTurn, asked: Mapping[str, Any]) -> tuple[str, Any,
     pairs = [("model", turn.request.get("model"), asked.get("model")), (field, theirs, ours)]
     pairs += [(name, turn.request.get(name), asked.get(name)) for name in turn.match]
     for path, recorded, given in pairs:
-        if (found := _first_difference(path, recorded, given)) is not None:
-            return found
+        if (difference := _first_difference(path, recorded, given)) is not None:
+            return difference
     if not turn.fits_results(results := results_of(asked)):
         return "the results of tools", list(turn.results), results
     return "stream", turn.request.get("stream"), asked.get("stream")
@@ -317,8 +317,8 @@ def _first_difference(path: str, recorded: Any, given: Any) -> tuple[str, Any, A
     elif isinstance(recorded, list) and isinstance(given, list):
         steps = [(f"{path}[{i}]", a, b) for i, (a, b) in enumerate(zip(recorded, given, strict=False))]
     for step in steps:
-        if (found := _first_difference(*step)) is not None:
-            return found
+        if (difference := _first_difference(*step)) is not None:
+            return difference
     if isinstance(recorded, list) and isinstance(given, list):
         return path, f"{len(recorded)} entries", f"{len(given)} entries"
     return path[:200], recorded, given
@@ -347,9 +347,9 @@ def _response_ids(body: bytes) -> list[str]:
         if payload is None:
             continue
         holders = (payload.get("response"), payload.get("message"), payload)
-        found = next((h["id"] for h in holders if isinstance(h, dict) and isinstance(h.get("id"), str)), "")
-        if len(found) >= _SHORTEST_ID:
-            ids[found] = None
+        id_ = next((h["id"] for h in holders if isinstance(h, dict) and isinstance(h.get("id"), str)), "")
+        if len(id_) >= _SHORTEST_ID:
+            ids[id_] = None
     return list(ids)
 
 

@@ -1,7 +1,6 @@
 """Anthropic Messages: request, response and stream."""
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
+from typing import cast
 
 import orjson
 
@@ -23,7 +22,7 @@ from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.dialects.anthropic import ANTHROPIC
 from proxy.wires.turn.chosen import without_elements
-from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+from proxy.wires.upstream_port import BodyEditor, StateHabit
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["AnthropicWire"]
@@ -41,13 +40,14 @@ class AnthropicWire(CrossableWire, HasNativeTurns):
         repair_missing_reasoning=without_reasoning,
     )
 
-    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
-        return parse_anthropic_request(payload)
+    parse = staticmethod(parse_anthropic_request)
+    reader = AnthropicTurnReader
+    write_turn = staticmethod(turn_blocks)
+    masked_turn = staticmethod(masked_turn)
 
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
     ) -> tuple[bytes, ClientRequest]:
-        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`."""
         alone = ("tool_choice",) if request.tools_forbidden else ()
         less = without_elements(raw, request.chosen, only_with_tools=alone)
         return less, self.parse(orjson.loads(less))
@@ -59,21 +59,10 @@ class AnthropicWire(CrossableWire, HasNativeTurns):
         messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
         return messages[0] if messages else Message("assistant")
 
-    def masked_turn(self, message: bytes, mask: Mask) -> bytes:
-        return masked_turn(message, mask)
-
-    def write_turn(self, message: Message) -> bytes:
-        return turn_blocks(message)
-
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
         return AnthropicBody(raw, cast(AnthropicRequest, request))
-
-    def reader(
-        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
-    ) -> TurnReader:
-        return AnthropicTurnReader(declared, is_hidden, max_argument_bytes)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(AnthropicRequest, request)

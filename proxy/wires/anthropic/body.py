@@ -3,15 +3,20 @@
 The client's values keep their bytes: only members that must change are written anew.  Tools and messages grow
 only at their end, and breakpoints of the prompt cache stay where the client put them.  So each request of a
 run begins like the one before, and the provider's cache works.
+
+Requests whose client's dialect has no breakpoints get the proxy's.  The provider keeps what stands before a
+breakpoint.  A later request that begins the same way reads it at a tenth of the price.  Source: Anthropic's
+"Prompt caching": four at most, none on a thought or an empty text; tools come first, then the system prompt,
+then the messages.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition
-from proxy.json.splice import elements, extend_object, join_array, join_object, members
+from proxy.json.splice import elements, extend_object, join_array, join_object, members, replace_values
 from proxy.records.rows import MessageRecord
 from proxy.wires.anthropic.blocks import (
     TRANSLATED_SIGNATURE,
@@ -19,11 +24,16 @@ from proxy.wires.anthropic.blocks import (
     without_thoughts,
     without_translated,
 )
-from proxy.wires.anthropic.breakpoints import MARK, with_breakpoints
-from proxy.wires.anthropic.held import collect_results, masked_turn, rows_of
+from proxy.wires.anthropic.held import (
+    collect_results,
+    image_bytes,
+    masked_turn,
+    result_block,
+    rows_of,
+    without_images,
+)
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
-from proxy.wires.anthropic.results import image_bytes, result_block, without_images
-from proxy.wires.anthropic.strict import takes_strict
+from proxy.wires.anthropic.to_upstream import takes_strict
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.turn.choice import forces_own, relaxed
 from proxy.wires.turn.narrowed import without_tools
@@ -32,7 +42,7 @@ from proxy.wires.turn.restored import is_too_long_error
 from proxy.wires.turn.token_limit import LEAST_TOKENS, tokens_left
 from proxy.wires.upstream_port import CachingEditor, Mask
 
-__all__ = ["AnthropicBody"]
+__all__ = ["MARK", "AnthropicBody", "with_breakpoints"]
 
 
 class AnthropicBody(MessageListBody, CachingEditor):
@@ -77,9 +87,8 @@ class AnthropicBody(MessageListBody, CachingEditor):
         return masked_turn(raw, mask)
 
     def mark_cache(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.CachingEditor.mark_cache`."""
-        said = (self._raw,) if self._cut is None else self._cut.values()
-        self._marks_cache = not any(MARK in part for part in said)
+        values = (self._raw,) if self._cut is None else self._cut.values()
+        self._marks_cache = not any(MARK in part for part in values)
 
     def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
         """Put everything else that the client sent with its results after the results."""
@@ -132,9 +141,9 @@ class AnthropicBody(MessageListBody, CachingEditor):
 
     def _leave_out_refused(self, message: str, code: str | None) -> bool:
         """Leave out thoughts, too, that another upstream has signed, or the proxy."""
-        said = _error_words(message, code)
+        text = _error_words(message, code)
         theirs = self._restored or self._has_translated
-        if theirs and not self._without_thoughts and "signature" in said and "thinking" in said:
+        if theirs and not self._without_thoughts and "signature" in text and "thinking" in text:
             self._without_thoughts = True
             return True
         return super()._leave_out_refused(message, code)
@@ -202,3 +211,43 @@ def _free(choice: bytes) -> bytes:
     parts = members(choice)
     kept = {key: value for key, value in parts.items() if key == "disable_parallel_tool_use"}
     return join_object({"type": b'"auto"', **kept})
+
+
+# ---------------------------------------------------------------- breakpoints of the prompt cache
+
+
+MARK: Final = b'"cache_control"'
+_BREAKPOINT: Final = {"cache_control": b'{"type":"ephemeral"}'}
+
+
+def with_breakpoints(parts: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Set breakpoints after the tools, the system prompt and the user's last two messages.
+
+    The last message is new; the cache has everything up to the one before it from the last request.
+    """
+    marked = dict(parts)
+    for name in ("tools", "system"):
+        if name in parts:
+            marked[name] = _last_marked(parts[name])
+    messages = elements(parts["messages"])
+    theirs = [at for at, raw in enumerate(messages) if members(raw).get("role") == b'"user"']
+    for at in theirs[-2:]:
+        messages[at] = _message_marked(messages[at])
+    marked["messages"] = join_array(messages)
+    return marked
+
+
+def _message_marked(raw: bytes) -> bytes:
+    content = members(raw).get("content", b"")
+    marked = _last_marked(content)
+    return raw if marked == content else replace_values(raw, {"content": marked})
+
+
+def _last_marked(listed: bytes) -> bytes:
+    """Set a breakpoint at the last element of a list; other values and an empty text stay unchanged."""
+    if listed[:1] != b"[" or not (parts := elements(listed)):
+        return listed
+    last = orjson.loads(parts[-1])
+    if not isinstance(last, dict) or (last.get("type") == "text" and not last.get("text")):
+        return listed
+    return join_array([*parts[:-1], extend_object(parts[-1], _BREAKPOINT)])

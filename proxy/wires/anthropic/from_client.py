@@ -33,7 +33,6 @@ from proxy.base.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.base.errors import ModelMissing
 from proxy.wires.anthropic.blocks import TRANSLATED_SIGNATURE
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
@@ -56,9 +55,7 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
     Raises :class:`RequestError`, which names the field, for a field of the wrong type.
     """
     asked = Fields(payload, ANTHROPIC_FIELDS)
-    model = asked.text("model")
-    if not model:
-        raise ModelMissing()
+    model = asked.model()
     parts = tuple(_contents(asked, "system"))
     choice, parallel = _choice(asked)
     config = asked.inner("output_config")
@@ -99,7 +96,7 @@ def _messages(asked: Fields) -> Iterator[Message]:
             raise message.fault("role", "must be user, assistant or system")
         # Only a system message may have settings instead of content.
         wordless = role == "system" and message.peek("content") is None
-        parts = () if wordless else tuple(_blocks(message))
+        parts = () if wordless else tuple(message.contents("content", _block, each="blocks", needed=True))
         results = tuple(part for part in parts if isinstance(part, ToolResultPart))
         rest = tuple(part for part in parts if not isinstance(part, ToolResultPart))
         native = message.rest()
@@ -107,13 +104,6 @@ def _messages(asked: Fields) -> Iterator[Message]:
             yield Message("tool", results, at=message.path)
         if rest or not results or native:
             yield Message(role, rest, native=native, at=message.path)  # type: ignore[arg-type]
-
-
-def _blocks(message: Fields) -> Iterator[Part]:
-    """Read the content of a message."""
-    for said in message.contents("content", each="blocks", needed=True):
-        if (part := said if isinstance(said, Text) else _block(said)) is not None:
-            yield part
 
 
 def _block(block: Fields) -> Part | None:
@@ -136,10 +126,7 @@ def _block(block: Fields) -> Part | None:
 
 def _contents(holder: Fields, name: str) -> Iterator[Content]:
     """Read a system prompt or the content of a result."""
-    for said in holder.contents(name, each="blocks"):
-        found = said if isinstance(said, Text) else _content(said, said.text("type") or "")
-        if found is not None:
-            yield found
+    return holder.contents(name, lambda block: _content(block, block.text("type") or ""), each="blocks")
 
 
 def _content(block: Fields, kind: str) -> Content | None:
@@ -165,10 +152,10 @@ def _content(block: Fields, kind: str) -> Content | None:
 def _found_text(block: Fields) -> Text:
     """Read a result of the client's own search as text: its title, its source and its content."""
     texts = [part.get("text") for part in block.listed("content") if isinstance(part, dict)]
-    words = [block.text("title"), block.text("source"), *texts]
+    lines = [block.text("title"), block.text("source"), *texts]
     block.skip("citations", {"enabled": False}, {"enabled": True})
-    said = "\n".join(word for word in words if isinstance(word, str) and word)
-    return Text(said, native=block.rest(), at=block.path)
+    text = "\n".join(line for line in lines if isinstance(line, str) and line)
+    return Text(text, native=block.rest(), at=block.path)
 
 
 def _source(block: Fields) -> Source:

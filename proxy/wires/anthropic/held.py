@@ -1,18 +1,31 @@
-"""Restores hidden turns of Messages, masks them, and writes them as rows of the record."""
+"""Restores hidden turns of Messages, masks them, and writes them and results of server tools.
 
+A line of text before each image of a result describes it.  By that line the proxy recognizes its own images
+among a client's, and can remove them: for an upstream that takes none, or for the record.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from proxy.base.events import ResultImage, left_out
 from proxy.json.splice import elements, join_array, join_object, members, replace_values
 from proxy.records.rows import MessageRecord
-from proxy.wires.anthropic.blocks import blocks_of, blocks_text, called_blocks
-from proxy.wires.anthropic.results import recorded_result
+from proxy.wires.anthropic.blocks import Block, blocks_of, blocks_text, called_blocks
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["collect_results", "masked_turn", "rows_of"]
+__all__ = [
+    "collect_results",
+    "image_bytes",
+    "masked_turn",
+    "recorded_result",
+    "result_block",
+    "rows_of",
+    "without_images",
+]
 
 
 def collect_results(
@@ -26,8 +39,8 @@ def collect_results(
     end = start
     theirs: dict[str, bytes] = {}
     rest: list[bytes] = []
-    while end < len(messages) and (found := _results(messages[end])) is not None:
-        for raw, call_id in found:
+    while end < len(messages) and (blocks := _results(messages[end])) is not None:
+        for raw, call_id in blocks:
             if call_id is None:
                 rest.append(raw)
             else:
@@ -49,12 +62,12 @@ def _results(message: bytes) -> list[tuple[bytes, str | None]] | None:
     parts = members(message)
     if parts.get("role") != b'"user"' or parts.get("content", b"")[:1] != b"[":
         return None
-    found: list[tuple[bytes, str | None]] = []
+    blocks: list[tuple[bytes, str | None]] = []
     for raw in elements(parts["content"]):
         block = orjson.loads(raw)
         is_result = isinstance(block, dict) and block.get("type") == "tool_result"
-        found.append((raw, str(block.get("tool_use_id")) if is_result else None))
-    return found if any(call_id is not None for _, call_id in found) else None
+        blocks.append((raw, str(block.get("tool_use_id")) if is_result else None))
+    return blocks if any(call_id is not None for _, call_id in blocks) else None
 
 
 def _under(result: bytes, call_id: str) -> bytes:
@@ -64,14 +77,14 @@ def _under(result: bytes, call_id: str) -> bytes:
     return replace_values(result, {"tool_use_id": orjson.dumps(call_id)})
 
 
-def masked_turn(raw: bytes, mask: Mask) -> bytes:
+def masked_turn(message: bytes, mask: Mask) -> bytes:
     """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
-    parts = members(raw)
+    parts = members(message)
     if parts.get("content", b"")[:1] != b"[":
-        return raw
+        return message
     blocks = elements(parts["content"])
     masked = [_masked_block(block, mask) for block in blocks]
-    return raw if masked == blocks else join_object({**parts, "content": join_array(masked)})
+    return message if masked == blocks else join_object({**parts, "content": join_array(masked)})
 
 
 def _masked_block(raw: bytes, mask: Mask) -> bytes:
@@ -114,3 +127,82 @@ def rows_of(run_id: str, turn: int, message: Mapping[str, Any]) -> list[MessageR
             tool_calls=orjson.dumps(calls).decode() if calls else None,
         )
     ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- results of server tools, with their images
+
+
+_LABEL: Final = "[toolrelay: image "
+_SIGN: Final = orjson.dumps(_LABEL)[:-1]
+_FAILED: Final = re.compile(r'\{"ok": ?false, ?"error_code":')
+"""Matches the beginning of a result that says why its call failed."""
+
+
+def result_block(call_id: str, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+    """Return a ``tool_result``.  Its content is a list only if there are images.
+
+    An empty content is left out, because no upstream accepts an empty text.
+    """
+    block: Block = {"type": "tool_result", "tool_use_id": call_id}
+    if images:
+        parts: list[Block] = [{"type": "text", "text": content}] if content.strip() else []
+        for image in images:
+            parts += [{"type": "text", "text": f"{_LABEL}{image.words}]"}, _image(image.url)]
+        block["content"] = parts
+    elif content.strip():
+        block["content"] = content
+    if _FAILED.match(content):
+        block["is_error"] = True
+    return orjson.dumps(block)
+
+
+def _image(url: str) -> Block:
+    head, comma, data = url.partition(",")
+    if comma and head.startswith("data:"):
+        media = head.removeprefix("data:").removesuffix(";base64")
+        return {"type": "image", "source": {"type": "base64", "media_type": media, "data": data}}
+    return {"type": "image", "source": {"type": "url", "url": url}}
+
+
+def image_bytes(message: bytes) -> int:
+    """Return the size of a message with our images, which is little more than the images; else 0."""
+    return len(message) if _SIGN in message else 0
+
+
+def without_images(message: bytes) -> bytes:
+    """Replace our images in the results of a message by words; a client's own images stay."""
+    if _SIGN not in message:
+        return message
+    parts = members(message)
+    content = parts.get("content", b"")
+    if content[:1] != b"[":
+        return message
+    return join_object({**parts, "content": join_array(map(_without_images, elements(content)))})
+
+
+def _without_images(raw: bytes) -> bytes:
+    block = orjson.loads(raw) if _SIGN in raw else None
+    content = block.get("content") if isinstance(block, dict) else None
+    if not isinstance(content, list):
+        return raw
+    texts = [{"type": "text", "text": line} for line in _lines(content, left_out) if line]
+    return join_object({**members(raw), "content": orjson.dumps(texts)})
+
+
+def _lines(content: Sequence[Any], say: Any) -> list[str]:
+    """Return the lines of a result of ours; ``say`` writes the line for an image from its description."""
+    lines: list[str] = []
+    for block in content:
+        text = block.get("text") if isinstance(block, dict) else None
+        if not isinstance(text, str):
+            continue  # The image itself; its line came before it.
+        lines.append(say(text.removeprefix(_LABEL)[:-1]) if text.startswith(_LABEL) else text)
+    return lines
+
+
+def recorded_result(block: Mapping[str, Any]) -> str:
+    """Return a result as a row of the record has it: its text, with a description of each image."""
+    content = block.get("content")
+    if isinstance(content, list):
+        return "\n".join(_lines(content, lambda words: f"[image {words}]"))
+    return content if isinstance(content, str) else ""

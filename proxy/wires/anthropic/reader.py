@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.base.errors import Unreadable, WireError
+from proxy.base.errors import Unreadable
 from proxy.base.events import (
     Frame,
     ReasoningDelta,
@@ -25,16 +25,19 @@ from proxy.base.events import (
 from proxy.json.exact import with_exact_integers
 from proxy.json.lenient import (
     UNPLACED_CALL,
-    UNREADABLE_REPLY,
     loads,
-    may_be_reply,
     may_hold_call,
 )
 from proxy.json.objects import objects_in
 from proxy.json.splice import value_at
-from proxy.wires.anthropic.blocks import Block
-from proxy.wires.anthropic.citations import Citations
-from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
+from proxy.wires.anthropic.blocks import (
+    Block,
+    Citations,
+    MessageBuilder,
+    assistant_message,
+    native_block,
+    reply_blocks,
+)
 from proxy.wires.dialects.anthropic import UNFINISHED, event_type
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
@@ -89,12 +92,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             events.append(TurnFailed(_BROKEN))
         return events
 
-    def read_reply(self, body: bytes) -> Frame:
-        payload = loads(body, "a reply")
-        if not isinstance(payload, dict):
-            if may_be_reply(body):
-                raise Unreadable(UNREADABLE_REPLY)
-            raise WireError("the upstream's reply is not a JSON object")
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
         self._whole = True
         payload = with_exact_integers(payload, body)
         events = self._error(payload)
@@ -108,10 +106,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             self._text = self._message.text
             events += self._stop_reason(payload)
             self._check_placed(payload)
-        events += self._finish()
-        if self.fault is not None:
-            raise self.fault
-        return Frame(body, payload, tuple(events))
+        return payload, events
 
     def message(self) -> bytes:
         calls = [self._repaired(finished.call) for finished in self._finished]
@@ -152,7 +147,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         ``message_start``, too.  Source: ``accumulate_event`` of Anthropic's Python SDK.
         """
         placed, self._placed = self._placed, {}
-        blocks = [one for one in objects_in(payload, ("input",)) if one.get("type") == "tool_use"]
+        blocks = [block for block in objects_in(payload, ("input",)) if block.get("type") == "tool_use"]
         if any(id(block) not in placed for block in blocks):
             self._stop(Unreadable(UNPLACED_CALL))
 
@@ -257,7 +252,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             # Some servers send the arguments only here; others send them here and in pieces.
             self._given[number] = orjson.dumps(given).decode()
         call_id = block.get("id")
-        known = call_id if isinstance(call_id, str) and call_id.strip() else _mint()
+        known = call_id if isinstance(call_id, str) and call_id.strip() else mint_call_id("toolu_")
         # The name is complete, so set it.  Otherwise the assembler waits: it may begin a longer name.
         events = self._calls.add(Fragment(number, known, name))
         return [*events, *self._calls.set_name(number, name)]
@@ -288,11 +283,6 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             return []
         self._given.pop(number, None)
         return self._calls.add(Fragment(number, arguments=text))
-
-
-def _mint() -> str:
-    """Return an id for a call without one."""
-    return "toolu_" + mint_call_id().removeprefix("call_")
 
 
 def _raw_content(body: bytes, payload: Mapping[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ import orjson
 
 from proxy.base.events import FinishReason, ToolCall
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block, blocks_text
-from proxy.wires.anthropic.shown import mint, new_message, text_block, thought_block
+from proxy.wires.anthropic.encoder import new_message, text_block, thought_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.anthropic import error_body
 from proxy.wires.turn.reply import ReplyWriter
@@ -20,6 +20,8 @@ __all__ = ["AnthropicReplyWriter"]
 
 class AnthropicReplyWriter(ReplyWriter):
     """A writer of one message over all turns.  The options are those of :class:`ReplyWriter`."""
+
+    _ID_PREFIX = "toolu_"
 
     def __init__(self, view: ClientView, **options: Any) -> None:
         super().__init__(view, **options)
@@ -45,9 +47,6 @@ class AnthropicReplyWriter(ReplyWriter):
                 self._client_ids[call.call_id] = client_id = self._free_id(call)
                 self._blocks.append({**block, "id": client_id})
 
-    def _new_id(self) -> str:
-        return mint("toolu_")
-
     def _drop_texts(self) -> None:
         self._blocks = [block for block in self._blocks if block.get("type") != "text"]
 
@@ -61,8 +60,8 @@ class AnthropicReplyWriter(ReplyWriter):
         if not self._composing:
             return self._last.raw
         last = self._last.payload or {}
-        said = last.get("stop_reason")
-        final = FINISH_WORDS.write(reason, said if isinstance(said, str) else None)
+        given = last.get("stop_reason")
+        final = FINISH_WORDS.write(reason, given if isinstance(given, str) else None)
         message = {
             **new_message(self._model),
             **last,
@@ -71,7 +70,7 @@ class AnthropicReplyWriter(ReplyWriter):
             "stop_reason": final,
             "usage": {"input_tokens": 0, "output_tokens": 0, **(self._usage or {})},
         }
-        if final != said:
+        if final != given:
             message["stop_sequence"] = None
         if self._traces:
             message["x_toolrelay"] = self._traces

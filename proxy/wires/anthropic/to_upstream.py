@@ -2,6 +2,15 @@
 
 Source: Anthropic's API reference, "Create a Message", and the errors with which the API refuses a body:
 results must come first in the message after their calls, no text is empty, the first message is the user's.
+
+Sources for ``strict``, which takes less of JSON Schema than OpenAI's: ``ToolParam.strict`` and
+``lib/_parse/_transform.py`` of the ``anthropic`` package; "JSON Schema limitations" in
+https://platform.claude.com/docs/en/build-with-claude/structured-outputs; "tools.25.custom: For 'integer'
+type, properties maximum, minimum are not supported" (github.com/earendil-works/pi/issues/9953).
+
+Sources for thinking: Anthropic's guides "Effort" and "Thinking", and the SDK's types ``ThinkingConfigParam``
+and ``ThinkingTypes``.  An effort alone leaves the models of 4.6 to 4.8 without thinking; later ones think by
+default.  Sonnet 5.5 refuses ``disabled`` and takes ``between_tools`` instead.
 """
 
 import re
@@ -33,10 +42,9 @@ from proxy.base.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.schemas.portable import repaired
+from proxy.base.globs import fits
+from proxy.schemas.portable import follow, repaired, subschemas
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
-from proxy.wires.anthropic.strict import takes_strict
-from proxy.wires.anthropic.thinking import needs_adaptive, thinking_off
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import omit_detail
@@ -44,7 +52,7 @@ from proxy.wires.profile import Profile
 from proxy.wires.providers import known_profile
 from proxy.wires.turn.arguments import arguments_object
 
-__all__ = ["without_reasoning", "write_conversation"]
+__all__ = ["needs_adaptive", "takes_strict", "thinking_off", "without_reasoning", "write_conversation"]
 
 _MOST_ID: Final = 64
 _MOST_NAME: Final = 128
@@ -117,8 +125,8 @@ class _Blocks:
             else:
                 blocks = [*self._unanswered(waiting), *self._said(message)]
             if message.role == "assistant":
-                self._add(written, "user", [one for one in blocks if _is(one, "tool_result")])
-                blocks = [one for one in blocks if not _is(one, "tool_result")]
+                self._add(written, "user", [block for block in blocks if _is(block, "tool_result")])
+                blocks = [block for block in blocks if not _is(block, "tool_result")]
                 waiting = {part.call_id: part.at for part in message.parts if isinstance(part, ToolCallPart)}
             self._add(written, role, blocks)
         self._add(written, "user", self._unanswered(waiting))
@@ -201,7 +209,7 @@ class _Blocks:
                 made = {"type": "image", "source": self._source(part.source, part.at)}
             case File():
                 titled = {
-                    name: said for name, said in (("title", part.name), ("context", part.context)) if said
+                    name: text for name, text in (("title", part.name), ("context", part.context)) if text
                 }
                 made = {"type": "document", "source": self._source(part.source, part.at), **titled}
             case Reasoning():
@@ -355,3 +363,75 @@ def _thinking(conversation: Conversation, chooses: Mapping[str, Any] | None) -> 
     is_forced = chooses is not None and chooses["type"] in ("any", "tool")
     is_sampled = any(value is not None for value in (sampling.temperature, sampling.top_p, sampling.top_k))
     return {"type": "adaptive"} if needs_adaptive(model) and not (is_forced or is_sampled) else None
+
+
+# ---------------------------------------------------------------- what models take
+
+
+_KEYWORDS: Final = frozenset(
+    {
+        *("$defs", "$ref", "$schema", "additionalProperties", "anyOf", "const", "default", "definitions"),
+        *("description", "enum", "format", "items", "minItems", "properties", "required", "title", "type"),
+    }
+)
+_FORMATS: Final = frozenset(
+    {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"}
+)
+_COUNTS: Final = (0, 1)
+
+
+def takes_strict(schema: Mapping[str, Any]) -> bool:
+    """Return whether a strict tool may have this schema."""
+    return all(_fits(node) for _, node in subschemas(schema, "")) and not _is_recursive(schema)
+
+
+def _fits(node: Mapping[str, Any]) -> bool:
+    is_open = node.get("type") == "object" and node.get("additionalProperties") is not False
+    return (
+        node.keys() <= _KEYWORDS
+        and not is_open
+        and node.get("format", "uuid") in _FORMATS
+        and node.get("minItems", 0) in _COUNTS
+    )
+
+
+def _is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Return whether a reference leads to a part that holds it, or to nothing."""
+    targets = {node["$ref"] for _, node in subschemas(schema, "") if isinstance(node.get("$ref"), str)}
+    below = {ref: _references(follow(schema, ref)) for ref in targets}
+    for ref in targets:
+        reached, waiting = set[str](), [ref]
+        while waiting:
+            for target in below[waiting.pop()]:
+                if target == ref:
+                    return True
+                if target not in reached:
+                    reached.add(target)
+                    waiting.append(target)
+    return False
+
+
+def _references(node: Mapping[str, Any] | None) -> set[str]:
+    parts = subschemas(node, "") if node is not None else ()
+    return {part["$ref"] for _, part in parts if isinstance(part.get("$ref"), str)}
+
+
+# ---------------------------------------------------------------- thinking
+
+
+_ADAPTIVE: Final = tuple(
+    f"*claude-{name}*"
+    for line in ("opus", "sonnet")
+    for name in (*(f"{line}-4-{n}" for n in (6, 7, 8)), *(f"{line}-4.{n}" for n in (6, 7, 8)))
+)
+_BETWEEN_TOOLS: Final = ("*claude-sonnet-5-5*", "*claude-sonnet-5.5*")
+
+
+def needs_adaptive(model: str) -> bool:
+    """Return whether a model thinks only if the request asks for ``adaptive`` thinking."""
+    return any(fits(model, pattern) for pattern in _ADAPTIVE)
+
+
+def thinking_off(model: str) -> str:
+    """Return the type of thinking with which a model thinks least."""
+    return "between_tools" if any(fits(model, pattern) for pattern in _BETWEEN_TOOLS) else "disabled"

@@ -10,12 +10,13 @@ from typing import Any
 
 from proxy.base.events import FinishReason, Frame, TextDelta, ToolCallStarted
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block
-from proxy.wires.anthropic.shown import block_events, encode, mint, new_message, text_block, thought_block
+from proxy.wires.anthropic.encoder import block_events, encode, new_message, text_block, thought_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.anthropic import PING, STOP, error_event, ping_event
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, OPEN, Sign
 from proxy.wires.stream.sse import is_comment
+from proxy.wires.turn.assembler import mint_call_id
 
 __all__ = ["AnthropicStreamWriter"]
 
@@ -133,7 +134,7 @@ class AnthropicStreamWriter(ComposingWriter):
 
     def _free_id(self, call_id: str) -> str:
         if call_id not in self._client_ids:
-            self._client_ids[call_id] = call_id if call_id not in self._used_ids else mint("toolu_")
+            self._client_ids[call_id] = call_id if call_id not in self._used_ids else mint_call_id("toolu_")
         return self._client_ids[call_id]
 
     def _go_on(self, frame: Frame, payload: dict[str, Any], *, ends: bool) -> bytes:
@@ -178,14 +179,14 @@ class AnthropicStreamWriter(ComposingWriter):
             self._over = True
             return out
         delta = self._last.get("delta")
-        said = delta if isinstance(delta, dict) else {}
-        final = FINISH_WORDS.write(reason, said.get("stop_reason"))
-        told = said if final == said.get("stop_reason") else {}
+        known = delta if isinstance(delta, dict) else {}
+        final = FINISH_WORDS.write(reason, known.get("stop_reason"))
+        kept = known if final == known.get("stop_reason") else {}
         self._over = True
         ended = {
             **self._last,
             "type": "message_delta",
-            "delta": {"stop_sequence": None, **told, "stop_reason": final},
+            "delta": {"stop_sequence": None, **kept, "stop_reason": final},
             "usage": {"input_tokens": 0, "output_tokens": 0, **self._usage},
         }
         return self._start() + encode(ended) + STOP

@@ -27,13 +27,13 @@ def answer_of(content: object) -> tuple[bool, str, Any, Any]:
 
     The content must be one JSON object without duplicate members, as a text or as the only part of a list.
     """
-    said = loaded(text_of(content))
-    if not isinstance(said, dict) or said.get("approve") is not True:
-        reason = said.get("reason") if isinstance(said, dict) and said.get("approve") is False else None
+    answer = loaded(text_of(content))
+    if not isinstance(answer, dict) or answer.get("approve") is not True:
+        reason = answer.get("reason") if isinstance(answer, dict) and answer.get("approve") is False else None
         return False, reason if isinstance(reason, str) else "" if reason is None else NO_ANSWER, None, None
-    if not said.keys() <= {"approve", "reason", "arguments", "grant"}:
+    if not answer.keys() <= {"approve", "reason", "arguments", "grant"}:
         return False, NO_ANSWER, None, None
-    reason, arguments, grant = said.get("reason"), said.get("arguments"), said.get("grant")
+    reason, arguments, grant = answer.get("reason"), answer.get("arguments"), answer.get("grant")
     if not isinstance(reason, str | None) or not isinstance(arguments, dict | None):
         return False, NO_ANSWER, None, None
     if not isinstance(grant, dict | None):
@@ -61,11 +61,11 @@ def loaded(text: object) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object. Raise for duplicate members, because parsers differ about which one counts, and
     for a name with a lone surrogate, because no error could show it: it has no UTF-8."""
-    found = dict(pairs)
-    "".join(found).encode()
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    "".join(values).encode()
+    if len(values) != len(pairs):
         raise ValueError("duplicate member")
-    return found
+    return values
 
 
 def function_name(tool: object) -> object:
@@ -85,7 +85,7 @@ def leave_out_function(parts: dict[str, bytes], payload: Mapping[str, Any]) -> b
     left = [raw for tool, raw in raws if function_name(tool) != APPROVE]
     parts["tools"] = join_array(left)
     choice = payload.get("tool_choice")
-    chosen = _without(choice, lambda one: function_name(one) == APPROVE)
+    chosen = _without(choice, lambda tool: function_name(tool) == APPROVE)
     if chosen is None:
         parts.pop("tool_choice", None)
     elif chosen != choice:
@@ -105,7 +105,7 @@ def _without(choice: Any, is_ours: Callable[[object], bool]) -> Any:
     kept: dict[str, Any] = {}
     for key, value in choice.items():
         if isinstance(value, list):
-            value = [one for one in value if not is_ours(one)]
+            value = [item for item in value if not is_ours(item)]
             if not value and choice[key]:
                 return None
         elif isinstance(value, dict):

@@ -50,20 +50,20 @@ def read_items(
                 left.append(_mention(question.approval_id, begins=apart))
                 apart = False
             questions.append(question)
-        elif kind == "mcp_approval_response" and (one := approval_of_item(item.get("approval_request_id"))):
-            answers.append(_response(item, one, at, is_new=place > last))
-            if whole and one not in seen:
+        elif kind == "mcp_approval_response" and (asked := approval_of_item(item.get("approval_request_id"))):
+            answers.append(_response(item, asked, at, is_new=place > last))
+            if whole and asked not in seen:
                 # Answers alone do not show which approvals one response asked for together.
-                seen.add(one)
-                left.append(_mention(one, begins=apart))
+                seen.add(asked)
+                left.append(_mention(asked, begins=apart))
                 apart = False
             else:
                 apart = True
         elif kind == "mcp_call" and approval_of_item(item.get("approval_request_id")) in seen:
             # The held turn has the call and its result.
             apart = True
-        elif kind == "function_call_output" and (one := approval_of_call(item.get("call_id"))):
-            answers.append(ApprovalAnswer(one, at, place > last, False, *answer_of(item.get("output"))))
+        elif kind == "function_call_output" and (asked := approval_of_call(item.get("call_id"))):
+            answers.append(ApprovalAnswer(asked, at, place > last, False, *answer_of(item.get("output"))))
             apart = True
         else:
             left.append(raw)
@@ -72,23 +72,23 @@ def read_items(
 
 def _mention(approval_id: str, *, begins: bool) -> bytes:
     """Return the item that replaces a question. If a model's answer ``begins`` with it, it has a status."""
-    said = {"type": "output_text", "text": mention(approval_id), "annotations": []}
+    content = {"type": "output_text", "text": mention(approval_id), "annotations": []}
     status = {"status": "completed"} if begins else {}
-    return orjson.dumps({"type": "message", "role": "assistant", "content": [said], **status})
+    return orjson.dumps({"type": "message", "role": "assistant", "content": [content], **status})
 
 
 def _question(item: Item, at: str) -> ApprovalQuestion | None:
     """Return the question that an item repeats, whole or by its id; ``None`` for any other item."""
-    one = approval_of_item(item.get("id"))
-    if one and item.get("type") == "mcp_approval_request":
-        return ApprovalQuestion(one, at, item.get("name"), loaded(item.get("arguments")))
-    if one and is_reference(item):
-        return ApprovalQuestion(one, at)
-    one = approval_of_call(item.get("call_id"))
-    if one and item.get("type") == "function_call" and item.get("name") == APPROVE:
-        said = loaded(item.get("arguments"))
-        said = said if isinstance(said, dict) else {}
-        return ApprovalQuestion(one, at, said.get("tool"), said.get("arguments"))
+    approval_id = approval_of_item(item.get("id"))
+    if approval_id and item.get("type") == "mcp_approval_request":
+        return ApprovalQuestion(approval_id, at, item.get("name"), loaded(item.get("arguments")))
+    if approval_id and is_reference(item):
+        return ApprovalQuestion(approval_id, at)
+    approval_id = approval_of_call(item.get("call_id"))
+    if approval_id and item.get("type") == "function_call" and item.get("name") == APPROVE:
+        arguments = loaded(item.get("arguments"))
+        arguments = arguments if isinstance(arguments, dict) else {}
+        return ApprovalQuestion(approval_id, at, arguments.get("tool"), arguments.get("arguments"))
     return None
 
 

@@ -36,9 +36,9 @@ class _Reading:
 
     def show(self, approval_id: str, at: str, arguments: Any) -> str:
         """Add a question. Return its mention; ``""`` if the conversation already had the question."""
-        said = loaded(arguments)
-        said = said if isinstance(said, dict) else {}
-        self.questions.append(ApprovalQuestion(approval_id, at, said.get("tool"), said.get("arguments")))
+        parsed = loaded(arguments)
+        parsed = parsed if isinstance(parsed, dict) else {}
+        self.questions.append(ApprovalQuestion(approval_id, at, parsed.get("tool"), parsed.get("arguments")))
         if approval_id in self._seen:
             return ""
         self._seen.add(approval_id)
@@ -46,14 +46,14 @@ class _Reading:
 
     def answer(self, approval_id: str, place: int, at: str, content: Any, *, fails: bool = False) -> None:
         """Add an answer. One that ``fails`` (the client reports an error) refuses."""
-        said = answer_of("" if fails else content)
-        self.answers.append(ApprovalAnswer(approval_id, at, place > self._last, False, *said))
+        answer = answer_of("" if fails else content)
+        self.answers.append(ApprovalAnswer(approval_id, at, place > self._last, False, *answer))
 
 
 def _with_mentions(content: Any, mentions: list[str]) -> str:
     """Return the text of an assistant message with the mentions appended."""
     if isinstance(content, list):
-        texts = [one.get("text") for one in content if isinstance(one, dict)]
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
         content = "".join([text for text in texts if isinstance(text, str)])
     text = content.strip() if isinstance(content, str) else ""
     return "\n\n".join(filter(None, [text, *mentions]))
@@ -71,15 +71,15 @@ def read_chat(
             if asked:
                 mentions = [
                     reading.show(
-                        one, f"messages[{place}].tool_calls[{at}]", calls[at]["function"].get("arguments")
+                        shown, f"messages[{place}].tool_calls[{at}]", calls[at]["function"].get("arguments")
                     )
-                    for at, one in asked.items()
+                    for at, shown in asked.items()
                 ]
                 theirs = [call for at, call in enumerate(calls) if at not in asked]
                 _keep(reading, message, theirs, mentions)
                 continue
-        elif message.get("role") == "tool" and (one := approval_of_call(message.get("tool_call_id"))):
-            reading.answer(one, place, f"messages[{place}]", message.get("content"))
+        elif message.get("role") == "tool" and (approval_id := approval_of_call(message.get("tool_call_id"))):
+            reading.answer(approval_id, place, f"messages[{place}]", message.get("content"))
             continue
         reading.left.append(raw)
     return reading.left, reading.questions, reading.answers
@@ -112,8 +112,8 @@ def read_ollama(
                 (call["function"].get("arguments"), _ollama_id(call)) for call in calls if _ollama_id(call)
             ]
             if asked:
-                open_ones = deque(one for _, one in asked)
-                mentions = [reading.show(one, at, arguments) for arguments, one in asked]
+                open_ones = deque(approval_id for _, approval_id in asked)
+                mentions = [reading.show(approval_id, at, arguments) for arguments, approval_id in asked]
                 _keep(reading, message, [call for call in calls if not _ollama_id(call)], mentions)
                 continue
         elif message.get("role") == "tool" and APPROVE in (message.get("tool_name"), message.get("name")):
@@ -131,8 +131,8 @@ def _ollama_id(call: Any) -> str:
     if not isinstance(inner, dict) or inner.get("name") != APPROVE:
         return ""
     arguments = loaded(inner.get("arguments"))
-    found = arguments.get("approval_id") if isinstance(arguments, dict) else None
-    return found if isinstance(found, str) and _ID.fullmatch(found) else ""
+    approval_id = arguments.get("approval_id") if isinstance(arguments, dict) else None
+    return approval_id if isinstance(approval_id, str) and _ID.fullmatch(approval_id) else ""
 
 
 def read_anthropic(

@@ -38,16 +38,16 @@ def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> Appr
     field = "input" if has_items else "messages"
     parts = members(raw)
     declares = leave_out_function(parts, payload)
-    said = payload.get(field)
+    items = payload.get(field)
     questions: list[ApprovalQuestion] = []
     answers: list[ApprovalAnswer] = []
-    if isinstance(said, list) and all(isinstance(one, dict) for one in said):
+    if isinstance(items, list) and all(isinstance(item, dict) for item in items):
         raws = elements(parts[field])
         if has_items:
-            whole = not any(payload.get(one) for one in _ELSEWHERE)
-            left, questions, answers = read_items(said, raws, whole=whole)
+            whole = not any(payload.get(field) for field in _ELSEWHERE)
+            left, questions, answers = read_items(items, raws, whole=whole)
         else:
-            left, questions, answers = _READERS[dialect](said, raws)
+            left, questions, answers = _READERS[dialect](items, raws)
         if questions or answers:
             parts[field] = join_array(left)
     if not (declares or questions or answers):

@@ -55,14 +55,14 @@ def item_id_of(approval_id: str) -> str:
 
 def approval_of_call(call_id: object) -> str:
     """Return the id of the approval that the call with this id asks about; ``""`` for any other call."""
-    found = _CALL.fullmatch(call_id) if isinstance(call_id, str) else None
-    return found[1] if found is not None else ""
+    match = _CALL.fullmatch(call_id) if isinstance(call_id, str) else None
+    return match[1] if match is not None else ""
 
 
 def approval_of_item(item_id: object) -> str:
     """Return the id of the approval that the item with this id asks about; ``""`` for any other item."""
-    found = _ITEM.fullmatch(item_id) if isinstance(item_id, str) else None
-    return f"appr_{found[1]}" if found is not None else ""
+    match = _ITEM.fullmatch(item_id) if isinstance(item_id, str) else None
+    return f"appr_{match[1]}" if match is not None else ""
 
 
 def visible_with(dialect: str, visible: str, approval_ids: Sequence[str]) -> str:
@@ -70,10 +70,10 @@ def visible_with(dialect: str, visible: str, approval_ids: Sequence[str]) -> str
 
     ``visible`` is the text that the client saw, as the writer of that dialect returns it.
     """
-    mentions = [mention(one) for one in approval_ids]
+    mentions = [mention(approval_id) for approval_id in approval_ids]
     if dialect == "responses":
         # Each message counts separately, with its length.
-        return visible + "".join(f"{len(one)}:{one}" for one in mentions)
+        return visible + "".join(f"{len(text)}:{text}" for text in mentions)
     return "\n\n".join([*filter(None, [visible.strip()]), *mentions])
 
 

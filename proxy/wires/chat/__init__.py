@@ -1,6 +1,5 @@
 """OpenAI Chat Completions: request, response and stream."""
 
-from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import orjson
@@ -22,7 +21,7 @@ from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.crossing.reasoning import with_blank_reasoning
 from proxy.wires.dialects.chat import CHAT
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
-from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+from proxy.wires.upstream_port import BodyEditor, StateHabit
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["ChatWire"]
@@ -36,8 +35,10 @@ class ChatWire(CrossableWire, HasNativeTurns):
         CHAT_FIELDS, read_conversation, write_conversation, repair_missing_reasoning=with_blank_reasoning
     )
 
-    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
-        return parse_chat_request(payload)
+    parse = staticmethod(parse_chat_request)
+    reader = ChatTurnReader
+    write_turn = staticmethod(turn_message)
+    masked_turn = staticmethod(masked_turn)
 
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
@@ -58,21 +59,10 @@ class ChatWire(CrossableWire, HasNativeTurns):
     def read_turn(self, message: bytes) -> Message:
         return self.codec.read({"model": "-", "messages": [orjson.loads(message)]}).messages[0]
 
-    def masked_turn(self, message: bytes, mask: Mask) -> bytes:
-        return masked_turn(message, mask)
-
-    def write_turn(self, message: Message) -> bytes:
-        return turn_message(message)
-
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
         return ChatBody(raw, cast(ChatRequest, request))
-
-    def reader(
-        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
-    ) -> TurnReader:
-        return ChatTurnReader(declared, is_hidden, max_argument_bytes)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         chat = cast(ChatRequest, request)

@@ -127,15 +127,15 @@ def _tool_name(tool: Any) -> str | None:
     return declared_name(tool) or declared_name(tool, legacy=True)
 
 
-def masked_turn(raw: bytes, mask: Mask) -> bytes:
+def masked_turn(message: bytes, mask: Mask) -> bytes:
     """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
-    message = orjson.loads(raw)
-    called = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
-    if isinstance(message.get("function_call"), dict):
-        called.append(message["function_call"])
+    turn = orjson.loads(message)
+    called = [call["function"] for call in turn.get("tool_calls") or () if "function" in call]
+    if isinstance(turn.get("function_call"), dict):
+        called.append(turn["function_call"])
     changed = False
     for function in called:
         masked = mask(function["name"], function["arguments"])
         changed = changed or masked != function["arguments"]
         function["arguments"] = masked
-    return orjson.dumps(message) if changed else raw
+    return orjson.dumps(turn) if changed else message

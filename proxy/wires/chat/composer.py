@@ -11,7 +11,6 @@ import orjson
 
 from proxy.base.chance import epoch_s
 from proxy.base.events import FinishReason, Frame, ToolCallDelta, ToolCallStarted, UsageReported
-from proxy.wires.chat.chunks import choices_of, labels_of, says_role, shown_indices, unknown_members
 from proxy.wires.chat.message import part_text
 from proxy.wires.client_port import ClientView
 from proxy.wires.stream.sse import encode_event
@@ -19,7 +18,7 @@ from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.citations import with_moved_indices
 from proxy.wires.turn.usage import add_usage
 
-__all__ = ["ChatComposer"]
+__all__ = ["ChatComposer", "choices_of", "labels_of", "says_role", "shown_indices", "unknown_members"]
 
 _PARAGRAPH: Final = "\n\n"
 """The separator between the texts of two turns."""
@@ -239,7 +238,7 @@ class ChatComposer:
 
     def _complete_head(self) -> dict[str, Any]:
         if not self._head["id"]:
-            self._head["id"] = "chatcmpl-" + mint_call_id().removeprefix("call_")
+            self._head["id"] = mint_call_id("chatcmpl-")
         if not self._head["created"]:
             self._head["created"] = epoch_s()
         return self._head
@@ -341,3 +340,47 @@ def _other_members(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 def _event(payload: Mapping[str, Any]) -> bytes:
     return encode_event(orjson.dumps(payload))
+
+
+# ---------------------------------------------------------------- chunks
+
+
+_STANDARD = frozenset(
+    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "error"}
+)
+
+
+def unknown_members(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a chunk that the proxy does not know; usually there are none."""
+    if _STANDARD.issuperset(payload):
+        return {}
+    return {key: value for key, value in payload.items() if key not in _STANDARD}
+
+
+def labels_of(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chunk's service tier and fingerprint; clients keep the last ones they see."""
+    return {key: payload[key] for key in ("service_tier", "system_fingerprint") if key in payload}
+
+
+def choices_of(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
+    choices = payload.get("choices")
+    return [choice for choice in choices if type(choice) is dict] if type(choices) is list else []
+
+
+def says_role(payload: Mapping[str, Any]) -> bool:
+    for choice in choices_of(payload)[:1]:
+        delta = choice.get("delta")
+        return isinstance(delta, dict) and bool(delta.get("role"))
+    return False
+
+
+def shown_indices(payload: Mapping[str, Any]) -> dict[str, int]:
+    """Return the index of every call in a chunk, by call id."""
+    found = {}
+    for choice in choices_of(payload):
+        delta = choice.get("delta")
+        calls = delta.get("tool_calls") if isinstance(delta, dict) else None
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict) and type(call.get("index")) is int:
+                found[str(call.get("id"))] = call["index"]
+    return found

@@ -31,9 +31,9 @@ from proxy.base.events import (
     UsageReported,
 )
 from proxy.wires.chat.message import FINISH_WORDS, call_object
-from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.dialects.openai import error_event
-from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
+from proxy.wires.stream.encoding import EventEncoder
+from proxy.wires.stream.sse import END_MARK, encode_event
 from proxy.wires.stream.template import split_text
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.citations import LEFT_OUT, chat_annotation
@@ -47,13 +47,14 @@ _TEXT_FIELDS: dict[type[TurnEvent], str] = {
 }
 
 
-class ChatTurnEncoder(ContinuingEncoder, TextEncoder):
+class ChatTurnEncoder(EventEncoder):
     """An encoder of one turn.  ``wants_usage``: the client asked for usage in its stream."""
 
     def __init__(self, model: str, *, wants_usage: bool = False) -> None:
+        super().__init__()
         self._wants_usage = wants_usage
         self._head: dict[str, Any] = {
-            "id": "chatcmpl-" + mint_call_id().removeprefix("call_"),
+            "id": mint_call_id("chatcmpl-"),
             "object": "chat.completion.chunk",
             "created": epoch_s(),
             "model": model,
@@ -67,28 +68,19 @@ class ChatTurnEncoder(ContinuingEncoder, TextEncoder):
         self._reason: FinishReason | None = None
         self._said = 0
         self._sources: list[CitationAdded] = []
-        self.left_out: set[str] = set()
 
     def encode(self, frame: Frame) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
         events = frame.events
         if len(events) == 1 and self._opened and (name := _TEXT_FIELDS.get(type(events[0]))):
             # Nearly every frame is one piece of text.
             self._count(events[0])
             return [self._chunk({name: events[0].text}, None, events, frame.undecided)]  # type: ignore[union-attr]
-        frames = [encoded for event in events for encoded in self._encode(event, frame.undecided)]
-        is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
-        if not frames and (frame.undecided or is_comment):
-            # A comment from the upstream also keeps the client's connection alive.
-            frames.append(Frame(KEEP_ALIVE if is_comment else b"", undecided=frame.undecided))
-        return frames
+        return super().encode(frame)
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`."""
         return self._opened
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
         name = _TEXT_FIELDS[kind]
         if (around := self._around.get(name)) is None:
             around = self._around[name] = split_text(self._chunk({name: ""}, None, (), 0).raw, name)
@@ -96,13 +88,11 @@ class ChatTurnEncoder(ContinuingEncoder, TextEncoder):
         return b"".join([before + piece + after for piece in pieces])
 
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         self._count(event)
         told = self._chunk({_TEXT_FIELDS[type(event)]: event.text}, None, (event,), 0)
         return replace(told, raw=b"", count=count)
 
     def note_forwarded(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         payload = frame.payload or {}
         self._said += len(text)
         self._around.clear()
@@ -115,7 +105,6 @@ class ChatTurnEncoder(ContinuingEncoder, TextEncoder):
         self._opened = self._opened or bool(payload.get("choices"))
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
         frames = [Frame(END_MARK, is_end_mark=True)]
         if self._usage is not None and self._wants_usage:
             # The run got it when it came; the writer looks for it in the chunk that has it.
@@ -132,8 +121,7 @@ class ChatTurnEncoder(ContinuingEncoder, TextEncoder):
             frames.insert(0, self._chunk({"annotations": noted}, None, (), 0))
         return frames
 
-    def _encode(self, event: TurnEvent, undecided: int) -> list[Frame]:
-        """Encode one event as chunks."""
+    def _frames(self, event: TurnEvent, undecided: int) -> list[Frame]:
         frames: list[Frame] = []
         match event:
             case TurnStarted(model=model):
@@ -218,7 +206,6 @@ class ChatTurnEncoder(ContinuingEncoder, TextEncoder):
         return Frame(encode_event(orjson.dumps(payload)), payload, events, undecided=undecided)
 
     def encode_reply(self, frame: Frame) -> Frame:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
         message = _whole_message(frame.events)
         reason = FinishReason.STOP
         payload = {**self._head, "object": "chat.completion"}

@@ -4,6 +4,7 @@ Source: OpenAI's API reference, "Create chat completion".
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from proxy.base.conversation import (
@@ -20,14 +21,11 @@ from proxy.base.conversation import (
     NativePart,
     NativeTool,
     Output,
-    OutputFormat,
     Part,
     Reasoning,
     ReasoningSettings,
     Refusal,
     Role,
-    Sampling,
-    Service,
     Stored,
     Text,
     Tool,
@@ -36,10 +34,10 @@ from proxy.base.conversation import (
     ToolResultPart,
     split_system,
 )
-from proxy.base.errors import ModelMissing
 from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import inline_of, remote_of
+from proxy.wires.crossing.settings import read_format, read_sampling, read_service
 
 __all__ = ["read_conversation"]
 
@@ -59,9 +57,7 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
     Raises :class:`RequestError`, which names the field, for a field of the wrong type.
     """
     asked = Fields(payload, CHAT_FIELDS)
-    model = asked.text("model")
-    if not model:
-        raise ModelMissing()
+    model = asked.model()
     system, messages = split_system(_Messages(asked).read())
     options = asked.inner("stream_options")
     return Conversation(
@@ -71,10 +67,11 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
         tools=tuple(_tools(asked)),
         tool_choice=_choice(asked, "tool_choice") or _choice(asked, "function_call"),
         parallel_tool_calls=asked.flag("parallel_tool_calls"),
-        sampling=_sampling(asked),
+        sampling=replace(read_sampling(asked), logit_bias=asked.mapping("logit_bias")),
         output=_output(asked),
         reasoning=ReasoningSettings(effort=asked.text("reasoning_effort")),
-        service=_service(asked),
+        # Chat stores nothing by default.
+        service=read_service(asked, stores=False),
         stream=asked.flag("stream") or False,
         stream_usage=bool(options and options.flag("include_usage")),
         stream_padding=options.flag("include_obfuscation") if options else None,
@@ -107,7 +104,11 @@ class _Messages:
                 self._results.append(self._result(message, legacy=said == "function"))
                 continue
             self._end_results()
-            parts = tuple(_contents(message)) if role != "assistant" else tuple(self._said(message, place))
+            parts = (
+                tuple(message.contents("content", _content))
+                if role != "assistant"
+                else tuple(self._said(message, place))
+            )
             self._found.append(Message(role, parts, native=message.rest(), at=message.path))
         self._end_results()
         return self._found
@@ -119,7 +120,7 @@ class _Messages:
         for thought, name in thoughts.items():
             if thought:
                 yield Reasoning(thought, at=message.at(name))
-        yield from _contents(message)
+        yield from message.contents("content", _content)
         message.skip("annotations", [], None)
         if refusal := message.text("refusal"):
             yield Refusal(refusal, at=message.at("refusal"))
@@ -134,7 +135,7 @@ class _Messages:
     def _result(self, message: Fields, *, legacy: bool) -> ToolResultPart:
         call_id = message.text("tool_call_id") or (self._legacy_id if legacy else "")
         name = message.text("name") or ""
-        parts = tuple(_contents(message))
+        parts = tuple(message.contents("content", _content))
         return ToolResultPart(call_id, parts, name=name, native=message.rest(), at=message.path)
 
     def _end_results(self) -> None:
@@ -142,13 +143,6 @@ class _Messages:
         if self._results:
             self._found.append(Message("tool", tuple(self._results), at=self._results[0].at))
             self._results.clear()
-
-
-def _contents(message: Fields) -> Iterator[Content]:
-    """Read the content of a message."""
-    for said in message.contents("content"):
-        if (found := said if isinstance(said, Text) else _content(said)) is not None:
-            yield found
 
 
 def _content(part: Fields) -> Content | None:
@@ -274,19 +268,6 @@ def _only_name(inner: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _sampling(asked: Fields) -> Sampling:
-    return Sampling(
-        temperature=asked.number("temperature"),
-        top_p=asked.number("top_p"),
-        top_k=asked.whole("top_k"),
-        min_p=asked.number("min_p"),
-        seed=asked.whole("seed"),
-        presence_penalty=asked.number("presence_penalty"),
-        frequency_penalty=asked.number("frequency_penalty"),
-        logit_bias=asked.mapping("logit_bias"),
-    )
-
-
 def _output(asked: Fields) -> Output:
     asked.skip("modalities", ["text"])
     newer, older = asked.whole("max_completion_tokens"), asked.whole("max_tokens")
@@ -295,42 +276,9 @@ def _output(asked: Fields) -> Output:
     return Output(
         max_tokens=older if newer is None else newer,
         stops=asked.texts("stop"),
-        format=_format(asked),
+        format=read_format(asked.inner("response_format"), "json_schema"),
         verbosity=asked.text("verbosity"),
         choices=asked.whole("n"),
         logprobs=asked.flag("logprobs"),
         top_logprobs=asked.whole("top_logprobs"),
-    )
-
-
-def _format(asked: Fields) -> OutputFormat | None:
-    form = asked.inner("response_format")
-    kind = form.take("type") if form is not None else None
-    if form is None or kind == "text":
-        return None
-    if kind == "json_object":
-        return OutputFormat("json_object")
-    if kind == "json_schema" and (described := form.inner("json_schema")) is not None:
-        return OutputFormat(
-            "json_schema",
-            described.mapping("schema"),
-            described.text("name") or "",
-            described.text("description") or "",
-            described.flag("strict"),
-        )
-    form.leave("type")
-    return None
-
-
-def _service(asked: Fields) -> Service:
-    return Service(
-        user=asked.text("user"),
-        safety_identifier=asked.text("safety_identifier"),
-        metadata=asked.mapping("metadata"),
-        # Chat stores nothing by default.
-        store=asked.flag("store") or False,
-        tier=asked.text("service_tier"),
-        cache_key=asked.text("prompt_cache_key"),
-        cache_retention=asked.text("prompt_cache_retention"),
-        moderation=asked.mapping("moderation"),
     )

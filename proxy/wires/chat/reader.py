@@ -6,7 +6,7 @@ providers show how they differ.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -17,6 +17,7 @@ from proxy.base.events import (
     RefusalDelta,
     TextDelta,
     ToolCall,
+    ToolCallStarted,
     TurnEvent,
     TurnFailed,
     TurnStarted,
@@ -25,22 +26,19 @@ from proxy.base.events import (
 )
 from proxy.json.lenient import (
     UNPLACED_CALL,
-    UNREADABLE_REPLY,
     loads,
-    may_be_reply,
     may_hold_call,
 )
 from proxy.json.objects import objects_in
-from proxy.wires.chat.later_choices import LaterChoices
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent, encode_event
-from proxy.wires.turn.assembler import Fragment
+from proxy.wires.turn.assembler import Fragment, ToolCallAssembler
 from proxy.wires.turn.citations import read_annotations
 from proxy.wires.turn.usage import usage_of, without_null_usage
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["ChatTurnReader"]
+__all__ = ["ChatTurnReader", "LaterChoices"]
 
 _Taken = tuple[Any, Sequence[Fragment], bool]
 """An object with calls, the calls that were taken, and whether they were taken from it; else it may only
@@ -83,18 +81,10 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             self._stop(Unreadable(LaterChoices.REFUSED))
         return super()._finish()
 
-    def read_reply(self, body: bytes) -> Frame:
-        payload = loads(body, "a reply")
-        if not isinstance(payload, dict):
-            if may_be_reply(body):
-                raise Unreadable(UNREADABLE_REPLY)
-            raise WireError("the upstream's reply is not a JSON object")
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
         events = [*self._events(payload, whole=True)]
         self._check_placed(payload)
-        events += self._finish()
-        if self.fault is not None:
-            raise self.fault
-        return Frame(body, payload, tuple(events))
+        return payload, events
 
     def message(self) -> bytes:
         calls = [self._repaired(finished.call) for finished in self._finished]
@@ -354,3 +344,49 @@ def _named_error(event: SSEEvent, said: Any) -> Frame:
     )
     payload = {"error": error}
     return Frame(encode_event(orjson.dumps(payload)), payload, (TurnFailed(error),))
+
+
+# ---------------------------------------------------------------- choices after the first
+
+
+_MOST = 128
+"""The highest number of choices that any API gives."""
+
+
+class LaterChoices:
+    """A check of all choices but the first for calls of server tools (rule W5).
+
+    With server tools the proxy asks for one choice, but some upstreams return more.  The client gets these
+    choices in the upstream's own bytes.  They may contain calls of its own tools.
+    """
+
+    REFUSED: Final = (
+        "The upstream calls a server tool in a choice after the first, but the proxy runs only calls in the "
+        "first. Configure the upstream to return one choice (n = 1)."
+    )
+
+    def __init__(self, declared: Collection[str], is_hidden: Callable[[str], bool]) -> None:
+        self._declared = declared
+        self._is_hidden = is_hidden
+        self._choices: dict[str, ToolCallAssembler] = {}
+        self.undecided = 0
+        """The number of calls that have begun and whose name is not certain yet."""
+
+    def adds_server_call(self, choice: str, fragments: Sequence[Fragment]) -> bool:
+        """Take pieces of a choice's calls; return whether one of them is a server tool's."""
+        calls = self._choices.get(choice)
+        if calls is None:
+            if len(self._choices) >= _MOST:
+                raise WireError(f"more than {_MOST} choices in one response")
+            calls = ToolCallAssembler(self._declared, is_hidden=self._is_hidden)
+            self._choices[choice] = calls
+        before = calls.undecided
+        events = [event for fragment in fragments for event in calls.add(fragment)]
+        self.undecided += calls.undecided - before
+        return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)
+
+    def ends_with_server_call(self) -> bool:
+        """Return whether a call whose name became certain only at the end of the turn is a server tool's."""
+        events = [event for calls in self._choices.values() if calls.undecided for event in calls.finish()]
+        self.undecided = 0
+        return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)

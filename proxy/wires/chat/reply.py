@@ -84,7 +84,7 @@ class ChatReplyWriter(ReplyWriter):
         payload["object"] = "chat.completion"
         for key, missing in (("id", ""), ("created", 0), ("model", self._model)):
             payload[key] = self._first.get(key) or payload.get(key) or missing
-        payload["id"] = payload["id"] or "chatcmpl-" + mint_call_id().removeprefix("call_")
+        payload["id"] = payload["id"] or mint_call_id("chatcmpl-")
         if self._usage:
             payload["usage"] = self._usage
         if self._traces:

@@ -2,10 +2,15 @@
 
 The writer begins by forwarding the upstream's bytes, and does so to the end of a run without server calls.
 From the first server call on it composes (:mod:`proxy.wires.chat.composer`).
+
+A defect of a call makes the writer compose.  openai-python puts calls together by their place in a list and
+joins repeated ids and names.  openai-node throws for a call without ``type`` and for a stream without a
+finish reason.  Observed with openai-python 3.54 and openai-node 6.49, and in their sources:
+``lib/streaming/_deltas.py`` and ``lib/ChatCompletionStream.ts``.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -13,26 +18,20 @@ from proxy.base.events import (
     FinishReason,
     Frame,
     TextDelta,
-    ToolCall,
     ToolCallStarted,
-    ToolProgress,
-    ToolResult,
     TurnFailed,
     pauses,
 )
 from proxy.wires.chat.composer import ChatComposer
-from proxy.wires.chat.defects import SIGN, CallDefects
-from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
-from proxy.wires.stream.fast_path import FastWriter
-from proxy.wires.stream.held import HeldFrames, identity
+from proxy.wires.stream.composing import TracingWriter
+from proxy.wires.stream.held import identity
 from proxy.wires.stream.phases import (
     CERTAIN,
     COMPOSING,
     HIDDEN,
-    HOLDING,
     NEXT,
     OPEN,
     PASSING,
@@ -41,19 +40,20 @@ from proxy.wires.stream.phases import (
     Sign,
 )
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
-from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_progress, trace_result
 from proxy.wires.turn.usage import without_null_usage
 
-__all__ = ["ChatStreamWriter"]
+__all__ = ["SIGN", "CallDefects", "ChatStreamWriter"]
 
 
-class ChatStreamWriter(FastWriter, RepairingWriter):
+class ChatStreamWriter(TracingWriter, RepairingWriter):
     """A writer of one client's stream, over all turns of its run.
 
     ``last_text_only`` holds the text of a turn back until the turn's end, because only the last turn may give
     JSON output.  Usage that only the proxy asked for is removed.  ``used_ids`` and ``forces_call`` are those
     of the :class:`ChatComposer`.
     """
+
+    _AFTER_STATUS = ""  # The texts become paragraphs.
 
     def __init__(
         self,
@@ -64,13 +64,8 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         used_ids: frozenset[str] = frozenset(),
         forces_call: bool = False,
     ) -> None:
-        self._is_hidden = view.is_hidden
-        self._trace = view.trace
-        self._shown = view.shown
+        super().__init__(view, last_text_only=last_text_only)
         self._filter_usage = view.usage_was_added and not wants_usage
-        self._last_text_only = last_text_only
-        self._phase = HOLDING if last_text_only else PASSING
-        self._held = HeldFrames()
         self._composer = ChatComposer(
             view, wants_usage=wants_usage, used_ids=used_ids, forces_call=forces_call
         )
@@ -82,7 +77,6 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         self._failure: Mapping[str, Any] | None = None
 
     def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
-        """See :meth:`proxy.wires.repairing.RepairingWriter.repair`."""
         self._composer.repairs = True
         self._composer.role_sent = begun
         self._inspects = not always
@@ -93,18 +87,11 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
             self._phase = COMPOSING
 
     @property
-    def composing(self) -> bool:
-        return self._phase is COMPOSING
-
-    @property
     def visible(self) -> str:
         return self._composer.visible
 
     def client_ids(self) -> Mapping[str, str]:
         return self._composer.client_ids
-
-    def result(self) -> dict[str, Any] | None:
-        return None
 
     def transform(self) -> Callable[[bytes], bytes] | None:
         if self._phase is not PASSING:
@@ -221,29 +208,17 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         self._phase = NEXT[self._phase, HIDDEN if hidden else TURN_ENDED]
         return out
 
-    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        if self._trace != "events":
-            return b""
-        return self._composer.chunk({}, rest={"x_toolrelay": trace_call(call, arguments)})
+    def _say(self, text: str) -> bytes:
+        return self._composer.text(text)
 
-    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        if self._trace != "events":
-            return b""
-        return self._composer.chunk({}, rest={"x_toolrelay": trace_progress(call, progress)})
+    def _think(self, text: str) -> bytes:
+        return self._composer.chunk({"reasoning_content": text})
 
-    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if self._shown:
-            self._composer.add_usage(usage_of_call(self._shown, result))
-        if self._trace == "events":
-            return self._composer.chunk({}, rest={"x_toolrelay": trace_result(call, result)})
-        if self._trace == "reasoning":
-            return self._composer.chunk({"reasoning_content": reasoning_line(call, result)})
-        if self._trace == "status" and not self._last_text_only:
-            return self._composer.text(status_line(call, result))
-        return b""
+    def _tell(self, trace: Mapping[str, Any]) -> bytes:
+        return self._composer.chunk({}, rest={"x_toolrelay": trace})
 
-    def note(self, text: str) -> bytes:
-        return b"" if self._last_text_only else self._composer.text(text)
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        self._composer.add_usage(usage)
 
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
@@ -262,3 +237,87 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         """Write the error event and the end mark; drop held frames, which may name a server call."""
         self._held.take()
         return error_event(message, type=type, code=code) + (b"" if self._done_seen else END_MARK)
+
+
+# ---------------------------------------------------------------- defects of calls
+
+
+SIGN: Final = b'"tool_calls"'
+"""Text in every event that may hold a call.  Before the first such event there can be no defect."""
+
+_KINDS = ("function", "custom")
+
+
+class CallDefects:
+    """A check of the chunks of one stream, up to its first defect.
+
+    With ``stop_is_right`` calls may end with the finish reason ``stop``: OpenAI itself sends it if the
+    request forces the call of one function.
+    """
+
+    def __init__(self, *, stop_is_right: bool) -> None:
+        self._stop_is_right = stop_is_right
+        self._ids: list[str] = []
+        self._names: list[str] = []
+        self._finished = False
+        self._failed = False
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether any call has begun."""
+        return bool(self._ids)
+
+    def shown_by(self, frame: Frame) -> bool:
+        """Return whether a frame shows a defect of a call, or of the end of a stream that has calls.
+
+        Nothing is repaired behind an error: a finish reason would make calls that broke off look complete.
+        """
+        self._failed = self._failed or bool(frame.payload and frame.payload.get("error"))
+        if self._failed:
+            return False
+        if frame.payload is None:
+            return frame.is_end_mark and self.has_calls and not self._finished
+        return self._in_chunk(frame.payload)
+
+    def _in_chunk(self, payload: Mapping[str, Any]) -> bool:
+        """Return whether a chunk shows a defect of the calls in its first choice."""
+        choices = payload.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict):
+            return False
+        delta = choice.get("delta")
+        calls = delta.get("tool_calls") if isinstance(delta, dict) else None
+        if calls and not (isinstance(calls, list) and all(map(self._is_sound, calls))):
+            return True
+        reason = choice.get("finish_reason")
+        self._finished = self._finished or bool(reason)
+        return reason == "stop" and bool(self._ids) and not self._stop_is_right
+
+    def _is_sound(self, call: Any) -> bool:
+        """Return whether one element of ``delta.tool_calls`` is as clients need it."""
+        index = call.get("index") if isinstance(call, dict) else None
+        if type(index) is not int or not 0 <= index <= len(self._ids):
+            return False
+        inner = call.get("custom") if call.get("type") == "custom" else call.get("function")
+        if inner is not None and not isinstance(inner, dict):
+            return False
+        if not isinstance((inner or {}).get("arguments", ""), str | None):
+            return False
+        if index == len(self._ids):
+            return self._opens(call, inner or {})
+        return self._goes_on(index, call, inner or {})
+
+    def _opens(self, call: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
+        call_id, name = call.get("id"), inner.get("name")
+        self._ids.append(str(call_id))
+        self._names.append(str(name))
+        new = isinstance(call_id, str) and call_id.strip() != "" and call_id not in self._ids[:-1]
+        return new and call.get("type") in _KINDS and isinstance(name, str) and name != ""
+
+    def _goes_on(self, index: int, call: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
+        name = inner.get("name")
+        if call.get("id") or (isinstance(name, str) and name.startswith(self._names[index])):
+            return False
+        if isinstance(name, str):
+            self._names[index] += name
+        return True

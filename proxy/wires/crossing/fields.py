@@ -1,10 +1,10 @@
 """Reads a request field by field, so that none is overlooked."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from proxy.base.conversation import Native, Text
-from proxy.base.errors import RequestError
+from proxy.base.conversation import Native, Part, Text
+from proxy.base.errors import ModelMissing, RequestError
 from proxy.wires.crossing.tables import FieldTable, general_path
 
 __all__ = ["Fields"]
@@ -70,6 +70,12 @@ class Fields:
         """Return the error for a wrong field."""
         return RequestError(400, f"{self.at(name)} {words}.", param=self.at(name))
 
+    def model(self) -> str:
+        """Take the name of the model.  Raises :class:`ModelMissing` if there is none."""
+        if not (name := self.text("model")):
+            raise ModelMissing()
+        return name
+
     def text(self, name: str) -> str | None:
         return self._typed(name, str, "a string")
 
@@ -101,10 +107,13 @@ class Fields:
             raise self.fault(name, "must be a string or a list of strings")
         return tuple(found)
 
-    def contents(self, name: str, *, each: str = "parts", needed: bool = False) -> "Iterator[Text | Fields]":
-        """Take a message's content: a text, unless it is empty, or the unread parts of a list.
+    def contents(
+        self, name: str, read: "Callable[[Fields], Part | None]", *, each: str = "parts", needed: bool = False
+    ) -> Iterator[Any]:
+        """Take a message's content: a text, unless it is empty, or the parts of a list.
 
-        ``each`` is the dialect's word for parts.  A missing field is an error only if it is ``needed``.
+        ``read`` reads a part, and returns ``None`` for one that is empty.  ``each`` is the dialect's word for
+        parts.  A missing field is an error only if it is ``needed``.
         """
         content = self.take(name)
         if isinstance(content, str):
@@ -112,7 +121,9 @@ class Fields:
                 yield Text(content, at=self.at(name))
         elif isinstance(content, list):
             self.leave(name)
-            yield from self.elements(name)
+            for element in self.elements(name):
+                if (part := read(element)) is not None:
+                    yield part
         elif content is not None or needed:
             raise self.fault(name, f"must be a string or a list of {each}")
 

@@ -79,7 +79,7 @@ def error_body(
     request_id: str = "",
     doc_url: str = "",
 ) -> dict[str, Any]:
-    """Build the envelope of an error.  It has no field for ``param``, which every message names."""
+    """Build the envelope of an error. It has no field for ``param``, which every message names."""
     body = _error(message, type, code)
     if doc_url:
         body["error"]["doc_url"] = doc_url
@@ -124,7 +124,7 @@ _LAST: Final = re.compile(rb'"type"\s*:\s*"(?:message_delta|message_stop|error)"
 
 
 def event_type(event: SSEEvent, payload: Any) -> str:
-    """Return the type of an event, from its data or else its name.  An error may have neither."""
+    """Return the type of an event, from its data or else its name. An error may have neither."""
     kind = payload.get("type") if isinstance(payload, dict) else None
     if not isinstance(kind, str):
         kind = event.event.decode("utf-8", "replace")
@@ -135,7 +135,7 @@ class MessageBoundary(EventBoundary):
     """A boundary for streams of messages, which end with ``message_stop`` or with an error.
 
     A stream that just stops gets the missing end: ``message_stop`` if the model has said why it stops, else
-    an error.  Every piece must be parsed for that, so it is never :attr:`at_boundary`.
+    an error. Every piece must be parsed for that, so it is never :attr:`at_boundary`.
     """
 
     __slots__ = ("_says_why",)
@@ -191,7 +191,7 @@ def _model(name: str, owner: str) -> dict[str, Any]:
 
 
 def _models(listed: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Make a list with all models on one page.  Source: Anthropic's API reference, "List Models"."""
+    """Make a list with all models on one page. Source: Anthropic's API reference, "List Models"."""
     ends = (listed[0]["id"], listed[-1]["id"]) if listed else (None, None)
     return {"data": list(listed), "has_more": False, "first_id": ends[0], "last_id": ends[1]}
 
@@ -199,7 +199,7 @@ def _models(listed: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _page(listed: Sequence[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
     """Make the page of a list that ``limit``, ``after_id`` and ``before_id`` ask for; all without a limit.
 
-    Source: Anthropic's API reference, "List Models".  Raises :class:`RequestError` (400) for a
+    Source: Anthropic's API reference, "List Models". Raises :class:`RequestError` (400) for a
     limit that is no number from 1 to 1000, and for an id that is not on the list.
     """
     said = query.get("limit", "")

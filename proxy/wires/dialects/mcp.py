@@ -31,7 +31,7 @@ def error_body(
     request_id: str = "",
     doc_url: str = "",
 ) -> dict[str, Any]:
-    """Build a JSON-RPC error.  Its ``id`` is null: it answers no request, since none was read."""
+    """Build a JSON-RPC error. Its ``id`` is null: it answers no request, since none was read."""
     number = INTERNAL_ERROR if type == "server_error" else INVALID_REQUEST
     said = {"code": code, "param": param, "request_id": request_id, "doc_url": doc_url}
     return {

@@ -44,7 +44,7 @@ def _details(owner: str) -> dict[str, Any]:
 
 
 def _ollama_entry(name: str, owner: str) -> dict[str, Any]:
-    """Make an entry.  WIRE: clients in Python check the types of all these members."""
+    """Make an entry. WIRE: clients in Python check the types of all these members."""
     return {
         "name": name,
         "model": name,

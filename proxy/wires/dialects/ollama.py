@@ -69,7 +69,7 @@ def error_body(
 
 
 def error_line(message: str, *, type: str, code: str | None) -> bytes:
-    """Encode an error inside a stream.  It is the last line: no line with ``done`` may follow."""
+    """Encode an error inside a stream. It is the last line: no line with ``done`` may follow."""
     return line({"error": message})
 
 

@@ -56,7 +56,7 @@ def error_body(
     request_id: str = "",
     doc_url: str = "",
 ) -> dict[str, dict[str, str | None]]:
-    """Build OpenAI's error envelope.  It always has all four keys; ``param`` and ``code`` may be null.
+    """Build OpenAI's error envelope. It always has all four keys; ``param`` and ``code`` may be null.
 
     WIRE: openai-python keeps the whole object as ``body`` of its exception, so ``doc_url`` stands in it.
     """
@@ -102,7 +102,7 @@ def read_error(body: bytes) -> ErrorText:
 def _words(message: Any) -> str:
     """Return a message as text; for the list that pydantic makes (FastAPI, Mistral), places and messages.
 
-    That list also repeats the input at each place; this is left out.  vLLM writes the list as Python does:
+    That list also repeats the input at each place; this is left out. vLLM writes the list as Python does:
     https://github.com/1Panel-dev/MaxKB/issues/2912
     """
     if isinstance(message, dict):

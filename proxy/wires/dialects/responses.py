@@ -48,7 +48,7 @@ RESPONSES: Final = Dialect(
     # llama-server numbers no event, and its later events lack more fields.
     repair=RepairSigns(sound=b'"sequence_number"'),
     answer_ids="resp_",
-    # Source: OpenAI's API reference.  Its streams end with this event, without an end mark.
+    # Source: OpenAI's API reference. Its streams end with this event, without an end mark.
     last_event=re.compile(
         rb"^event: *response\.(?:completed|incomplete|failed)\r?\ndata:[^\r\n]*\r?\n\r?\n\Z", re.MULTILINE
     ),

@@ -13,7 +13,7 @@ SERVED: Final = EndpointTable(
     (*chat.ENDPOINTS, *responses.ENDPOINTS, *anthropic.ENDPOINTS, *ollama.ENDPOINTS, *openai.ENDPOINTS),
     openai.OPENAI,
 )
-"""Specific paths stand before general ones.  A path that matches none passes through as OpenAI's."""
+"""Specific paths stand before general ones. A path that matches none passes through as OpenAI's."""
 
 BY_WIRE: Final[Mapping[str, Dialect]] = MappingProxyType(
     {known.dialect.wire: known.dialect for known in SERVED.endpoints if known.kind == "generate"}

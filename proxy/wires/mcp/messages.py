@@ -135,15 +135,15 @@ def read_message(body: Mapping[str, Any], headers: RoutingHeaders) -> Message | 
     meta = params.get("_meta", {})
     if not isinstance(meta, dict):
         raise ProtocolFault(INVALID_PARAMS, "params._meta must be an object", number=number)
-    said = headers.version[0].strip() if headers.version else None
+    version = headers.version[0].strip() if headers.version else None
     # A client that names its revision in the body makes no handshake, whatever its headers say.
-    modern = _VERSION in meta or (said is not None and said not in HANDSHAKE_VERSIONS)
+    modern = _VERSION in meta or (version is not None and version not in HANDSHAKE_VERSIONS)
     token = meta.get("progressToken")
     message = Message(
         method=method,
         params=params,
         id=number if asks else None,
-        version=said or _UNSAID,
+        version=version or _UNSAID,
         modern=modern,
         progress_token=token if _is_id(token) else None,
     )
@@ -211,12 +211,12 @@ def _mismatch(message: Message, header: str, member: str) -> ProtocolFault:
 
 def _decoded(value: str) -> str | None:
     """Return a header's value. One that is not plain ASCII is in base64; ``None`` if that is malformed."""
-    found = _BASE64.match(value)
-    if found is None:
+    match = _BASE64.match(value)
+    if match is None:
         return value
     try:
-        decoded = base64.b64decode(found[1], validate=True)
+        decoded = base64.b64decode(match[1], validate=True)
         # An intermediary that does not decode would take two spellings of one value for two values.
-        return decoded.decode() if base64.b64encode(decoded).decode() == found[1] else None
+        return decoded.decode() if base64.b64encode(decoded).decode() == match[1] else None
     except (binascii.Error, UnicodeDecodeError):
         return None

@@ -174,4 +174,4 @@ def _without_headers(schema: Any) -> Any:
             for key, value in schema.items()
             if not (key == _HEADER and isinstance(value, str))
         }
-    return [_without_headers(one) for one in schema] if isinstance(schema, list | tuple) else schema
+    return [_without_headers(member) for member in schema] if isinstance(schema, list | tuple) else schema

@@ -395,7 +395,6 @@ class MessageListBody(TranslatedEditor):
         return [raw if id(raw) in sent else self._without_images(raw) for raw in kept]
 
     def mark_translated(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.mark_translated`."""
         self._translated = True
 
     @property

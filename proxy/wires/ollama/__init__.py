@@ -1,6 +1,6 @@
 """Ollama's own chat: request, response and stream."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import orjson
@@ -17,15 +17,14 @@ from proxy.wires.ollama.encoder import OllamaTurnEncoder, turn_message
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.from_client import read_conversation
 from proxy.wires.ollama.held import masked_turn
-from proxy.wires.ollama.lines import LineMaker
-from proxy.wires.ollama.loading import load_answer
+from proxy.wires.ollama.lines import LineMaker, load_answer
 from proxy.wires.ollama.reader import OllamaTurnReader
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest, parse_ollama_request
 from proxy.wires.ollama.to_upstream import write_conversation
 from proxy.wires.ollama.writer import OllamaStreamWriter
 from proxy.wires.turn.chosen import without_elements
-from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+from proxy.wires.upstream_port import BodyEditor, StateHabit
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["OllamaWire"]
@@ -38,18 +37,20 @@ class OllamaWire(CrossableWire, HasNativeTurns, LoadsModels):
     # Ollama's own client sends reasoning back, but LangChain's does not.
     codec = ConversationCodec(OLLAMA_FIELDS, read_conversation, write_conversation)
 
+    reader = OllamaTurnReader
+    write_turn = staticmethod(turn_message)
+    masked_turn = staticmethod(masked_turn)
+
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_ollama_request(payload)
 
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
     ) -> tuple[bytes, ClientRequest]:
-        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`."""
         less = without_elements(raw, request.chosen)
         return less, self.parse(orjson.loads(less))
 
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
-        """See :meth:`proxy.wires.client_port.LoadsModels.load_answer`."""
         if payload.get("messages"):
             return None
         return load_answer(payload, LineMaker(str(payload.get("model"))))
@@ -61,21 +62,10 @@ class OllamaWire(CrossableWire, HasNativeTurns, LoadsModels):
         messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
         return messages[0] if messages else Message("assistant")
 
-    def masked_turn(self, message: bytes, mask: Mask) -> bytes:
-        return masked_turn(message, mask)
-
-    def write_turn(self, message: Message) -> bytes:
-        return turn_message(message)
-
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
         return OllamaBody(raw, cast(OllamaRequest, request))
-
-    def reader(
-        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
-    ) -> TurnReader:
-        return OllamaTurnReader(declared, is_hidden, max_argument_bytes)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(OllamaRequest, request)

@@ -13,9 +13,16 @@ from proxy.json.splice import join_object, members
 from proxy.records.rows import MessageRecord
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.ollama.calls import calls_of
-from proxy.wires.ollama.held import collect_results, masked_turn, row_of
+from proxy.wires.ollama.held import (
+    collect_results,
+    image_bytes,
+    inline_data,
+    masked_turn,
+    result_message,
+    row_of,
+    without_images,
+)
 from proxy.wires.ollama.request import OllamaRequest, declared_name
-from proxy.wires.ollama.results import image_bytes, inline_data, result_message, without_images
 from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask
 

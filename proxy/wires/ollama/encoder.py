@@ -28,9 +28,9 @@ from proxy.base.events import (
     Usage,
     UsageReported,
 )
-from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.dialects.ollama import error_line, escape_line_breaks, line
 from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, last_line
+from proxy.wires.stream.encoding import EventEncoder
 from proxy.wires.turn.arguments import arguments_object
 from proxy.wires.turn.citations import LEFT_OUT
 
@@ -46,56 +46,45 @@ def call_object(call_id: str, name: str, arguments: str, index: int) -> dict[str
     return {"id": call_id, "function": function}
 
 
-class OllamaTurnEncoder(ContinuingEncoder, TextEncoder):
+class OllamaTurnEncoder(EventEncoder):
     """An encoder of one turn."""
 
     def __init__(self, model: str, lines: type[LineMaker] = LineMaker) -> None:
         """``lines`` is the class that makes the lines."""
+        super().__init__()
         self._lines = lines(model)
         self._reason = FinishReason.STOP
         self._failed = False
         self._calls = 0
         self._usage: Mapping[str, Any] = {}
-        self.left_out: set[str] = set()
 
-    def encode(self, frame: Frame) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
-        frames = [self._frame(event, frame.undecided) for event in frame.events]
-        is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
-        if not frames and (frame.undecided or is_comment):
-            # A comment from the upstream also keeps the client's connection alive.
-            payload = self._lines.payload() if is_comment else None
-            frames.append(Frame(line(payload) if payload else b"", payload, undecided=frame.undecided))
-        return frames
+    def _comment(self) -> Frame:
+        payload = self._lines.payload()
+        return Frame(line(payload), payload)
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
         """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`.  Each line is independent."""
         return True
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
         before, after = self._lines.around("thinking" if kind is ReasoningDelta else "content")
         return escape_line_breaks(b"".join([before + piece + after for piece in pieces]))
 
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         return Frame(b"", self._lines.payload(**self._said(event)), (event,), count=count)
 
     def note_forwarded(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         model = (frame.payload or {}).get("model")
         if isinstance(model, str) and model:
             self._lines.model = model
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
         if self._failed:
             return []
         payload = self._last_line()
         return [Frame(line(payload), payload, is_end_mark=True)]
 
     def encode_reply(self, frame: Frame) -> Frame:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
         said: dict[str, Any] = {}
         told: list[TurnEvent] = []
         for event in frame.events:
@@ -111,6 +100,9 @@ class OllamaTurnEncoder(ContinuingEncoder, TextEncoder):
         if "total_duration" in self._usage:
             ending["total_duration"] = self._usage["total_duration"]
         return ending
+
+    def _frames(self, event: TurnEvent, undecided: int) -> list[Frame]:
+        return [self._frame(event, undecided)]
 
     def _frame(self, event: TurnEvent, undecided: int) -> Frame:
         told = self._take(event)

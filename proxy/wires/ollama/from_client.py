@@ -27,8 +27,8 @@ from proxy.base.conversation import (
     ToolResultPart,
     split_system,
 )
-from proxy.base.errors import ModelMissing
 from proxy.wires.crossing.fields import Fields
+from proxy.wires.crossing.settings import read_sampling
 from proxy.wires.ollama.calls import Call, keys_of, pair
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
 
@@ -51,9 +51,7 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
     Raises :class:`RequestError`, which names the field, for a field of the wrong type.
     """
     asked = Fields(payload, OLLAMA_FIELDS)
-    model = asked.text("model")
-    if not model:
-        raise ModelMissing()
+    model = asked.model()
     system, messages = split_system(_messages(list(asked.elements("messages"))))
     tools = tuple(map(_tool, asked.elements("tools")))
     settings = read_settings(asked)
@@ -183,15 +181,7 @@ def read_settings(asked: Fields) -> Settings:
     options = asked.inner("options") or Fields({}, OLLAMA_FIELDS, "options", ("options",))
     limit = options.whole("num_predict")
     return Settings(
-        sampling=Sampling(
-            temperature=options.number("temperature"),
-            top_p=options.number("top_p"),
-            top_k=options.whole("top_k"),
-            min_p=options.number("min_p"),
-            seed=options.whole("seed"),
-            presence_penalty=options.number("presence_penalty"),
-            frequency_penalty=options.number("frequency_penalty"),
-        ),
+        sampling=read_sampling(options),
         output=Output(
             # A negative number means no limit, or as much as fits.
             max_tokens=limit if limit is not None and limit > 0 else None,

@@ -1,17 +1,31 @@
-"""Restores hidden turns of Ollama's dialect, masks them, and writes them as rows of the record."""
+"""Restores hidden turns of Ollama's dialect, masks them, and writes them and results of server tools.
 
+A line of a result's text describes each image.  By that line the proxy recognizes its own images among a
+client's, and can remove them: for a model that takes none, or for the record.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from proxy.base.events import ResultImage, ToolCall, left_out
 from proxy.json.splice import elements, join_array, join_object, members, replace_values
 from proxy.records.rows import MessageRecord
 from proxy.wires.ollama.calls import Call, calls_of, pair, role_of
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["collect_results", "masked_turn", "row_of"]
+__all__ = [
+    "collect_results",
+    "image_bytes",
+    "inline_data",
+    "masked_turn",
+    "result_message",
+    "row_of",
+    "without_images",
+]
 
 
 def collect_results(
@@ -47,14 +61,14 @@ def _under(result: bytes, call_id: str) -> bytes:
     return replace_values(result, {"tool_call_id": orjson.dumps(call_id)})
 
 
-def masked_turn(raw: bytes, mask: Mask) -> bytes:
+def masked_turn(message: bytes, mask: Mask) -> bytes:
     """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
-    parts = members(raw)
+    parts = members(message)
     if parts.get("tool_calls", b"")[:1] != b"[":
-        return raw
+        return message
     calls = elements(parts["tool_calls"])
     masked = [_masked_call(call, mask) for call in calls]
-    return raw if masked == calls else join_object({**parts, "tool_calls": join_array(masked)})
+    return message if masked == calls else join_object({**parts, "tool_calls": join_array(masked)})
 
 
 def _masked_call(raw: bytes, mask: Mask) -> bytes:
@@ -86,3 +100,47 @@ def row_of(run_id: str, turn: int, message: Mapping[str, Any]) -> MessageRecord:
         content_json=orjson.dumps(more).decode() if more else None,
         tool_calls=orjson.dumps(calls).decode() if calls else None,
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------- results of server tools, with their images
+
+
+_LABEL: Final = "[toolrelay: image "
+_LINE = re.compile(r"^\[toolrelay: image (.*)\]$", re.MULTILINE)
+
+
+def inline_data(url: str) -> str:
+    """Return the data of a base64 ``data:`` URL; empty for others, which no Ollama server fetches."""
+    head, comma, data = url.partition(",")
+    return data if comma and head.startswith("data:") and head.endswith(";base64") else ""
+
+
+def result_message(call: ToolCall, content: str, images: tuple[ResultImage, ...] = ()) -> bytes:
+    """Return a message with one result; ``images`` must be in ``data:`` URLs."""
+    lines = [content, *(f"{_LABEL}{image.words}]" for image in images)]
+    said: dict[str, Any] = {
+        "role": "tool",
+        "content": "\n".join(line for line in lines if line),
+        "tool_name": call.name,
+        "tool_call_id": call.call_id,
+    }
+    if images:
+        said["images"] = [inline_data(image.url) for image in images]
+    return orjson.dumps(said)
+
+
+def image_bytes(message: bytes) -> int:
+    """Return the size of a message with our images, which is little more than the images; else 0."""
+    return len(message) if _LABEL.encode() in message and b'"images":' in message else 0
+
+
+def without_images(message: bytes) -> bytes:
+    """Replace our images in a message by words."""
+    if not image_bytes(message):
+        return message
+    parts = members(message)
+    parts.pop("images", None)
+    content = orjson.loads(parts.get("content", b'""'))
+    if isinstance(content, str):
+        parts["content"] = orjson.dumps(_LINE.sub(lambda found: left_out(found[1]), content))
+    return join_object(parts)

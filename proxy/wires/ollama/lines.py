@@ -1,11 +1,20 @@
-"""Makes the proxy's own lines in a client's stream, and removes hidden calls from a line."""
+"""Makes the proxy's own lines in a client's stream, and removes hidden calls from a line.
 
+It also answers requests that only make a server load a model, or release its memory.  Source: Ollama's API
+reference, "Load a model" and "Unload a model": a chat without messages, or a completion without a prompt;
+``keep_alive`` 0 unloads.  The answer to both is one object, even if the client asked for a stream.
+"""
+
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import orjson
+
 from proxy.base.chance import replayable
+from proxy.base.errors import RequestError
 from proxy.base.events import FinishReason, FinishWords, Frame, ToolCallDelta, ToolCallStarted
 from proxy.wires.dialects.ollama import line
 from proxy.wires.ollama.calls import Call
@@ -19,6 +28,7 @@ __all__ = [
     "created_at",
     "indexed",
     "last_line",
+    "load_answer",
     "without_calls",
 ]
 
@@ -138,3 +148,30 @@ def _name(call: Any) -> str:
     function = call.get("function") if isinstance(call, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) and name.strip() else ""
+
+
+# ---------------------------------------------------------------- requests that only load a model
+
+
+_DURATION: Final = re.compile(r"[+-]?(?:0|(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)")
+"""Matches a duration as Go writes it, such as ``1h30m``."""
+
+
+def load_answer(payload: Mapping[str, Any], lines: LineMaker) -> bytes:
+    """Return the answer to a request that loads a model, as JSON, as if models were always loaded.
+
+    Raises :class:`RequestError` for a ``keep_alive`` that is no time.
+    """
+    reason = "unload" if _is_zero(payload.get("keep_alive")) else "load"
+    return orjson.dumps({**lines.payload(), "done": True, "done_reason": reason})
+
+
+def _is_zero(keep_alive: Any) -> bool:
+    if keep_alive is None:
+        return False
+    if type(keep_alive) in (int, float):
+        return bool(keep_alive == 0)
+    if isinstance(keep_alive, str) and _DURATION.fullmatch(keep_alive):
+        return re.search("[1-9]", keep_alive) is None
+    message = 'keep_alive must be a number of seconds, or a duration such as "5m".'
+    raise RequestError(400, message, param="keep_alive")

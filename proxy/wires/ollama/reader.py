@@ -3,8 +3,17 @@
 Source for the lines: Ollama's API reference, "Generate a chat completion".  The recorded streams of servers
 show how they differ: calls without ids or with one index for all, calls and text on the last line, counts
 that are left out, an error under a status of 200.
+
+Ollama's own client is written in Go, whose ``encoding/json`` matches the names of members in any case, and
+merges members that come twice.  So such a client can find a call where a parser of exact names, which takes
+the last of two members, finds none.  Source: Go's documentation of ``encoding/json``, ``Unmarshal``.
+
+In the message of a turn text and thoughts are joined from their pieces.  Calls go back complete, with every
+field that came.  Thoughts go back too, because the templates of several models are written for them.
 """
 
+import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,21 +36,18 @@ from proxy.base.events import (
 from proxy.json.exact import with_exact_integers
 from proxy.json.lenient import (
     UNPLACED_CALL,
-    UNREADABLE_REPLY,
     loads,
-    may_be_reply,
     may_hold_call,
 )
+from proxy.json.splice import elements, join_array, join_object, members, value_at
 from proxy.wires.dialects.ollama import UNFINISHED
-from proxy.wires.ollama.message import MessageBuilder, native_call, raw_calls
-from proxy.wires.ollama.spelling import calls_are_plain
 from proxy.wires.stream.ndjson import Line
 from proxy.wires.stream.reader import LINES, StreamReader
-from proxy.wires.turn.assembler import Fragment
+from proxy.wires.turn.assembler import Fragment, is_object
 from proxy.wires.turn.usage import usage_of
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["OllamaTurnReader"]
+__all__ = ["MessageBuilder", "OllamaTurnReader", "RawCall", "calls_are_plain", "native_call", "raw_calls"]
 
 _TEXTUAL: Final = frozenset({"model", "created_at", "message", "done", "remote_model", "remote_host"})
 """The members that a line of text may have; other members may not vary."""
@@ -76,19 +82,11 @@ class OllamaTurnReader(StreamReader[Line]):
             events.append(TurnFailed(_BROKEN))
         return events
 
-    def read_reply(self, body: bytes) -> Frame:
-        payload = loads(body, "a reply")
-        if not isinstance(payload, dict):
-            if may_be_reply(body):
-                raise Unreadable(UNREADABLE_REPLY)
-            raise WireError("the upstream's reply is not a JSON object")
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
         payload = with_exact_integers(payload, body)
         events = self._events(payload, body)
         self._ended = True
-        events += self._finish()
-        if self.fault is not None:
-            raise self.fault
-        return Frame(body, payload, tuple(events))
+        return payload, events
 
     def message(self) -> bytes:
         return self._message.build({one.seq: self._repaired(one.call) for one in self._finished})
@@ -182,3 +180,154 @@ class OllamaTurnReader(StreamReader[Line]):
             end = TurnFinished(FinishReason.TOOL_CALLS)
         usage = usage_of(payload)
         return [end, *([UsageReported(usage)] if usage is not None else [])]
+
+
+# ---------------------------------------------------------------- the names of members
+
+
+_MAY_NAME_CALLS: Final = re.compile(rb"(?i)tool_call(?:s|\xc5\xbf)|\\u(?:00[4-7]|017f|212a)")
+"""The name in any case, with Unicode's long s, which counts as an s, and letters as escapes."""
+_NAMES: Final = frozenset({"message", "tool_calls", "function", "name", "arguments", "id", "error"})
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of an object in their order, also those that come twice."""
+
+
+def calls_are_plain(line: bytes) -> bool:
+    """Return whether each call of a line, or of a whole reply, is where it belongs and under exact names.
+
+    Return ``False`` if this cannot be known.
+    """
+    if _MAY_NAME_CALLS.search(line) is None:
+        return True
+    try:
+        said = json.loads(line.decode("utf-8", "replace"), object_pairs_hook=_Members)
+    except (ValueError, RecursionError):
+        return False
+    message = next((value for name, value in said if name == "message"), None) if _is_object(said) else None
+    left = [said]
+    while left:
+        one = left.pop()
+        if isinstance(one, _Members):
+            if not _has_plain_names(one) or (one is not message and _names_calls(one)):
+                return False
+            left += [value for name, value in one if name != "arguments"]
+        elif isinstance(one, list):
+            left += one
+    return True
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, _Members)
+
+
+def _names_calls(members: _Members) -> bool:
+    return any(name == "tool_calls" for name, _ in members)
+
+
+def _has_plain_names(members: _Members) -> bool:
+    names = [name for name, _ in members if name.casefold() in _NAMES]
+    return len(set(names)) == len(names) and _NAMES.issuperset(names)
+
+
+# ---------------------------------------------------------------- the message of a turn
+
+
+_MAX_TURN_BYTES: Final = 64 * 1024 * 1024
+_PIECE: Final = 64
+_OWN: Final = frozenset({"role", "content", "thinking", "tool_calls"})
+
+RawCall = Mapping[str, Mapping[str, bytes]]
+"""The raw fields of a call (under ``call``) and of its function (under ``function``)."""
+
+
+def raw_calls(line: bytes, listed: Sequence[Any]) -> list[RawCall]:
+    """Return the calls of a line or a reply in their own bytes; written anew if that is not valid JSON."""
+    try:
+        orjson.loads(line)
+        raw = value_at(line, "message", "tool_calls")
+        parts = elements(raw) if raw is not None and raw[:1] == b"[" else []
+    except (orjson.JSONDecodeError, ValueError):
+        parts = []
+    if len(parts) != len(listed):
+        parts = [orjson.dumps(call) for call in listed]
+    return [_fields(part, call) for part, call in zip(parts, listed, strict=True)]
+
+
+def _fields(raw: bytes, call: Any) -> RawCall:
+    if not isinstance(call, dict):
+        return {"call": {}, "function": {}}
+    fields = members(raw)
+    function = members(fields["function"]) if isinstance(call.get("function"), dict) else {}
+    return {"call": fields, "function": function}
+
+
+def _written(fields: RawCall, call: ToolCall) -> bytes:
+    """Return a call in the form that goes back, with the id, name and arguments of the assembled call."""
+    arguments = call.arguments.encode() if is_object(call.arguments) else b"{}"
+    function = {**fields["function"], "name": orjson.dumps(call.name), "arguments": arguments}
+    whole = {"id": orjson.dumps(call.call_id), **fields["call"]}
+    whole.update(id=orjson.dumps(call.call_id), function=join_object(function))
+    return join_object(whole)
+
+
+def native_call(fields: RawCall, arguments: str) -> str:
+    """Return a call as it came, but with masked arguments; arguments that are no JSON object stay a text."""
+    raw = arguments.encode() if is_object(arguments) else orjson.dumps(arguments)
+    function = join_object({**fields["function"], "arguments": raw})
+    return join_object({**fields["call"], "function": function}).decode()
+
+
+class MessageBuilder:
+    """A builder of one message from the messages of lines."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {"content": [], "thinking": []}
+        self._more: dict[str, Any] = {}
+        self._calls: dict[int, RawCall] = {}
+        self._size = 0
+
+    @property
+    def text(self) -> str:
+        """The text of the answer."""
+        return "".join(self._texts["content"])
+
+    def add(self, message: Mapping[str, Any]) -> None:
+        """Take the members of a line's message other than calls.
+
+        Raises :class:`WireError` for a turn larger than any model makes, as :meth:`call` does.
+        """
+        for key, said in message.items():
+            if key in self._texts:
+                if isinstance(said, str) and said:
+                    self._count(len(said))
+                    self._texts[key].append(said)
+            elif key not in _OWN and said is not None:
+                self._count(len(orjson.dumps(said)))
+                self._more[key] = said
+
+    def call(self, number: int, fields: RawCall) -> None:
+        """Take a call."""
+        self._count(sum(len(value) for part in fields.values() for value in part.values()))
+        self._calls[number] = fields
+
+    def _count(self, size: int) -> None:
+        self._size += size + _PIECE
+        if self._size > _MAX_TURN_BYTES:
+            raise WireError(f"the message of one turn is larger than {_MAX_TURN_BYTES} bytes")
+
+    def fields_of(self, call: int) -> RawCall:
+        """Return the raw fields of a call."""
+        return self._calls[call]
+
+    def build(self, calls: Mapping[int, ToolCall]) -> bytes:
+        """Return the message as JSON; ``calls`` are its complete calls by their numbers."""
+        parts = {"role": b'"assistant"', "content": orjson.dumps(self.text)}
+        if self._texts["thinking"]:
+            parts["thinking"] = orjson.dumps("".join(self._texts["thinking"]))
+        parts |= {key: orjson.dumps(said) for key, said in self._more.items()}
+        if calls:
+            written = [_written(self._calls[number], call) for number, call in calls.items()]
+            parts["tool_calls"] = join_array(written)
+        return join_object(parts)

@@ -37,7 +37,6 @@ class OllamaReplyWriter(ReplyWriter):
         return "".join(self._texts)
 
     def client_ids(self) -> Mapping[str, str]:
-        """See :meth:`proxy.wires.ollama.writer.OllamaStreamWriter.client_ids`."""
         keys = keys_of([call.identity for call in self._theirs])
         return {call.call_id: key for call, key in zip(self._theirs, keys, strict=True)}
 

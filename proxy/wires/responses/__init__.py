@@ -1,7 +1,7 @@
 """OpenAI Responses: request, response and stream."""
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,23 +21,22 @@ from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.responses.body import ResponsesBody
-from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.encoder import ResponsesTurnEncoder
 from proxy.wires.responses.fields import RESPONSES_FIELDS
 from proxy.wires.responses.from_client import read_conversation
-from proxy.wires.responses.items import response_of, turn_items, without_sealed_turns
-from proxy.wires.responses.outputs import masked_item
-from proxy.wires.responses.own_items.shown import opening_events
+from proxy.wires.responses.items import response_of, turn_items, with_items, without_sealed_turns
+from proxy.wires.responses.own_items.outputs import masked_item
+from proxy.wires.responses.own_items.shown import opening_items
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries
 from proxy.wires.responses.reader import ResponsesTurnReader
-from proxy.wires.responses.references import with_items
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
+from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.to_upstream import write_conversation
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
-from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
+from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["ResponsesWire"]
@@ -52,6 +51,9 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
 
     dialect = RESPONSES
     codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
+
+    reader = ResponsesTurnReader
+    write_turn = staticmethod(turn_items)
 
     def __init__(self, key: bytes | None = None, *, old_keys: Sequence[bytes] = ()) -> None:
         self._key = key or secrets.token_bytes(32)
@@ -76,7 +78,6 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
         return less, replace(parse_responses_request(orjson.loads(less)), chosen=request.chosen)
 
     def without_carried(self, raw: bytes) -> bytes:
-        """See :meth:`proxy.wires.client_port.CarryingPort.without_carried`."""
         return without_sealed_turns(raw)
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
@@ -84,12 +85,10 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
         return ResponsesTurnEncoder(request.model, asked.asked, asked.response_id)
 
     def referred(self, request: ClientRequest) -> Mapping[str, str]:
-        """See :meth:`proxy.wires.client_port.RefersToItems.referred`."""
         return {item_id: response_of(item_id) for item_id in request.references}
 
     def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
-        """See :meth:`proxy.wires.client_port.RefersToItems.with_items`."""
-        return with_items(raw, cast(ResponsesRequest, request), responses)
+        return with_items(raw, cast(ResponsesRequest, request).items, responses)
 
     def read_turn(self, message: bytes) -> Message:
         output = orjson.loads(message)["output"]
@@ -101,9 +100,6 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
         output = [orjson.Fragment(masked_item(orjson.dumps(item), mask)) for item in turn["output"]]
         return orjson.dumps({**turn, "output": output})
 
-    def write_turn(self, message: Message) -> bytes:
-        return turn_items(message)
-
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
@@ -113,11 +109,6 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
     def summaries(self, caller: str) -> SealedSummaries:
         """Return the writer and reader of a caller's compaction items."""
         return SealedSummaries(self._keys, caller)
-
-    def reader(
-        self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
-    ) -> TurnReader:
-        return ResponsesTurnReader(declared, is_hidden, max_argument_bytes)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(ResponsesRequest, request)
@@ -137,7 +128,7 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
             tools=ClientTools(asked.asked, view.is_hidden, open_names=asked.open_names),
             signer=signer,
             last_text_only=asked.wants_json,
-            first=opening_events(lists, view.approved, view.shown, signer),
+            first=opening_items(lists, view.approved, view.shown, signer),
         )
 
 

@@ -18,6 +18,7 @@ from proxy.json.splice import elements, join_array, join_object, members
 from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import (
     SERVER_LABEL,
+    answer_length,
     as_upstream_items,
     called_name,
     is_model_item,
@@ -25,8 +26,10 @@ from proxy.wires.responses.items import (
     sealed_bytes,
     unique_calls,
 )
-from proxy.wires.responses.offered import called_by, definition_of, function_name
-from proxy.wires.responses.outputs import (
+from proxy.wires.responses.own_items.outputs import (
+    called_by,
+    definition_of,
+    function_name,
     image_bytes,
     masked_item,
     output_item,
@@ -36,7 +39,6 @@ from proxy.wires.responses.outputs import (
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.responses.request import ResponsesRequest
-from proxy.wires.responses.spans import answer_length
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
@@ -128,7 +130,6 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
             self._members["tools"] = join_array(kept)
 
     def mark_translated(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.mark_translated`."""
         self._translated = True
 
     def withhold(self, names: Collection[str]) -> None:
@@ -318,8 +319,8 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
                 self._before = [without_images(item) for item in self._before]
             else:
                 replacement = self._restored[oldest]
-                said = [without_images(item) for item in replacement.messages]
-                self._restored[oldest] = replace(replacement, messages=said)
+                messages = [without_images(item) for item in replacement.messages]
+                self._restored[oldest] = replace(replacement, messages=messages)
         return True
 
     def tools_named(self, message: str) -> frozenset[str]:
@@ -350,13 +351,13 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
             known = {at: size for at, size in self._image_bytes.items() if at < 0 or at in self._restored}
             self._image_bytes = known
             return dropped
-        said = f"{code or ''} {message}".lower()
-        if any(words in said for words in _REASONING_REFUSED) or ("rs_" in said and "not found" in said):
+        text = f"{code or ''} {message}".lower()
+        if any(pattern in text for pattern in _REASONING_REFUSED) or ("rs_" in text and "not found" in text):
             if self._without_reasoning or not any(map(_is_reasoning, (*self._whole_input(), *self._added))):
                 return False
             self._without_reasoning = True
             return True
-        if self._chained and "previous_response" in said:
+        if self._chained and "previous_response" in text:
             self._chained = False
             self._state = "stateless"
             return True
@@ -366,7 +367,7 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         if any(without_images(item) != item for item in ours):
             # Servers without images word their refusals in many ways.
             self._without_images = True
-            self._images_refused = bool(message) and not is_about_one_image(said)
+            self._images_refused = bool(message) and not is_about_one_image(text)
             return True
         return False
 
@@ -428,12 +429,12 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
             return [raw]
         signed = self._signer.verify(item)
         called = called_name(item, self._request.chosen.servers, self._offered)
-        said = as_upstream_items(item, signed=signed, labels=labels, called=called)
-        return [orjson.dumps(one) for one in said]
+        items = as_upstream_items(item, signed=signed, labels=labels, called=called)
+        return [orjson.dumps(item) for item in items]
 
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
         """Return the items without unreadable ones, and without those that lost the item they belong to."""
-        known = [one for item in self._said(items) for one in self._as_upstream(item)]
+        known = [sent for item in self._said(items) for sent in self._as_upstream(item)]
         # This must be first: the client's own items are recognized by object identity.
         known = list(self._refused.strip(known, self._theirs))
         kept: list[bytes] = []

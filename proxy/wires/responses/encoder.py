@@ -14,28 +14,21 @@ import orjson
 from proxy.base.chance import epoch_s
 from proxy.base.events import (
     CitationAdded,
-    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
     ToolCallDelta,
-    ToolCallFinished,
     ToolCallStarted,
     TurnEvent,
-    TurnFailed,
-    TurnFinished,
-    TurnStarted,
     Usage,
-    UsageReported,
 )
-from proxy.wires.client_port import ContinuingEncoder, TextEncoder
-from proxy.wires.responses.client_tools import with_all_fields
 from proxy.wires.responses.items import message_item, mint_item_id, reasoning_item, text_part
-from proxy.wires.responses.resource import complete_resource, ended_as
-from proxy.wires.stream.sse import KEEP_ALIVE, encode_event
+from proxy.wires.responses.resource import complete_resource, ended_as, with_all_fields
+from proxy.wires.stream.encoding import EncodedCall, EventObject, ItemEncoder, TextEvent
+from proxy.wires.stream.sse import encode_event
 from proxy.wires.stream.template import split_text
-from proxy.wires.turn.citations import LEFT_OUT, url_citation
+from proxy.wires.turn.citations import url_citation
 
 __all__ = ["ResponsesTurnEncoder"]
 
@@ -47,16 +40,12 @@ _PARTS: dict[type[TurnEvent], str] = {
 _DELTAS = {"output_text": "output_text", "refusal": "refusal", "summary_text": "reasoning_summary_text"}
 """Kinds of parts, and the names of their delta events."""
 
-EventObject = dict[str, Any]
-
 
 @dataclass(slots=True)
-class _Call:
-    """A call so far: ``item`` in its opening state, and the ``pieces`` of its arguments."""
+class _Call(EncodedCall):
+    """A call so far; ``item`` is in its opening state."""
 
     item: dict[str, Any]
-    pieces: list[str] = field(default_factory=list)
-    is_done: bool = False
 
     @property
     def is_custom(self) -> bool:
@@ -80,49 +69,38 @@ class _Text:
     """The bytes before a piece, and between it and its number, in a delta event of the open part."""
 
 
-class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
+class ResponsesTurnEncoder(ItemEncoder[_Call]):
     """Encodes one turn. ``asked`` is the client's request, which the response repeats.
 
     ``response_id`` is the id of the response, which all turns of a run share.
     """
 
     def __init__(self, model: str, asked: Mapping[str, Any], response_id: str = "") -> None:
+        super().__init__(model)
         self._asked = asked
-        self._model = model
         self._id = response_id or mint_item_id("response")
         self._created = epoch_s()
         self._number = 0
         self._output: list[dict[str, Any]] = []
         self._text: _Text | None = None
-        self._calls: dict[int, _Call] = {}
-        self._waiting: list[int] = []
-        self._open_call: int | None = None
-        self._later: list[TextDelta | ReasoningDelta | RefusalDelta | CitationAdded] = []
-        self._early: list[CitationAdded] = []
-        self._said = self._before = 0
-        self._usage: dict[str, Any] | None = None
-        self._reason = FinishReason.STOP
-        self._failed = False
-        self.left_out: set[str] = set()
+        self._length = self._before = 0
 
-    def encode(self, frame: Frame) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
-        frames = []
-        for event in frame.events:
-            said, told = self._encode(event)
-            made = [self._frame(one, frame.undecided) for one in said]
-            if made:
-                # The first bytes of an event carry it, because the owner of its call decides about all of
-                # them.
-                made[0] = Frame(made[0].raw, made[0].payload, (told,), undecided=frame.undecided)
-            frames += made or [Frame(b"", events=(told,), undecided=frame.undecided)]
-        is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
-        if not frames and (frame.undecided or is_comment):
-            frames.append(Frame(KEEP_ALIVE if is_comment else b"", undecided=frame.undecided))
-        return frames
+    def _frames(self, event: TurnEvent, undecided: int) -> list[Frame]:
+        encoded, translated = list(self._encode(event)), self._translated(event)
+        made = [self._frame(payload, undecided) for payload in encoded] or [Frame(b"", undecided=undecided)]
+        # The first bytes of an event carry it, because the owner of its call decides about all of them.
+        made[0] = Frame(made[0].raw, made[0].payload, (translated,), undecided=undecided)
+        return made
+
+    def _translated(self, event: TurnEvent) -> TurnEvent:
+        # What else an upstream says of a call belongs to its own dialect.
+        if isinstance(event, ToolCallStarted):
+            return ToolCallStarted(event.seq, event.call_id, event.name)
+        if isinstance(event, ToolCallDelta):
+            return ToolCallDelta(event.seq, event.arguments)
+        return super()._translated(event)
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`."""
         current = self._text
         return (
             current is not None
@@ -132,7 +110,6 @@ class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
         )
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
         current = self._text
         if current is None:
             raise RuntimeError("no text is open")
@@ -141,23 +118,22 @@ class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
             current.around = split_text(orjson.dumps(event)[:-1], "delta")
         before, after = current.around
         name = self._delta_name(current).encode()
-        said = []
+        events = []
         for piece in pieces:
             data = b'%b%b%b,"sequence_number":%d}' % (before, piece, after, self._number)
-            said.append(encode_event(data, name))
+            events.append(encode_event(data, name))
             self._number += 1
-        return b"".join(said)
+        return b"".join(events)
 
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         current = self._text
         if current is None:
             raise RuntimeError("no text is open")
         current.pieces.append(event.text)
         if isinstance(event, TextDelta):
-            self._said += len(event.text)
-        said = {**self._delta_event(current, event.text), "sequence_number": self._number - 1}
-        return Frame(b"", said, (event,), count=count)
+            self._length += len(event.text)
+        payload = {**self._delta_event(current, event.text), "sequence_number": self._number - 1}
+        return Frame(b"", payload, (event,), count=count)
 
     @staticmethod
     def _delta_name(current: _Text) -> str:
@@ -170,9 +146,8 @@ class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
         return {"type": self._delta_name(current), **self._place(current), "delta": text, **more}
 
     def note_forwarded(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         payload, current = frame.payload or {}, self._text
-        self._said += len(text)
+        self._length += len(text)
         if text and current is not None:
             current.pieces.append(text)
         if (kind := payload.get("type")) is None:
@@ -192,7 +167,7 @@ class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
             self._output.append(item)
             self._text = None
         elif kind == "response.content_part.added" and isinstance(part, dict) and current is not None:
-            self._before = self._said
+            self._before = self._length
             current.parts.append(part)
             current.pieces.clear()
             current.around = None
@@ -205,88 +180,53 @@ class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
         self._created = int(created) if isinstance(created, int | float) else self._created
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
         if self._failed:
             return []
         end = ended_as({}, self._reason)
         status = str(end["status"])
         # What is still open was cut off when the model was stopped.
-        events = [*self._opened(), *self._closed_text(status)]
-        for seq in list(self._calls):
-            events += self._closed_call(seq)
-        events += self._closed_text(status)
-        if self._early:
-            self.left_out.add(LEFT_OUT)
+        events = list(self._closed(status))
         response = self._resource(**end)
-        frames = [self._frame(one) for one in (*events, {"type": f"response.{status}", "response": response})]
+        events.append({"type": f"response.{status}", "response": response})
+        frames = [*map(self._frame, events)]
         last = frames[-1]
         frames[-1] = Frame(last.raw, last.payload, is_end_mark=True)
         return frames
 
     def encode_reply(self, frame: Frame) -> Frame:
-        """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
-        told = [self._encode(event)[1] for event in frame.events]
+        self._take(frame.events)
         payload = self.close()[-1].payload or {}
         response: dict[str, Any] = payload["response"]
-        return Frame(orjson.dumps(response), response, tuple(told))
+        return Frame(orjson.dumps(response), response, tuple(map(self._translated, frame.events)))
 
-    # The encoding of one event.
+    def _native_usage(self, usage: Usage) -> Usage:
+        """Return the same token counts, with a usage object of this dialect."""
+        native = {
+            "input_tokens": usage.input_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens": usage.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+            "total_tokens": usage.all_tokens,
+        }
+        return replace(usage, total_tokens=usage.all_tokens, native=native)
 
-    def _encode(self, event: TurnEvent) -> tuple[list[EventObject], TurnEvent]:
-        """Return the events of this dialect for ``event``, and ``event`` in the terms of this dialect."""
-        match event:
-            case TurnStarted(model=model):
-                self._model = model or self._model
-                return [*self._opened()], event
-            case UsageReported(usage=usage):
-                usage = _in_responses_words(usage)
-                self._usage = dict(usage.native)
-                return [], UsageReported(usage)
-            case TurnFinished(reason=reason):
-                self._reason = reason
-                return [], event
-            case TurnFailed(error=error):
-                return [*self._opened(), *self._fail(error)], event
-            case ToolCallStarted(seq=seq, call_id=call_id, name=name, extra=extra):
-                custom = extra.get("type") == "custom"
-                told = ToolCallStarted(seq, call_id, name)
-                return [*self._opened(), *self._start_call(seq, call_id, name, custom=custom)], told
-            case ToolCallDelta(seq=seq, arguments=arguments):
-                return [*self._call_delta(seq, arguments)], ToolCallDelta(seq, arguments)
-            case ToolCallFinished(seq=seq, call=call):
-                if seq in self._calls:
-                    self._calls[seq].pieces = [call.arguments]
-                return [*self._closed_call(seq)], event
-            case CitationAdded(url=""):
-                self.left_out.add(LEFT_OUT)
-                return [], event
-            case TextDelta() | ReasoningDelta() | RefusalDelta() | CitationAdded() if (
-                self._open_call is not None
-            ):
-                self._later.append(event)
-                return [], event
-            case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
-                return [*self._opened(), *self._text_delta(event, text)], event
-            case CitationAdded():
-                return [*self._opened(), *self._cite(event)], event
-
-    def _opened(self) -> Iterator[EventObject]:
+    def _opening(self) -> Iterator[EventObject]:
         if not self._number:
             response = self._resource(status="in_progress")
             yield {"type": "response.created", "response": response}
             yield {"type": "response.in_progress", "response": response}
 
-    def _fail(self, error: Mapping[str, Any]) -> Iterator[EventObject]:
-        self._failed = True
+    def _error(self, error: Mapping[str, Any]) -> Iterator[EventObject]:
+        yield from self._opening()
         yield from self._broken_off()
-        said = {
+        shown = {
             "code": str(error.get("code") or error.get("type") or "upstream_error"),
             "message": str(error.get("message") or "The upstream reported an error."),
         }
         # SDKs raise on the error event, and read the response's state from the other one.
         kind = str(error.get("type") or "upstream_error")
-        yield {"type": "error", "error": {"type": kind, **said, "param": None}}
-        yield {"type": "response.failed", "response": self._resource(status="failed", error=said)}
+        yield {"type": "error", "error": {"type": kind, **shown, "param": None}}
+        yield {"type": "response.failed", "response": self._resource(status="failed", error=shown)}
 
     def _broken_off(self) -> Iterator[EventObject]:
         """Yield the end of the open items, with their content so far."""
@@ -297,7 +237,8 @@ class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
 
     # Items of text.
 
-    def _text_delta(self, event: TurnEvent, text: str) -> Iterator[EventObject]:
+    def _text_delta(self, event: TextEvent) -> Iterator[EventObject]:
+        text = event.text
         kind = "reasoning" if isinstance(event, ReasoningDelta) else "message"
         part = "refusal" if isinstance(event, RefusalDelta) else "output_text"
         current = self._text
@@ -317,31 +258,30 @@ class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
             yield from self._closed_part(current)
             empty = text_part("") if part == "output_text" else {"type": "refusal", "refusal": ""}
             current.parts.append(empty)
-            self._before = self._said
+            self._before = self._length
             current.around = None
             yield {"type": "response.content_part.added", **self._place(current), "part": empty}
         current.pieces.append(text)
         if part == "output_text":
-            self._said += len(text)
+            self._length += len(text)
         yield self._delta_event(current, text)
         if self._early and part == "output_text":
-            early, self._early = self._early, []
-            for citation in early:
-                yield from self._cite(citation)
+            yield from self._cited_early()
 
     def _cite(self, citation: CitationAdded) -> Iterator[EventObject]:
-        """Yield an annotation of the open text. A citation before any text waits for it."""
+        yield from self._opening()
         current = self._text
         if current is None or not current.parts or current.parts[-1]["type"] != "output_text":
             self._early.append(citation)
             return
-        said = {"type": "url_citation", **url_citation(citation, self._before, self._said - self._before)}
-        current.annotations.append(said)
+        place = url_citation(citation, self._before, self._length - self._before)
+        annotation = {"type": "url_citation", **place}
+        current.annotations.append(annotation)
         yield {
             "type": "response.output_text.annotation.added",
             **self._place(current),
             "annotation_index": len(current.annotations) - 1,
-            "annotation": said,
+            "annotation": annotation,
         }
 
     def _reasoning_delta(self, current: _Text, text: str) -> Iterator[EventObject]:
@@ -401,64 +341,28 @@ class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
 
     # Calls.
 
-    def _start_call(self, seq: int, call_id: str, name: str, *, custom: bool) -> Iterator[EventObject]:
-        kind = "custom_tool_call" if custom else "function_call"
-        text = "input" if custom else "arguments"
-        item = {"id": mint_item_id(kind, self._id), "type": kind, "call_id": call_id, "name": name, text: ""}
-        self._calls[seq] = _Call({**item, "status": "in_progress"})
-        if self._open_call is not None:
-            self._waiting.append(seq)
-            return
-        yield from self._closed_text()
-        yield from self._open(seq)
+    def _new_call(self, event: ToolCallStarted) -> _Call:
+        custom = event.extra.get("type") == "custom"
+        kind, text = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
+        named = {"type": kind, "call_id": event.call_id, "name": event.name}
+        return _Call({"id": mint_item_id(kind, self._id), **named, text: "", "status": "in_progress"})
 
-    def _open(self, seq: int) -> Iterator[EventObject]:
-        """Yield the opening of a call's item, with the arguments so far."""
-        self._open_call = seq
-        call = self._calls[seq]
-        yield {"type": "response.output_item.added", "output_index": len(self._output), "item": call.item}
-        if call.pieces:
-            yield self._delta_of(call, "".join(call.pieces))
+    def _start_of_call(self, call: _Call) -> EventObject:
+        return {"type": "response.output_item.added", "output_index": len(self._output), "item": call.item}
 
-    def _delta_of(self, call: _Call, text: str) -> EventObject:
+    def _arguments_event(self, call: _Call, end: str, **text: str) -> EventObject:
         kind = "custom_tool_call_input" if call.is_custom else "function_call_arguments"
         place = {"item_id": call.item["id"], "output_index": len(self._output)}
-        return {"type": f"response.{kind}.delta", **place, "delta": text}
+        return {"type": f"response.{kind}.{end}", **place, **text}
 
-    def _call_delta(self, seq: int, arguments: str) -> Iterator[EventObject]:
-        call = self._calls[seq]
-        call.pieces.append(arguments)
-        if arguments and self._open_call == seq:
-            yield self._delta_of(call, arguments)
+    def _arguments(self, call: _Call, text: str) -> Iterator[EventObject]:
+        yield self._arguments_event(call, "delta", delta=text)
 
-    def _closed_call(self, seq: int) -> Iterator[EventObject]:
-        """Yield the end of a call's item, and the beginning of the next one that waits."""
-        call = self._calls.get(seq)
-        if call is None or call.is_done:
-            return
-        if self._open_call != seq:
-            if self._open_call is not None:
-                yield from self._closed_call(self._open_call)
-            if self._open_call != seq:
-                self._waiting.remove(seq)
-                yield from self._open(seq)
-        call.is_done = True
+    def _end_of_call(self, call: _Call) -> Iterator[EventObject]:
         whole = call.whole()
         name = "input" if call.is_custom else "arguments"
-        kind = "custom_tool_call_input" if call.is_custom else "function_call_arguments"
-        place = {"item_id": call.item["id"], "output_index": len(self._output)}
-        yield {"type": f"response.{kind}.done", **place, name: whole[name]}
+        yield self._arguments_event(call, "done", **{name: whole[name]})
         yield self._item_done(whole)
-        self._open_call = None
-        if self._waiting:
-            yield from self._open(self._waiting.pop(0))
-            return
-        later, self._later = self._later, []
-        for said in later:
-            if isinstance(said, CitationAdded):
-                yield from self._cite(said)
-            else:
-                yield from self._text_delta(said, said.text)
 
     # Bytes.
 
@@ -481,15 +385,3 @@ class ResponsesTurnEncoder(ContinuingEncoder, TextEncoder):
         return Frame(
             encode_event(orjson.dumps(payload), event["type"].encode()), payload, undecided=undecided
         )
-
-
-def _in_responses_words(usage: Usage) -> Usage:
-    """Return the same token counts, with a usage object of this dialect."""
-    native = {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.all_tokens,
-    }
-    return replace(usage, total_tokens=usage.all_tokens, native=native)

@@ -3,7 +3,7 @@
 Source: OpenAI's API reference, "Create a model response".
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from proxy.base.conversation import (
@@ -19,15 +19,12 @@ from proxy.base.conversation import (
     NativePart,
     NativeTool,
     Output,
-    OutputFormat,
     Part,
     Reasoning,
     ReasoningSettings,
     Refusal,
     Remote,
     Role,
-    Sampling,
-    Service,
     Stored,
     Text,
     Tool,
@@ -36,9 +33,9 @@ from proxy.base.conversation import (
     ToolResultPart,
     split_system,
 )
-from proxy.base.errors import ModelMissing
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import inline_of, remote_of
+from proxy.wires.crossing.settings import read_format, read_sampling, read_service
 from proxy.wires.responses.fields import KEEPER, OFFLINE_SEARCH, RESPONSES_FIELDS
 
 __all__ = ["LOGPROBS", "read_conversation"]
@@ -60,10 +57,8 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
     Raises :class:`RequestError`, which names the field, if a field has the wrong type.
     """
     asked = Fields(payload, RESPONSES_FIELDS)
-    model = asked.text("model")
-    if not model:
-        raise ModelMissing()
-    first = [Message("system", (Text(told),))] if (told := asked.text("instructions")) else []
+    model = asked.model()
+    first = [Message("system", (Text(instructions),))] if (instructions := asked.text("instructions")) else []
     system, messages = split_system((*first, *_Items(asked).read()))
     options = asked.inner("stream_options")
     output, reasoning = _output(asked), _reasoning(asked)
@@ -76,10 +71,10 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
         tool_choice=_choice(asked),
         parallel_tool_calls=asked.flag("parallel_tool_calls"),
         max_tool_calls=asked.whole("max_tool_calls"),
-        sampling=_sampling(asked),
+        sampling=read_sampling(asked),
         output=output,
         reasoning=reasoning,
-        service=_service(asked),
+        service=read_service(asked),
         truncate=_truncate(asked),
         stream=asked.flag("stream") or False,
         stream_padding=options.flag("include_obfuscation") if options else None,
@@ -104,10 +99,10 @@ class _Items:
         self._found: list[Message] = []
 
     def read(self) -> list[Message]:
-        said = self._asked.take("input")
-        if isinstance(said, str):
-            return [Message("user", (Text(said, at="input"),) if said else (), at="input")]
-        if said is not None:
+        given = self._asked.take("input")
+        if isinstance(given, str):
+            return [Message("user", (Text(given, at="input"),) if given else (), at="input")]
+        if given is not None:
             self._asked.leave("input")
         for item in self._asked.elements("input"):
             self._add(item)
@@ -128,11 +123,11 @@ class _Items:
                 self._join("assistant", NativePart(kind, native=(item.whole_native(kind),), at=item.path))
 
     def _add_message(self, item: Fields) -> None:
-        said = item.text("role") or ""
-        role = _ROLES.get(said)
+        given = item.text("role") or ""
+        role = _ROLES.get(given)
         if role is None:
             raise item.fault("role", f"must be one of {', '.join(_ROLES)}")
-        parts = tuple(_contents(item, "content"))
+        parts = tuple(item.contents("content", _content))
         message = Message(role, parts, native=item.rest(), at=item.path)
         before = self._found[-1] if self._found else None
         if role != "assistant" or before is None or before.role != role or _has_spoken(before):
@@ -158,13 +153,6 @@ def _has_spoken(message: Message) -> bool:
     """Return whether a message has text and no call, so that another text begins another message."""
     spoken = any(isinstance(part, Text | Refusal) for part in message.parts)
     return spoken and not any(isinstance(part, ToolCallPart) for part in message.parts)
-
-
-def _contents(item: Fields, name: str) -> Iterator[Content]:
-    """Yield the content of a message or the output of a call."""
-    for said in item.contents(name):
-        if (found := said if isinstance(said, Text) else _content(said)) is not None:
-            yield found
 
 
 def _content(part: Fields) -> Content | None:
@@ -239,7 +227,7 @@ def _call(item: Fields, *, custom: bool) -> ToolCallPart:
 
 def _result(item: Fields) -> ToolResultPart:
     item.skip("caller", {"type": "direct"})
-    parts = tuple(_contents(item, "output"))
+    parts = tuple(item.contents("output", _content))
     return ToolResultPart(item.text("call_id") or "", parts, native=item.rest(), at=item.path)
 
 
@@ -291,18 +279,6 @@ def _chosen(tool: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _sampling(asked: Fields) -> Sampling:
-    return Sampling(
-        temperature=asked.number("temperature"),
-        top_p=asked.number("top_p"),
-        top_k=asked.whole("top_k"),
-        min_p=asked.number("min_p"),
-        seed=asked.whole("seed"),
-        presence_penalty=asked.number("presence_penalty"),
-        frequency_penalty=asked.number("frequency_penalty"),
-    )
-
-
 def _output(asked: Fields) -> Output:
     text = asked.inner("text")
     included = asked.take("include")
@@ -314,30 +290,11 @@ def _output(asked: Fields) -> Output:
     return Output(
         max_tokens=asked.whole("max_output_tokens"),
         stops=asked.texts("stop"),
-        format=_format(text) if text is not None else None,
+        format=read_format(text.inner("format")) if text is not None else None,
         verbosity=text.text("verbosity") if text is not None else None,
         logprobs=logprobs or None,
         top_logprobs=asked.whole("top_logprobs"),
     )
-
-
-def _format(text: Fields) -> OutputFormat | None:
-    form = text.inner("format")
-    kind = form.take("type") if form is not None else None
-    if form is None or kind == "text":
-        return None
-    if kind == "json_object":
-        return OutputFormat("json_object")
-    if kind == "json_schema":
-        return OutputFormat(
-            "json_schema",
-            form.mapping("schema"),
-            form.text("name") or "",
-            form.text("description") or "",
-            form.flag("strict"),
-        )
-    form.leave("type")
-    return None
 
 
 def _reasoning(asked: Fields) -> ReasoningSettings:
@@ -349,20 +306,7 @@ def _reasoning(asked: Fields) -> ReasoningSettings:
 
 
 def _truncate(asked: Fields) -> bool | None:
-    said = asked.text("truncation")
-    if said not in (None, "auto", "disabled"):
+    given = asked.text("truncation")
+    if given not in (None, "auto", "disabled"):
         raise asked.fault("truncation", "must be auto or disabled")
-    return None if said is None else said == "auto"
-
-
-def _service(asked: Fields) -> Service:
-    return Service(
-        user=asked.text("user"),
-        safety_identifier=asked.text("safety_identifier"),
-        metadata=asked.mapping("metadata"),
-        store=asked.flag("store"),
-        tier=asked.text("service_tier"),
-        cache_key=asked.text("prompt_cache_key"),
-        cache_retention=asked.text("prompt_cache_retention"),
-        moderation=asked.mapping("moderation"),
-    )
+    return None if given is None else given == "auto"

@@ -1,4 +1,4 @@
-"""The items of a Responses conversation: who made each one, and the form of the proxy's own.
+"""The items of a Responses conversation: who made each one, the form of the proxy's own, references, answers.
 
 Source: OpenAI's API reference, "The response object" and "Input items".
 """
@@ -6,18 +6,21 @@ Source: OpenAI's API reference, "The response object" and "Input items".
 import hashlib
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from proxy.base.chance import replayable
 from proxy.base.conversation import Message, Refusal, Text, ToolCallPart
-from proxy.json.splice import elements, join_array, join_object, members
+from proxy.json.splice import elements, join_array, join_object, members, replace_values, value_at
+from proxy.records.approvals import is_mention
 from proxy.wires.chosen import ChosenServer, ServedTool
 
 __all__ = [
     "SERVER_LABEL",
+    "answer_length",
+    "answer_spans",
     "as_upstream_items",
     "called_name",
     "event_response_id",
@@ -42,6 +45,7 @@ __all__ = [
     "text_part",
     "turn_items",
     "unique_calls",
+    "with_items",
     "without_sealed_turns",
 ]
 
@@ -108,8 +112,8 @@ def mint_item_id(kind: object, response_id: str = "") -> str:
 
 def response_of(item_id: str) -> str:
     """Return the id of the proxy's response that one of its items belongs to; ``""`` for any other item."""
-    found = _ITEM_OF.fullmatch(item_id)
-    return f"resp_{found[1]}" if found is not None else ""
+    match = _ITEM_OF.fullmatch(item_id)
+    return f"resp_{match[1]}" if match is not None else ""
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
@@ -220,10 +224,9 @@ def reasoning_item(item_id: str, text: str | None) -> dict[str, Any]:
     return {"id": item_id, "type": "reasoning", "summary": summary}
 
 
-def sealed_turn_item(item_id: str, sealed: str | None) -> dict[str, Any]:
-    """Return a reasoning item for an encrypted turn; without one, it comes later."""
-    item: dict[str, Any] = {"id": item_id, "type": "reasoning", "summary": []}
-    return item if sealed is None else {**item, "encrypted_content": _SEALED_TURN + sealed}
+def sealed_turn_item(item_id: str, sealed: str) -> dict[str, Any]:
+    """Return a reasoning item with an encrypted turn, which clients send back with their conversation."""
+    return {**reasoning_item(item_id, None), "encrypted_content": _SEALED_TURN + sealed}
 
 
 def sealed_turn(item: Any) -> str | None:
@@ -278,9 +281,9 @@ def called_name(item: Mapping[str, Any], servers: Sequence[ChosenServer], offere
     ``servers`` are those that the request chooses, and ``offered`` the names of its server tools.
     """
     label, name = item.get("server_label"), str(item.get("name") or "")
-    for server in (one.name for one in servers if one.label == label and name not in offered):
+    for server in (chosen.name for chosen in servers if chosen.label == label and name not in offered):
         known = (f"mcp__{server}__{name}", f"{server}__{name}")
-        name = next((one for one in known if one in offered), known[0] if server else name)
+        name = next((candidate for candidate in known if candidate in offered), known[0] if server else name)
     return _NOT_OF_NAMES.sub("_", name)[:_LONGEST_NAME]
 
 
@@ -304,8 +307,8 @@ def as_upstream_items(
     arguments = item.get("arguments")
     arguments = arguments if isinstance(arguments, str) and arguments else "{}"
     if not signed:
-        said = f"{_UNSIGNED}\nTool: {name}\nArguments: {arguments}\nResult: {output}"
-        return [{"type": "message", "role": "user", "content": said}]
+        text = f"{_UNSIGNED}\nTool: {name}\nArguments: {arguments}\nResult: {output}"
+        return [{"type": "message", "role": "user", "content": text}]
     call_id = f"call_{str(item.get('id'))[-40:]}"
     return [
         {"type": "function_call", "call_id": call_id, "name": called or name, "arguments": arguments},
@@ -362,8 +365,8 @@ def turn_items(message: Message) -> bytes:
 def event_response_id(payload: Mapping[str, Any] | None) -> str:
     """Return the id of the response in an event; ``""`` if it has none."""
     response = (payload or {}).get("response")
-    found = response.get("id") if isinstance(response, dict) else None
-    return found if isinstance(found, str) and found.strip() else ""
+    response_id = response.get("id") if isinstance(response, dict) else None
+    return response_id if isinstance(response_id, str) and response_id.strip() else ""
 
 
 def is_message_event(payload: Mapping[str, Any] | None) -> bool:
@@ -375,3 +378,67 @@ def is_message_event(payload: Mapping[str, Any] | None) -> bool:
     if isinstance(part, dict):
         return part.get("type") in ("output_text", "refusal")
     return str(payload.get("type")).startswith(("response.output_text.", "response.refusal."))
+
+
+# ---------------------------------------------------------------- references
+
+
+def with_items(raw: bytes, asked: Sequence[Mapping[str, Any]], responses: Sequence[bytes]) -> bytes:
+    """Return the body of a request, whose items are ``asked``, with output items in place of references.
+
+    The output items are those of ``responses``.  All else keeps its bytes.
+    """
+    given = value_at(raw, "input")
+    if given is None or given[:1] != b"[":
+        return raw
+    known = {
+        str(item.get("id")): item
+        for response in responses
+        for item in orjson.loads(response).get("output") or ()
+        if isinstance(item, dict)
+    }
+    items = [
+        orjson.dumps(known[str(item.get("id"))])
+        if is_reference(item) and str(item.get("id")) in known
+        else kept
+        for item, kept in zip(asked, elements(given), strict=True)
+    ]
+    return replace_values(raw, {"input": join_array(items)})
+
+
+# ---------------------------------------------------------------- answers
+
+
+Item = Mapping[str, Any]
+
+
+def answer_spans(items: Iterable[Item]) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each answer of a model: its items up to the client's next one.
+
+    An answer also ends after questions about calls that wait for approval. The client's items with the
+    decisions were removed from the conversation, so the status of the next question marks the border.
+    """
+    start: int | None = None
+    asked, length = False, 0
+    for position, item in enumerate(items):
+        of_model = is_model_item(item)
+        asks = of_model and _is_question(item)
+        if start is not None and (not of_model or (asked and (not asks or "status" in item))):
+            yield start, position
+            start = None
+        if of_model and start is None:
+            start = position
+        asked, length = asks, position + 1
+    if start is not None:
+        yield start, length
+
+
+def answer_length(items: Iterable[Item]) -> int:
+    """Return how many of the first items form one answer; 0 if the first is the client's."""
+    start, end = next(answer_spans(items), (0, 0))
+    return 0 if start else end
+
+
+def _is_question(item: Item) -> bool:
+    """Return whether an item stands for a question that the proxy asked the client."""
+    return item.get("type") == "message" and item.get("role") == "assistant" and is_mention(item_text(item))

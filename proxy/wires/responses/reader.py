@@ -27,7 +27,7 @@ from proxy.base.events import (
     finished,
     read_finish,
 )
-from proxy.json.lenient import UNREADABLE_REPLY, loads, may_be_reply
+from proxy.json.lenient import loads
 from proxy.json.objects import objects_in
 from proxy.wires.responses.items import item_text
 from proxy.wires.stream.reader import StreamReader
@@ -37,7 +37,7 @@ from proxy.wires.turn.citations import read_annotations, read_url_citation
 from proxy.wires.turn.usage import read_usage
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["CLOSING", "OPENING", "ItemKeys", "ResponsesTurnReader"]
+__all__ = ["CLOSING", "OPENING", "ItemKeys", "ResponsesTurnReader", "stream_quirks"]
 
 OPENING = frozenset({"response.created", "response.queued", "response.in_progress"})
 CLOSING = frozenset(
@@ -146,12 +146,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
     def text(self) -> str:
         return "".join(self._text) or "".join(map(item_text, self._output()))
 
-    def read_reply(self, body: bytes) -> Frame:
-        payload = loads(body, "a reply")
-        if not isinstance(payload, dict):
-            if may_be_reply(body):
-                raise Unreadable(UNREADABLE_REPLY)
-            raise WireError("the upstream's reply is not a JSON object")
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
         events: list[TurnEvent] = []
         if error := payload.get("error"):
             events.append(TurnFailed(error if isinstance(error, dict) else {"message": str(error)}))
@@ -163,10 +158,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
                     self._item(position, item, events)
             self._closed(payload, events)
         self._check_placed(payload)
-        events += self._finish()
-        if self.fault is not None:
-            raise self.fault
-        return Frame(body, payload, tuple(events))
+        return payload, events
 
     def _said_in(self, item: Mapping[str, Any]) -> Iterator[TurnEvent]:
         """Yield the texts of a whole item, as a stream would have reported them."""
@@ -174,12 +166,12 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         for name in ("summary", "content"):
             parts = item.get(name)
             for part in parts if isinstance(parts, list) else ():
-                said = part if isinstance(part, dict) else {}
-                text, refusal = said.get("text"), said.get("refusal")
+                fields = part if isinstance(part, dict) else {}
+                text, refusal = fields.get("text"), fields.get("refusal")
                 if isinstance(text, str) and text:
                     yield ReasoningDelta(text) if reasoning else TextDelta(text)
                     if not reasoning:
-                        yield from read_annotations(said.get("annotations"), self._length)
+                        yield from read_annotations(fields.get("annotations"), self._length)
                         self._length += len(text)
                 elif isinstance(refusal, str) and refusal:
                     yield RefusalDelta(refusal)
@@ -393,16 +385,16 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         names = {
             key: _text((self._items.get(key) or self._opened[key]).get("name")) for key in self._call_keys
         }
-        told = Counter(names.values())
-        sent = {(names[key], self._sent_ids[key]) for key in self._call_keys}
-        found = []
+        left = Counter(names.values())
+        sent = [(names[key], self._sent_ids[key]) for key in self._call_keys]
+        added = []
         for item in output:
             if not self._is_ours(item):
                 continue
-            told[item["name"]] -= 1
-            if told[item["name"]] < 0 and (item["name"], item.get("call_id")) not in sent:
-                found.append(item)
-        return found
+            left[item["name"]] -= 1
+            if left[item["name"]] < 0 and (item["name"], item.get("call_id")) not in sent:
+                added.append(item)
+        return added
 
     def _is_ours(self, item: Any) -> bool:
         """Return whether an item is a call of a server tool."""
@@ -438,12 +430,31 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             events.append(TurnFinished(FinishReason.TOOL_CALLS if self._call_keys else FinishReason.STOP))
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two versions describe the same item."""
-    if one.get("type") != other.get("type"):
+    if item.get("type") != other.get("type"):
         return False
-    return any(one.get(key) and one.get(key) == other.get(key) for key in ("id", "call_id"))
+    return any(item.get(key) and item.get(key) == other.get(key) for key in ("id", "call_id"))
 
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
+
+
+# ---------------------------------------------------------------- habits of a server
+
+
+def stream_quirks(payloads: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of the quirks in the events of one whole stream; none if it is like OpenAI's."""
+    return frozenset(_quirks(payloads))
+
+
+def _quirks(payloads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for payload in payloads:
+        if type(payload.get("sequence_number")) is not int:
+            yield "unnumbered"
+        if ("item" in payload or "item_id" in payload) and type(payload.get("output_index")) is not int:
+            yield "no_output_index"
+        response = payload.get("response")
+        if payload.get("type") in OPENING and isinstance(response, dict) and "model" not in response:
+            yield "bare_opening"

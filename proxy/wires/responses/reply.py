@@ -4,7 +4,7 @@ As in a stream, the proxy passes the upstream's bytes on unless a server tool wa
 the fields that repeat its own changes to the request.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -13,19 +13,17 @@ from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.json.splice import replace_values, value_at
 from proxy.wires.client_port import AsksByItems, CarryingWriter, ClientView
 from proxy.wires.dialects.openai import error_body
-from proxy.wires.responses.client_tools import ClientTools
-from proxy.wires.responses.items import mint_item_id
-from proxy.wires.responses.own_items.shown import (
-    EventObject,
-    approval_events,
-    call_events,
-    message_events,
-    reasoning_events,
-    sealed_turn_events,
+from proxy.wires.responses.items import (
+    message_item,
+    mint_item_id,
+    own_item_id,
+    reasoning_item,
+    sealed_turn_item,
 )
+from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
-from proxy.wires.responses.resource import complete_resource, ended_as
+from proxy.wires.responses.resource import ClientTools, complete_resource, ended_as
 from proxy.wires.turn.reply import ReplyWriter
 
 __all__ = ["ResponsesReplyWriter"]
@@ -35,7 +33,7 @@ class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
     """Writes one Response for all turns of its run.
 
     ``asked`` is the client's request. ``echo`` are the fields that repeat what the client sent. ``first``
-    are the events of items that come before all others. ``options`` are those of :class:`ReplyWriter`.
+    are items that come before all others. ``options`` are those of :class:`ReplyWriter`.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
         echo: Mapping[str, bytes],
         tools: ClientTools,
         signer: ItemSigner,
-        first: Sequence[Sequence[EventObject]] = (),
+        first: Sequence[Item] = (),
         **options: Any,
     ) -> None:
         super().__init__(view, **options)
@@ -57,10 +55,8 @@ class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
         self._composing = bool(first)
         self._public_id = ""
         self._created_at = 0
-        self._output: list[Any] = []
+        self._output: list[Any] = list(first)
         self._result: dict[str, Any] | None = None
-        for events in first:
-            self._show(events)
 
     @property
     def visible(self) -> str:
@@ -95,31 +91,23 @@ class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
         return b""
 
     def _show_result(self, call: ToolCall, result: ToolResult) -> None:
-        served = self._shown.called(call.name)
-        if result.awaits_approval:
-            return
-        if served is not None or self._trace == "events":
-            self._show(call_events(call, result, self._signer, served))
-        else:
-            super()._show_result(call, result)
+        served, texts = self._shown.called(call.name), not self._last_text_only
+        item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
+        if item is not None:
+            self._output.append(item)
 
     def _think(self, text: str) -> None:
-        self._show(reasoning_events(text))
+        self._output.append(reasoning_item(own_item_id("rs"), text))
 
     def _say(self, text: str) -> None:
-        self._show(message_events(text))
-
-    def _show(self, events: Iterable[EventObject]) -> None:
-        self._output += [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        self._output.append(message_item(own_item_id("msg"), text, status="completed"))
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        """See :meth:`proxy.wires.client_port.AsksByItems.approval_requested`."""
-        self._show(approval_events(item_id, label, name, arguments))
+        self._output.append(approval_item(item_id, label, name, arguments))
         return b""
 
     def carry(self, sealed: str) -> bytes:
-        """See :meth:`proxy.wires.client_port.CarryingWriter.carry`."""
-        self._show(sealed_turn_events(sealed))
+        self._output.append(sealed_turn_item(own_item_id("rs"), sealed))
         return b""
 
     def finish(self, reason: FinishReason | None) -> bytes:

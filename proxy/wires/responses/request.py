@@ -18,6 +18,8 @@ from proxy.wires.client_port import Answer, CarriedTurn, CarryingRequest, Return
 from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Place, Speaker
 from proxy.wires.responses.items import (
+    answer_length,
+    answer_spans,
     is_model_item,
     is_ours,
     is_reference,
@@ -26,7 +28,6 @@ from proxy.wires.responses.items import (
     own_mark,
     sealed_turn,
 )
-from proxy.wires.responses.spans import answer_length, answer_spans
 from proxy.wires.turn.digest import (
     PrefixDigests,
     conversation_digest,
@@ -107,7 +108,6 @@ class ResponsesRequest(CarryingRequest):
         return not self.conversation and (asks or not self.may_store)
 
     def carried(self) -> Sequence[CarriedTurn]:
-        """See :meth:`proxy.wires.client_port.CarryingRequest.carried`."""
         turns = ((position, sealed_turn(item)) for position, item in enumerate(self.items))
         return [CarriedTurn(position, sealed) for position, sealed in turns if sealed is not None]
 

@@ -6,7 +6,7 @@ id, one opening, dense output indices, numbers without a gap, one terminal event
 was emitted, one end mark.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -28,21 +28,20 @@ from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import AsksByItems, CarryingWriter, ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
-from proxy.wires.responses.client_tools import ClientTools
-from proxy.wires.responses.items import event_response_id, is_message_event, mint_item_id
-from proxy.wires.responses.open_item import OpenItem
-from proxy.wires.responses.own_items.shown import (
-    EventObject,
-    approval_events,
-    message_events,
-    sealed_turn_events,
-    traced_events,
+from proxy.wires.responses.item_events import OpenItem, item_events, own_item_events
+from proxy.wires.responses.items import (
+    event_response_id,
+    is_message_event,
+    message_item,
+    mint_item_id,
+    own_item_id,
+    sealed_turn_item,
 )
+from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
-from proxy.wires.responses.resource import complete_resource, ended_as
-from proxy.wires.responses.stored_stream import item_events
+from proxy.wires.responses.resource import ClientTools, complete_resource, ended_as
 from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.held import HeldFrames, identity
 from proxy.wires.stream.phases import CERTAIN, COMPOSING, HIDDEN, NEXT, OPEN, PASSING, TURN_ENDED, UNCERTAIN
@@ -60,8 +59,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
     ``asked`` is the client's request. ``echo`` are the client's raw values of fields that the resource
     repeats and that the proxy changed for the upstream; ``tools`` provides its tools. With
     ``last_text_only`` the messages of a turn wait for its end, because only the last of several turns may
-    contribute JSON output. Calls of ``shown`` tools are shown at every trace level. ``first`` are the
-    events of items that come before all others.
+    contribute JSON output. Calls of ``shown`` tools are shown at every trace level. ``first`` are
+    items that come before all others.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         tools: ClientTools,
         signer: ItemSigner,
         last_text_only: bool = False,
-        first: Sequence[Sequence[EventObject]] = (),
+        first: Sequence[Item] = (),
     ) -> None:
         self._model = view.model
         self._is_hidden = view.is_hidden
@@ -106,7 +105,6 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         self._failure: Mapping[str, Any] | None = None
 
     def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
-        """See :meth:`proxy.wires.repairing.RepairingWriter.repair`."""
         self._repairs = True
         self._inspects = self._inspects_items = not always
         if always:
@@ -169,15 +167,15 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         """Return whether a frame of a repaired stream is the first that must not leave unchanged."""
         payload = frame.payload or {}
         kind = payload.get("type")
-        said = event_response_id(payload)
-        if said and self._public_id and said != self._public_id:
+        response_id = event_response_id(payload)
+        if response_id and self._public_id and response_id != self._public_id:
             return True  # openai-python keeps the first id, and later requests need the last one.
         if not self._inspects_items or not kind or kind in CLOSING:
             return False
         if kind not in OPENING:
             return self._has_defective_item(payload)
-        told = isinstance(response := payload.get("response"), dict) and not _FACTS.isdisjoint(response)
-        return type(payload.get("sequence_number")) is not int or not told
+        known = isinstance(response := payload.get("response"), dict) and not _FACTS.isdisjoint(response)
+        return type(payload.get("sequence_number")) is not int or not known
 
     def _has_defective_item(self, payload: Mapping[str, Any]) -> bool:
         """Return whether an event of the first item lacks its place, or has another id of the item.
@@ -186,12 +184,12 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         is sound, so are all later ones.
         """
         item, index = payload.get("item"), payload.get("output_index")
-        opened = next((one for one in self._open.values() if one.index == index), None)
+        opened = next((begun for begun in self._open.values() if begun.index == index), None)
         self._inspects_items = opened is None and "output_index" in payload
         if opened is None or not opened.item_id:
             return "output_index" not in payload and item is not None
-        said = item.get("id") if isinstance(item, dict) else payload.get("item_id")
-        return isinstance(said, str) and said not in ("", opened.item_id)
+        item_id = item.get("id") if isinstance(item, dict) else payload.get("item_id")
+        return isinstance(item_id, str) and item_id not in ("", opened.item_id)
 
     # The upstream's own bytes.
 
@@ -347,8 +345,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         opened = self._open.get(key)
         if opened is None:
             # Hidden, never opened, or still without a name: it is written when complete, or never.
-            told = kind == "response.output_item.done" and isinstance(item, dict) and not self._hides(item)
-            return self._tell(item) if told and item else b""
+            whole = kind == "response.output_item.done" and isinstance(item, dict) and not self._hides(item)
+            return self._tell(item) if whole and item else b""
         if kind == "response.output_item.done" and isinstance(item, dict):
             return self._end(key, item, payload)
         out = {**payload, "output_index": opened.index}
@@ -395,16 +393,12 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
     def _encode(payload: Mapping[str, Any]) -> bytes:
         return encode_event(orjson.dumps(payload), str(payload["type"]).encode())
 
-    def _show(self, events: Iterable[EventObject]) -> bytes:
+    def _show(self, item: Item) -> bytes:
         """Write an item of the proxy's own at the next place."""
         index = self._next_index
         self._next_index += 1
-        out = []
-        for event in events:
-            if event["type"] == "response.output_item.done":
-                self._output[index] = event["item"]
-            out.append(self._emit({**event, "output_index": index}))
-        return b"".join(out)
+        self._output[index] = item
+        return b"".join([self._emit({**event, "output_index": index}) for event in own_item_events(item)])
 
     def _whole(self, response: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
         self._created_at = self._created_at or epoch_s()
@@ -450,22 +444,22 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if told := usage_of_call(self._shown, result):
-            self._usage = add_usage(self._usage or {}, told)
+        if usage := usage_of_call(self._shown, result):
+            self._usage = add_usage(self._usage or {}, usage)
         served, texts = self._shown.called(call.name), not self._last_text_only
-        events = traced_events(self._trace, call, result, self._signer, served=served, texts=texts)
-        return self._show(events) if events else b""
+        item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
+        return self._show(item) if item is not None else b""
 
     def note(self, text: str) -> bytes:
-        return b"" if self._last_text_only else self._show(message_events(text))
+        if self._last_text_only:
+            return b""
+        return self._show(message_item(own_item_id("msg"), text, status="completed"))
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        """See :meth:`proxy.wires.client_port.AsksByItems.approval_requested`."""
-        return self._show(approval_events(item_id, label, name, arguments))
+        return self._show(approval_item(item_id, label, name, arguments))
 
     def carry(self, sealed: str) -> bytes:
-        """See :meth:`proxy.wires.client_port.CarryingWriter.carry`."""
-        return self._show(sealed_turn_events(sealed))
+        return self._show(sealed_turn_item(own_item_id("rs"), sealed))
 
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE

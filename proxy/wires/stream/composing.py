@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from proxy.base.events import Frame, TextDelta, ToolCall, ToolProgress, ToolResult, TurnFailed, UsageReported
 from proxy.wires.chosen import usage_of_call
@@ -13,16 +13,18 @@ from proxy.wires.stream.phases import COMPOSING, HIDDEN, HOLDING, NEXT, PASSING,
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_progress, trace_result
 from proxy.wires.turn.usage import add_usage
 
-__all__ = ["ComposingWriter"]
+__all__ = ["ComposingWriter", "TracingWriter"]
 
 
-class ComposingWriter(FastWriter):
-    """A :class:`~proxy.wires.client_port.StreamWriter` that begins by passing on the upstream's bytes.
+class TracingWriter(FastWriter):
+    """The part of a :class:`~proxy.wires.client_port.StreamWriter` that shows server calls and notes.
 
-    If the run calls no server tool, it does so to the end. From the first server call on it composes the
-    stream. ``last_text_only`` holds each turn until its end, because only the last of several turns may
-    contribute JSON output. ``used_ids`` are call ids in the request's history.
+    ``last_text_only`` holds each turn until its end, because only the last of several turns may contribute
+    JSON output. ``used_ids`` are call ids in the request's history.
     """
+
+    _AFTER_STATUS: ClassVar[str] = "\n\n"
+    """The text between the status line of a call and the text after it."""
 
     def __init__(
         self, view: ClientView, *, last_text_only: bool = False, used_ids: frozenset[str] = frozenset()
@@ -34,6 +36,59 @@ class ComposingWriter(FastWriter):
         self._used_ids = used_ids
         self._phase = HOLDING if last_text_only else PASSING
         self._held = HeldFrames()
+
+    @property
+    def composing(self) -> bool:
+        return self._phase is COMPOSING
+
+    def result(self) -> dict[str, Any] | None:
+        return None
+
+    @abstractmethod
+    def _say(self, text: str) -> bytes:
+        """Return a text of the proxy's own, as part of the answer."""
+
+    @abstractmethod
+    def _think(self, text: str) -> bytes:
+        """Return a text of the proxy's own, as reasoning."""
+
+    @abstractmethod
+    def _tell(self, trace: Mapping[str, Any]) -> bytes:
+        """Return an event of the trace, in a form that clients skip if they do not know it."""
+
+    @abstractmethod
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        """Add to the usage of all turns."""
+
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        return self._tell(trace_call(call, arguments)) if self._trace == "events" else b""
+
+    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
+        return self._tell(trace_progress(call, progress)) if self._trace == "events" else b""
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        self._count(usage_of_call(self._shown, result))
+        if self._trace == "events":
+            return self._tell(trace_result(call, result))
+        if self._trace == "reasoning":
+            return self._think(reasoning_line(call, result))
+        if self._trace == "status" and not self._last_text_only:
+            return self._say(status_line(call, result) + self._AFTER_STATUS)
+        return b""
+
+    def note(self, text: str) -> bytes:
+        return b"" if self._last_text_only else self._say(text)
+
+
+class ComposingWriter(TracingWriter):
+    """A writer that begins by passing on the upstream's bytes.
+
+    If the run calls no server tool, it does so to the end. From the first server call on it composes the
+    stream.  The options are those of :class:`TracingWriter`.
+    """
+
+    def __init__(self, view: ClientView, **options: Any) -> None:
+        super().__init__(view, **options)
         self._over = False
         self._texts: list[str] = []
         self._usage: dict[str, Any] = {}
@@ -41,15 +96,8 @@ class ComposingWriter(FastWriter):
         self._drop_text = False
 
     @property
-    def composing(self) -> bool:
-        return self._phase is COMPOSING
-
-    @property
     def visible(self) -> str:
         return "".join(self._texts)
-
-    def result(self) -> dict[str, Any] | None:
-        return None
 
     def transform(self) -> Callable[[bytes], bytes] | None:
         return identity if self._phase is PASSING else None
@@ -119,18 +167,6 @@ class ComposingWriter(FastWriter):
     def _compose(self, frame: Frame) -> bytes:
         """Return a frame as part of the composed stream, without what is hidden."""
 
-    @abstractmethod
-    def _say(self, text: str) -> bytes:
-        """Return a text of the proxy's own, as part of the answer."""
-
-    @abstractmethod
-    def _think(self, text: str) -> bytes:
-        """Return a text of the proxy's own, as reasoning."""
-
-    @abstractmethod
-    def _tell(self, trace: Mapping[str, Any]) -> bytes:
-        """Return an event of the trace, in a form that clients skip if they do not know it."""
-
     # Events of the run.
 
     def turn_ended(self, end: TurnEnd) -> bytes:
@@ -142,32 +178,16 @@ class ComposingWriter(FastWriter):
         if self._phase is COMPOSING:
             out += self._close_turn()
         if self._turn_usage:
-            self._usage = add_usage(self._usage, self._turn_usage)
+            self._count(self._turn_usage)
             self._turn_usage = {}
         return out
+
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        self._usage = add_usage(self._usage, usage)
 
     def _close_turn(self) -> bytes:
         """Close what the upstream left open in a turn of the composed stream."""
         return b""
-
-    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        return self._tell(trace_call(call, arguments)) if self._trace == "events" else b""
-
-    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        return self._tell(trace_progress(call, progress)) if self._trace == "events" else b""
-
-    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        self._usage = add_usage(self._usage, usage_of_call(self._shown, result))
-        if self._trace == "events":
-            return self._tell(trace_result(call, result))
-        if self._trace == "reasoning":
-            return self._think(reasoning_line(call, result))
-        if self._trace == "status" and not self._last_text_only:
-            return self._say(status_line(call, result) + "\n\n")
-        return b""
-
-    def note(self, text: str) -> bytes:
-        return b"" if self._last_text_only else self._say(text)
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
         """Return the dialect's error. Drop what was held back, because it may name a server call."""

@@ -98,5 +98,4 @@ class FastPath:
         return None
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.feed`."""
         return self.reader.feed(chunk, together=self.transform is not None, most=most, large=large)

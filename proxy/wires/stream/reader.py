@@ -24,7 +24,14 @@ from proxy.base.events import (
 )
 from proxy.json.halves import HalfPairs
 from proxy.json.in_thread import LARGE_EVENT_BYTES
-from proxy.json.lenient import MALFORMED, UNREADABLE_EVENT, may_hold_call
+from proxy.json.lenient import (
+    MALFORMED,
+    UNREADABLE_EVENT,
+    UNREADABLE_REPLY,
+    loads,
+    may_be_reply,
+    may_hold_call,
+)
 from proxy.wires.dialect import Event, EventParser
 from proxy.wires.stream.fast_path import FastReader, TextReader
 from proxy.wires.stream.ndjson import LineParser, decode_line
@@ -129,6 +136,22 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         is not certain.
         """
 
+    def read_reply(self, body: bytes) -> Frame:
+        payload = loads(body, "a reply")
+        if not isinstance(payload, dict):
+            if may_be_reply(body):
+                raise Unreadable(UNREADABLE_REPLY)
+            raise WireError("the upstream's reply is not a JSON object")
+        payload, events = self._take_reply(payload, body)
+        events += self._finish()
+        if self.fault is not None:
+            raise self.fault
+        return Frame(body, payload, tuple(events))
+
+    @abstractmethod
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
+        """Return the events of a whole reply, and the reply as the client gets it."""
+
     def _piece(self, frame: Frame) -> tuple[str, int | None] | None:
         """Return the name of the member with a piece of a call's arguments, and the index of the call.
 
@@ -139,7 +162,6 @@ class StreamReader(FastReader, TextReader, Generic[E]):
     def feed(
         self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
     ) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`."""
         if self._stopped:
             return []
         frames: list[Frame] = []
@@ -192,14 +214,12 @@ class StreamReader(FastReader, TextReader, Generic[E]):
             together = together and not (frame.undecided or _opens_call(frame))
 
     def take_unread(self, chunk: bytes) -> bool:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.take_unread`."""
         template = self._ready or self._get_ready()
         return template is not None and template.take(chunk)
 
     def take_texts(
         self, chunk: bytes, is_open: Callable[[type[TurnEvent]], bool]
     ) -> tuple[type[TurnEvent], list[bytes]] | None:
-        """See :meth:`proxy.wires.stream.fast_path.TextReader.take_texts`."""
         template = self._ready or self._get_ready()
         kind = self._template_text
         if template is None or kind is None or not is_open(kind):
@@ -216,7 +236,6 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         return self._ready
 
     def catch_up(self) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.catch_up`."""
         template = self._template
         if template is None or not template.found:
             return []
@@ -226,7 +245,6 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         return [replace(frame, raw=b"", count=count)]
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
         if self._stopped:
             return []
         frames = self.catch_up()

@@ -105,16 +105,16 @@ class Declared:
     ) -> TextCall:
         """Return a call from an object with its name and arguments. ``other`` are keys that models use
         instead of ``arguments`` by mistake; they count as a repair."""
-        found = members(self.object(text).encode("utf-8", "surrogatepass"))
-        if "function" in found and found["function"][:1] == b"{":
-            found = members(found["function"])
-        name = next((orjson.loads(found[key]) for key in names if key in found), None)
+        parts = members(self.object(text).encode("utf-8", "surrogatepass"))
+        if "function" in parts and parts["function"][:1] == b"{":
+            parts = members(parts["function"])
+        name = next((orjson.loads(parts[key]) for key in names if key in parts), None)
         if not isinstance(name, str):
             raise NotACall
-        raw = next((found[key] for key in arguments if key in found), None)
-        if raw is None and (key := next((key for key in other if key in found), "")):
+        raw = next((parts[key] for key in arguments if key in parts), None)
+        if raw is None and (key := next((key for key in other if key in parts), "")):
             self.note(f"the arguments stand under {key}")
-            raw = found[key]
+            raw = parts[key]
         given = raw.decode("utf-8", "surrogatepass") if raw is not None else "{}"
         if given[:1] == '"':
             given = orjson.loads(given).strip() or "{}"
@@ -127,10 +127,10 @@ class Declared:
         raw = self.json(text)
         if raw[:1] != "[":
             raise NotACall
-        found = elements(raw.encode("utf-8", "surrogatepass"))
-        if not found:
+        raw_calls = elements(raw.encode("utf-8", "surrogatepass"))
+        if not raw_calls:
             raise NotACall
-        return [self.named(one.decode("utf-8", "surrogatepass"), **keys) for one in found]
+        return [self.named(item.decode("utf-8", "surrogatepass"), **keys) for item in raw_calls]
 
     def typed(self, name: str, values: Mapping[str, str]) -> TextCall:
         """Return a call whose arguments were written without types. The tool's schema provides the types."""
@@ -158,10 +158,10 @@ def _types(schema: Any) -> set[str]:
     """Return the types that a schema allows; an empty set if it names none."""
     if not isinstance(schema, Mapping):
         return set()
-    found = schema.get("type")
-    types = {found} if isinstance(found, str) else set()
-    if isinstance(found, list):
-        types = {one for one in found if isinstance(one, str)}
+    kinds = schema.get("type")
+    types = {kinds} if isinstance(kinds, str) else set()
+    if isinstance(kinds, list):
+        types = {kind for kind in kinds if isinstance(kind, str)}
     if not types and isinstance(values := schema.get("enum"), list):
         types = {_TYPE_OF[type(value)] for value in values if type(value) in _TYPE_OF}
     for key in ("anyOf", "oneOf"):

@@ -32,7 +32,7 @@ _MOST_HELD: Final = 64
 
 
 class ChannelReader(TextCallReader):
-    """Wraps a reader of the upstream's dialect, and splits its text by channels.  See
+    """Wraps a reader of the upstream's dialect, and splits its text by channels. See
     :class:`TextCallReader`."""
 
     def __init__(self, *parts: Any, **options: Any) -> None:
@@ -40,7 +40,7 @@ class ChannelReader(TextCallReader):
         self._channels = Channels(LARGEST_CALL)
         self._may_call = self._reads
         self._undecided: list[Frame] = []
-        self._found: list[TextCall] = []
+        self._text_calls: list[TextCall] = []
         self._visible: list[str] = []
         self._has_native = False
         self._ended = False
@@ -48,16 +48,16 @@ class ChannelReader(TextCallReader):
     @property
     def idle(self) -> bool:
         """See :attr:`TextCallReader.idle`."""
-        return self._channels.found is False and super().idle
+        return self._channels.applies is False and super().idle
 
     def take(self, frames: Sequence[Frame]) -> list[Frame]:
         """See :meth:`TextCallReader.take`."""
-        if self._channels.found is False:
+        if self._channels.applies is False:
             return super().take(frames)
         self.passed = 0
         going: list[Frame] = []
         for place, frame in enumerate(frames):
-            if self._channels.found:
+            if self._channels.applies:
                 going.append(self._split(frame))
                 continue
             if self._look(frame, going):
@@ -70,7 +70,7 @@ class ChannelReader(TextCallReader):
         return going
 
     def _look(self, frame: Frame, going: list[Frame]) -> bool:
-        """Take a frame while it is unknown whether the text consists of channels.  Return whether it is known
+        """Take a frame while it is unknown whether the text consists of channels. Return whether it is known
         to consist of none."""
         texts = [event.text for event in frame.events if type(event) is TextDelta]
         if frame.payload is None and not frame.events and not frame.is_end_mark:
@@ -80,29 +80,29 @@ class ChannelReader(TextCallReader):
         pieces: list[Piece] = []
         for text in texts:
             pieces += self._channels.feed(text)
-        if self._channels.found:
+        if self._channels.applies:
             self.rewritten, self.passed = True, len(going)
             held, self._undecided = self._undecided, []
-            going += [self._without_text(one) for one in held[:-1]]
+            going += [self._without_text(frame) for frame in held[:-1]]
             going.append(self._split(frame, pieces))
-        elif self._channels.found is None and _decides(frame):
-            self._channels.found = False
+        elif self._channels.applies is None and _decides(frame):
+            self._channels.applies = False
         elif not self._channels.pending and (len(self._undecided) > _MOST_HELD or _thinks(frame)):
             going += self._undecided
             self._undecided.clear()
-        return self._channels.found is False
+        return self._channels.applies is False
 
     def close(self) -> list[Frame]:
         """See :meth:`TextCallReader.close`."""
-        if self._channels.found is None:
-            self._channels.found = False
+        if self._channels.applies is None:
+            self._channels.applies = False
             held, self._undecided = self._undecided, []
             frames = super().take(held)
             passed = self.passed
             rest = super().close()
             self.passed += passed
             return [*frames, *rest]
-        self._reads = self._reads and not self._channels.found
+        self._reads = self._reads and not self._channels.applies
         return super().close()
 
     def _reply(self, frame: Frame) -> Frame:
@@ -110,8 +110,8 @@ class ChannelReader(TextCallReader):
         for event in frame.events:
             if type(event) is TextDelta:
                 pieces += self._channels.feed(event.text)
-        if not self._channels.found:
-            self._channels.found = False
+        if not self._channels.applies:
+            self._channels.applies = False
             return super()._reply(frame)
         self.rewritten = True
         split = self._split(frame, pieces)
@@ -127,7 +127,7 @@ class ChannelReader(TextCallReader):
             if type(event) is TextDelta:
                 pieces = self._channels.feed(event.text) if first is None else first
                 first = None if first is None else ()
-                events += self._told_of(pieces)
+                events += self._events_in(pieces)
             elif isinstance(event, _CALLS):
                 self._has_native = True
                 events.append(event)
@@ -146,13 +146,13 @@ class ChannelReader(TextCallReader):
     def _without_text(self, frame: Frame) -> Frame:
         return self._split(frame, ())
 
-    def _told_of(self, pieces: Sequence[Piece]) -> list[TurnEvent]:
+    def _events_in(self, pieces: Sequence[Piece]) -> list[TurnEvent]:
         """Return pieces as events; a call waits for the end of the turn."""
         events: list[TurnEvent] = []
         for piece in pieces:
             if isinstance(piece, ChannelCall):
                 if (call := self._read_call(piece)) is not None:
-                    self._found.append(call)
+                    self._text_calls.append(call)
                     continue
                 piece = TextDelta(piece.raw)
             if isinstance(piece, TextDelta):
@@ -174,14 +174,14 @@ class ChannelReader(TextCallReader):
         if self._ended:
             return []
         self._ended = True
-        events = self._told_of(self._channels.close(cut=not reason.is_complete))
+        events = self._events_in(self._channels.close(cut=not reason.is_complete))
         # Some servers send a call both ways.
-        calls = [] if self._has_native or not reason.is_complete else self._found
+        calls = [] if self._has_native or not reason.is_complete else self._text_calls
         self._note(len(calls), self._channels.notes)
-        return [*events, *[event for call in calls for event in self._told(call)]]
+        return [*events, *[event for call in calls for event in self._events_of(call)]]
 
-    def _said(self) -> list[str]:
-        return self._visible if self._channels.found else super()._said()
+    def _visible_texts(self) -> list[str]:
+        return self._visible if self._channels.applies else super()._visible_texts()
 
 
 def _decides(frame: Frame) -> bool:

@@ -53,18 +53,18 @@ class Channels:
         self._header = ""
         self._kind: type[TextDelta] | type[ReasoningDelta] | type[ChannelCall] | None = None
         self._over = False
-        self._said: dict[type, str] = {}
+        self._last_character: dict[type, str] = {}
         self._begun: set[type] = set()
-        self.found: bool | None = None
+        self.applies: bool | None = None
         self.notes: list[str] = []
 
     def feed(self, text: str) -> list[Piece]:
         """Take the next piece of the text, and return what is certain by then."""
         self._held += text
         pieces: list[Piece] = []
-        if self.found is None:
+        if self.applies is None:
             self._begin()
-        while self.found and not self._over and self._step(pieces):
+        while self.applies and not self._over and self._step(pieces):
             pass
         if self._over:
             self._held = ""
@@ -86,18 +86,18 @@ class Channels:
     @property
     def pending(self) -> bool:
         """Whether the text so far is undecided."""
-        return self.found is None and bool(self._held)
+        return self.applies is None and bool(self._held)
 
     def _begin(self) -> None:
         """Decide whether the text begins with a header."""
         text = self._held.lstrip()
         if not any(text.startswith(mark) or mark.startswith(text) for mark in _STARTS):
-            self.found = False
+            self.applies = False
         elif (end := text.find(_BODY, 0, _MOST_OPENING)) >= 0:
-            self.found = _HEADER.fullmatch(text, 0, end) is not None and _role_of(text[:end]) == ""
+            self.applies = _HEADER.fullmatch(text, 0, end) is not None and _role_of(text[:end]) == ""
         elif len(text) >= _MOST_OPENING:
-            self.found = False
-        if self.found:
+            self.applies = False
+        if self.applies:
             self._held = text
 
     def _step(self, pieces: list[Piece]) -> bool:
@@ -163,11 +163,11 @@ class Channels:
         """Add text of a message; messages of one kind become paragraphs."""
         if not text:
             return
-        before = self._said.get(kind, "")
+        before = self._last_character.get(kind, "")
         if kind not in self._begun and before and not before.isspace() and not text[0].isspace():
             text = _PARAGRAPH + text
         self._begun.add(kind)
-        self._said[kind] = text[-1]
+        self._last_character[kind] = text[-1]
         pieces.append(ReasoningDelta(text) if kind is ReasoningDelta else TextDelta(text))
 
     def _call(self, body: str, end: str, pieces: list[Piece]) -> None:

@@ -34,7 +34,7 @@ class ContinuedReader:
         self._make_encoder = encoder
         self._crossed: CrossedReader | None = None
         self._marks: list[tuple[Frame, str]] = []
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._members: Collection[str] = ()
         self._last = Frame(b"")
 
@@ -75,11 +75,11 @@ class ContinuedReader:
         events, payload = frame.events, frame.payload
         is_text = len(events) == 1 and isinstance(events[0], _TEXTS)
         if payload is not None and not (is_text and payload.keys() == self._members):
-            self._marks.append((frame, "".join(self._said)))
-            self._said.clear()
+            self._marks.append((frame, "".join(self._texts)))
+            self._texts.clear()
             self._members = payload.keys() if is_text else ()
         self._last = frame
-        self._said += [event.text for event in events if type(event) is TextDelta]
+        self._texts += [event.text for event in events if type(event) is TextDelta]
 
     def _take_over(self) -> CrossedReader:
         """Continue with an encoder, after reporting to it what the client has."""
@@ -87,9 +87,9 @@ class ContinuedReader:
         for frame, text in self._marks:
             encoder.note_forwarded(frame, text)
         if not (self._marks and self._marks[-1][0] is self._last):
-            encoder.note_forwarded(self._last, "".join(self._said))
-        elif self._said:
-            encoder.note_forwarded(Frame(b""), "".join(self._said))
+            encoder.note_forwarded(self._last, "".join(self._texts))
+        elif self._texts:
+            encoder.note_forwarded(Frame(b""), "".join(self._texts))
         self._marks.clear()
         self._crossed = CrossedReader(self._reader, encoder, {})
         return self._crossed

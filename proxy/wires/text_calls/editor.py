@@ -23,8 +23,8 @@ __all__ = ["PromptedEditor", "prompted_editor"]
 
 
 class PromptedEditor:
-    """See the module. ``own`` is the client's editor; ``change`` turns tools into text, and ``translation``
-    writes the bodies."""
+    """An editor of bodies whose tools are in the prompt. ``own`` is the client's editor; ``change`` turns
+    tools into text, and ``translation`` writes the bodies."""
 
     def __init__(
         self,

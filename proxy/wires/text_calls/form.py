@@ -31,18 +31,17 @@ class Form(ABC):
 
     ``markers`` are the possible beginnings of a call. ``channels``: the whole text of a turn may consist of
     thoughts, calls and words for the user (:mod:`proxy.wires.text_calls.channels`). ``bare``: a text that
-    consists only of JSON calls needs no marker. ``bare_repaired``: with repairs, such calls at the end of a
-    text need none either. ``inventions`` are beginnings of results: after a call, the model made up whatever
-    it writes from there on. ``around_results`` are the begin and end marks of a result, which no result's
-    text may contain.
+    consists only of JSON calls needs no marker. ``bare_if_repairing``: with repairs, such calls at the end of
+    a text need none either. ``result_beginnings``: after a call, the model made up whatever follows one of
+    them. ``around_results`` are the begin and end marks of a result, which no result's text may contain.
     """
 
     name: ClassVar[str]
     markers: ClassVar[tuple[str, ...]]
     channels: ClassVar[bool] = False
     bare: ClassVar[bool] = False
-    bare_repaired: ClassVar[bool] = False
-    inventions: ClassVar[tuple[str, ...]] = ("<tool_response>",)
+    bare_if_repairing: ClassVar[bool] = False
+    result_beginnings: ClassVar[tuple[str, ...]] = ("<tool_response>",)
     around_results: ClassVar[tuple[str, ...]] = ("<tool_response", "</tool_response>")
 
     # Reading.
@@ -55,7 +54,7 @@ class Form(ABC):
         """
 
     def read_json(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """Read JSON calls without a marker. Only for forms with ``bare`` or ``bare_repaired``."""
+        """Read JSON calls without a marker. Only for forms with ``bare`` or ``bare_if_repairing``."""
         return (yield from json_calls(source, declared, sure=False))
 
     # Writing.

@@ -51,11 +51,11 @@ def prompted(conversation: Conversation, form: Form, *, takes_stops: bool = True
     tools = _choosable(conversation.tools, conversation.tool_choice)
     system = conversation.system
     if tools:
-        words = _instructions(tools, conversation, form)
-        system = _with_words(conversation.system, words)
+        text = _instructions(tools, conversation, form)
+        system = _with_words(conversation.system, text)
     stops = conversation.output.stops
     if tools and takes_stops and len(stops) < _MOST_STOPS:
-        stops = tuple(dict.fromkeys((*stops, form.inventions[0])))
+        stops = tuple(dict.fromkeys((*stops, form.result_beginnings[0])))
     return replace(
         conversation,
         system=system,
@@ -76,8 +76,8 @@ def _choosable(tools: Sequence[Tool], choice: ToolChoice | None) -> list[Functio
     if kind == "none":
         return []
     named = choice.names if choice is not None and kind in ("named", "allowed") else None
-    found = [tool for tool in tools if isinstance(tool, FunctionTool | CustomTool)]
-    chosen = {tool.name: tool for tool in found if named is None or tool.name in named}
+    usable = [tool for tool in tools if isinstance(tool, FunctionTool | CustomTool)]
+    chosen = {tool.name: tool for tool in usable if named is None or tool.name in named}
     return [chosen[name] for name in sorted(chosen)]
 
 
@@ -100,19 +100,19 @@ def _definition(tool: FunctionTool | CustomTool) -> dict[str, Any]:
     if isinstance(tool, FunctionTool):
         made["parameters"] = repaired(tool.parameters or {})
         return made
-    said: dict[str, Any] = {"type": "string"}
+    schema: dict[str, Any] = {"type": "string"}
     if tool.grammar is not None:
-        said["description"] = f"Has to fit this {tool.grammar.syntax} grammar: {tool.grammar.definition}"
-    made["parameters"] = {"type": "object", "properties": {"input": said}, "required": ["input"]}
+        schema["description"] = f"Has to fit this {tool.grammar.syntax} grammar: {tool.grammar.definition}"
+    made["parameters"] = {"type": "object", "properties": {"input": schema}, "required": ["input"]}
     return made
 
 
-def _with_words(system: Sequence[Message], words: str) -> tuple[Message, ...]:
+def _with_words(system: Sequence[Message], text: str) -> tuple[Message, ...]:
     """Return the system messages with ``words`` at the end of the first."""
     if not system:
-        return (Message("system", (Text(words),)),)
+        return (Message("system", (Text(text),)),)
     first = system[0]
-    return (replace(first, parts=(*first.parts, Text(words))), *system[1:])
+    return (replace(first, parts=(*first.parts, Text(text))), *system[1:])
 
 
 # ---------------------------------------------------------------- messages
@@ -146,16 +146,16 @@ def _spoken(message: Message, names: Mapping[str, tuple[str, str]], form: Form) 
     """Return the model's message, with its calls in the form in which it should have written them."""
     kept: list[Part] = []
     calls: list[str] = []
-    said = ""
+    text = ""
     for part in message.parts:
         if isinstance(part, ToolCallPart):
             calls.append(form.call(part.name, _arguments(part), names[part.call_id][1]))
         elif isinstance(part, Text):
-            said += part.text
+            text += part.text
         else:
             kept.append(part)
-    words = form.calls(calls)
-    kept.append(Text(f"{said.rstrip()}\n{words}" if said.strip() else words))
+    written = form.calls(calls)
+    kept.append(Text(f"{text.rstrip()}\n{written}" if text.strip() else written))
     return Message("assistant", tuple(kept), at=message.at)
 
 

@@ -184,7 +184,7 @@ class TextCallReader:
         if not self.rewritten:
             return frame
         return Frame(
-            b"", frame.payload, self._with_finished([event for one in going for event in one.events])
+            b"", frame.payload, self._with_finished([event for frame in going for event in frame.events])
         )
 
     def _with_finished(self, events: Sequence[TurnEvent]) -> tuple[TurnEvent, ...]:
@@ -195,7 +195,7 @@ class TextCallReader:
     @property
     def text(self) -> str:
         """See :attr:`proxy.wires.upstream_port.TurnReader.text`."""
-        return "".join(self._said()) if self.rewritten else self._reader.text
+        return "".join(self._visible_texts()) if self.rewritten else self._reader.text
 
     def message(self) -> bytes:
         """See :meth:`proxy.wires.upstream_port.TurnReader.message`."""
@@ -214,10 +214,10 @@ class TextCallReader:
         """See :meth:`proxy.wires.upstream_port.TurnReader.native`."""
         if not self._calls:
             return self._reader.native(call, mask)
-        found = {"form": self._reading.form.name, "name": call.name}
+        detail = {"form": self._reading.form.name, "name": call.name}
         repaired = {"repaired": list(self._declared.repaired)} if self._declared.repaired else {}
         arguments = mask(call.name, call.arguments)
-        return orjson.dumps({"text_call": {**found, "arguments": arguments, **repaired}}).decode()
+        return orjson.dumps({"text_call": {**detail, "arguments": arguments, **repaired}}).decode()
 
     # Calls in the text.
 
@@ -266,7 +266,7 @@ class TextCallReader:
     def _release(self, going: list[Frame]) -> None:
         """Let frames go on whose text is certain to be text."""
         settled = self._scanner.settled
-        if self._scanner.found:
+        if self._scanner.has_call:
             return
         count = 0
         while count < len(self._waiting) and self._waiting[count][1] <= settled:
@@ -288,7 +288,7 @@ class TextCallReader:
         scanner = self._scanner
         scanner.close(cut=not reason.is_complete)
         self._tell_notes()
-        if not scanner.found:
+        if not scanner.has_call:
             self._leave(going)
             return
         self.rewritten, self._reads = True, False
@@ -296,14 +296,14 @@ class TextCallReader:
         held = "".join(self._text)
         start = self._fed - len(held)
         parts: list[str | TextCall] = [held[: scanner.settled - start], *scanner.parts]
-        told = [event for part in parts if part for event in self._told(part)]
+        events = [event for part in parts if part for event in self._events_of(part)]
         waiting, self._waiting = self._waiting, []
         for frame, _ in waiting:
-            going.append(self._anew(frame, told))
+            going.append(self._anew(frame, events))
             if _texts(frame):
-                told = []
+                events = []
 
-    def _told(self, part: str | TextCall) -> list[TurnEvent]:
+    def _events_of(self, part: str | TextCall) -> list[TurnEvent]:
         """Return a piece of text, or a call, as events."""
         if isinstance(part, str):
             return [TextDelta(part)]
@@ -336,7 +336,7 @@ class TextCallReader:
     def _finished(self) -> list[ToolCallFinished]:
         return [ToolCallFinished(call.index, call) for _, call in self._calls]
 
-    def _said(self) -> list[str]:
+    def _visible_texts(self) -> list[str]:
         """Return the turn's text without its calls."""
         before = self._reader.text[: self._scanner.settled]
         return [before, *(part for part in self._scanner.parts if isinstance(part, str))]
@@ -344,7 +344,7 @@ class TextCallReader:
     def _parts(self, turn: Message) -> list[Part]:
         """Return the parts of the turn, with its calls as call parts."""
         kept: list[Part] = [part for part in turn.parts if not isinstance(part, Text)]
-        text = "".join(self._said())
+        text = "".join(self._visible_texts())
         if text:
             kept.append(Text(text))
         for _, call in self._calls:

@@ -38,8 +38,8 @@ def repaired_json(text: str) -> tuple[str, list[str]]:
     return "".join(made), list(mistakes)
 
 
-def _double_quoted(found: re.Match[str]) -> str:
+def _double_quoted(match: re.Match[str]) -> str:
     """Return an escape or a double quote of a single-quoted string as a double-quoted string writes it."""
-    if found[0] == "\\'":
+    if match[0] == "\\'":
         return "'"
-    return '\\"' if found[0] == '"' else found[0]
+    return '\\"' if match[0] == '"' else match[0]

@@ -55,12 +55,12 @@ class TextCalls:
     def of(self, model: str) -> TextCallRules | None:
         """Return the rules for a model, by the upstream's name for it; ``None`` if its text is not read."""
         fitting = [entry for entry in self._entries if fits(model, entry.pattern)]
-        said = next((entry.text_calls for entry in fitting if entry.text_calls is not None), None)
+        setting = next((entry.text_calls for entry in fitting if entry.text_calls is not None), None)
         repair = next((entry.repair for entry in fitting if entry.repair is not None), False)
         prompt = next((entry.tools for entry in fitting if entry.tools is not None), "native") == "prompt"
-        if said is None:
-            said = "auto" if prompt else "off"
-        form = form_for_model(model) if said == "auto" else FORMS.get(said)
+        if setting is None:
+            setting = "auto" if prompt else "off"
+        form = form_for_model(model) if setting == "auto" else FORMS.get(setting)
         if form is None and prompt:
             form = FORMS[_WITHOUT_FORM]
         return TextCallRules(form, repair, prompt) if form is not None else None

@@ -44,7 +44,7 @@ class Scanner:
         self.settled = 0
         self.parts: list[str | TextCall] = []
         self.notes: list[str] = []
-        self.found = False
+        self.has_call = False
         self._fed = 0
         self._at_start = True
         self._line_start = True
@@ -123,7 +123,7 @@ class Scanner:
     def _say(self, text: str) -> None:
         if not text:
             return
-        if self.found:
+        if self.has_call:
             self.parts.append(text)
         else:
             self.settled += len(text)
@@ -137,7 +137,7 @@ class Scanner:
             self._say(blanks)
             return
         self._at_start = False
-        if first == "{" and (form.bare or (form.bare_repaired and self._declared.repair)):
+        if first == "{" and (form.bare or (form.bare_if_repairing and self._declared.repair)):
             done = yield from self._attempt(blanks, self._bare(repaired=not form.bare), marked=False)
         elif first == "`" and self._declared.repair:
             done = yield from self._attempt(blanks, self._fenced(), marked=False, least=0)
@@ -171,7 +171,7 @@ class Scanner:
         done = False
         if sign in self._first:
             done = yield from self._marked(blanks)
-        elif sign == "{" and self._form.bare_repaired and self._declared.repair:
+        elif sign == "{" and self._form.bare_if_repairing and self._declared.repair:
             done = yield from self._attempt(blanks, self._bare(repaired=True), marked=False)
         if not done:
             self._say(blanks)
@@ -224,7 +224,7 @@ class Scanner:
         yield from source.blanks()
         calls: list[TextCall] = []
         while (first := (yield from source.peek())) != "`":
-            if first == "{" and not calls and form.bare_repaired:
+            if first == "{" and not calls and form.bare_if_repairing:
                 calls += yield from form.read_json(source, self._declared)
             elif (yield from source.opening(form.markers)):
                 calls += yield from form.read(source, self._declared)
@@ -258,7 +258,7 @@ class Scanner:
             self._failed(blanks, isinstance(fault, Incomplete) and marked, least)
             return True
         source.commit()
-        self.found = True
+        self.has_call = True
         self.parts += calls
         yield from self._behind()
         return True
@@ -268,7 +268,7 @@ class Scanner:
         if cut_short and source.sure and source.cut:
             source.commit()
             source.at = len(source.text)
-            self.found = True
+            self.has_call = True
             self.notes.append("a call that the bound of the answer cut off is left out")
             return
         if cut_short and source.sure:
@@ -284,7 +284,7 @@ class Scanner:
         source = self._source
         yield from source.blanks()
         self._line_start, self._inline = True, 0
-        if (yield from source.opening(self._form.inventions)):
+        if (yield from source.opening(self._form.result_beginnings)):
             self.notes.append("a result that the model made up behind its call is left out")
             while True:
                 source.at = len(source.text)

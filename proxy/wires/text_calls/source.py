@@ -118,14 +118,14 @@ class Source:
 
     def blanks(self) -> Reading[str]:
         """Read white space, possibly none."""
-        found = []
+        blanks = []
         while True:
             match = _BLANKS.match(self.text, self.at)
             assert match is not None
-            found.append(match[0])
+            blanks.append(match[0])
             self.at = match.end()
             if self.at < len(self.text) or not (yield from self.more()):
-                return "".join(found)
+                return "".join(blanks)
 
     def opening(self, literals: tuple[str, ...]) -> Reading[str]:
         """Return the literal that stands here, without reading it; ``""`` if none does."""
@@ -153,40 +153,40 @@ class Source:
 
     def literal(self, *literals: str) -> Reading[str]:
         """Read one of these literals. Raises :class:`NotACall` if none stands here."""
-        found = yield from self.maybe(*literals)
-        if not found:
-            at_end = any(one.startswith(self.text[self.at :]) for one in literals)
+        literal = yield from self.maybe(*literals)
+        if not literal:
+            at_end = any(text.startswith(self.text[self.at :]) for text in literals)
             raise Incomplete if self.ended and at_end else NotACall
         self._check()
-        return found
+        return literal
 
     def name(self, most: int = _MOST_NAME) -> Reading[str]:
         """Read a tool's name: as many characters as a name may contain."""
-        found = ""
+        name = ""
         while True:
             match = _NAME.match(self.text, self.at)
             assert match is not None
-            found += match[0]
+            name += match[0]
             self.at = match.end()
-            if len(found) > most:
-                self.at -= len(found) - most
+            if len(name) > most:
+                self.at -= len(name) - most
                 raise NotACall
             if self.at < len(self.text):
                 break
             if not (yield from self.more()):
                 raise Incomplete
-        if not found:
+        if not name:
             raise NotACall
-        return found
+        return name
 
     def until(self, literal: str, most: int | None = None) -> Reading[str]:
         """Read up to and including a literal; return the text before it."""
-        found: list[str] = []
+        parts: list[str] = []
         size = 0
         while True:
             end = self.text.find(literal, self.at)
             stop = end if end >= 0 else max(self.at, len(self.text) - len(literal) + 1)
-            found.append(self.text[self.at : stop])
+            parts.append(self.text[self.at : stop])
             size += stop - self.at
             self.at = stop
             if most is not None and size > most:
@@ -195,7 +195,7 @@ class Source:
             self._check()
             if end >= 0:
                 self.at += len(literal)
-                return "".join(found)
+                return "".join(parts)
             if not (yield from self.more()):
                 raise Incomplete
 

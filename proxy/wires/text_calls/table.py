@@ -42,5 +42,5 @@ _MOST_NAME: Final = 200
 def form_for_model(model: str) -> Form | None:
     """Return the form on which a model of this name was trained; ``None`` if the name does not tell."""
     name = model[:_MOST_NAME].lower().replace("_", "-").rpartition("/")[2]
-    found = next((form for pattern, form in _FAMILIES if pattern.search(name)), "")
-    return FORMS.get(found)
+    form_name = next((form for pattern, form in _FAMILIES if pattern.search(name)), "")
+    return FORMS.get(form_name)

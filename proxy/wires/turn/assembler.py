@@ -36,9 +36,10 @@ _BRACKETS = re.compile(r'[{}\[\]"]')
 _DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1, '"': 0}
 
 
-def mint_call_id() -> str:
-    """Return a new call id of the same shape as OpenAI's."""
-    return replayable("call_id", lambda: "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(24)))
+def mint_call_id(prefix: str = "call_") -> str:
+    """Return a new call id of the same shape as OpenAI's, or another id with its own ``prefix``."""
+    call_id = replayable("call_id", lambda: "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(24)))
+    return prefix + call_id.removeprefix("call_")
 
 
 @value_class

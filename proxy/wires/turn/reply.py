@@ -30,6 +30,7 @@ class ReplyWriter(ABC):
     history.
     """
 
+    _ID_PREFIX: ClassVar[str] = "call_"
     _AFTER_STATUS: ClassVar[str] = "\n\n"
     """The text between the status line of a call and the text after it."""
 
@@ -81,10 +82,7 @@ class ReplyWriter(ABC):
         self._usage = add_usage(self._usage or {}, usage)
 
     def _free_id(self, call: ToolCall) -> str:
-        return call.call_id if call.call_id not in self._used_ids else self._new_id()
-
-    def _new_id(self) -> str:
-        return mint_call_id()
+        return call.call_id if call.call_id not in self._used_ids else mint_call_id(self._ID_PREFIX)
 
     def turn_ended(self, end: TurnEnd) -> bytes:
         if end == "hidden":

@@ -277,12 +277,16 @@ async def test_a_conversation_that_ran_elsewhere_costs_no_evidence(
 class Older(MemoryStore):
     """A store whose rows have the longer digests that an earlier version wrote."""
 
-    def put_hidden(self, record: HiddenTurns) -> None:
+    def put_hidden(self, *records: HiddenTurns) -> None:
+        super().put_hidden(*map(self._older, records))
+
+    @staticmethod
+    def _older(record: HiddenTurns) -> HiddenTurns:
         kept = orjson.loads(record.payload)
-        if "chain" in kept:
-            kept["chain"] = [one + "0" * 12 for one in kept["chain"]]
-            record = replace(record, payload=orjson.dumps(kept))
-        super().put_hidden(record)
+        if "chain" not in kept:
+            return record
+        kept["chain"] = [one + "0" * 12 for one in kept["chain"]]
+        return replace(record, payload=orjson.dumps(kept))
 
 
 async def test_rows_of_an_earlier_version_are_still_found() -> None:

@@ -36,16 +36,16 @@ class _Database:
         self._count += 1
         return suspended(key, payload=b"%d" % self._count)
 
-    def put(self, record: SuspendedTurn, *, room: bool = True) -> None:
+    def put(self, *records: SuspendedTurn, room: bool = True) -> None:
         def queue(settled: Callable[[bool], None]) -> Write:
-            write = Write("put", [(record,)], settled=settled)
+            write = Write("put", [(record,) for record in records], settled=settled)
             if room:
                 self.queue.append(write)
             else:
                 settled(False)
             return write
 
-        self.behind.queue(record, queue)
+        self.behind.queue(records, queue)
 
     def take(self) -> None:
         if not self.group:
@@ -59,8 +59,8 @@ class _Database:
 
     def commit(self) -> None:
         for write in self.group:
-            ((record,),) = write.rows
-            self.rows[record.key] = record
+            for (record,) in write.made():
+                self.rows[record.key] = record
         group, self.group = self.group, []
         for write in group:
             assert write.settled is not None
@@ -92,7 +92,7 @@ class _Database:
 
 
 _STEPS = [
-    *("put", "put", "no room", "keep", "delete", "delete and put"),
+    *("put", "put", "put both", "no room", "keep", "delete", "delete and put"),
     *("take", "take", "commit", "put back", "refuse"),
 ]
 _steps = st.lists(st.tuples(st.sampled_from(_STEPS), st.sampled_from("ab")), max_size=25)
@@ -108,6 +108,10 @@ def test_a_read_sees_the_last_word_whatever_the_writes_do(steps: list[tuple[str,
         if step in ("put", "no room"):
             said[key] = record = database.new(key)
             database.put(record, room=step == "put")
+        elif step == "put both":
+            both = [database.new(each) for each in "ab"]
+            said.update((record.key, record) for record in both)
+            database.put(*both)
         elif step == "keep":
             said[key] = record = database.new(key)
             database.behind.keep(record)
@@ -125,7 +129,9 @@ def test_a_read_sees_the_last_word_whatever_the_writes_do(steps: list[tuple[str,
                 "refuse": database.refuse,
             }[step]()
         assert {key: database.find(key) for key in said} == said
-        queued = [write.rows[0][0].key for write in database.queue if not write.abandoned]
+        # One row of several cannot be withdrawn alone; a later one follows it.
+        alone = [write for write in database.queue if len(write.made()) == 1]
+        queued = [write.made()[0][0].key for write in alone if not write.abandoned]
         assert len(queued) == len(set(queued))
     for _ in range(2):
         database.commit()

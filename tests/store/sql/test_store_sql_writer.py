@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
-from store_records import run, turn
+from store_records import invocation, run, turn
 from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.base.errors import StoreUnavailable
+from proxy.store import rows
 from proxy.store.base import RunFilter
 from proxy.store.rows import Row, upsert
 from proxy.store.sql.store import SqlStore
@@ -322,3 +325,49 @@ async def test_an_odd_heartbeat_ends_nothing() -> None:
     database.fault = "none"
     await writer.commit("put", [("a",)])
     assert writer.failure is None
+
+
+async def test_a_row_that_is_replaced_before_its_commit_is_never_made(
+    make_sqlite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first state of a run and of a call is encoded only if it is still queued when its group is
+    committed."""
+    monkeypatch.setattr("proxy.store.sql.writing.writer._LINGER_S", 600.0)
+    made: list[str] = []
+
+    def noting(encode: Callable[[Any], Row]) -> Callable[[Any], Row]:
+        def encoded(record: Any) -> Row:
+            made.append(record.status)
+            return encode(record)
+
+        return encoded
+
+    for name in ("run_row", "invocation_row"):
+        monkeypatch.setattr(f"proxy.store.rows.{name}", noting(getattr(rows, name)))
+    store = make_sqlite()
+    await store.start()
+    started = invocation(status="started", arguments_redacted=None, result_redacted=None, ended_at=None)
+    store.put_run(run(status="running", ended_at=None))
+    await store.open_invocation(started, durable=False)
+    store.close_invocation(replace(started, status="success"))
+    store.put_run(run(status="completed"))
+    store.put_run(run("run_2", status="running", ended_at=None))
+    assert await store.get_run("run_1") is not None
+    await store.aclose()
+    assert sorted(made) == ["completed", "running", "success"]
+
+
+async def test_a_late_row_that_cannot_be_made_is_lost_alone(
+    make_sqlite: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A first state that does not encode when its group is committed is counted as lost, and the others are
+    written."""
+    store = make_sqlite()
+    await store.start()
+    store.put_run(run("run_bad", status="running", caller=7))
+    store.put_run(run("run_good", status="running"))
+    assert await store.get_run("run_bad") is None
+    assert await store.get_run("run_good") is not None
+    assert store.lost == 1
+    assert "does not encode" in caplog.text
+    await store.aclose()

@@ -2,15 +2,20 @@
 
 import asyncio
 import contextlib
+import selectors
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import aiohttp
 
-__all__ = ["CALLS_PER_CALLBACK_OF_A_BURST", "Count"]
+from proxy.store.seal import Seal
+from proxy.store.sqlite.db import SqliteWriting
+
+__all__ = ["CALLS_PER_CALLBACK_OF_A_BURST", "Count", "Spent"]
 
 COUNTED = (
     str(Path(__file__).resolve().parents[3] / "proxy") + "/",
@@ -19,6 +24,45 @@ COUNTED = (
 
 CALLS_PER_CALLBACK_OF_A_BURST = 14_000  # 12,541 to 13,082 for 128 pieces of arguments, 98 calls each
 """The most calls that one callback makes if the machine reads all these events within its limit of 4 ms."""
+
+
+PEERS = (
+    str(Path(asyncio.__file__).parent) + "/",
+    str(Path(selectors.__file__)),
+    str(Path(__file__).resolve().parents[2]) + "/",
+)
+"""The code of the loop and of the peers, which is not the request's."""
+
+
+@dataclass
+class Spent:
+    """What was spent while :meth:`counting`: Python's own frames, whoever's code that is, with generated and
+    library code; JSON texts that were read or written; rows that were given to SQLite; and sealed values."""
+
+    frames: int = 0
+    json: int = 0
+    rows: int = 0
+    seals: int = 0
+
+    def _see(self, frame: FrameType, event: str, what: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            self.frames += not code.co_filename.startswith(PEERS)
+            self.seals += code is Seal._close.__code__
+            if code is SqliteWriting.write.__code__ and frame.f_lasti <= 4:  # Not where it goes on.
+                self.rows += sum(len(rows) for _, rows in frame.f_locals["batches"])
+        elif event == "c_call":
+            self.json += getattr(what, "__module__", "") in ("orjson", "_json")
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what this thread spends."""
+        before = sys.getprofile()
+        sys.setprofile(self._see)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
 
 
 class Count:

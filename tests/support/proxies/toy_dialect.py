@@ -225,10 +225,8 @@ class ToyReader(StreamReader[SSEEvent]):
         if "wrong" in said:
             yield TurnFailed({"message": said["wrong"], "code": said["code"]})
 
-    def read_reply(self, body: bytes) -> Frame:
-        said = orjson.loads(body)
-        events = [one for each in said["events"] for one in self._events(each)]
-        return Frame(body, said, (*events, *self._finish()))
+    def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
+        return payload, [event for each in payload["events"] for event in self._events(each)]
 
     def message(self) -> bytes:
         calls = [self._repaired(finished.call) for finished in self._finished]

@@ -5,7 +5,7 @@ import re
 import subprocess
 from typing import Any
 
-import pytest
+from cases import each
 from fixture_loader import FIXTURES, Exchange, Turn, all_exchanges
 
 from proxy.upstreams.recorded.format import FILES
@@ -50,7 +50,7 @@ def test_there_are_enough_of_them() -> None:
     assert {e.name for e in ALL} >= {"demo/time", "demo/weather", "demo/both", "demo/plain"}
 
 
-@pytest.mark.parametrize("fixture", ALL, ids=lambda e: e.name)
+@each("fixture", ALL, lambda e: e.name)
 def test_an_exchange_is_what_its_meta_says(fixture: Exchange) -> None:
     """An exchange has title, origin and wire, and the events, end marks and finish reasons it claims."""
     meta = fixture.meta
@@ -73,7 +73,7 @@ def test_an_exchange_is_what_its_meta_says(fixture: Exchange) -> None:
             assert line == "[DONE]" or isinstance(json.loads(line), dict)
 
 
-@pytest.mark.parametrize("fixture", ALL, ids=lambda e: e.name)
+@each("fixture", ALL, lambda e: e.name)
 def test_the_clients_request_leads_to_the_first_turn(fixture: Exchange) -> None:
     """The first turn's request is the client's, with server tools added and nothing else changed."""
     if fixture.meta.get("method") == "GET":
@@ -93,7 +93,7 @@ def test_the_clients_request_leads_to_the_first_turn(fixture: Exchange) -> None:
             assert not tool["function"]["name"].startswith("core__")
 
 
-@pytest.mark.parametrize("fixture", ALL, ids=lambda e: e.name)
+@each("fixture", ALL, lambda e: e.name)
 def test_recorded_pieces_add_up_to_the_body(fixture: Exchange) -> None:
     """The sizes of network pieces add up to the body, and their times never run backwards."""
     for turn in fixture.turns:
@@ -103,7 +103,7 @@ def test_recorded_pieces_add_up_to_the_body(fixture: Exchange) -> None:
             assert [ms for ms, _ in chunks] == sorted(ms for ms, _ in chunks)
 
 
-@pytest.mark.parametrize("fixture", ALL, ids=lambda e: e.name)
+@each("fixture", ALL, lambda e: e.name)
 def test_no_exchange_holds_a_secret(fixture: Exchange) -> None:
     """Rule R3: no key, token, cookie or address in any file, and no header that names an account."""
     for file in sorted(fixture.path.rglob("*")):

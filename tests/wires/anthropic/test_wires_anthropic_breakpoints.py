@@ -5,7 +5,7 @@ from typing import Any
 
 from proxy.json.splice import members
 from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.anthropic.breakpoints import with_breakpoints
+from proxy.wires.anthropic.body import with_breakpoints
 from proxy.wires.upstream_port import CachingEditor
 
 WIRE = AnthropicWire()

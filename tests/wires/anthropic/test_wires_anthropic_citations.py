@@ -6,8 +6,7 @@ import orjson
 
 from proxy.base.events import CitationAdded
 from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.anthropic.blocks import without_ours
-from proxy.wires.anthropic.citations import cited_blocks, web_citation
+from proxy.wires.anthropic.blocks import cited_blocks, web_citation, without_ours
 
 THEIRS = {
     "type": "web_search_result_location",

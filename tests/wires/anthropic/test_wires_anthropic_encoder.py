@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from messages_script import read_stream
@@ -56,9 +56,10 @@ def _given(arguments: str, *, cut: bool) -> Any:
     return {} if cut else {"INVALID_JSON": arguments}
 
 
-@pytest.mark.parametrize("frames", [turn[1] for turn in TURNS], ids=[turn[0] for turn in TURNS])
-def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
+@each("turn", TURNS, lambda turn: turn[0])
+def test_a_recorded_stream_says_the_same(turn: tuple[str, Sequence[Frame]]) -> None:
     """Rule W1: the Messages form of every recorded stream of another dialect has the same content."""
+    frames = turn[1]
     events = [event for frame in frames for event in frame.events]
     made = encoded(AnthropicTurnEncoder("m"), frames)
     assert told(event for frame in made for event in frame.events) == told(events)

@@ -9,8 +9,7 @@ from proxy.base.conversation import Conversation, FunctionTool, Message, Text
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolDefinition
 from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.anthropic.strict import takes_strict
-from proxy.wires.anthropic.to_upstream import write_conversation
+from proxy.wires.anthropic.to_upstream import takes_strict, write_conversation
 
 
 def schema(**fields: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from proxy.base.errors import RequestError
 from proxy.records.approvals import mention
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, visible_with
-from proxy.wires.responses.spans import answer_spans
+from proxy.wires.responses.items import answer_spans
 
 ONE, TWO = "appr_" + "1" * 32, "appr_" + "2" * 32
 

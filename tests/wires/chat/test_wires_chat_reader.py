@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
+from cases import each
 from fixture_loader import Exchange, all_exchanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -586,7 +587,7 @@ def test_an_endless_turn_is_refused() -> None:
     assert "message of one turn" in str(turn.fault)
 
 
-@pytest.mark.parametrize("exchange", STREAMS, ids=lambda e: e.name)
+@each("exchange", STREAMS, lambda e: e.name)
 def test_recorded_streams_read_alike_for_every_cut(exchange: Exchange) -> None:
     """Rule W6: a recorded stream gives the same frames whole, in pieces of seven bytes, and byte by byte."""
     for turn in exchange.turns:

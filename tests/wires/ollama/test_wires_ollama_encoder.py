@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from ollama_script import read_reply, read_stream
@@ -52,9 +52,10 @@ def _given(arguments: str) -> Any:
     return given if isinstance(given, dict) else {"INVALID_JSON": arguments}
 
 
-@pytest.mark.parametrize("frames", [turn[1] for turn in TURNS], ids=[turn[0] for turn in TURNS])
-def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
+@each("turn", TURNS, lambda turn: turn[0])
+def test_a_recorded_stream_says_the_same(turn: tuple[str, Sequence[Frame]]) -> None:
     """Rule W1: the Ollama form of every recorded stream of another dialect has the same content."""
+    frames = turn[1]
     events = [event for frame in frames for event in frame.events]
     made = encoded(OllamaTurnEncoder("m"), frames)
     raw = [frame.raw for frame in made]

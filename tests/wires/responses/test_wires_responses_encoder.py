@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from responses_check import check_response_stream
@@ -36,9 +37,10 @@ def encoder() -> ResponsesTurnEncoder:
     return ResponsesTurnEncoder("m", {"model": "m", "input": "hi", "tools": TOOLS})
 
 
-@pytest.mark.parametrize("frames", [turn[1] for turn in TURNS], ids=[turn[0] for turn in TURNS])
-def test_a_recorded_stream_says_the_same(frames: Sequence[Frame]) -> None:
+@each("turn", TURNS, lambda turn: turn[0])
+def test_a_recorded_stream_says_the_same(turn: tuple[str, Sequence[Frame]]) -> None:
     """Rule W1: the Responses form of every recorded Chat stream has the same content."""
+    frames = turn[1]
     events = [event for frame in frames for event in frame.events]
     said = told(events)
     made = encoded(encoder(), frames)

@@ -175,6 +175,14 @@ def test_blank_and_repeated_ids_are_repaired() -> None:
     assert [one.call_id for one in of(played, ToolCallStarted)] == ids
 
 
+@pytest.mark.parametrize("call_id", [[], {}, 7])
+def test_an_id_of_another_type_is_replaced(call_id: Any) -> None:
+    """A call whose id is no text gets a new one; the same call in the terminal event is no second call."""
+    played = read(turn({**CALL, "call_id": call_id}))
+    assert [(call.name, call.arguments) for call in played.calls] == [(OURS, '{"zone":"UTC"}')]
+    assert played.calls[0].call_id.startswith("call_")
+
+
 def test_a_call_without_a_name_is_none() -> None:
     """The reader drops a call without a name, because it cannot be answered."""
     nameless = {**CALL, "name": None}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.records.approvals import mention
-from proxy.wires.responses.spans import answer_length, answer_spans
+from proxy.wires.responses.items import answer_length, answer_spans
 
 USER: Any = {"role": "user", "content": "go"}
 OUTPUT: Any = {"type": "function_call_output", "call_id": "c", "output": "1"}

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from cases import each
 from fixture_loader import Exchange, all_exchanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,7 +208,7 @@ def test_any_chat_stream_comes_to_the_same(
     """Rule W6: the cuts decide which events are taken unread, but do not change the result."""
     raw = ROLE + body + end
     chunks = events_of(raw) if whole else cut(raw, cuts)
-    with patch("proxy.wires.turn.assembler.mint_call_id", lambda: "call_minted"):
+    with patch("proxy.wires.turn.assembler.mint_call_id", lambda prefix="call_": f"{prefix}minted"):
         taken_unread = Told(chunks, take_unread=True, hidden=hidden, **more)
         assert taken_unread == Told(events_of(raw), take_unread=False, hidden=hidden, **more)
 
@@ -295,15 +296,15 @@ def test_any_responses_stream_comes_to_the_same(
 # Both.
 
 
-@pytest.mark.parametrize("exchange", STREAMS, ids=lambda e: e.name)
 @pytest.mark.parametrize("hidden", [True, False])
+@each("exchange", STREAMS, lambda e: e.name)
 def test_recorded_streams_come_to_the_same(
     exchange: Exchange, hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule W2: a recorded stream has the same result with and without the fast path."""
-    monkeypatch.setattr("proxy.wires.turn.assembler.mint_call_id", lambda: "call_minted")
-    monkeypatch.setattr("proxy.wires.chat.composer.mint_call_id", lambda: "call_minted")
-    monkeypatch.setattr("proxy.wires.responses.reader.mint_call_id", lambda: "call_minted")
+    monkeypatch.setattr("proxy.wires.turn.assembler.mint_call_id", lambda prefix="call_": f"{prefix}minted")
+    monkeypatch.setattr("proxy.wires.chat.composer.mint_call_id", lambda prefix="call_": f"{prefix}minted")
+    monkeypatch.setattr("proxy.wires.responses.reader.mint_call_id", lambda prefix="call_": f"{prefix}minted")
     monkeypatch.setattr("proxy.wires.responses.writer.mint_item_id", lambda kind: f"{kind}_minted")
     monkeypatch.setattr("time.time", lambda: 7.0)
     wire = WIRES[exchange.wire]

@@ -20,7 +20,7 @@ def split(*pieces: str, cut: bool = False, most: int = 10_000) -> Split | None:
     """The thoughts, the text, the calls and the notes of a turn; ``None`` if it has no channels."""
     channels = Channels(most)
     found = [one for piece in pieces for one in channels.feed(piece)]
-    if not channels.found:
+    if not channels.applies:
         assert not found
         return None
     found += channels.close(cut=cut)

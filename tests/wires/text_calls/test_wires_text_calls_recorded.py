@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each
 from fixture_loader import Exchange, all_exchanges, exchange
 
 from proxy.wires.anthropic import AnthropicWire
@@ -95,7 +96,7 @@ STREAMS = [
 ]
 
 
-@pytest.mark.parametrize("recorded", STREAMS, ids=lambda one: one.name)
+@each("recorded", STREAMS, lambda one: one.name)
 def test_recorded_streams_keep_their_bytes(recorded: Exchange) -> None:
     """With every form, the frames of every recorded stream leave unchanged and in order."""
     wire = WIRES[recorded.wire]

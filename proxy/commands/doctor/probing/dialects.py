@@ -118,12 +118,12 @@ def _answered(wire: CrossableWire, status: int, answer: bytes) -> SpokenDialect:
 def _refused(dialect: Dialect, status: int, answer: bytes) -> SpokenDialect:
     """Judge an error response: it shows whether the path is missing, or only the model."""
     message, code, _ = dialect.errors.read(answer)
-    said = plain_text(message, _MAX_WORDS)
+    text = plain_text(message, _MAX_WORDS)
     if status in _ABSENT and "model" not in f"{message} {code}".lower():
         return SpokenDialect(dialect.wire, False, status, f"no endpoint at {dialect.path} (status {status})")
     return SpokenDialect(
         dialect.wire,
         None,
         status,
-        f"the upstream answered with status {status}" + (f": {said}" if said else ""),
+        f"the upstream answered with status {status}" + (f": {text}" if text else ""),
     )

@@ -101,13 +101,13 @@ async def models_at(upstream: Upstream, lists: ModelLists = CHAT.models, *, pref
         status, body = response.status, await response.read(MAX_BODY_BYTES)
     finally:
         await response.aclose()
-    said = _object(body)
+    reply = _object(body)
     is_list = status == 200 and any(
-        isinstance(said.get(member), list)
+        isinstance(reply.get(member), list)
         for member, empty in lists.whole([]).items()
         if isinstance(empty, list)
     )
-    return ListedModels(status, tuple(lists.read(said)) if is_list else None)
+    return ListedModels(status, tuple(lists.read(reply)) if is_list else None)
 
 
 async def _is_below_v1(upstream: Upstream) -> bool:

@@ -44,17 +44,17 @@ _ANSWER: Final[Mapping[str, Any]] = {
 }
 
 
-def _said(text: str) -> Message:
+def _user(text: str) -> Message:
     return Message("user", (Text(text),))
 
 
 def questions(model: str) -> dict[str, Conversation]:
     """Return the requests by name, in the order in which they are sent."""
     plain = Conversation(
-        model, (_said("Count from one to five in words."),), output=Output(max_tokens=MOST_TOKENS)
+        model, (_user("Count from one to five in words."),), output=Output(max_tokens=MOST_TOKENS)
     )
     streamed = replace(plain, stream=True)
-    paris = _said("What is the weather in Paris? Call the tool.")
+    paris = _user("What is the weather in Paris? Call the tool.")
     call = replace(streamed, messages=(paris,), tools=(_WEATHER,), tool_choice=ToolChoice("required"))
     called = Message("assistant", (ToolCallPart("call_1", "get_weather", '{"city":"Paris"}'),))
     picture = Image(Inline("image/png", _PNG))
@@ -67,7 +67,7 @@ def questions(model: str) -> dict[str, Conversation]:
         "call": call,
         "parallel": replace(
             call,
-            messages=(_said("What is the weather in Paris, and what in Rome? Call the tool for both."),),
+            messages=(_user("What is the weather in Paris, and what in Rome? Call the tool for both."),),
             parallel_tool_calls=True,
         ),
         "forced": replace(
@@ -82,14 +82,14 @@ def questions(model: str) -> dict[str, Conversation]:
         "image": replace(plain, messages=(Message("user", (Text("What colour is this?"), picture)),)),
         "schema": replace(
             plain,
-            messages=(_said('Answer "yes".'),),
+            messages=(_user('Answer "yes".'),),
             output=Output(
                 max_tokens=MOST_TOKENS,
                 format=OutputFormat("json_schema", _ANSWER, "answer", strict=True),
             ),
         ),
-        "too_long": replace(plain, messages=(_said("Say ok."),), output=Output(max_tokens=100_000_000)),
-        "effort": replace(plain, messages=(_said("Say ok."),), reasoning=ReasoningSettings("low")),
-        "choices": replace(plain, messages=(_said("Say ok."),), output=Output(max_tokens=16, choices=2)),
-        "logprobs": replace(plain, messages=(_said("Say ok."),), output=Output(max_tokens=16, logprobs=True)),
+        "too_long": replace(plain, messages=(_user("Say ok."),), output=Output(max_tokens=100_000_000)),
+        "effort": replace(plain, messages=(_user("Say ok."),), reasoning=ReasoningSettings("low")),
+        "choices": replace(plain, messages=(_user("Say ok."),), output=Output(max_tokens=16, choices=2)),
+        "logprobs": replace(plain, messages=(_user("Say ok."),), output=Output(max_tokens=16, logprobs=True)),
     }

@@ -1,7 +1,7 @@
 """The part of a configuration that a supervisor knows, and the data with which it starts.
 
 A supervisor does not load the configuration, because the library that checks it would more than double its
-memory.  The process that reads the configuration makes a :class:`ServePlan` of it.
+memory. The process that reads the configuration makes a :class:`ServePlan` of it.
 """
 
 import os
@@ -20,9 +20,9 @@ __all__ = ["Handover", "ServePlan", "read_handover", "write_handover"]
 class ServePlan:
     """The data with which workers are started.
 
-    ``config`` is the whole configuration, pickled, for the workers only.  It contains secrets, and so do
-    ``secrets``, the values that the log must not show.  ``mcp`` are the settings of the process that talks to
-    MCP servers, empty if there are none.  ``--reload`` watches ``files``, and the Python files below
+    ``config`` is the whole configuration, pickled, for the workers only. It contains secrets, and so do
+    ``secrets``, the values that the log must not show. ``mcp`` are the settings of the process that talks to
+    MCP servers, empty if there are none. ``--reload`` watches ``files``, and the Python files below
     ``folders``.
     """
 

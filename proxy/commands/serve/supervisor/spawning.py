@@ -45,8 +45,8 @@ def spawn(entry: str, channel: int, listeners: Sequence[int] = ()) -> int:
 
 def become(entry: str, fd: int, inherited: Sequence[int]) -> NoReturn:
     """Replace this process with another program, with the same id and open descriptors. Raises OSError."""
-    for one in (fd, *inherited):
-        os.set_inheritable(one, True)
+    for number in (fd, *inherited):
+        os.set_inheritable(number, True)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS_HELD)
     try:
         # The original arguments follow, for people who read the process list.

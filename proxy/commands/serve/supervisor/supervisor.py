@@ -98,8 +98,8 @@ class Supervisor:
         first worker. SIGHUP replaces the workers: the new ones serve before the old ones end. Raises
         :class:`~proxy.base.errors.ToolRelayError` for a start that fails, once for all workers.
         """
-        told: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(STOPPING, self._signals.signalled)
-        with on_signals({**told, signal.SIGHUP: self._hung_up, signal.SIGCHLD: self._children.reap}):
+        actions: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(STOPPING, self._signals.signalled)
+        with on_signals({**actions, signal.SIGHUP: self._hung_up, signal.SIGCHLD: self._children.reap}):
             listening()
             try:
                 lines = await self._first_start()
@@ -173,7 +173,7 @@ class Supervisor:
             if not ready:
                 return []
             # If one has failed, others may not be ready; the exception of the failed one must be raised.
-            said = [worker.ready.result() for worker in sorted(new.values(), key=_is_up)]
+            reports = [worker.ready.result() for worker in sorted(new.values(), key=_is_up)]
         except _StartFailed:
             ready = False
             raise
@@ -185,7 +185,7 @@ class Supervisor:
         old, self._current, self.plan = self._current, new, plan
         for worker in old.values():
             self._let_go(worker, "retire")
-        return said[-1]
+        return reports[-1]
 
     async def _settle(self, workers: Iterable[_Worker], until: str) -> bool:
         """Wait until all workers serve or have failed; return false if a signal to stop comes first."""
@@ -218,7 +218,7 @@ class Supervisor:
         if self._signals.stop.is_set():
             return
         used = {self.plan.mcp, *(worker.mcp for worker in self._all)}
-        for settings in [one for one in self._hosts if one not in used]:
+        for settings in [host for host in self._hosts if host not in used]:
             await self._hosts.pop(settings).aclose()
 
     async def _attended(self, number: int, plan: ServePlan, pid: int, end: socket.socket) -> _Worker:
@@ -245,7 +245,7 @@ class Supervisor:
 
     async def _attend(self, worker: _Worker) -> None:
         """Handle a worker's messages until its process ends, then handle its end."""
-        said = ""
+        text = ""
         try:
             while (message := await worker.channel.receive()) is not None:
                 header, body = message
@@ -255,7 +255,7 @@ class Supervisor:
                         self._questions.add_member(worker, worker.channel)
                         worker.ready.set_result(json.loads(body))
                     case "failed":
-                        said = body.decode(errors="replace")
+                        text = body.decode(errors="replace")
                     case _:
                         self._questions.on_message(worker, header, body)
         except ChannelBroken:
@@ -266,8 +266,8 @@ class Supervisor:
         self._questions.remove_member(worker)
         self._all.discard(worker)
         if not worker.ready.done():
-            said = said or f"worker {worker.number} ended with status {status} before it was ready"
-            worker.ready.set_exception(_StartFailed(said))
+            text = text or f"worker {worker.number} ended with status {status} before it was ready"
+            worker.ready.set_exception(_StartFailed(text))
         elif worker.state is not _State.LEAVING:
             self._log.error("worker_died", worker=worker.number, status=status)
         self._gone.set()

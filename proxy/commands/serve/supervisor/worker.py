@@ -177,8 +177,8 @@ class _Worker:
             case "retire":
                 self.signals.retire.set()
             case "question":
-                told = self._peers.own_answer(header["name"])
-                if not self._channel.send("answer", told or b"", id=header["id"], known=told is not None):
+                answer = self._peers.own_answer(header["name"])
+                if not self._channel.send("answer", answer or b"", id=header["id"], known=answer is not None):
                     self._channel.send("answer", id=header["id"], known=False)
             case "answer" if question is not None:
                 question.bodies.append(body)

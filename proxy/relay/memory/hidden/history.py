@@ -250,15 +250,8 @@ class History:
         if not visible.strip() or not request.may_store:
             return False
         payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
-        (key,) = request.answer_keys(turn.caller, offer_fingerprint, [(None, visible)], self._system_rule)
-        variant = variant_of(payload)
         marked = with_marks(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
-        self._put_hidden(key, variant, turn, marked)
-        place = request.evidence(rule=self._system_rule)
-        if place is not None:
-            kept = evidence_of(place, (key, variant))
-            for loose in loose_keys(request.identity_words(turn.caller), offer_fingerprint, visible, place):
-                self._put_hidden(loose, variant, turn, kept)
+        self._note(request, turn, visible, offer_fingerprint, variant_of(payload), marked)
         return True
 
     def note_plain(
@@ -268,27 +261,25 @@ class History:
 
         Otherwise hidden turns behind the same words in another conversation could be put back here.
         """
-        if not visible.strip() or not request.may_store:
-            return
-        (key,) = request.answer_keys(turn.caller, offer_fingerprint, [(None, visible)], self._system_rule)
-        place = request.evidence(rule=self._system_rule)
-        words = request.identity_words(turn.caller)
-        loose = loose_keys(words, offer_fingerprint, visible, place) if place is not None else ()
-        kept = evidence_of(place, (key, PLAIN)) if place is not None else b""
-        self._put_hidden(key, PLAIN, turn, b"{}")
-        for one in loose:
-            self._put_hidden(one, PLAIN, turn, kept)
+        if visible.strip() and request.may_store:
+            self._note(request, turn, visible, offer_fingerprint, PLAIN, b"{}")
 
-    def _put_hidden(self, key: str, variant: str, turn: LastTurn, payload: bytes) -> None:
+    def _note(
+        self, request: ClientRequest, turn: LastTurn, visible: str, shape: str, variant: str, payload: bytes
+    ) -> None:
+        """Store what is behind an answer under its exact key, and where that is under its loose keys."""
+        (key,) = request.answer_keys(turn.caller, shape, [(None, visible)], self._system_rule)
+        kept = {key: payload}
+        if (place := request.evidence(rule=self._system_rule)) is not None:
+            words = request.identity_words(turn.caller)
+            kept |= dict.fromkeys(
+                loose_keys(words, shape, visible, place), evidence_of(place, (key, variant))
+            )
+        now = self._now()
         self._store.put_hidden(
-            HiddenTurns(
-                key=key,
-                variant=variant,
-                run_id=turn.run_id,
-                caller=turn.caller,
-                wire=turn.wire,
-                payload=payload,
-                created_at=self._now(),
+            *(
+                HiddenTurns(key, variant, turn.run_id, turn.caller, turn.wire, payload, now)
+                for key, payload in kept.items()
             )
         )
 

@@ -113,6 +113,7 @@ class SqlEffects(SqlApprovals):
             (record,),
             needed=record.effect is not ToolEffect.READ_ONLY,
             state_of=("tool_invocations", record.id),
+            later=record.status == "started",
         )
 
     async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:

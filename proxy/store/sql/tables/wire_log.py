@@ -18,7 +18,7 @@ class SqlWireLog(SqlBase):
         """
         if self._content != "none" and self.sealed:
             self._cap.note(WIRE_BYTES, record.caller, len(record.payload))
-            self._put_content(WIRE_BYTES, _row, record, needed=False)
+            self._put_content(WIRE_BYTES, _row, (record,), needed=False)
 
     async def find_wire(self, run_id: str) -> KeptWire | None:
         """Return the bytes of a run, or ``None``.

@@ -5,7 +5,7 @@ between the put and the commit, and after a failed commit.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,7 +20,10 @@ _Record = TypeVar("_Record", bound=Dated)
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[_Record]):
-    """The latest state of a key that the database does not have yet; without ``record`` it was deleted."""
+    """The latest state of a key that the database does not have yet; without ``record`` it was deleted.
+
+    ``write`` is its queued write, if that has no other rows.
+    """
 
     record: _Record | None
     write: Write | None = None
@@ -39,7 +42,8 @@ class WriteBehind(Generic[_Key, _Record]):
         self._withdraw = withdraw
         self._waiting: dict[_Key, _Waiting[_Record]] = {}
         self._groups: dict[Hashable, dict[_Key, None]] = {}
-        # At most one is queued; the others are being committed, or were when a newer state replaced them.
+        # The others beside the latest are being committed, were when it replaced them, or are among several
+        # rows of one write.
         self._unsettled: dict[_Key, list[_Waiting[_Record]]] = {}
 
     def has_latest(self, key: _Key) -> bool:
@@ -70,26 +74,29 @@ class WriteBehind(Generic[_Key, _Record]):
         self._no_longer(key)
         self._shelf.put(record)
 
-    def queue(self, record: _Record, put: Callable[[Callable[[bool], None]], Write]) -> None:
-        """Keep a record until the write that ``put`` queues is settled; if the write fails, keep it longer.
+    def queue(self, records: Sequence[_Record], put: Callable[[Callable[[bool], None]], Write]) -> None:
+        """Keep records until the write that ``put`` queues is settled; if the write fails, keep them longer.
 
         ``put`` receives a callback, which the write must call with whether it was committed.
         """
-        key = self._shelf.key_of(record)
-        entry = _Waiting(record)
+        entries = [(self._shelf.key_of(record), _Waiting(record)) for record in records]
 
         def settled(committed: bool) -> None:
-            self._leave(key, entry)
-            if self._waiting.get(key) is entry:
-                self._no_longer(key)
-                if not committed:
-                    self._shelf.put(record)  # At least this process still has it.
+            for key, entry in entries:
+                self._leave(key, entry)
+                if self._waiting.get(key) is entry:
+                    self._no_longer(key)
+                    if not committed and entry.record is not None:
+                        self._shelf.put(entry.record)  # At least this process still has it.
 
-        self._shelf.drop(key)
-        self._take_back(key)
-        self._wait(key, entry)
-        self._unsettled.setdefault(key, []).append(entry)
-        entry.write = put(settled)
+        for key, entry in entries:
+            self._shelf.drop(key)
+            self._take_back(key)
+            self._wait(key, entry)
+            self._unsettled.setdefault(key, []).append(entry)
+        write = put(settled)
+        if len(entries) == 1:  # Of several rows none can be withdrawn alone; a later state follows them.
+            entries[0][1].write = write
 
     def forget_runs(self, run_ids: Collection[str]) -> None:
         """Drop the records of these runs that are only in memory."""

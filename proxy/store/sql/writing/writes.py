@@ -2,19 +2,26 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import compress
 from typing import Final, TypeAlias
 
 from proxy.store.rows import Row, Upsert
 
-__all__ = ["Batch", "StateKey", "Write", "batches_of"]
+__all__ = ["Batch", "Rows", "StateKey", "Write", "batches_of"]
 
 Batch = tuple[str, Sequence[Row]]
 """A statement and the rows that it is executed with, in order."""
+
+Rows: TypeAlias = Sequence[Row] | Callable[[], Sequence[Row]]
+"""Rows for one statement, or a function that makes them."""
 
 StateKey: TypeAlias = tuple[str, str]
 """A table and the key of a row that is written several times, each time as a whole."""
 
 _OVERHEAD_BYTES: Final = 200
+_UNMADE_BYTES: Final = 2000
+"""The bytes that count for rows that are not made yet."""
+
 _COUNTED: Final = frozenset({str, bytes})
 
 
@@ -31,7 +38,8 @@ class Write:
     statement.
 
     A write that is not ``needed`` is only for people to read. ``state_of`` names the row of which this is a
-    state; a later state takes its place in the queue. ``before`` has the rows of the state before that.
+    state; a later state takes its place in the queue. ``before`` has the rows of the state before that. Rows
+    that will probably be replaced are given as a function, which makes them if they are written all the same.
     """
 
     __slots__ = (
@@ -42,7 +50,7 @@ class Write:
     def __init__(
         self,
         statement: str,
-        rows: Sequence[Row],
+        rows: Rows,
         *,
         settled: Callable[[bool], None] | None = None,
         done: "asyncio.Future[None] | None" = None,
@@ -61,19 +69,24 @@ class Write:
         self.in_order = in_order
         self.needed = needed
         self.state_of = state_of
-        self.before: Sequence[Row] | None = None
+        self.before: Rows | None = None
         self.withdrawn = False
-        size = _OVERHEAD_BYTES
-        for _, each in ((statement, rows), *also):
+        size = _OVERHEAD_BYTES + (_UNMADE_BYTES if callable(rows) else 0)
+        for _, each in ((statement, () if callable(rows) else rows), *also):
             for row in each:
-                for value in row:
-                    if type(value) in _COUNTED:
-                        size += len(value)
+                # A loop in Python over the values of a row takes several times as long.
+                size += sum(map(len, compress(row, map(_COUNTED.__contains__, map(type, row)))))
         self.size = size
 
     def become(self, later: "Write") -> None:
         """Write a later state of the row in place of this one."""
         self.before, self.rows, self.size = self.rows, later.rows, later.size
+
+    def made(self) -> Sequence[Row]:
+        """Return the rows; they are made once."""
+        if callable(self.rows):
+            self.rows = self.rows()
+        return self.rows
 
     @property
     def abandoned(self) -> bool:
@@ -92,7 +105,7 @@ def batches_of(group: Iterable[Write]) -> list[Batch]:
             continue
         if write.in_order:
             open_to.clear()
-        for statement, rows in ((write.statement, write.rows), *write.also):
+        for statement, rows in ((write.statement, write.made()), *write.also):
             found = open_to.get(statement)
             if found is None:
                 found = open_to[statement] = {}
@@ -102,4 +115,4 @@ def batches_of(group: Iterable[Write]) -> list[Batch]:
                 found[len(found) if key_of is None else key_of(row)] = row
         if write.in_order:
             open_to.clear()
-    return [(statement, list(found.values())) for statement, found in batches]
+    return [(statement, list(found.values())) for statement, found in batches if found]

@@ -1,1 +1,1 @@
-"""The host process, which talks to MCP servers.  A hostile answer can only harm this process."""
+"""The host process, which talks to MCP servers. A hostile answer can only harm this process."""

@@ -24,15 +24,15 @@ _ANSWER_S: Final = 30.0
 Ask = Callable[[str, Sequence[str] | None], Awaitable[str]]
 """Called as ``(refused, scopes)``; returns the value of ``Authorization`` for one server.
 
-``refused`` is a value that the server refused, empty at first.  ``scopes`` are those that it requires for the
-request, ``None`` if no scope is missing.  Raises :class:`NotAuthorized`.
+``refused`` is a value that the server refused, empty at first. ``scopes`` are those that it requires for the
+request, ``None`` if no scope is missing. Raises :class:`NotAuthorized`.
 """
 
 
 class NotAuthorized(Exception):
     """A request cannot be authorized; the message is for the operator.
 
-    ``needs_login`` says that only a login helps.  ``lacks_scope`` says that only this request's scope is
+    ``needs_login`` says that only a login helps. ``lacks_scope`` says that only this request's scope is
     missing, so that other requests may be authorized.
     """
 
@@ -53,7 +53,7 @@ class _Question:
 
 
 class Authorizations:
-    """The workers that can be asked.  Belongs to one event loop."""
+    """The workers that can be asked. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._workers: list[Channel] = []
@@ -89,14 +89,14 @@ class Authorizations:
             async with asyncio.timeout(_ANSWER_S):
                 while True:
                     with contextlib.suppress(_Gone):
-                        told = await self._ask_one(server, refused, scopes)
+                        reply = await self._ask_one(server, refused, scopes)
                         break
         except TimeoutError:
             raise NotAuthorized("no worker has answered in time") from None
-        value = told.get("value")
+        value = reply.get("value")
         if isinstance(value, str):
             return value
-        raise NotAuthorized(told["reason"], needs_login=told["needs_login"], lacks_scope=scopes is not None)
+        raise NotAuthorized(reply["reason"], needs_login=reply["needs_login"], lacks_scope=scopes is not None)
 
     async def _ask_one(self, server: str, refused: str, scopes: Sequence[str] | None) -> dict[str, Any]:
         try:

@@ -1,4 +1,4 @@
-"""The bounds for what one server sends.  A server past one of them loses a call or its session, and no more.
+"""The bounds for what one server sends. A server past one of them loses a call or its session, and no more.
 
 One process talks to all servers, so every bound is for one server.
 """
@@ -26,7 +26,7 @@ MAX_LINE: Final = 16 << 20
 """The most bytes of one message; decompressed, if the server compresses it."""
 
 MAX_VALUES: Final = 100_000
-"""The most JSON values of one message.  A value of three bytes takes about a hundred in memory."""
+"""The most JSON values of one message. A value of three bytes takes about a hundred in memory."""
 
 NO_MESSAGE: Final = -32700
 """The code of the JSON-RPC error for a request whose answer cannot be read: "Parse error" of JSON-RPC 2.0."""
@@ -46,7 +46,7 @@ _UNASKED, _UNASKED_S = 30_000, 10.0
 
 
 class PastBounds(Exception):
-    """A server is past a bound of its session, which ends.  The message has no text of the server."""
+    """A server is past a bound of its session, which ends. The message has no text of the server."""
 
 
 class Budget:

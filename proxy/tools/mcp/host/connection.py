@@ -1,8 +1,8 @@
 """Keep the connection to one server: connect, reconnect after a loss, and send calls.
 
-One task owns the session from beginning to end, as the SDK requires; calls use it from their own tasks.  A
-call is sent once.  If the connection is lost during the call, it is unknown whether the server ran it; the
-failure says so, and the caller decides whether to retry.  Only if the server refused a call because it no
+One task owns the session from beginning to end, as the SDK requires; calls use it from their own tasks. A
+call is sent once. If the connection is lost during the call, it is unknown whether the server ran it; the
+failure says so, and the caller decides whether to retry. Only if the server refused a call because it no
 longer knows the session, the call is sent again in a new session.
 """
 
@@ -68,13 +68,13 @@ _STREAM_ENDED: Final = "SSE stream"
 
 
 class CallFailed(Exception):
-    """A call without a result.  ``error`` is the server's own error, if it answered with one."""
+    """A call without a result. ``error`` is the server's own error, if it answered with one."""
 
-    def __init__(self, kind: FailureKind, words: str, error: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, kind: FailureKind, text: str, error: Mapping[str, Any] | None = None) -> None:
         self.kind = kind
-        self.words = words
+        self.words = text
         self.error = error
-        super().__init__(words)
+        super().__init__(text)
 
 
 class _SessionGone(Exception):
@@ -92,7 +92,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The current status of a connection.  A ready server has a ``reason`` if it requires scopes that its
+    """The current status of a connection. A ready server has a ``reason`` if it requires scopes that its
     token lacks."""
 
     state: ConnectionState
@@ -106,9 +106,9 @@ class Status:
 class ConnectionHistory:
     """The history of a connection.
 
-    ``connects`` is how often the server was connected.  ``last_error`` is the latest reason for a loss or a
-    failed connection; ``cause`` is the same without any text of the server.  ``list_ms`` is how many
-    milliseconds the latest list of tools took.  ``skipped`` is the first line that the server wrote to its
+    ``connects`` is how often the server was connected. ``last_error`` is the latest reason for a loss or a
+    failed connection; ``cause`` is the same without any text of the server. ``list_ms`` is how many
+    milliseconds the latest list of tools took. ``skipped`` is the first line that the server wrote to its
     standard output and that is no message.
     """
 
@@ -169,7 +169,7 @@ class Connection:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise error
             if error is not None:
-                reason = _words(error)
+                reason = _error_text(error)
                 self.history.cause = _cause(error)
                 unauthorized = _is_unauthorized(error)
             if loop.time() - began > _STEADY_S:
@@ -299,7 +299,7 @@ class Connection:
             tools += listed
             cursor = page.get("nextCursor")
             # By the specification only a missing cursor means the last page, but some servers write an empty
-            # one.  So it is followed once, and an error or the same page ends the list.
+            # one. So it is followed once, and an error or the same page ends the list.
             if not isinstance(cursor, str) or cursor in cursors or len(tools) > self._settings.max_tools:
                 break
             cursors.add(cursor)
@@ -308,8 +308,8 @@ class Connection:
     def definition(self, tool: str) -> Definition | None:
         """Return the server's definition of a tool; ``None`` if it is not listed."""
         listing = self.status.listing
-        found = (one for one in listing.definitions if one.name == tool) if listing is not None else iter(())
-        return next(found, None)
+        definitions = listing.definitions if listing is not None else ()
+        return next((definition for definition in definitions if definition.name == tool), None)
 
     async def call(
         self,
@@ -405,8 +405,8 @@ class Connection:
             return CallFailed(
                 "error", "the server sent an answer that cannot be read, so nobody knows whether the tool ran"
             )
-        words = error.message[:_MAX_WORDS]
-        return CallFailed("error", words, {"code": error.code, "message": words})
+        text = error.message[:_MAX_WORDS]
+        return CallFailed("error", text, {"code": error.code, "message": text})
 
     async def wait(self, within_s: float) -> None:
         """Wait until the server is connected or has failed once, at most ``within_s`` seconds."""
@@ -445,7 +445,7 @@ async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
 async def _is_unknown(session: McpClientSession, error: MCPError) -> bool:
     """Return whether an error of a call means that the server does not know the session.
 
-    Some servers say so by an error that a tool could return as well.  A server that refuses a list of the
+    Some servers say so by an error that a tool could return as well. A server that refuses a list of the
     tools in the same way refuses whatever the session asks, so it did not run the call.
     """
     if not tells_of_lost_session(error.message):
@@ -483,7 +483,7 @@ def _cause(error: BaseException) -> str:
     return str(error) if isinstance(error, PastBounds) else type(error).__name__
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return the reason of a failure for a person."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
@@ -491,9 +491,9 @@ def _words(error: BaseException) -> str:
         return "the server did not answer in time"
     if isinstance(error, FileNotFoundError):
         return f"the command was not found: {plain_text(str(error.filename))}"
-    said = plain_text(str(error)) or type(error).__name__
+    text = plain_text(str(error)) or type(error).__name__
     return (
-        said
+        text
         if isinstance(error, MCPError | PastBounds | UnusableDefinition)
-        else f"{type(error).__name__}: {said}"
+        else f"{type(error).__name__}: {text}"
     )

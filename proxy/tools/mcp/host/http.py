@@ -4,9 +4,9 @@ If the server has a connection, its requests get the header that a worker provid
 :mod:`proxy.tools.mcp.host.authorization`.
 
 For every request, this module resolves the host, checks the IP address and connects to exactly that address,
-so that a name cannot change its address between check and use.  Redirects are followed only within the
-origin, and proxies of the environment are not used.  The authorities of certificates are those of the system,
-or of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``.  An answer has a size limit, which holds for what it is after
+so that a name cannot change its address between check and use. Redirects are followed only within the
+origin, and proxies of the environment are not used. The authorities of certificates are those of the system,
+or of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. An answer has a size limit, which holds for what it is after
 decompression.
 """
 
@@ -116,10 +116,10 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
     async def _address(self, host: str, port: int) -> str:
         """Return the first IP address of a host; raise httpx2.ConnectError if any of them is not allowed."""
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise httpx2.ConnectError(f"the host was not found: {error.strerror}") from None
-        addresses = [str(one[4][0]) for one in found]
+        addresses = [str(address[4][0]) for address in resolved]
         for address in addresses:
             if not is_public_address(address, self._networks):
                 raise httpx2.ConnectError(
@@ -158,7 +158,7 @@ async def _inflated(stream: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
 
 
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
-"""The ends of an event.  Source: the HTML standard, "Interpreting an event stream"."""
+"""The ends of an event. Source: the HTML standard, "Interpreting an event stream"."""
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -204,7 +204,7 @@ class _BoundedEvents(_Bounded):
                 held += piece
                 has_room = self._room.take(len(piece))
                 ends = ((held.rfind(mark, start), len(mark)) for mark in _EVENT_ENDS)
-                end = max((found + size for found, size in ends if found >= 0), default=0)
+                end = max((match + size for match, size in ends if match >= 0), default=0)
                 complete = bytes(held[:end])
                 if not has_room or len(held) > MAX_LINE or has_too_many_values(complete):
                     yield self._END + b"\n\n"
@@ -306,16 +306,16 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def tells_of_lost_session(words: str) -> bool:
+def tells_of_lost_session(text: str) -> bool:
     """Return whether the words of an error may say that the server does not know the session."""
-    return _LOST_SESSION.search(words[:4096]) is not None
+    return _LOST_SESSION.search(text[:4096]) is not None
 
 
 class AnswerTransport(httpx2.AsyncBaseTransport):
     """An HTTP transport that replaces a JSON answer without the id of its request, or with too many values,
     by an error.
 
-    With an answer of another id the SDK would let the call wait for its time-out.  Answers that are event
+    With an answer of another id the SDK would let the call wait for its time-out. Answers that are event
     streams belong to the request that opened the stream, whatever their ids.
     """
 

@@ -1,8 +1,8 @@
 """End the processes that a server leaves behind outside of its process group, for example by ``setsid``.
 
 On Linux the host process is the subreaper of its servers (``prctl(2)``): a descendant whose parent has ended
-becomes a child of the host process, in whatever session it is.  A variable in the environment says whose it
-is.  A process that hides the variable ends with the next server that ends, at the latest with the host
+becomes a child of the host process, in whatever session it is. A variable in the environment says whose it
+is. A process that hides the variable ends with the next server that ends, at the latest with the host
 process.
 """
 
@@ -32,8 +32,8 @@ _SELF: Final = Path("/proc/self")
 class Groups:
     """The process groups of the servers that run.
 
-    ``changed`` is called after one was added, with true, or removed, with false.  ``marks`` has the servers'
-    marks by the numbers of their groups, which are the pids of the servers.  ``starting`` is held until the
+    ``changed`` is called after one was added, with true, or removed, with false. ``marks`` has the servers'
+    marks by the numbers of their groups, which are the pids of the servers. ``starting`` is held until the
     group of a new server is in ``marks``, because nobody else can tell the server from what is left behind.
     """
 
@@ -43,7 +43,7 @@ class Groups:
 
 
 class LeftBehind:
-    """The children of this process that it did not start itself.  Belongs to one event loop."""
+    """The children of this process that it did not start itself. Belongs to one event loop."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
@@ -83,11 +83,11 @@ class LeftBehind:
 
     def _children(self) -> list[int]:
         """Return the pids of this process's children but its servers; empty where the system has no list."""
-        found: list[int] = []
+        pids: list[int] = []
         for thread in (_SELF / "task").glob("*/children"):
             with contextlib.suppress(OSError):
-                found += [int(pid) for pid in thread.read_text().split()]
-        return [pid for pid in found if pid not in self._groups.marks]
+                pids += [int(pid) for pid in thread.read_text().split()]
+        return [pid for pid in pids if pid not in self._groups.marks]
 
     def _is_of_none(self, child: int) -> bool:
         """Return whether a child is of no server that runs."""

@@ -1,7 +1,7 @@
 """Mirror arguments of calls into HTTP headers, as servers of revision 2026-07-28 can ask for.
 
 A property of a tool's schema with ``x-mcp-header = "NAME"`` asks for the header ``Mcp-Param-NAME`` with the
-argument's value, so that a gateway can route the request without its body.  A server refuses a call whose
+argument's value, so that a gateway can route the request without its body. A server refuses a call whose
 headers and arguments differ, and a client must leave out a tool whose annotations break the rules.
 Source: MCP 2026-07-28, Transports, "Custom Headers"; the rules are those of the official SDK.
 """
@@ -31,19 +31,19 @@ class TooLongForHeaders(Exception):
 def read_tools(server: Server, version: str, tools: Sequence[Any], most: int) -> Listing:
     """Read a list of tools as :func:`~proxy.tools.mcp.definitions.read_listing` does, at most ``most``.
 
-    Tools whose annotations break the rules are left out with the reason.  ``version`` is the negotiated
+    Tools whose annotations break the rules are left out with the reason. ``version`` is the negotiated
     revision of the protocol.
     """
     listing = read_listing(server.name, tools[: most + 1], most)
     if not _mirrors(server, version):
         return listing
-    faults = [(one, find_invalid_x_mcp_header(one.input_schema)) for one in listing.definitions]
+    faults = [(tool, find_invalid_x_mcp_header(tool.input_schema)) for tool in listing.definitions]
     left_out = [
-        LeftOutTool(plain_text(one.name), plain_text(f"its inputSchema cannot be used: {fault}", _MAX_REASON))
-        for one, fault in faults
+        LeftOutTool(plain_text(t.name), plain_text(f"its inputSchema cannot be used: {fault}", _MAX_REASON))
+        for t, fault in faults
         if fault is not None
     ]
-    kept = tuple(one for one, fault in faults if fault is None)
+    kept = tuple(definition for definition, fault in faults if fault is None)
     return Listing(kept, (*listing.left_out, *left_out))
 
 

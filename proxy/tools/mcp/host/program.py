@@ -1,7 +1,7 @@
 """The program of the host process: it reads its settings from a socket pair and serves workers over a socket.
 
-It ends, and ends its servers, when its parent process has ended.  It has no keys of providers or clients: its
-environment has only a short list of variables, and the secrets of servers come with the settings.  No other
+It ends, and ends its servers, when its parent process has ended. It has no keys of providers or clients: its
+environment has only a short list of variables, and the secrets of servers come with the settings. No other
 process of this user can read its memory.
 """
 
@@ -61,14 +61,14 @@ async def _serve(fd: int) -> None:
     def on_state(name: str, before: ConnectionState, connection: Connection) -> None:
         """Tell the parent process what to log, because this process writes no log."""
         listing = connection.status.listing
-        told = {
+        message = {
             "state": connection.status.state,
             "before": before,
             "protocol": connection.status.version,
             "tools": len(listing.definitions) if listing is not None else 0,
             "cause": connection.history.cause,
         }
-        channel.send("server", orjson.dumps(told), name=name)
+        channel.send("server", orjson.dumps(message), name=name)
 
     def on_fault(name: str, error: Exception) -> None:
         """Tell the parent process of an error that ended work which goes on."""
@@ -79,7 +79,7 @@ async def _serve(fd: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     listening = await asyncio.start_unix_server(service.serve, path, backlog=64)
     os.chmod(path, 0o600)
-    kept = {name: one.run for name, one in service.connections.items()} | {"": left_behind.keep_reaping}
+    kept = {name: c.run for name, c in service.connections.items()} | {"": left_behind.keep_reaping}
     working = [asyncio.create_task(_keep(partial(on_fault, name), work)) for name, work in kept.items()]
     channel.send("ready")
     gone = asyncio.create_task(_until_gone(channel))

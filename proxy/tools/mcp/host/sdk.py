@@ -1,9 +1,9 @@
 """The one module that uses private names of the official SDK.
 
-:class:`~mcp.client.session.ClientSession` validates a whole list of tools at once and a whole result.  So one
-bad definition would hide all tools of its server, and an unknown kind of content would lose the result.  This
+:class:`~mcp.client.session.ClientSession` validates a whole list of tools at once and a whole result. So one
+bad definition would hide all tools of its server, and an unknown kind of content would lose the result. This
 module sends requests through the session's dispatcher, marked with the negotiated protocol revision, and
-returns unchanged answers.  ``tests/tools/mcp/host/test_tools_mcp_host_sdk.py`` fails if an update of the SDK
+returns unchanged answers. ``tests/tools/mcp/host/test_tools_mcp_host_sdk.py`` fails if an update of the SDK
 changes any of this.
 """
 

@@ -42,20 +42,20 @@ _MOST_PROGRESS: Final = 1e15
 
 
 class _Worker(Channel):
-    """The channel to one worker.  Results wait until the worker reads, within a bound for each server."""
+    """The channel to one worker. Results wait until the worker reads, within a bound for each server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
         self._waiting: Counter[str] = Counter()
 
     async def deliver(self, server: str, number: int, result: bytes) -> None:
-        """Send the result of a call.  Raises :class:`CallFailed` if the worker cannot get it."""
+        """Send the result of a call. Raises :class:`CallFailed` if the worker cannot get it."""
         size = len(result)
         if size > MAX_BODY:
             raise CallFailed("error", f"the tool ran, but its result is larger than {MAX_BODY} bytes")
         if self._waiting[server] + size > _MAX_WAITING:
-            words = f"the tool ran, but over {_MAX_WAITING} bytes of results of its server wait to be read"
-            raise CallFailed("error", words)
+            text = f"the tool ran, but over {_MAX_WAITING} bytes of results of its server wait to be read"
+            raise CallFailed("error", text)
         self._waiting[server] += size
         try:
             await self.send_in_turn("result", result, id=number)
@@ -167,15 +167,15 @@ class Service:
             return
         await connection.wait(header["within_s"])
         listing = connection.status.listing
-        found = listing.definitions if listing is not None else ()
+        definitions = listing.definitions if listing is not None else ()
         if (only := header.get("only")) is not None:
-            found = [one for one in found if one.name in only]
-        told: dict[str, Any] = {
+            definitions = [definition for definition in definitions if definition.name in only]
+        message: dict[str, Any] = {
             "status": self._status_of(connection),
             "stderr": connection.stderr[-2000:],
-            "definitions": [one.written() for one in found],
+            "definitions": [definition.written() for definition in definitions],
         }
-        written = orjson.dumps(told)
+        written = orjson.dumps(message)
         if len(written) > MAX_BODY:
             failure = CallFailed("error", "the server's tools are too large")
             await channel.send_in_turn("failed", _written(failure), id=number)
@@ -184,19 +184,19 @@ class Service:
 
     def _changed(self, name: str) -> None:
         """Report the changed status of a server."""
-        one = self.connections[name]
+        connection = self.connections[name]
         before = self._states.get(name, ("starting", False))
-        self._states[name] = now = one.status.state, bool(one.history.skipped)
+        self._states[name] = now = connection.status.state, bool(connection.history.skipped)
         if now != before:
-            self._on_state(name, before[0], one)
+            self._on_state(name, before[0], connection)
         # Send this status alone: others may have hundreds of tools, and this one may change all the time.
-        told = orjson.dumps({name: self._status_of(one)})
+        message = orjson.dumps({name: self._status_of(connection)})
         for channel in self._workers:
-            channel.send("status", told)
+            channel.send("status", message)
 
     def _tell_all(self, channel: Channel) -> None:
-        told = {name: self._status_of(one) for name, one in self.connections.items()}
-        channel.send("status", orjson.dumps(told))
+        message = {name: self._status_of(connection) for name, connection in self.connections.items()}
+        channel.send("status", orjson.dumps(message))
 
     @staticmethod
     def _status_of(connection: Connection) -> dict[str, Any]:
@@ -208,12 +208,12 @@ class Service:
             "reason": status.reason,
             "version": status.version,
             "server_info": list(status.server_info),
-            "digests": None if listing is None else {one.name: one.digest for one in listing.definitions},
+            "digests": None if listing is None else {tool.name: tool.digest for tool in listing.definitions},
             "reconnects": max(0, connection.history.connects - 1),
             "last_error": connection.history.last_error,
             "skipped": connection.history.skipped,
             "list_ms": round(connection.history.list_ms, 1),
-            "left_out": [] if listing is None else [[one.name, one.reason] for one in listing.left_out],
+            "left_out": [] if listing is None else [[tool.name, tool.reason] for tool in listing.left_out],
         }
 
 
@@ -221,10 +221,10 @@ def _is_own(writer: asyncio.StreamWriter) -> bool:
     """Return whether the other end of a local socket is of this user; true where the system does not tell."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
-    told = writer.get_extra_info("socket").getsockopt(
+    credentials = writer.get_extra_info("socket").getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
     )
-    return bool(_CREDENTIALS.unpack(told)[1] == os.getuid())
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
 
 
 def _written(failure: CallFailed) -> bytes:
@@ -244,9 +244,9 @@ def _progress(channel: Channel, number: int) -> OnProgress:
         if not _is_number(progress) or progress <= last or loop.time() - told < _PROGRESS_EVERY_S:
             return
         told, last = loop.time(), progress
-        words = visible_text(message[: 4 * _MAX_WORDS])[:_MAX_WORDS] if isinstance(message, str) else ""
+        text = visible_text(message[: 4 * _MAX_WORDS])[:_MAX_WORDS] if isinstance(message, str) else ""
         whole = total if _is_number(total) else None
-        channel.send("progress", orjson.dumps([progress, whole, words]), id=number)
+        channel.send("progress", orjson.dumps([progress, whole, text]), id=number)
 
     return tell
 

@@ -1,7 +1,7 @@
 """Talk to a server that is a child process: one JSON-RPC message per line, over standard input and output.
 
-The official SDK's own transport has three faults.  One bad byte ends the session, a call waits for ever after
-an answer that is cut, and lines have no size limit.  This transport answers the call that a broken answer was
+The official SDK's own transport has three faults. One bad byte ends the session, a call waits for ever after
+an answer that is cut, and lines have no size limit. This transport answers the call that a broken answer was
 meant for, skips other lines that are no messages, such as a server's log, and ends a server whose line is too
 long.
 
@@ -81,9 +81,9 @@ class StdioServer:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
-        """Start the process and yield the streams of its session.  Raises OSError if it cannot be started.
+        """Start the process and yield the streams of its session. Raises OSError if it cannot be started.
 
-        On exit its standard input is closed.  If the process does not end within two seconds, its process
+        On exit its standard input is closed. If the process does not end within two seconds, its process
         group gets SIGTERM, and after two more seconds SIGKILL.
         """
         server = self._server
@@ -185,13 +185,13 @@ class StdioServer:
         self,
         number: types.RequestId | None,
         code: int = NO_MESSAGE,
-        words: str = "the server sent a line that is no message",
+        text: str = "the server sent a line that is no message",
     ) -> types.JSONRPCError | None:
         """Return an error for a call, which is then no longer open; ``None`` if it is not open."""
         if number is None or number not in self._open:
             return None
         self._open.discard(number)
-        fault = types.ErrorData(code=code, message=words)
+        fault = types.ErrorData(code=code, message=text)
         return types.JSONRPCError(jsonrpc="2.0", id=number, error=fault)
 
     async def _write(self, process: "_Process", out_of: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -236,7 +236,7 @@ class StdioServer:
 
 
 class _Process(asyncio.subprocess.SubprocessStreamProtocol):
-    """The pipes of a process.  Its output ends with it, though a process that it started may hold the pipe.
+    """The pipes of a process. Its output ends with it, though a process that it started may hold the pipe.
 
     This needs the pipe itself, which asyncio's own loop gives and uvloop does not.
     """
@@ -280,7 +280,7 @@ class _Process(asyncio.subprocess.SubprocessStreamProtocol):
 
 
 async def _next_line(stdout: asyncio.StreamReader) -> bytes:
-    """Return the next line; empty at the end.  Raises :class:`PastBounds` if it is too long."""
+    """Return the next line; empty at the end. Raises :class:`PastBounds` if it is too long."""
     try:
         return await stdout.readline()
     except ValueError:
@@ -290,20 +290,20 @@ async def _next_line(stdout: asyncio.StreamReader) -> bytes:
 def _written_id(line: bytes) -> types.RequestId | None:
     """Return the id of the request that a line answers, though it is no valid message; ``None`` if none.
 
-    It has to begin as JSON and to be JSON-RPC without a method.  A log line may have an ``id`` of its own, or
+    It has to begin as JSON and to be JSON-RPC without a method. A log line may have an ``id`` of its own, or
     tell of a message.
     """
     if _BEGINS.match(line) is None or b'"jsonrpc"' not in line:
         return None
     with contextlib.suppress(orjson.JSONDecodeError):
-        told = orjson.loads(line)
-        parts = told if isinstance(told, list) else [told]
+        message = orjson.loads(line)
+        parts = message if isinstance(message, list) else [message]
         answers = (part for part in parts if isinstance(part, dict) and "jsonrpc" in part)
         ids = (part.get("id") for part in answers if "method" not in part)
         return next((number for number in ids if isinstance(number, int | str)), None)
-    found = None if b'"method"' in line[:4096] else _ID.search(line[:4096])
+    match = None if b'"method"' in line[:4096] else _ID.search(line[:4096])
     with contextlib.suppress(orjson.JSONDecodeError):
-        number = None if found is None else orjson.loads(found[1])
+        number = None if match is None else orjson.loads(match[1])
         return number if isinstance(number, int | str) else None
     return None
 

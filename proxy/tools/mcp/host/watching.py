@@ -29,9 +29,9 @@ _MAX_ID: Final = 200
 class Watched:
     """The streams of a transport, with a signal when they end, which a session alone does not give.
 
-    At most a hundred notifications of a server per second pass.  Those about changed tools are counted
-    separately, so a flood of others cannot hide them.  No capability is declared to a server, so of its
-    requests only ``ping`` gets a result.  They are answered here, because the SDK would start a task for each
+    At most a hundred notifications of a server per second pass. Those about changed tools are counted
+    separately, so a flood of others cannot hide them. No capability is declared to a server, so of its
+    requests only ``ping`` gets a result. They are answered here, because the SDK would start a task for each
     of them, without a limit.
     """
 

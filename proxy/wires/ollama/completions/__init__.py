@@ -15,7 +15,7 @@ from proxy.wires.ollama.completions.conversation import read_completion
 from proxy.wires.ollama.completions.lines import CompletionLines
 from proxy.wires.ollama.encoder import OllamaTurnEncoder
 from proxy.wires.ollama.fields import COMPLETION_FIELDS
-from proxy.wires.ollama.loading import load_answer
+from proxy.wires.ollama.lines import load_answer
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest
 from proxy.wires.ollama.to_upstream import write_conversation
@@ -47,7 +47,6 @@ class OllamaCompletionWire(OllamaWire):
         )
 
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
-        """See :meth:`proxy.wires.client_port.LoadsModels.load_answer`."""
         if payload.get("prompt"):
             return None
         return load_answer(payload, CompletionLines(str(payload.get("model"))))

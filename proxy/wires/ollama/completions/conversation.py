@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxy.base.conversation import Conversation, Message, Text
-from proxy.base.errors import ModelMissing
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.ollama.fields import COMPLETION_FIELDS
 from proxy.wires.ollama.from_client import read_images, read_settings
@@ -15,9 +14,7 @@ __all__ = ["read_completion"]
 def read_completion(payload: Mapping[str, Any]) -> Conversation:
     """Read a completion.  Raises :class:`RequestError`, which names a field of the wrong type."""
     asked = Fields(payload, COMPLETION_FIELDS)
-    model = asked.text("model")
-    if not model:
-        raise ModelMissing()
+    model = asked.model()
     system, prompt = asked.text("system"), asked.text("prompt")
     said = [Text(prompt, at="prompt")] if prompt else []
     settings = read_settings(asked)

@@ -24,7 +24,6 @@ class CompletionLines(LineMaker):
         return "response" if name == "content" else name
 
     def message_of(self, payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """See :meth:`proxy.wires.ollama.lines.LineMaker.message_of`."""
         text = payload.get("response")
         if not isinstance(text, str):
             return None

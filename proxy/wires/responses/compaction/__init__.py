@@ -13,12 +13,12 @@ from proxy.wires.chosen import NOTHING_SHOWN
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.responses import ResponsesWire
-from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.compaction.codec import read_compaction
 from proxy.wires.responses.compaction.reply import CompactionReplyWriter
 from proxy.wires.responses.fields import RESPONSES_FIELDS
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
+from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.to_upstream import write_conversation
 
 __all__ = ["ResponsesCompactionWire"]
@@ -41,7 +41,6 @@ class ResponsesCompactionWire(ResponsesWire):
         return parse_responses_request({**read, "tool_choice": "none", "store": False})
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
-        """See :meth:`proxy.wires.client_port.ClientPort.writer`."""
         asked = cast(ResponsesRequest, request)
         return CompactionReplyWriter(
             replace(view, trace="silent", shown=NOTHING_SHOWN),

@@ -64,15 +64,15 @@ class Seed(Form):
         """See :meth:`Form.result`."""
         return f'<tool_response name="{result.name}">\n{result.text}\n</tool_response>'
 
-    inventions = ("<tool_response",)
+    result_beginnings = ("<tool_response",)
 
 
 class Hermes(Form):
-    """``<tool_call>{"name": …, "arguments": …}</tool_call>``: Hermes, Qwen.  Granite has its own marker."""
+    """``<tool_call>{"name": …, "arguments": …}</tool_call>``: Hermes, Qwen. Granite has its own marker."""
 
     name = "hermes"
     markers = ("<tool_call>", "<|tool_call|>")
-    bare_repaired = True
+    bare_if_repairing = True
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
         """See :meth:`Form.read`."""
@@ -91,8 +91,8 @@ class Hermes(Form):
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
         """See :meth:`Form.call`."""
-        said = f'{{"name": {as_json(name)}, "arguments": {written_object(arguments)}}}'
-        return f"<tool_call>\n{said}\n</tool_call>"
+        body = f'{{"name": {as_json(name)}, "arguments": {written_object(arguments)}}}'
+        return f"<tool_call>\n{body}\n</tool_call>"
 
     def result(self, result: Result) -> str:
         """See :meth:`Form.result`."""
@@ -107,8 +107,8 @@ class Llama(Form):
 
     name = "llama3"
     markers = ("<|python_tag|>",)
-    bare = bare_repaired = True
-    inventions = ("<|start_header_id|>",)
+    bare = bare_if_repairing = True
+    result_beginnings = ("<|start_header_id|>",)
     around_results = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
     _keys: Final[dict[str, Any]] = {"arguments": ("parameters", "arguments"), "other": ()}
 
@@ -167,8 +167,8 @@ class Mistral(Form):
 
     name = "mistral"
     markers = ("[TOOL_CALLS]",)
-    bare_repaired = True
-    inventions = ("[TOOL_RESULTS]",)
+    bare_if_repairing = True
+    result_beginnings = ("[TOOL_RESULTS]",)
     around_results = ("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[INST]", "[/INST]")
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
@@ -222,7 +222,7 @@ class Cohere(Form):
 
     name = "cohere"
     markers = ("<|START_ACTION|>",)
-    inventions = ("<|START_TOOL_RESULT|>",)
+    result_beginnings = ("<|START_TOOL_RESULT|>",)
     around_results = ("<|START_TOOL_RESULT|>", "<|END_TOOL_RESULT|>")
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
@@ -238,8 +238,8 @@ class Cohere(Form):
     @property
     def example(self) -> str:
         """See :attr:`Form.example`."""
-        one = '{"tool_call_id": "0", "tool_name": "FUNCTION_NAME", "parameters": {"ARGUMENT": "VALUE"}}'
-        return f"<|START_ACTION|>[{one}]<|END_ACTION|>"
+        call = '{"tool_call_id": "0", "tool_name": "FUNCTION_NAME", "parameters": {"ARGUMENT": "VALUE"}}'
+        return f"<|START_ACTION|>[{call}]<|END_ACTION|>"
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
         """See :meth:`Form.call`."""
@@ -252,8 +252,8 @@ class Cohere(Form):
 
     def result(self, result: Result) -> str:
         """See :meth:`Form.result`."""
-        told = {"tool_call_id": result.call_id, "results": {"0": result.text}, "is_error": result.is_error}
-        return as_json(told)
+        content = {"tool_call_id": result.call_id, "results": {"0": result.text}, "is_error": result.is_error}
+        return as_json(content)
 
     def results(self, written: Sequence[str]) -> str:
         """See :meth:`Form.results`."""

@@ -67,7 +67,7 @@ class Glm(Form):
 
     name = "glm"
     markers = ("<tool_call>",)
-    inventions = ("<tool_response>", "<|observation|>")
+    result_beginnings = ("<tool_response>", "<|observation|>")
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
         """See :meth:`Form.read`."""
@@ -119,7 +119,7 @@ class _Invoking(Form):
         """See :meth:`Form.read`."""
         marker = yield from source.literal(*self.markers)
         source.sure = True
-        prefix = next((one for one in self.prefixes if one and marker.startswith("<" + one)), "")
+        prefix = next((prefix for prefix in self.prefixes if prefix and marker.startswith("<" + prefix)), "")
         calls = []
         while True:
             yield from source.blanks()
@@ -195,7 +195,7 @@ class MiniMax(_Invoking):
     name = "minimax"
     outer = ("minimax:tool_call",)
     markers = ("<minimax:tool_call>",)
-    inventions = ("<response>",)
+    result_beginnings = ("<response>",)
     around_results = ("<response>", "</response>")
 
     def result(self, result: Result) -> str:
@@ -216,7 +216,7 @@ class Dsml(_Invoking):
         *("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"),
         *("<function_calls>", "<tool_calls>"),
     )
-    inventions = ("<function_results>",)
+    result_beginnings = ("<function_results>",)
     around_results = ("<function_results>", "</function_results>", "<result>", "</result>")
 
     @staticmethod

@@ -35,8 +35,8 @@ class DeepSeek(Form):
 
     name = "deepseek"
     markers = (*_CALLS, *_CALL)
-    inventions = (_token("tool outputs begin")[0], _token("tool output begin")[0])
-    around_results = tuple(_token(f"tool {one}")[0] for one in _OUTPUT_SIGNS)
+    result_beginnings = (_token("tool outputs begin")[0], _token("tool output begin")[0])
+    around_results = tuple(_token(f"tool {sign}")[0] for sign in _OUTPUT_SIGNS)
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
         """See :meth:`Form.read`."""
@@ -101,7 +101,7 @@ class Kimi(Form):
 
     name = "kimi"
     markers = ("<|tool_calls_section_begin|>",)
-    inventions = ("## Return of",)
+    result_beginnings = ("## Return of",)
     around_results = ("## Return of", "<|im_end|>")
     _call: Final = "<|tool_call_begin|>"
 
@@ -165,7 +165,7 @@ class Harmony(Form):
     name = "harmony"
     channels = True
     markers = ("<|start|>assistant", "<|channel|>commentary")
-    inventions = ("<|start|>functions.",)
+    result_beginnings = ("<|start|>functions.",)
     around_results = ("<|start|>", "<|end|>", "<|call|>", "<|return|>")
     _ends: Final = ("<|call|>", "<|end|>", "<|return|>")
 
@@ -196,5 +196,5 @@ class Harmony(Form):
 
     def result(self, result: Result) -> str:
         """See :meth:`Form.result`."""
-        said = f"functions.{result.name} to=assistant<|channel|>commentary"
-        return f"<|start|>{said}<|message|>{result.text}<|end|>"
+        header = f"functions.{result.name} to=assistant<|channel|>commentary"
+        return f"<|start|>{header}<|message|>{result.text}<|end|>"

@@ -1,7 +1,7 @@
-"""Writes results of server tools as items of the Responses wire, with their images.
+"""Writes server tools and their results for an upstream of the Responses wire, with the results' images.
 
-An ``input_image`` follows a line of text that describes it. This line distinguishes the proxy's images from
-a client's, also in what an earlier request left. So the proxy can remove them again, here or for a file
+An ``input_image`` follows a line of text that describes it.  This line distinguishes the proxy's images from
+a client's, also in what an earlier request left.  So the proxy can remove them again, here or for a file
 that may hold no image.
 """
 
@@ -10,13 +10,16 @@ from typing import Any
 
 import orjson
 
-from proxy.base.events import ResultImage, left_out
+from proxy.base.events import ResultImage, ToolDefinition, left_out
 from proxy.json.splice import join_object, members
 from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import item_text
 from proxy.wires.upstream_port import Mask
 
 __all__ = [
+    "called_by",
+    "definition_of",
+    "function_name",
     "image_bytes",
     "masked_item",
     "output_item",
@@ -126,3 +129,34 @@ def masked_item(raw: bytes, mask: Mask) -> bytes:
     if masked == item.get("arguments"):
         return raw
     return join_object({**members(raw), "arguments": orjson.dumps(masked)})
+
+
+# ---------------------------------------------------------------- declared tools
+
+
+def definition_of(definition: ToolDefinition) -> bytes:
+    """Return one element of ``tools``, flat as in this dialect. ``strict`` is always explicit."""
+    written = definition.written.get("responses")
+    if written is None:
+        tool = {
+            "type": "function",
+            "name": definition.name,
+            "description": definition.description,
+            "parameters": definition.parameters,
+            "strict": definition.strict,
+        }
+        written = definition.written["responses"] = orjson.dumps(tool)
+    return written
+
+
+def function_name(raw: bytes) -> str:
+    tool = orjson.loads(raw)
+    name = tool.get("name") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    return name if isinstance(name, str) else ""
+
+
+def called_by(tool: Any) -> str | None:
+    """Return the name by which a model calls a tool, from its declaration or from a choice."""
+    callable_ = isinstance(tool, dict) and tool.get("type") in ("function", "custom")
+    name = tool.get("name") if callable_ else None
+    return name if isinstance(name, str) else None
