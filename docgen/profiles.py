@@ -42,6 +42,12 @@ def _said(row: Known) -> Iterator[str]:
                 yield "images of results become words"
             case "reasoning_field":
                 yield f"reasoning goes back as `{value}`" if value else "reasoning does not go back"
+            case "call_id_chars":
+                yield (
+                    "ids of calls: exactly 9 letters and digits"
+                    if value == 9
+                    else (f"ids of calls: at most {value} characters")
+                )
             case "max_tools":
                 yield f"at most {value} tools"
             case "schema_without":

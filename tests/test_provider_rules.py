@@ -92,6 +92,10 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
         {"messages": [USER, {"role": "assistant", "tool_calls": [{**CALL, "index": 0}]},
                       {"role": "tool", "tool_call_id": "call_1", "content": "1"}]},
     ),
+    "chat-ids-mistral": (
+        {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]},
+                      {"role": "tool", "tool_call_id": "call_1", "content": "1"}]},
+    ),
     "chat-parts": (
         {"messages": [{"role": "user", "content": None}]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": IMAGE}]}]},

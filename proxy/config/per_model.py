@@ -93,6 +93,11 @@ class ProfileConfig(Section):
         description="Field in which a model's reasoning goes back with its tool calls (Chat): "
         "reasoning_content or reasoning. Empty: it does not go back.",
     )
+    call_id_chars: Annotated[int, Field(ge=0, le=64)] | None = Field(
+        default=None,
+        description="Most characters of a call's id; a digest replaces a longer one. 9: exactly nine letters "
+        "and digits, as Mistral wants. 0: ids that the upstream made go back as they came (Chat).",
+    )
     max_tools: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Most tools that a request may offer."
     )

@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
-__all__ = ["EFFORTS", "HINTS", "SAMPLING", "LimitField", "Profile"]
+__all__ = ["EFFORTS", "HINTS", "PORTABLE_EFFORTS", "SAMPLING", "LimitField", "Profile"]
 
 LimitField = Literal["max_tokens", "max_completion_tokens"]
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """The efforts of reasoning, from the smallest to the largest."""
 
-_PORTABLE: Final = ("low", "medium", "high")
+PORTABLE_EFFORTS: Final = ("low", "medium", "high")
 """The efforts that every reasoning model with efforts takes."""
 
 SAMPLING: Final = (
@@ -59,6 +59,8 @@ class Profile:
     ``text_lists``: several texts of a message stay separate, also in roles other than ``user`` (Chat only).
     ``reasoning_field`` is the field of a model's message in which its reasoning goes back with tool calls,
     empty if it does not go back; with ``all_reasoning`` it also goes back without calls (Chat only).
+    ``call_id_chars`` is the length of the ids of calls: 0 if the upstream takes any that it made itself, else
+    the largest that it takes; 9 are exactly nine letters and digits, as Mistral has them (Chat only).
     ``max_tools`` is the largest number of tools, ``None`` for no limit.
     ``schema_without`` are the keywords that the upstream refuses in the schemas of tools; ``$ref`` stands for
     references to anything but ``$defs``.
@@ -74,6 +76,7 @@ class Profile:
     text_lists: bool = False
     reasoning_field: str = "reasoning_content"
     all_reasoning: bool = False
+    call_id_chars: int = 0
     max_tools: int | None = None
     schema_without: tuple[str, ...] = ()
 
@@ -96,7 +99,7 @@ class Profile:
             return None
         if known is not None and asked in known:
             return asked
-        levels = [level for level in known or _PORTABLE if level != "none"] if known != () else []
+        levels = [level for level in known or PORTABLE_EFFORTS if level != "none"] if known != () else []
         wanted = EFFORTS.index(asked)
         return min(levels, key=lambda level: abs(EFFORTS.index(level) - wanted), default=None)
 

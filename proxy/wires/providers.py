@@ -174,21 +174,21 @@ KNOWN: Final[Sequence[Known]] = (
     Known("", _MESSAGES, _claude("opus-5-5"), {"efforts": _TO_MAX}, _CLAUDE),
     # Providers.
     Known("openai", _CHAT, _ALL,
-          {"limit_field": _NEW, "reasoning_field": "", "max_tools": 128, "without": ("service.metadata",)},
-          f"{_OPENAI_DOCS}api-reference/chat/create; {_GH}QwenLM/qwen-code/issues/243"),
+          {"limit_field": _NEW, "reasoning_field": "", "max_tools": 128, "call_id_chars": 40},
+          f"{_OPENAI_DOCS}api-reference/chat/create; {_GH}langmanus/langmanus/issues/119 (ids of calls)"),
     Known("openai", ("responses",), _ALL, {"max_tools": 128},
           f"{_OPENAI_DOCS}api-reference/responses/create; {_GH}whoz-oss/coday/issues/220"),
     Known("azure", _CHAT, _ALL,
-          {"limit_field": _NEW, "reasoning_field": "", "max_tools": 128, "without": ("service.metadata",)},
+          {"limit_field": _NEW, "reasoning_field": "", "max_tools": 128, "call_id_chars": 40},
           "https://learn.microsoft.com/azure/ai-services/openai/quotas-limits; "
-          f"{_GH}BerriAI/litellm/issues/8855 (old deployments want max_tokens); unverified: metadata"),
+          f"{_GH}BerriAI/litellm/issues/8855 (old deployments want max_tokens); unverified: ids of calls"),
     Known("mistral", _CHAT, _ALL,
           {"efforts": (), "user_chars": 0, "sampling": _PLAIN_SAMPLING, "reasoning_field": "",
-           "without": ("service.store", "service.cache_retention", "service.tier",
+           "call_id_chars": 9, "without": ("service.store", "service.cache_retention", "service.tier",
                        "service.safety_identifier", "output.verbosity", "stream_usage", "stream_padding")},
           f"{_GH}mistralai/client-python (ChatCompletionRequest of mistralai 2.5.0); "
           f"{_GH}editor-code-assistant/eca/issues/231 (422 for an unknown field); "
-          f"{_GH}charmbracelet/crush/issues/1590"),
+          f"{_GH}charmbracelet/crush/issues/1590; {_GH}mistralai/mistral-vibe/issues/1075 (ids of calls)"),
     Known("mistral", _CHAT,
           ("*mistral-small-latest*", "*mistral-small-2603*", "*mistral-medium-2604*", "*mistral-medium-3",
            "*mistral-medium-3.5*", "*mistral-medium-3-5*", "*magistral-small-latest*"),

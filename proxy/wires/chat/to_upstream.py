@@ -3,6 +3,7 @@
 Source: OpenAI's API reference, "Create chat completion".
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -31,8 +32,8 @@ from proxy.base.conversation import (
 )
 from proxy.schemas.portable import repaired
 from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
-from proxy.wires.crossing.fitting import fitted
-from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
+from proxy.wires.crossing.fitting import fitted, with_word_json
+from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, shortened, without_none
 from proxy.wires.crossing.media import data_url, file_words, result_words
 from proxy.wires.crossing.reasoning import in_loops, is_plain
 from proxy.wires.profile import Profile
@@ -43,6 +44,9 @@ __all__ = ["write_conversation"]
 _MOST_ID: Final = 40
 _MOST_FOREIGN_ID: Final = 64
 """The longest id that another dialect's own providers make."""
+_MISTRALS: Final = 9
+_NINE: Final = re.compile(r"[A-Za-z0-9]{9}")
+"""An id as Mistral makes it, and takes no other (https://github.com/mistralai/mistral-vibe/issues/1075)."""
 _BETWEEN: Final = {"assistant": "", "system": "\n\n", "developer": "\n\n", "user": "\n\n", "tool": "\n"}
 """The separator between texts that are joined, by role: a model's texts are pieces of one text."""
 
@@ -58,6 +62,10 @@ def write_conversation(
     ledger = Ledger(CHAT_FIELDS, conversation.names, strict=strict)
     profile = profile or known_profile("chat", conversation.model)
     conversation = fitted(conversation, profile, ledger)
+    conversation = with_word_json(conversation)
+    if conversation.service.metadata and not conversation.service.store:
+        # WIRE: as OpenAI says (https://github.com/QwenLM/qwen-code/issues/243).
+        ledger.omit(ledger.name_of("service.metadata"), "Chat takes it only together with store.")
     ledger.check(conversation, _more_sampling(profile))
     writer = _Messages(profile, ledger)
     body: dict[str, Any] = {
@@ -149,9 +157,23 @@ class _Messages:
         if not part.custom and not part.arguments.strip():
             inner["arguments"] = "{}"
         kind = "custom" if part.custom else "function"
-        call: dict[str, Any] = {"id": _call_id(part.call_id), "type": kind, kind: inner}
+        call: dict[str, Any] = {"id": self._call_id(part.call_id), "type": kind, kind: inner}
         self._ledger.put_natives(part.native, call)
         return call
+
+    def _call_id(self, call_id: str) -> str:
+        """Return an id that the upstream accepts.
+
+        If the profile sets no length, an id that is longer than those of other dialects is the upstream's own
+        and goes back as it came: gateways keep data in it, without which the model refuses the call
+        (https://github.com/BerriAI/litellm/pull/16895).
+        """
+        most = self._profile.call_id_chars
+        if most == _MISTRALS:
+            return call_id if _NINE.fullmatch(call_id) else shortened(call_id, most)
+        return (
+            call_id if not most and len(call_id) > _MOST_FOREIGN_ID else fitting_id(call_id, most or _MOST_ID)
+        )
 
     def _content(self, role: str, parts: Sequence[Part]) -> Any:
         """Write a text, or a list of parts if there is more than text."""
@@ -224,7 +246,7 @@ class _Messages:
                 raise self._ledger.refuse(part.at, "It has no place among results.")
             result: dict[str, Any] = {
                 "role": "tool",
-                "tool_call_id": _call_id(part.call_id),
+                "tool_call_id": self._call_id(part.call_id),
                 "content": self._result(part),
             }
             self._ledger.put_natives(part.native, result)
@@ -325,7 +347,7 @@ def _settings(conversation: Conversation, profile: Profile) -> dict[str, Any]:
         "reasoning_effort": conversation.reasoning.effort,
         "user": service.user,
         "safety_identifier": service.safety_identifier,
-        "metadata": service.metadata,
+        "metadata": service.metadata if service.store else None,
         "store": service.store or None,
         "service_tier": service.tier,
         "prompt_cache_key": service.cache_key,
@@ -349,12 +371,3 @@ def _format(form: OutputFormat | None) -> dict[str, Any] | None:
         "strict": form.strict,
     }
     return {"type": "json_schema", "json_schema": without_none(described)}
-
-
-def _call_id(call_id: str) -> str:
-    """Return an id that OpenAI accepts, which has at most 40 characters.
-
-    A longer id than other dialects have is the upstream's own and goes back as it came: gateways keep data in
-    it, without which the model refuses the call (https://github.com/BerriAI/litellm/pull/16895).
-    """
-    return call_id if len(call_id) > _MOST_FOREIGN_ID else fitting_id(call_id, _MOST_ID)

@@ -1,16 +1,18 @@
 """Fits what a translated request asks for to what the upstream's model takes."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-from proxy.base.conversation import ASPECT_DEFAULTS, Conversation
+from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Message, Text, ToolResultPart
 from proxy.wires.crossing.ledger import Ledger, shortened
 from proxy.wires.profile import SAMPLING, Profile
 
-__all__ = ["fitted", "with_aspect"]
+__all__ = ["fitted", "with_aspect", "with_word_json"]
 
 _USERS: Final = ("service.user", "service.safety_identifier")
+_ANSWER_WITH_JSON: Final = Message("system", (Text("Answer with JSON."),))
 _LACKS: Final = "The upstream's model does not take it."
 
 
@@ -25,6 +27,28 @@ def fitted(conversation: Conversation, profile: Profile, ledger: Ledger) -> Conv
     return _capped(
         _with_effort(_with_short_users(conversation, profile, ledger), profile, ledger), profile, ledger
     )
+
+
+def with_word_json(conversation: Conversation) -> Conversation:
+    """Return the conversation with a system message that asks for JSON, if an answer in JSON is wanted.
+
+    It stays the same if a message has the word already.  OpenAI, DeepSeek and Groq refuse
+    ``json_object`` otherwise (https://platform.openai.com/docs/guides/structured-outputs).
+    """
+    form = conversation.output.format
+    if form is None or form.kind != "json_object":
+        return conversation
+    if any("json" in text.lower() for text in _texts((*conversation.system, *conversation.messages))):
+        return conversation
+    return replace(conversation, system=(*conversation.system, _ANSWER_WITH_JSON))
+
+
+def _texts(messages: Iterable[Message]) -> Iterator[str]:
+    for message in messages:
+        for part in message.parts:
+            for inner in part.parts if isinstance(part, ToolResultPart) else (part,):
+                if isinstance(inner, Text):
+                    yield inner.text
 
 
 def with_aspect(conversation: Conversation, aspect: str, value: object) -> Conversation:

@@ -12,7 +12,8 @@ Only the text of the error says so.  Examples, each of a provider:
   maximum allowed number of output tokens for claude-opus-4-1``
 * Google: ``Invalid JSON payload received. Unknown name "store": Cannot find field.``
 * Groq: ``property 'metadata' is unsupported``; xAI: ``Model grok-4 does not support parameter
-  reasoningEffort.``; Ollama: ``"llama3.2" does not support thinking``
+  reasoningEffort.``; Ollama: ``"llama3.2" does not support thinking``; Kimi: ``invalid temperature: only 1
+  is allowed for this model``; Gemini: ``Thinking level MINIMAL is not supported for this model``
 """
 
 import re
@@ -23,7 +24,7 @@ from typing import Final
 
 from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Image, ToolResultPart
 from proxy.wires.crossing.tables import FieldTable
-from proxy.wires.profile import EFFORTS, HINTS, LimitField, Profile
+from proxy.wires.profile import EFFORTS, HINTS, PORTABLE_EFFORTS, LimitField, Profile
 from proxy.wires.turn.refused_fields import UNSUPPORTED
 from proxy.wires.turn.result_images import is_about_one_image
 
@@ -36,16 +37,22 @@ _WINDOW: Final = re.compile(r"maximum context length is (\d{2,9})", re.IGNORECAS
 _INPUT: Final = re.compile(r"(\d{1,9}) (?:input tokens|in the messages|tokens from the input)", re.IGNORECASE)
 _LEVELS: Final = re.compile(rf"['\"`]({'|'.join(EFFORTS)})['\"`]")
 _CHOICES: Final = re.compile(
-    r"supported values|must be one of|expected one of|input should be", re.IGNORECASE
+    r"supported values|must be (?:one of|(?=[\"']))|expected one of|input should be", re.IGNORECASE
 )
 _BESIDE: Final = re.compile(
-    r"deprecated|cannot both|may only be set|only supported (with|when)", re.IGNORECASE
+    r"deprecated|cannot both|may only be set|only supported (with|when)|only \S+ is allowed", re.IGNORECASE
 )
 """Words about a setting that the model does not take, or does not take beside another one."""
 _PLACED: Final = re.compile(r"\b(messages|input)\W{1,4}\d")
 """The place of a message: then the error is about its content."""
-_ALSO: Final = {"think": ("thinking",)}
-"""Other names that a server has for a field: Ollama says that a model does not support thinking."""
+_OF_MODEL: Final = re.compile(r"\b(?:for|with|by) this model\b", re.IGNORECASE)
+_ALSO: Final = {
+    "think": ("thinking",),
+    "reasoning_effort": ("thinking level", "reasoning value"),
+    "max_tokens": ("requested output tokens",),
+}
+"""Other names that a server has for a field: Ollama says that a model does not support thinking, and names an
+effort a reasoning value; Gemini says thinking level, and vLLM which tokens were requested."""
 _MOST_CHARS: Final = 1000
 _LEAST: Final = 16
 """The smallest token limit that a refusal may set."""
@@ -112,7 +119,7 @@ def _fields(aspect: str, table: FieldTable) -> Iterator[str]:
 def _is_named(said: str, name: str) -> bool:
     """Return whether a name stands in a text as a field's: in quotes, in a path, or made of several words."""
     spelled = "_?".join(map(re.escape, name.split("_")))
-    if "_" in name or name in _BARE:
+    if "_" in name or " " in name or name in _BARE:
         return re.search(rf"(?<![a-z]){spelled}(?![a-z])", said, re.IGNORECASE) is not None
     return re.search(rf"[\"'`.]{spelled}(?=[\"'`.:\[])", said) is not None
 
@@ -152,7 +159,8 @@ def _without(aspect: str, said: str, asked: Conversation, profile: Profile) -> R
         return Refusal(replace(profile, user_chars=min(most, profile.user_chars)), lasts=most > 0)
     if aspect.startswith("sampling.") and not (is_unknown or _BESIDE.search(said)):
         return None
-    return Refusal(profile.changed({"without": (aspect,)}), lasts=is_unknown)
+    lasts = is_unknown or _OF_MODEL.search(said) is not None
+    return Refusal(profile.changed({"without": (aspect,)}), lasts=lasts)
 
 
 def _other_effort(said: str, sent: str | None, profile: Profile, *, lasts: bool) -> Refusal | None:
@@ -163,7 +171,9 @@ def _other_effort(said: str, sent: str | None, profile: Profile, *, lasts: bool)
     taken = tuple(level for level in EFFORTS if level in named and level != sent)
     if taken:
         return Refusal(replace(profile, efforts=taken))
-    rest = tuple(level for level in profile.efforts or () if level != "none") if sent == "none" else ()
+    one_level = sent == "none" or re.search(rf"thinking level {sent}\b", said, re.IGNORECASE)
+    known = profile.efforts if profile.efforts is not None else PORTABLE_EFFORTS if sent != "none" else ()
+    rest = tuple(level for level in known if level not in ("none", sent)) if one_level else ()
     return Refusal(replace(profile, efforts=rest), lasts=lasts)
 
 

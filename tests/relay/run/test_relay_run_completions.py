@@ -82,6 +82,7 @@ async def test_a_chat_upstream_gets_the_completion_as_a_chat() -> None:
         "model": "m",
         "messages": [
             {"role": "system", "content": "Be brief."},
+            {"role": "system", "content": "Answer with JSON."},
             {"role": "user", "content": [{"type": "text", "text": "hi"}, image]},
         ],
         "response_format": {"type": "json_object"},

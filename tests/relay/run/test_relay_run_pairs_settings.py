@@ -135,8 +135,8 @@ SETTINGS: dict[str, dict[str, Object | str]] = {
         "ollama": LEFT_OUT,
     },
     "metadata": {
-        "chat": {"metadata": {"a": "b"}},
-        "responses": {"metadata": {"a": "b"}},
+        "chat": {"metadata": {"a": "b"}, "store": True},
+        "responses": {"metadata": {"a": "b"}, "store": True},
         "anthropic": LEFT_OUT,
         "ollama": LEFT_OUT,
     },

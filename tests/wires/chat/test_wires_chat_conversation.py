@@ -1,6 +1,8 @@
 """Chat requests read as conversations, and conversations written as Chat requests."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -29,6 +31,7 @@ from proxy.wires.chat import ChatWire
 from proxy.wires.chat.fields import CHAT_FIELDS
 from proxy.wires.chat.from_client import read_conversation
 from proxy.wires.chat.to_upstream import write_conversation
+from proxy.wires.crossing.fitting import with_word_json
 from proxy.wires.profile import EFFORTS, SAMPLING, Profile
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,6 +63,9 @@ def asking(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
 )
 def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
     """A conversation that Chat can express is the same after it was written and read again."""
+    if not conversation.service.store:
+        conversation = replace(conversation, service=replace(conversation.service, metadata=None))
+    conversation = with_word_json(conversation)
     written = write_conversation(conversation, EXACT, strict=True)
     assert read_conversation(json.loads(written.body)) == conversation
     assert not written.left_out
@@ -340,3 +346,33 @@ def test_an_image_may_be_a_bare_address() -> None:
         asking({"role": "user", "content": [{"type": "image_url", "image_url": "https://a.example/b.png"}]})
     )
     assert read.messages[0].parts == (Image(Remote("https://a.example/b.png")),)
+
+
+@pytest.mark.parametrize(
+    ("most", "call_id", "written"),
+    [
+        (0, "call_" + "x" * 90, "call_" + "x" * 90),
+        (40, "call_" + "x" * 90, None),
+        (40, "call_1", "call_1"),
+        (9, "call_1", None),
+        (9, "aB3dE6gH9", "aB3dE6gH9"),
+        (9, "aB3dE6gH9\n", None),
+    ],
+)
+def test_ids_of_calls_fit_the_provider(most: int, call_id: str, written: str | None) -> None:
+    """OpenAI takes 40 characters, Mistral exactly nine; a gateway's own id goes back as it came."""
+    said = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function",
+                                              "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": call_id, "content": "1"},
+    ]  # fmt: skip
+    body = body_of(read_conversation({"model": "m", "messages": said}), Profile(call_id_chars=most))
+    (_, asked, result) = body["messages"]
+    made = asked["tool_calls"][0]["id"]
+    assert made == result["tool_call_id"]
+    if written is None:
+        assert made != call_id
+        assert re.fullmatch("[A-Za-z0-9]{9}" if most == 9 else "[A-Za-z0-9_]{1,40}", made)
+    else:
+        assert made == written

@@ -104,6 +104,20 @@ def test_where_an_error_names_the_field(error: dict[str, Any], facts: dict[str, 
             "'max_completion_tokens' instead.",
             {"limit_field": "max_completion_tokens"},
         ),
+        # QuantumNous/new-api/5372 (Kimi)
+        (
+            CHAT,
+            "invalid temperature: only 1 is allowed for this model",
+            {"without": ("sampling.temperature",)},
+        ),
+        # earendil-works/pi/3460 (Gemini): one level only, which the proxy sent.
+        (CHAT, "Thinking level MEDIUM is not supported for this model.", {"efforts": ("low", "high")}),
+        (
+            CHAT,
+            # ollama/ollama, openai/openai.go
+            'invalid reasoning value: \'medium\' (must be "high", "low", or "none")',
+            {"efforts": ("none", "low", "high")},
+        ),
         (
             CHAT,
             # enoch3712/ExtractThinker/346
@@ -260,13 +274,20 @@ def test_models_that_always_reason(message: str, efforts: tuple[str, ...]) -> No
     assert found.profile.efforts == efforts
 
 
-def test_the_room_beside_a_conversation_is_not_remembered() -> None:
-    """How many tokens fit beside this input says nothing about the next request."""
-    # claude-code-best/claude-code/272 (vLLM)
-    message = (
+@pytest.mark.parametrize(
+    "message",
+    [
+        # claude-code-best/claude-code/272 (vLLM)
         "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is "
-        "8192 tokens and your request has 200 input tokens (32000 > 8192 - 200)."
-    )
+        "8192 tokens and your request has 200 input tokens (32000 > 8192 - 200).",
+        # vLLM since 0.14
+        "This model's maximum context length is 8192 tokens. However, you requested 32000 output tokens and "
+        "your prompt contains at least 200 input tokens, for a total of at least 32200 tokens. Please reduce "
+        "the length of the input prompt or the number of requested output tokens.",
+    ],
+)
+def test_the_room_beside_a_conversation_is_not_remembered(message: str) -> None:
+    """How many tokens fit beside this input says nothing about the next request."""
     found = after_refusal(message, ASKED, Profile(), CHAT)
     assert found is not None
     assert (found.profile.max_output_tokens, found.lasts) == (7992, False)

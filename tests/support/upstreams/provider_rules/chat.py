@@ -4,6 +4,7 @@ Sources that several rules share: ``openai.types.chat`` of the ``openai`` packag
 OpenAI knows; the refusals themselves are quoted in public issues, whose addresses stand at the rules.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -184,6 +185,12 @@ def _call_forms(asked: Asked) -> Iterator[Fault]:
             said = "Invalid type for 'arguments': expected a string."
             yield Fault(said, (*place, "function", "arguments"), "invalid_type")
         yield from name_faults(function.get("name"), (*place, "function", "name"))
+
+
+def _mistral_ids(asked: Asked) -> Iterator[Fault]:
+    for _, _, call in _calls(asked.body):
+        if not re.fullmatch(r"[a-zA-Z0-9]{9}", str(call.get("id"))):
+            yield Fault(f"Tool call id was {call.get('id')} but must be a-z, A-Z, 0-9, with a length of 9.")
 
 
 def _tool_forms(asked: Asked) -> Iterator[Fault]:
@@ -409,6 +416,7 @@ CHAT_RULES = (
     Rule("chat-parts", _OPENAI, _parts, _SDK),
     Rule("chat-answers", _CHAT, _answers, "https://platform.openai.com/docs/guides/function-calling"),
     Rule("chat-calls", _OPENAI, _call_forms, f"{_GH}langmanus/langmanus/issues/119; {_SDK}"),
+    Rule("chat-ids-mistral", ("mistral",), _mistral_ids, f"{_GH}mistralai/mistral-vibe/issues/1075"),
     Rule("chat-tools", _OPENAI, _tool_forms, f"{_GH}zed-industries/zed/issues/32946; {_SDK}"),
     Rule(
         "chat-tool-names",

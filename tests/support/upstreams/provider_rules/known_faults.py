@@ -26,24 +26,4 @@ class KnownFault(NamedTuple):
         return any(re.fullmatch(pattern, name) for pattern in self.tests)
 
 
-KNOWN_FAULTS = (
-    # product fault: an Ollama client's "format": "json" is refused by OpenAI.
-    KnownFault(
-        "chat-word-json",
-        "JSON is asked for as json_object although no message has the word that OpenAI then wants.",
-        (
-            r"test_relay_run_pairs_settings.py::test_a_setting_crosses_or_is_named\[json-ollama-chat\]",
-            r"test_relay_run_pairs_settings.py::test_a_setting_crosses_or_is_named\[json-responses-chat\]",
-            r"test_relay_run_completions.py::test_a_chat_upstream_gets_the_completion_as_a_chat",
-        ),
-    ),
-    # product fault: OpenAI takes metadata on Chat only with store.
-    KnownFault(
-        "chat-stored",
-        "The metadata of a client of Responses goes to Chat without store.",
-        (
-            r"test_relay_run_pairs_settings.py::test_a_setting_crosses_or_is_named\[metadata-responses-chat\]",
-            r"test_e2e_responses_on_chat.py::test_every_field_of_a_response_is_there.*",
-        ),
-    ),
-)
+KNOWN_FAULTS: tuple[KnownFault, ...] = ()
