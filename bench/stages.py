@@ -42,6 +42,7 @@ KINDS: Mapping[str, tuple[bool, Load]] = MappingProxyType(
 )
 """What is measured: whether tools are offered, and the requests."""
 
+_FEW = 2
 _LINGER_S = 0.3
 """So long the last rows and lines of a measurement may take, of the machine's time."""
 _WAIT_S = 300.0
@@ -69,7 +70,7 @@ class _Worker:
         time.sleep(_LINGER_S)
 
     def measure(self, load: Load, requests: int) -> dict[str, float]:
-        """Return what each stage spends on one request of a load, in the units of the meter."""
+        """Return what each stage spends on so many requests of a load, in the units of the meter."""
         self._toggle(f"{self._measured}.begun")
         self.ask(load, requests)
         pieces = json.loads(self._toggle(str(self._measured)))
@@ -81,7 +82,7 @@ class _Worker:
         found: dict[str, float] = {}
         for stage, spent in pieces:
             found[stage] = found.get(stage, 0.0) + spent - (0 if stage == THREADS else each)
-        return {stage: max(spent, 0.0) / requests for stage, spent in found.items() if stage in _SHOWN}
+        return {stage: spent for stage, spent in found.items() if stage in _SHOWN}
 
     def count_instructions(self) -> None:
         """Let callgrind count from now on: the start took long enough without."""
@@ -160,7 +161,13 @@ def measure(meter: str, kinds: Sequence[str], requests: int) -> dict[str, dict[s
                 if meter == "instructions":
                     worker.count_instructions()
                 for kind in of_these:
-                    found[kind] = worker.measure(KINDS[kind][1], requests)
+                    # A connection, a measurement and the idle loop cost the same for few and for many.
+                    few = worker.measure(KINDS[kind][1], _FEW)
+                    many = worker.measure(KINDS[kind][1], _FEW + requests)
+                    found[kind] = {
+                        stage: max(spent - few.get(stage, 0.0), 0.0) / requests
+                        for stage, spent in many.items()
+                    }
     return found
 
 

@@ -27,7 +27,7 @@ async def test_the_end_of_the_block_ends_the_server() -> None:
     async with running(make_config("http://127.0.0.1:9/v1")) as proxy:
         assert (await proxy.get("/healthz")).status == 200
     with pytest.raises(ConnectionError):
-        await proxy.get("/healthz")
+        await proxy.ask(method="GET", path="/healthz")
     async with serving_app(web.Application()) as address, aiohttp.ClientSession() as session:
         assert (await session.get(address)).status == 404
     async with aiohttp.ClientSession() as session:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.mcp.files import _COMMENT
+from proxy.relay.run.turn.tool_refusals import _limit
 from proxy.tools.access.egress import decode_text
 from proxy.tools.mcp.host.stdio import _written_id
 from proxy.tools.mcp.masking import is_secret_value
@@ -54,6 +55,7 @@ CASES: dict[str, Callable[[], object]] = {
     "answers of Chat": lambda: history(
         ChatWire(), "messages", [{"role": "assistant", "content": "a"} for _ in range(20_000)]
     ),
+    "an upstream's words about its maximum": lambda: _limit("max" * MANY),
     "references": lambda: history(
         ResponsesWire(),
         "input",

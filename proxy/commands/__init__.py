@@ -12,8 +12,7 @@ def _start() -> None:
     """Tune the garbage collector for imports and for short-lived objects; call this first in a process.
 
     Each request creates some hundred objects that die with it, without a cycle. With its defaults the
-    collector runs after every few of them, and often also scans everything that modules have loaded, which
-    takes a quarter of the time of a start.
+    collector runs after every few of them, and often also scans everything that modules have loaded.
     """
     gc.set_threshold(10_000, 20, 50)
 

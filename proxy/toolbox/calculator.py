@@ -44,7 +44,7 @@ MAX_MAGNITUDE = 1_000
 """The number of digits that a number may have on either side of the point."""
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?(?![A-Za-z0-9_.]))"
+    r"\s*(?:(?P<number>(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?(?![A-Za-z0-9_.]))"
     r"|(?P<name>[A-Za-z_]{1,16}[0-9]*)|(?P<sign>\*\*|[-+*/%(),]))"
 )
 

@@ -66,6 +66,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "trusted_proxies": (),
         "notice_s": 0,
         "drain_s": 25,
+        "ready_needs_record": False,
     }
     assert dumped["upstreams"] == {
         "default": {

@@ -17,7 +17,10 @@ from proxy.telemetry.refused_keys import RefusedKeys
 NO = whole(b'{"error":{"message":"Incorrect API key"}}', status="401 Unauthorized")
 FORBIDDEN = whole(b'{"error":{"message":"no"}}', status="403 Forbidden")
 BROKEN = whole(b'{"error":{"message":"later"}}', status="500 Oops")
-ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+ASKS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "hi"}]}),
+    ("/v1/embeddings", {"model": "m", "input": "x"}),
+]
 
 
 async def warned(*answers: Any, **served: Any) -> list[dict[str, Any]]:
@@ -30,8 +33,8 @@ async def warned(*answers: Any, **served: Any) -> list[dict[str, Any]]:
         with logged_to(log, secrets=config.secrets()):
             async with running(config) as proxy:
                 for number in range(len(answers)):
-                    path = "/v1/chat/completions" if number % 2 == 0 else "/v1/embeddings"
-                    await proxy.ask({**ASK, "input": "x"}, bearer("sk-client"), path=path)
+                    path, ask = ASKS[number % 2]
+                    await proxy.ask(ask, bearer("sk-client"), path=path)
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert SERVER_KEY not in log.getvalue()
     return [line for line in lines if line["event"] == "provider_key_refused"]

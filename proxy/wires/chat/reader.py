@@ -139,7 +139,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             return None
         return tuple(said), [name for name in _PADDING if type(payload.get(name)) is str]
 
-    def _piece(self, frame: Frame) -> tuple[str, int | None] | None:
+    def _piece(self, frame: Frame) -> tuple[str, Sequence[str], int | None] | None:
         payload = frame.payload or {}
         choices = payload.get("choices")
         choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else {}
@@ -152,7 +152,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         only = fragments[0] if len(fragments) == 1 else None
         if only is None or only.call_id or only.name or only.extra or only.legacy or not only.arguments:
             return None
-        return "arguments", only.index
+        return "arguments", [name for name in _PADDING if type(payload.get(name)) is str], only.index
 
     def _events(self, payload: dict[str, Any], *, whole: bool) -> list[TurnEvent]:
         events: list[TurnEvent] = []

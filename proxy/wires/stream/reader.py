@@ -152,8 +152,9 @@ class StreamReader(FastReader, TextReader, Generic[E]):
     def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
         """Return the events of a whole reply, and the reply as the client gets it."""
 
-    def _piece(self, frame: Frame) -> tuple[str, int | None] | None:
-        """Return the name of the member with a piece of a call's arguments, and the index of the call.
+    def _piece(self, frame: Frame) -> tuple[str, Sequence[str], int | None] | None:
+        """Return the name of the member with a piece of a call's arguments, the members without meaning, and
+        the index of the call.
 
         Return ``None`` if it is not certain that the event means nothing else.
         """
@@ -350,8 +351,9 @@ class StreamReader(FastReader, TextReader, Generic[E]):
             return
         self._vain += 1
         if (known := self._piece(frame)) is not None:
-            template = Template.of(frame.raw, [known[0]], (), ends=self.stream_format.ends)
-            self._pieces = None if template is None else (template, known[1])
+            name, loose, index = known
+            template = Template.of(frame.raw, [name], loose, ends=self.stream_format.ends)
+            self._pieces = None if template is None else (template, index)
 
     def _note(self, frame: Frame) -> None:
         """Remember a text event. Its template is made when another event comes."""

@@ -185,11 +185,11 @@ async def test_a_responses_client_sees_a_run_on_an_ollama_upstream() -> None:
 
 
 async def test_a_messages_client_sees_a_run_on_an_ollama_upstream() -> None:
-    """The client gets one message with the text and usage of both turns, and thinking without a signature."""
+    """The client gets one message with the text and usage of both turns, and thinking with our signature."""
     answer, _ = await one("ollama", MESSAGES_PATH, MESSAGES_ASK, *UPSTREAMS["ollama"])
     read = messages.read_stream(answer.body)
-    assert read.blocks == [messages.thinking("Hm.", signature=""), text("Wait. "), text("It is noon.")]
-    assert b"signature_delta" not in answer.body
+    thought = messages.thinking("Hm.", signature="toolrelay-translated")
+    assert read.blocks == [thought, text("Wait. "), text("It is noon.")]
     assert ECHO.encode() not in answer.body
     assert (read.message["stop_reason"], read.message["usage"]["output_tokens"]) == ("end_turn", 14)
 

@@ -38,6 +38,10 @@ def piece(index: int | None, arguments: str, **more: Any) -> bytes:
     return event({"tool_calls": [{**numbered, "function": {"arguments": arguments}, **more}]})
 
 
+def padded(arguments: str, padding: str) -> bytes:
+    return event({"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}, obfuscation=padding)
+
+
 def is_ours(name: str) -> bool:
     return name == OURS
 
@@ -96,6 +100,7 @@ PIECES = (
     st.builds(piece, st.sampled_from([0, 0, 0, 1, None]), ARGUMENTS)
     | st.builds(piece, st.just(0), ARGUMENTS, type=st.sampled_from([None, "function"]))
     | st.builds(piece, st.just(0), ARGUMENTS, extra=st.just({"a": 1}))
+    | st.builds(padded, ARGUMENTS, st.sampled_from(["", "abc", "\\"]))
     | st.builds(opening, st.sampled_from([0, 1, 2, None]), st.sampled_from([OURS, THEIRS, "ou"]), ARGUMENTS)
     | st.builds(lambda text: event({"content": text}), st.sampled_from(["a", " b"]))
     | st.builds(lambda text: event({"function_call": {"arguments": text}}), ARGUMENTS)

@@ -21,7 +21,9 @@ _STRICT: Final = re.compile(r"\bstrict\b|compiled grammar", re.IGNORECASE)
 """Source: "'claude-...' does not support strict tools", "The compiled grammar is too large" (Anthropic)."""
 
 _TOO_MANY: Final = re.compile(r"\btools?\b[^.]{0,80}(too (long|many)|at most|maximum|exceed)", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"(?:max\w*|at most|limit|up to|exceed\w*)\D{0,30}(\d{1,4})\b", re.IGNORECASE)
+_NUMBER: Final = re.compile(
+    r"(?:max\w{0,20}|at most|limit|up to|exceed\w{0,20})\D{0,30}(\d{1,4})\b", re.IGNORECASE
+)
 """Source: "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with
 length 131 instead." (OpenAI, code ``array_above_max_length``)."""
 
