@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -62,15 +62,21 @@ class Claim:
 class RequestKey:
     """A digest that is the same for equal requests, empty if it is unknown which requests are equal.
 
-    It is computed when it is first read, because most requests cause no effect and need none.
+    It is computed when it is first read, because most requests cause no effect and need none.  Then the
+    request that it was computed from is released: a ledger may be kept for repeats.
     """
 
-    def __init__(self, compute: Callable[[], str]) -> None:
-        self._compute = compute
+    __slots__ = ("_compute", "_digest")
 
-    @cached_property
+    def __init__(self, compute: Callable[[], str]) -> None:
+        self._compute: Callable[[], str] | None = compute
+        self._digest = ""
+
+    @property
     def digest(self) -> str:
-        return self._compute()
+        if self._compute is not None:
+            self._digest, self._compute = self._compute(), None
+        return self._digest
 
 
 NO_KEY: Final = RequestKey(str)

@@ -1,7 +1,9 @@
 """Repeated requests do not cause their side effects again."""
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -327,3 +329,18 @@ def test_a_request_is_digested_only_if_one_has_caused_an_effect() -> None:
     assert repeats.begin(second, is_repeat=False).caused is not ledger.caused
     assert repeats.begin(asked("first"), is_repeat=True).caused is ledger.caused
     assert read == ["first", "second", "first"]
+
+
+def test_a_key_that_was_computed_holds_no_request() -> None:
+    """A ledger that is kept for repeats, with its key, does not keep the conversation of its request."""
+
+    class Body(dict[str, str]):
+        """A mapping that can be referred to weakly."""
+
+    body = Body(model="m")
+    key = repeat_of("alice", "", "/v1/chat/completions", body, Attempt()).key
+    gone = weakref.ref(body)
+    del body
+    assert key.digest == key.digest != ""
+    gc.collect()
+    assert gone() is None
