@@ -334,7 +334,7 @@ async def test_hits_are_bounded_in_all_and_the_caller_who_asks_keeps_its_own(
     for caller in ("a", "b", "c", "d"):
         for _ in range(300):
             assert (await counters.take(caller, (limit,), (), None, "")).refused is None
-    memory = counters._hits
+    memory = counters._windows.hits.storage
     assert isinstance(memory, limits_memory.BoundedMemory)
     size = memory._cache_size()
     assert 0 < size.held <= size.limit

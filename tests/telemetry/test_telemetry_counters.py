@@ -65,7 +65,7 @@ async def rig(request: pytest.FixtureRequest, clock: LimitClock) -> AsyncIterato
 
 def memory_of(counters: Counters) -> BoundedMemory:
     """Return where counters in memory count."""
-    storage = counters._hits
+    storage = counters._windows.hits.storage
     assert isinstance(storage, BoundedMemory)
     return storage
 

@@ -12,13 +12,15 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from proxy.base.caches import CacheSize, declare, declare_lru
 from proxy.rights.limit_rules import Limit, LimitStatus, LimitsUnavailable, LimitVerdict
 
 if TYPE_CHECKING:  # Imported late: a process without limits saves two megabytes.
-    from limits.aio.storage import MemoryStorage, RedisStorage
+    from limits import RateLimitItem
+    from limits.aio.storage import Storage
+    from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
     from proxy.server.limits.memory import BoundedMemory
 
 __all__ = ["Counters", "name_in_keys"]
@@ -29,6 +31,13 @@ _BATCH: Final = 128
 _MOST_OWED: Final = 10_000
 _MOST: Final = 10**15
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:%-]{1,128}\Z")
+
+
+class _Windows(NamedTuple):
+    """The library's strategies, by what they count."""
+
+    hits: "MovingWindowRateLimiter"
+    spending: "FixedWindowRateLimiter"
 
 
 class Counters:
@@ -120,7 +129,7 @@ class Counters:
 
     # What Redis does in another way.
 
-    def _storage(self) -> "MemoryStorage | RedisStorage":
+    def _storage(self) -> "Storage":
         from proxy.server.limits.memory import BoundedMemory
 
         return BoundedMemory()
@@ -138,33 +147,39 @@ class Counters:
     # The library.
 
     @cached_property
-    def _hits(self) -> "MemoryStorage | RedisStorage":
-        return self._storage()
+    def _windows(self) -> _Windows:
+        from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 
-    # What the strategies would do, with the keys that they would make for each call.
+        storage = self._storage()
+        return _Windows(MovingWindowRateLimiter(storage), FixedWindowRateLimiter(storage))
 
     def _hit(self, name: str, limit: Limit) -> Coroutine[Any, Any, bool]:
-        return self._hits.acquire_entry(_key(limit, name), limit.amount, limit.seconds)
+        return self._windows.hits.hit(_item(limit), name)
 
     async def _hit_one(self, name: str, limit: Limit) -> tuple[bool, LimitStatus]:
         """Count a hit if there is room; return whether there was, and what is left after it."""
-        memory = cast("BoundedMemory", self._hits)
+        # In one call, which every request makes: the strategy would look at the window twice.
+        memory = cast("BoundedMemory", self._windows.hits.storage)
         taken, start, used = memory.count(_key(limit, name), limit.amount, limit.seconds)
-        return taken, _status(limit, used, start + limit.seconds)
+        left, reset_s = limit.amount - used, start + limit.seconds - time.time()
+        return taken, LimitStatus(limit, max(left, 0), max(reset_s, 0.0))
 
     async def _status(self, name: str, limit: Limit) -> LimitStatus:
-        key = _key(limit, name)
+        item = _item(limit)
         if limit.kind in ("tokens", "cost"):
-            used, reset = await self._together([self._hits.get(key), self._hits.get_expiry(key)])
-            return _status(limit, used, reset)
-        start, used = await self._hits.get_moving_window(key, limit.amount, limit.seconds)
-        return _status(limit, used, start + limit.seconds)
+            # What the strategy would ask one after the other.
+            storage, key = self._windows.spending.storage, _key(limit, name)
+            used, reset = await self._together([storage.get(key), storage.get_expiry(key)])
+            left = limit.amount - used
+        else:
+            reset, left = await self._windows.hits.get_window_stats(item, name)
+        return LimitStatus(limit, max(left, 0), max(reset - time.time(), 0.0))
 
     # What was used.
 
-    def _paying(self, caller: str, owed: dict[Limit, int]) -> list[Coroutine[Any, Any, int]]:
-        name, incr = name_in_keys(caller), self._hits.incr
-        return [incr(_key(limit, name), limit.seconds, amount) for limit, amount in owed.items()]
+    def _paying(self, caller: str, owed: dict[Limit, int]) -> list[Coroutine[Any, Any, bool]]:
+        name, window = name_in_keys(caller), self._windows.spending
+        return [window.hit(_item(limit), name, cost=amount) for limit, amount in owed.items()]
 
     def _wake(self) -> None:
         if not self.down and (self._payer is None or self._payer.done()):
@@ -185,10 +200,6 @@ class Counters:
         return CacheSize(held, _MOST_OWED * (500 + 200 * 16))
 
 
-def _status(limit: Limit, used: int, reset: float) -> LimitStatus:
-    return LimitStatus(limit, max(limit.amount - used, 0), max(reset - time.time(), 0.0))
-
-
 def _refusal(refusing: Sequence[LimitStatus], statuses: Sequence[LimitStatus]) -> LimitVerdict:
     """Return that the limit with the longest wait refuses."""
     refused = max(refusing, key=lambda status: status.reset_s)
@@ -196,11 +207,16 @@ def _refusal(refusing: Sequence[LimitStatus], statuses: Sequence[LimitStatus]) -
 
 
 @lru_cache(maxsize=4096)
-def _key(limit: Limit, name: str) -> str:
-    """Return the library's key for the uses of a caller that count against a limit."""
+def _item(limit: Limit) -> "RateLimitItem":
     from limits import RateLimitItemPerSecond
 
-    return RateLimitItemPerSecond(limit.amount, limit.seconds, namespace=limit.kind).key_for(name)
+    return RateLimitItemPerSecond(limit.amount, limit.seconds, namespace=limit.kind)
+
+
+@lru_cache(maxsize=4096)
+def _key(limit: Limit, name: str) -> str:
+    """Return the library's key for the uses of a caller that count against a limit."""
+    return _item(limit).key_for(name)
 
 
 @lru_cache(maxsize=4096)
@@ -211,5 +227,6 @@ def name_in_keys(caller: str) -> str:
     return "~" + hashlib.blake2b(caller.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-declare_lru("limit_items", _key, 600)
+declare_lru("limit_items", _item, 400)
+declare_lru("limit_keys", _key, 600)
 declare_lru("limit_callers", name_in_keys, 2000)
