@@ -113,7 +113,7 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         self._ready: Template | None = None
         self._example: Frame | None = None
         self._vain = 0
-        self._pieces: tuple[Template, int | None] | None = None
+        self._pieces: tuple[Template, int | None, dict[str, Any] | None] | None = None
         self._stopped = False
         self.has_unread = False
         self.large_next = False
@@ -322,21 +322,30 @@ class StreamReader(FastReader, TextReader, Generic[E]):
             frames.append(Frame(parser.data[start:at], count=0))
         return frames
 
-    def _take_pieces(self, template: Template, index: int | None, most: int) -> list[Frame]:
-        """Take the waiting events that only continue a server tool's call, of which no client sees bytes."""
-        parser = self._parser
+    def _take_pieces(
+        self, template: Template, index: int | None, payload: dict[str, Any] | None, most: int
+    ) -> list[Frame]:
+        """Take the waiting events that only continue a server tool's call.
+
+        Their frames have the payload of the event that the template is made of. It differs from theirs in
+        the arguments alone, which nobody reads there: no client sees this call.
+        """
+        parser, data = self._parser, self._parser.data
         start = at = parser.at
-        limit = start + most * _BYTES_TAKEN_UNREAD if most else len(parser.data)
-        while at < limit and not self._halves.waiting and (end := template.fit(parser.data, at)) >= 0:
+        limit = start + most * _BYTES_TAKEN_UNREAD if most else len(data)
+        raws: list[bytes] = []
+        while at < limit and not self._halves.waiting and (end := template.fit(data, at)) >= 0:
+            raws.append(data[at:end])
             at = end
-        if at == start:
+        if not raws:
             return []
         parser.at, self._vain = at, 0
         texts, template.found = template.texts(0), []
-        events: list[TurnEvent] = []
-        for text in texts:
-            events += self._calls.add(Fragment(index, arguments=orjson.loads(b'"%b"' % text)))
-        return [Frame(b"", events=tuple(events), undecided=self._undecided, count=len(texts))]
+        pieces = [Fragment(index, arguments=orjson.loads(b'"%b"' % text)) for text in texts]
+        return [
+            Frame(raw, payload, tuple(self._calls.add(piece)), undecided=self._undecided)
+            for raw, piece in zip(raws, pieces, strict=True)
+        ]
 
     def _note_piece(self, frame: Frame) -> None:
         """Make a template of an event with a piece of a server tool's call, for those that come next."""
@@ -353,7 +362,7 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         if (known := self._piece(frame)) is not None:
             name, loose, index = known
             template = Template.of(frame.raw, [name], loose, ends=self.stream_format.ends)
-            self._pieces = None if template is None else (template, index)
+            self._pieces = None if template is None else (template, index, frame.payload)
 
     def _note(self, frame: Frame) -> None:
         """Remember a text event. Its template is made when another event comes."""

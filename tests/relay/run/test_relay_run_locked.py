@@ -68,7 +68,7 @@ async def test_a_locked_record_stops_effects_and_nothing_else(
         assert isinstance(store, SqliteStore)
         # A short timeout and a short queue keep the test quick.
         store._writer._lock_timeout_s = 0.5
-        store._writer._max_writes = 12
+        store._writer._max_writes = 6
         assert await lost_writes(proxy) == 0
         with locked(path):
             assert await says(proxy, NO_TOOLS) == "It is noon."

@@ -102,12 +102,10 @@ def said_in(kind: ast.ClassDef, inherited: frozenset[str]) -> Iterator[tuple[int
 
 def said_of_others(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield where a module reads a private name of aiohttp from an object that is not of its own class."""
-    own = {"self", "cls"}
+    own = {"self", "cls", "super()"}  # What a class inherits from aiohttp, ``said_in`` finds.
     own |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     defined = {
-        node.attr
-        for node in nodes
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in own
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) in own
     }
     foreign = names_of_aiohttp() - defined
     for node in nodes:
