@@ -22,7 +22,7 @@ from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.dialects.anthropic import ANTHROPIC
 from proxy.wires.turn.chosen import without_elements
-from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.upstream_port import RequestBody, StateHabit
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["AnthropicWire"]
@@ -59,10 +59,16 @@ class AnthropicWire(CrossableWire, HasNativeTurns):
         messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
         return messages[0] if messages else Message("assistant")
 
-    def editor(
-        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
-    ) -> BodyEditor:
-        return AnthropicBody(raw, cast(AnthropicRequest, request))
+    def body(
+        self,
+        raw: bytes,
+        request: ClientRequest,
+        state: StateHabit = "auto",
+        *,
+        caller: str = "",
+        translated: bool = False,
+    ) -> RequestBody:
+        return AnthropicBody(raw, cast(AnthropicRequest, request), translated=translated)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(AnthropicRequest, request)
