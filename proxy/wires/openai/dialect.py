@@ -256,6 +256,6 @@ ENDPOINTS: Final = (
     # The cancelled answer was counted when it was given.
     Endpoint(OPENAI, "POST", "/{rest}/cancel", usage="none"),
     # Other providers serve these below the same prefix.
-    Endpoint(OPENAI, "POST", "/rerank", model="named"),
-    Endpoint(OPENAI, "POST", "/score", model="named"),
+    Endpoint(OPENAI, "POST", "/rerank", body="json", model="named"),
+    Endpoint(OPENAI, "POST", "/score", body="json", model="named"),
 )  # fmt: skip
