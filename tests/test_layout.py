@@ -49,7 +49,10 @@ ALLOWED = {
 
 DIALECTS = {
     "proxy.wires.dialect",
-    *(f"proxy.wires.{name}.dialect" for name in ("anthropic", "chat", "mcp", "ollama", "openai", "responses")),
+    *(
+        f"proxy.wires.{name}.dialect"
+        for name in ("anthropic", "chat", "mcp", "ollama", "openai", "responses")
+    ),
     "proxy.wires.registry.table",
 }
 """Dialects as data, which every module may read that speaks to a client or to an upstream."""
