@@ -21,6 +21,7 @@ from proxy.base.events import (
     TurnEvent,
 )
 from proxy.base.values import value_class
+from proxy.wires.approving.read import ApprovalForm
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule
@@ -435,6 +436,9 @@ class ClientPort(Protocol):
     def dialect(self) -> Dialect:
         """The data of the dialect: path, framing, errors."""
         ...
+
+    approvals: ApprovalForm | None = None
+    """How its conversations hold questions about approvals; ``None`` if they do not."""
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         """Read a request. Raises :class:`~proxy.base.errors.RequestError`, which names the field."""
