@@ -50,7 +50,6 @@ from proxy.tools.mcp.pins import Pin, write_pin_file
 from proxy.upstreams.recorded.replay import packaged_fixtures
 from proxy.wires.mcp.dialect import MCP
 from proxy.wires.responses.dialect import RESPONSES
-from proxy.wires.wire import CrossableWire
 
 __all__ = [
     "LEAVE_NOTE",
@@ -281,11 +280,10 @@ def curl_lines(address: str) -> list[str]:
     asked = Conversation(MODEL, (Message("user", (Text(QUESTIONS[0][0]),)),), stream=True)
     lines = []
     for wire in built_in_wires().values():
-        if isinstance(wire, CrossableWire):
-            dialect = wire.dialect
-            url = address + (dialect.path if dialect.rooted else dialect.prefix + dialect.path)
-            body = wire.codec.write(asked).body.decode()
-            lines.append(f"curl -N {url} -H 'content-type: application/json' -d {shlex.quote(body)}")
+        dialect = wire.dialect
+        url = address + (dialect.path if dialect.rooted else dialect.prefix + dialect.path)
+        body = wire.codec.write(asked).body.decode()
+        lines.append(f"curl -N {url} -H 'content-type: application/json' -d {shlex.quote(body)}")
     return lines
 
 

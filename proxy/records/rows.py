@@ -28,6 +28,7 @@ __all__ = [
     "MessageRecord",
     "Meter",
     "NativeCall",
+    "PinStore",
     "ResponseRecord",
     "RunRecord",
     "RunStatus",
@@ -366,6 +367,22 @@ class Meter(Limiter, Protocol):
 
     def spend(self, tokens: int, cost: int) -> None:
         """Count the usage; ``cost`` is in billionths. Never wait, never raise."""
+        ...
+
+
+class PinStore(Protocol):
+    """The definitions of MCP tools that an operator has allowed, each as JSON by its id."""
+
+    async def read_pins(self) -> Mapping[str, str]:
+        """Return all pins, sorted by id; raises StoreError."""
+        ...
+
+    async def put_pins(self, pins: Mapping[str, str]) -> None:
+        """Store pins and replace those with the same ids; committed on return. Raises StoreError."""
+        ...
+
+    async def delete_pin(self, pin_id: str) -> bool:
+        """Delete one pin, committed on return; return whether there was one. Raises StoreError."""
         ...
 
 

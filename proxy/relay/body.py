@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.base.errors import RequestError
-from proxy.wires.client_port import CarryingPort, ClientPort
+from proxy.wires.wire import Wire
 
 __all__ = ["FURTHER_MODELS", "Body", "check_names", "check_switches", "without_carried"]
 
@@ -59,9 +59,9 @@ class Body:
         return raw
 
 
-def without_carried(port: ClientPort, body: Body) -> Body:
+def without_carried(port: Wire, body: Body) -> Body:
     """Return the body without encrypted turns of the proxy's, which no upstream could read."""
-    raw = port.without_carried(body.raw) if isinstance(port, CarryingPort) else body.raw
+    raw = port.without_carried(body.raw)
     return body if raw is body.raw else Body(raw, orjson.loads(raw))
 
 

@@ -57,7 +57,7 @@ from proxy.relay.run.job import (
 from proxy.relay.run.parents import Parent, Parents, can_hold_turn
 from proxy.relay.run_memory import RunMemory
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
-from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
+from proxy.wires.client_port import ClientRequest
 from proxy.wires.dialect import Dialect
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
@@ -254,7 +254,7 @@ class Planner:
         ``in_run``."""
         ask, read_before = await self._with_items(planning.ask, route)
         request = ask.wire.parse(ask.body.payload)
-        if route.wire and isinstance(ask.wire, LoadsModels):
+        if route.wire:
             answer = ask.wire.load_answer(ask.body.payload)
             if answer is not None:
                 return Plan(route, None, answer)
@@ -326,7 +326,7 @@ class Planner:
         :class:`~proxy.base.errors.RequestError` for an item that the proxy does not know.
         """
         wire, is_own = ask.wire, not route.wire and route.served.text_calls is None
-        if is_own or not isinstance(wire, RefersToItems):
+        if is_own or not wire.refers_to_items:
             return ask, ""
         request = wire.parse(ask.body.payload)
         if not request.references:

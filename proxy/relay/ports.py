@@ -13,7 +13,7 @@ from proxy.wires.crossed import Crossing
 from proxy.wires.text_calls.port import text_call_port
 from proxy.wires.text_calls.rules import TextCallRules
 from proxy.wires.upstream_port import UpstreamPort
-from proxy.wires.wire import CrossableWire, Wire
+from proxy.wires.wire import Wire
 
 __all__ = ["port_of", "text_call_rules"]
 
@@ -46,8 +46,6 @@ def port_of(
     if not route.wire and rules is None:
         return wire
     upstream = wires[route.wire] if route.wire else wire
-    if not (isinstance(wire, CrossableWire) and isinstance(upstream, CrossableWire)):
-        raise TypeError(f"{upstream.dialect.name} cannot answer {wire.dialect.name}")
     strict, profile = route.served.strict_bridge, route.served.profiles.of(upstream.dialect.wire, route.model)
     port: UpstreamPort
     if rules is None:

@@ -5,14 +5,12 @@ response without output, and continues from its id.
 """
 
 from proxy.base.conversation import Message
-from proxy.base.errors import RequestError
 from proxy.base.events import FinishReason, Frame, TurnFinished, TurnStarted, Usage, UsageReported
 from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
 from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.relay.memory.local import LocalResponses
 from proxy.wires.client_port import ClientView
-from proxy.wires.wire import CrossableWire
 
 __all__ = ["warm_up"]
 
@@ -25,8 +23,6 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
     cannot be read.
     """
     wire = ask.wire
-    if not isinstance(wire, CrossableWire):
-        raise RequestError(400, "generate must be true in this dialect.", param="generate")
     caller = ask.identity.caller
     request = wire.parse(ask.body.payload)
     editor = wire.editor(ask.body.raw, request, "stateless", caller=caller)

@@ -16,6 +16,7 @@ from proxy.records.rows import (
     KeySet,
     MessageRecord,
     NativeCall,
+    PinStore,
     ResponseRecord,
     RunRecord,
     RunStatus,
@@ -30,19 +31,14 @@ __all__ = [
     "MAX_CALLED",
     "MAX_MARKS_READ",
     "CalledTool",
-    "DiagnosisStore",
     "KeySource",
-    "KeyStore",
-    "PinStore",
     "PurgeFilter",
     "RunDetail",
     "RunFilter",
     "Store",
-    "ThreadLog",
     "UsageFilter",
     "UsageKey",
     "UsageRow",
-    "WireLog",
 ]
 
 MAX_CALLED: Final = 10_000
@@ -185,142 +181,13 @@ class KeySource(Protocol):
         ...
 
 
-class KeyStore(KeySource, Protocol):
-    """The client keys, to create and revoke, and the callers that own responses kept by upstreams."""
-
-    async def put_key(self, key: ClientKey) -> None:
-        """Store a new key durably.
-
-        Raises :class:`~proxy.base.errors.StoreUnavailable`, also if a key with this name exists that is not
-        revoked.
-        """
-        ...
-
-    async def note_keys(self) -> None:
-        """Record that the configuration declares keys, as if one had been created here.
-
-        Never raises: a failed write is logged.
-        """
-        ...
-
-    async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key durably; return whether there was one to revoke. Raises StoreError."""
-        ...
-
-    async def mark_once(self, name: str, until: float) -> bool:
-        """Set a mark that lasts until ``until`` (epoch seconds); return whether this call set it.
-
-        If several callers in any processes try at the same time, exactly one succeeds. Raises StoreError.
-        """
-        ...
-
-    async def marks(self, prefix: str) -> Mapping[str, float]:
-        """Return the end times of at most 100 unexpired marks with this prefix. Raises StoreError."""
-        ...
-
-    async def is_marked(self, name: str) -> bool:
-        """Return whether a mark with this name exists and is not over; raises StoreError."""
-        ...
-
-    def put_response_owner(
-        self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None
-    ) -> None:
-        """Record which caller owns a response that only the upstream keeps. The write is queued.
-
-        ``settled`` is called once with whether the row was committed, possibly before this method returns.
-        """
-        ...
-
-    async def is_response_owner(self, response_id: str, caller: str) -> bool:
-        """Return whether the record says that the caller owns this response; raises
-        :class:`~proxy.base.errors.StoreError`."""
-        ...
-
-
-class ThreadLog(Protocol):
-    """What is known about the threads that upstreams keep for callers: conversations, responses, items."""
-
-    def put_threads(
-        self,
-        ids: Sequence[str],
-        caller: str,
-        untrusted: str,
-        settled: Callable[[bool], None] | None = None,
-    ) -> None:
-        """Record threads of a caller; ``untrusted`` has the sources of the untrusted results in them.
-
-        It is empty if there are none. The write is queued. A thread keeps the sources that it had.
-        ``settled`` is called once with whether the rows were committed, possibly before this method returns.
-        """
-        ...
-
-    async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
-        """Return what is recorded about these threads of the caller, by id; unknown threads are left out.
-
-        The value has the sources of the thread's untrusted results, or is empty. Raises
-        :class:`~proxy.base.errors.StoreError`.
-        """
-        ...
-
-
-class PinStore(Protocol):
-    """The definitions of MCP tools that an operator has allowed, each as JSON by its id."""
-
-    async def read_pins(self) -> Mapping[str, str]:
-        """Return all pins, sorted by id; raises StoreError."""
-        ...
-
-    async def put_pins(self, pins: Mapping[str, str]) -> None:
-        """Store pins and replace those with the same ids; committed on return. Raises StoreError."""
-        ...
-
-    async def delete_pin(self, pin_id: str) -> bool:
-        """Delete one pin, committed on return; return whether there was one. Raises StoreError."""
-        ...
-
-
-class WireLog(Protocol):
-    """The bytes of runs on both sides of the wire."""
-
-    def put_wire(self, record: KeptWire) -> None:
-        """Store the bytes of a run, unless ``store.content`` is ``none`` or the store does not seal content.
-
-        The write is queued.
-        """
-        ...
-
-    async def find_wire(self, run_id: str) -> KeptWire | None:
-        """Return the bytes of the run with exactly this id, for ``store.keep_days``; raises StoreError."""
-        ...
-
-    async def wire_size(self, run_id: str) -> int | None:
-        """Return how many bytes are kept of a run, without reading them, or ``None``; raises StoreError."""
-        ...
-
-
-class DiagnosisStore(Protocol):
-    """The latest findings of ``toolrelay doctor`` about each upstream, as JSON by the upstream's name."""
-
-    async def read_diagnoses(self) -> Mapping[str, str]:
-        """Return the newest 1,000 findings, the newest first; raises StoreError."""
-        ...
-
-    async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
-        """Store the findings about an upstream, replacing earlier ones, committed on return; raises
-        StoreError."""
-        ...
-
-
 class Store(
     InvocationLog,
     EffectLog,
     BackgroundLog,
     KeptResults,
-    KeyStore,
+    KeySource,
     PinStore,
-    DiagnosisStore,
-    ThreadLog,
-    WireLog,
     Protocol,
 ):
     """The record: runs, turns, messages, invocations, effects, held turns, responses, results, client keys.
@@ -475,4 +342,98 @@ class Store(
 
     async def healthy(self) -> bool:
         """Return whether a durable write would probably succeed now."""
+        ...
+
+    async def put_key(self, key: ClientKey) -> None:
+        """Store a new key durably.
+
+        Raises :class:`~proxy.base.errors.StoreUnavailable`, also if a key with this name exists that is not
+        revoked.
+        """
+        ...
+
+    async def note_keys(self) -> None:
+        """Record that the configuration declares keys, as if one had been created here.
+
+        Never raises: a failed write is logged.
+        """
+        ...
+
+    async def revoke_key(self, key_id: str) -> bool:
+        """Revoke a key durably; return whether there was one to revoke. Raises StoreError."""
+        ...
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Set a mark that lasts until ``until`` (epoch seconds); return whether this call set it.
+
+        If several callers in any processes try at the same time, exactly one succeeds. Raises StoreError.
+        """
+        ...
+
+    async def marks(self, prefix: str) -> Mapping[str, float]:
+        """Return the end times of at most 100 unexpired marks with this prefix. Raises StoreError."""
+        ...
+
+    async def is_marked(self, name: str) -> bool:
+        """Return whether a mark with this name exists and is not over; raises StoreError."""
+        ...
+
+    def put_response_owner(
+        self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None
+    ) -> None:
+        """Record which caller owns a response that only the upstream keeps. The write is queued.
+
+        ``settled`` is called once with whether the row was committed, possibly before this method returns.
+        """
+        ...
+
+    async def is_response_owner(self, response_id: str, caller: str) -> bool:
+        """Return whether the record says that the caller owns this response; raises
+        :class:`~proxy.base.errors.StoreError`."""
+        ...
+
+    def put_threads(
+        self,
+        ids: Sequence[str],
+        caller: str,
+        untrusted: str,
+        settled: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Record threads of a caller; ``untrusted`` has the sources of the untrusted results in them.
+
+        It is empty if there are none. The write is queued. A thread keeps the sources that it had.
+        ``settled`` is called once with whether the rows were committed, possibly before this method returns.
+        """
+        ...
+
+    async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
+        """Return what is recorded about these threads of the caller, by id; unknown threads are left out.
+
+        The value has the sources of the thread's untrusted results, or is empty. Raises
+        :class:`~proxy.base.errors.StoreError`.
+        """
+        ...
+
+    def put_wire(self, record: KeptWire) -> None:
+        """Store the bytes of a run, unless ``store.content`` is ``none`` or the store does not seal content.
+
+        The write is queued.
+        """
+        ...
+
+    async def find_wire(self, run_id: str) -> KeptWire | None:
+        """Return the bytes of the run with exactly this id, for ``store.keep_days``; raises StoreError."""
+        ...
+
+    async def wire_size(self, run_id: str) -> int | None:
+        """Return how many bytes are kept of a run, without reading them, or ``None``; raises StoreError."""
+        ...
+
+    async def read_diagnoses(self) -> Mapping[str, str]:
+        """Return the newest 1,000 findings, the newest first; raises StoreError."""
+        ...
+
+    async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
+        """Store the findings about an upstream, replacing earlier ones, committed on return; raises
+        StoreError."""
         ...

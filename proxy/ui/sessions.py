@@ -71,7 +71,7 @@ class NamedKeys(Protocol):
 
 
 class Marks(Protocol):
-    """The record's marks of codes and sessions: a :class:`~proxy.store.base.KeyStore`."""
+    """The record's marks of codes and sessions: a :class:`~proxy.store.base.Store`."""
 
     async def mark_once(self, name: str, until: float) -> bool:
         """Set a mark; return whether it is new. Raises StoreError."""

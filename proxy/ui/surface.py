@@ -1,8 +1,8 @@
 """Answer ``/ui``: pages and files for everyone, and JSON below ``/ui/api`` for signed-in users."""
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from aiohttp import hdrs, web
@@ -58,10 +58,8 @@ class UiRequest:
             raise self.unknown()
 
 
-class Handler(Protocol):
-    """Answers the requests below one name of ``/ui/api``."""
-
-    def __call__(self, request: UiRequest) -> Coroutine[Any, Any, web.StreamResponse]: ...
+Handler = Callable[[UiRequest], Coroutine[Any, Any, web.StreamResponse]]
+"""Answers the requests below one name of ``/ui/api``."""
 
 
 @dataclass(frozen=True, slots=True)

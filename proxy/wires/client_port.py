@@ -32,15 +32,12 @@ __all__ = [
     "ApprovedCallResult",
     "AsksByItems",
     "CarriedTurn",
-    "CarryingPort",
     "CarryingRequest",
     "CarryingWriter",
     "ClientPort",
     "ClientRequest",
     "ClientView",
     "ContinuingEncoder",
-    "LoadsModels",
-    "RefersToItems",
     "ReturnedCalls",
     "StreamWriter",
     "TextEncoder",
@@ -451,48 +448,3 @@ class ClientPort(Protocol):
         ...
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter: ...
-
-
-class CarryingPort(ABC):
-    """A dialect whose clients can carry encrypted turns from one request to the next."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def without_carried(self, raw: bytes) -> bytes:
-        """Return the body of a request without the encrypted turns that the client sends back.
-
-        No upstream can read them. Returns the same bytes if there are none.
-        """
-
-
-class LoadsModels(ABC):
-    """A dialect in which a request may ask only to load a model."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
-        """Return the answer to such a request, as JSON; ``None`` if the request asks the model something.
-
-        The answer assumes that models are always loaded. Raises :class:`RequestError` for a
-        field that is wrong.
-        """
-
-
-class RefersToItems(ABC):
-    """A dialect whose requests may refer to items of earlier responses instead of repeating them."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def referred(self, request: ClientRequest) -> Mapping[str, str]:
-        """Return the ids of the items to which a request refers, each with the id of the proxy's response
-        that has the item; empty if none has it."""
-
-    @abstractmethod
-    def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
-        """Return the body with the items of these responses in place of the references to them.
-
-        ``responses`` are JSON, as the clients got them.
-        """

@@ -26,7 +26,7 @@ from proxy.wires.dialect import Dialect
 from proxy.wires.profile import Profile
 from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error
 from proxy.wires.upstream_port import BodyEditor, Mask, RequestBody, StateHabit, SuspendedCall, TurnReader
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["Crossing", "TranslatedBody"]
 
@@ -38,8 +38,8 @@ class Crossing:
 
     def __init__(
         self,
-        client: CrossableWire,
-        upstream: CrossableWire,
+        client: Wire,
+        upstream: Wire,
         request: ClientRequest,
         profile: Profile | None = None,
         *,
@@ -113,7 +113,7 @@ class TranslatedBody(RequestBody):
 
     translates = True
 
-    def __init__(self, own: RequestBody, client: CrossableWire, translation: Translation) -> None:
+    def __init__(self, own: RequestBody, client: Wire, translation: Translation) -> None:
         self._own = own
         self._client = client
         self._translation = translation
@@ -178,8 +178,8 @@ class _CrossedBody(TranslatedBody):
     def __init__(
         self,
         own: RequestBody,
-        client: CrossableWire,
-        upstream: CrossableWire,
+        client: Wire,
+        upstream: Wire,
         state: StateHabit,
         translation: Translation,
         *,

@@ -159,29 +159,13 @@ class Framing:
     begins: Callable[[bytes], bool | None]
 
 
-class ErrorBody(Protocol):
-    """A function that makes the body of an HTTP error.
+ErrorBody = Callable[..., dict[str, Any]]
+"""Makes the body of an HTTP error from its message, ``type``, ``param``, ``code``, ``request_id``, which some
+dialects put there, and ``doc_url``, the address of the page about the error: empty if there is none, and not
+in a dialect without a field for it."""
 
-    Some dialects put the ``request_id`` there. ``doc_url`` is the address of the page about the error, empty
-    if there is none; a dialect without a field for it leaves it out.
-    """
-
-    def __call__(
-        self,
-        message: str,
-        *,
-        type: str,
-        param: str | None = None,
-        code: str | None = None,
-        request_id: str = "",
-        doc_url: str = "",
-    ) -> dict[str, Any]: ...
-
-
-class ErrorEvent(Protocol):
-    """A function that makes the event for a stream that failed; an end mark follows the event."""
-
-    def __call__(self, message: str, *, type: str, code: str | None) -> bytes: ...
+ErrorEvent = Callable[..., bytes]
+"""Makes the event for a stream that failed, from its message, ``type`` and ``code``; an end mark follows."""
 
 
 class ErrorText(NamedTuple):

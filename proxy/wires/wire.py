@@ -1,31 +1,28 @@
 """A dialect that clients speak to the proxy and the proxy speaks to upstreams."""
 
 from abc import abstractmethod
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from proxy.base.conversation import Message
 from proxy.wires.client_port import ClientPort, ClientRequest, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.upstream_port import BodyEditor, RequestBody, StateHabit, UpstreamPort
 
-__all__ = ["CrossableWire", "Wire"]
+__all__ = ["Wire"]
 
 
-class Wire(ClientPort, UpstreamPort, Protocol):
+class Wire(ClientPort, UpstreamPort):
     """Both ports of a dialect, in one object.
 
-    If client and upstream speak the same dialect, everything that is not edited keeps its bytes.
-    """
-
-
-class CrossableWire(Wire):
-    """A dialect that can be translated: its clients may use upstreams of other dialects, and its upstreams
-    may serve clients of other dialects.
-
-    ``codec`` translates requests; the methods translate turns.
+    If client and upstream speak the same dialect, everything that is not edited keeps its bytes. For
+    upstreams and clients of other dialects, ``codec`` translates requests, and the methods translate turns.
     """
 
     __slots__ = ()
+
+    refers_to_items: ClassVar[bool] = False
+    """Whether requests may refer to items of earlier responses instead of repeating them."""
 
     @property
     @abstractmethod
@@ -54,6 +51,33 @@ class CrossableWire(Wire):
     @abstractmethod
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         """Return an encoder of frames in this dialect, for one turn of an upstream of another dialect."""
+
+    def without_carried(self, raw: bytes) -> bytes:
+        """Return the body of a request without the encrypted turns that the client sends back.
+
+        No upstream can read them. Returns the same bytes if there are none.
+        """
+        return raw
+
+    def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
+        """Return the answer to a request that asks only to load a model, as JSON; ``None`` for any other.
+
+        The answer assumes that models are always loaded. Raises :class:`RequestError` for a field that is
+        wrong.
+        """
+        return None
+
+    def referred(self, request: ClientRequest) -> Mapping[str, str]:
+        """Return the ids of the items to which a request refers, each with the id of the proxy's response
+        that has the item; empty if none has it."""
+        return {}
+
+    def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
+        """Return the body with the items of these responses in place of the references to them.
+
+        ``responses`` are JSON, as the clients got them.
+        """
+        return raw
 
     @abstractmethod
     def read_turn(self, message: bytes) -> Message:

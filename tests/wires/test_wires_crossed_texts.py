@@ -17,7 +17,6 @@ from proxy.wires.client_port import ClientView
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.crossed_texts import crossed_reader
 from proxy.wires.stream.fast_path import FastPath, FastWriter
-from proxy.wires.wire import CrossableWire
 
 TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
 PAIRS = [(client, upstream) for client in WIRES for upstream in WIRES if client != upstream]
@@ -42,7 +41,6 @@ class Heard:
 
     def __init__(self, wire: str, client: str, pieces: Sequence[bytes], *, unread: bool) -> None:
         port, upstream = WIRES[client], WIRES[wire]
-        assert isinstance(port, CrossableWire)
         request = port.parse({"model": "m", "stream": True, **ASKED[client]})
         inner = upstream.reader((), lambda name: False, MOST_BYTES)
         make = crossed_reader if unread else CrossedReader

@@ -36,7 +36,7 @@ from proxy.server.messages.body import check_counts
 from proxy.server.messages.request import WebSocketMessage, new_ids
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import ApprovalMessages
-from proxy.wires.wire import CrossableWire, Wire
+from proxy.wires.wire import Wire
 
 __all__ = ["Generate"]
 
@@ -68,11 +68,7 @@ class Generate:
         ``history`` says whether the operator lets the proxy look up and remember answers.
         """
         self._wires = wires
-        crossable = {
-            name: wire.dialect.wire for name, wire in wires.items() if isinstance(wire, CrossableWire)
-        }
-        others = tuple(dict.fromkeys(crossable.values()))
-        self._others = {name: others if name in crossable else () for name in wires}
+        self._others = tuple(dict.fromkeys(wire.dialect.wire for wire in wires.values()))
         self._request_reader = request_reader
         self._forwarder = forwarder
         self._planner = runs.planner
@@ -135,8 +131,7 @@ class Generate:
 
     def _routes(self, context: Context, wire: Wire, body: Body, options: RequestOptions) -> Sequence[Route]:
         """Return the upstreams that may answer; if the request chose tools, those that offer them."""
-        others = self._others[wire.dialect.name]
-        routes = routes_of_model(context, self._prices, body.payload, others)
+        routes = routes_of_model(context, self._prices, body.payload, self._others)
         if len(routes) > 1 and ((options.wanted and options.wanted.names) or _NAMED in body.raw):
             asked = wire.parse(body.payload)
             routes = self._planner.routes_that_offer(wire, routes, asked, context.permissions, options.wanted)

@@ -44,7 +44,7 @@ from proxy.wires.dialect import Kind
 from proxy.wires.responses.body import upstream_ids
 from proxy.wires.responses.dialect import DELETE
 from proxy.wires.responses.item_events import stream_of_stored
-from proxy.wires.wire import CrossableWire, Wire
+from proxy.wires.wire import Wire
 
 __all__ = ["HandlerDependencies", "make_endpoint_handlers"]
 
@@ -132,9 +132,7 @@ def _detached_runs(
     config, store, hooks = services.config, services.store, services.instruments.hooks
     background = BackgroundRuns(runs, store, _background_settings(config), hooks.run_context)
     resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), dependencies.peers)
-    others = tuple(
-        dict.fromkeys(one.dialect.wire for one in built_in_wires().values() if isinstance(one, CrossableWire))
-    )
+    others = tuple(dict.fromkeys(one.dialect.wire for one in built_in_wires().values()))
     ask_again = StoredAskBuilder(
         wire,
         others,

@@ -25,7 +25,7 @@ from proxy.relay.run_memory import RunMemory
 from proxy.relay.starting.agents import AgentRuns
 from proxy.relay.starting.runs import Runs
 from proxy.server.messages.request import new_ids
-from proxy.wires.wire import CrossableWire, Wire
+from proxy.wires.wire import Wire
 
 __all__ = ["create_runs"]
 
@@ -95,7 +95,7 @@ def _agent_runs(
         orchestrator,
         parents,
         wire=wires["chat"],
-        others=[wire.dialect.wire for wire in wires.values() if isinstance(wire, CrossableWire)],
+        others=[wire.dialect.wire for wire in wires.values()],
         settings=_run_settings(services.config),
         run_ids=lambda: next(ids),
         run_context=services.instruments.hooks.run_context,

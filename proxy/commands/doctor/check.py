@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services, built_in_wires, create_services
@@ -33,10 +33,8 @@ from proxy.config.text import toml_value
 from proxy.relay.routing.router import Route, Router
 from proxy.server.auth.authenticate import Authentication
 from proxy.store.factory import open_store
-from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
-from proxy.upstreams.base import Upstream
 from proxy.wires.chat.dialect import CHAT
 
 if TYPE_CHECKING:  # As in ``common``.
@@ -44,7 +42,7 @@ if TYPE_CHECKING:  # As in ``common``.
     from rich.text import Text
 
 __all__ = [
-    "CheckedServices",
+    "Services",
     "agent_lines",
     "allow_line",
     "check",
@@ -59,18 +57,6 @@ __all__ = [
 
 _OPTIONAL: Final = ("limits", "telemetry")
 """Sections with defaults that suffice to check everything else."""
-
-
-class CheckedServices(Protocol):
-    """The composed services that a check examines."""
-
-    @property
-    def catalog(self) -> Catalog: ...
-    @property
-    def policy(self) -> Policy: ...
-    @property
-    def upstreams(self) -> Mapping[str, Upstream]: ...
-    def idle_bounds(self) -> list[str]: ...
 
 
 async def check_composed(config: Config, *, probing: bool, known: Sequence[ConfigError] = ()) -> int:
@@ -181,7 +167,7 @@ def without_record(config: Config) -> Config:
 
 async def check(
     config: Config,
-    services: CheckedServices,
+    services: Services,
     *,
     probing: bool,
     known: Sequence[str] = (),
@@ -238,9 +224,7 @@ async def check(
     return len(faults)
 
 
-def _say_authentication(
-    config: Config, services: CheckedServices, authentication: Authentication | None
-) -> None:
+def _say_authentication(config: Config, services: Services, authentication: Authentication | None) -> None:
     """Print the authentication mode, the keys, and the tools that each key may run."""
     if authentication is None:
         return
@@ -309,7 +293,7 @@ def _served_lines(config: Config) -> list[str]:
     ]
 
 
-def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
+def upstream_lines(config: Config, services: Services) -> list[str]:
     """Return, for each upstream that restricts the tools, the allowed ones withheld from its models."""
     lines = []
     for name, upstream in config.upstreams.items():
@@ -329,7 +313,7 @@ def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
     return lines
 
 
-def agent_lines(config: Config, services: CheckedServices) -> list[str]:
+def agent_lines(config: Config, services: Services) -> list[str]:
     """Return, for each agent, its model and the tools that policy lets it use."""
     allowed = [
         spec.name for spec in services.catalog.tools() if services.policy.decide(spec).outcome != "denied"
@@ -342,7 +326,7 @@ def agent_lines(config: Config, services: CheckedServices) -> list[str]:
     return lines
 
 
-def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
+def withheld_lines(config: Config, services: Services) -> list[str]:
     """Return, for each tool that is not offered, the line that would allow it, or the rule against it."""
     if not config.tools.enabled:
         return ["tools.enabled = false: the proxy offers no tools and passes every request through"]
@@ -358,7 +342,7 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
     return lines + _idle_patterns(config, services) + _idle_aliases(config, services)
 
 
-def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
+def _idle_patterns(config: Config, services: Services) -> list[str]:
     """Return the patterns of ``policy.allow``, upstreams and agents that match no tool: a typing error, or a
     tool that is not loaded."""
     lines = idle_lines("policy.allow", config.policy.allow, services.catalog)
@@ -370,7 +354,7 @@ def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
     return lines
 
 
-def _idle_aliases(config: Config, services: CheckedServices) -> list[str]:
+def _idle_aliases(config: Config, services: Services) -> list[str]:
     """Return the aliases that name no tool, so that the function remains the client's."""
     names = [spec.name for spec in services.catalog.tools()]
     lines: list[str] = []
@@ -388,7 +372,7 @@ def allow_line(config: Config, tool: str) -> str:
     return f"policy.allow = [{patterns}]"
 
 
-async def _probe_all(config: Config, services: CheckedServices, unasked: Collection[str]) -> list[str]:
+async def _probe_all(config: Config, services: Services, unasked: Collection[str]) -> list[str]:
     """Probe every upstream, one after the other; print a table, and return the faults."""
     made = table(
         "upstream",

@@ -29,7 +29,6 @@ from proxy.upstreams.base import Upstream
 from proxy.wires.crossing.refused import after_refusal
 from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.providers import known_profile
-from proxy.wires.wire import CrossableWire
 
 __all__ = ["Diagnosis", "diagnose", "doctor", "find_model", "hiding", "new_lines"]
 
@@ -160,7 +159,7 @@ async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -
     learned: frozenset[str] = frozenset()
     chat, responses = wires["chat"], wires["responses"]
     asked = questions(model)
-    if "chat" in dialects and isinstance(chat, CrossableWire):
+    if "chat" in dialects:
         # Nothing may be lowered or left out of what the upstream is asked about.
         open_to_all = known_profile("chat", model).changed(
             {"max_output_tokens": None, "efforts": EFFORTS, "user_chars": 1000}
@@ -170,7 +169,7 @@ async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -
             taught = after_refusal(replies[name].error, question, open_to_all, chat.codec.fields)
             if taught is not None and taught.lasts and replies[name].status in (400, 422):
                 learned |= taught.profile.lessons(open_to_all)
-    if "responses" in dialects and isinstance(responses, CrossableWire):
+    if "responses" in dialects:
         first = await exchange(upstream, responses, asked["plain_stream"], {"store": True})
         replies["response"] = first
         more = {"previous_response_id": _response_id(first), "store": True}

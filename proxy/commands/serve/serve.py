@@ -4,9 +4,10 @@ import os
 from dataclasses import replace
 
 from proxy.app.app import Overrides, create_app
+from proxy.app.compose.services import Services
 from proxy.base.plain_text import plain_text
 from proxy.commands.common import MAX_LINE, say
-from proxy.commands.doctor.check import CheckedServices, token_lines, withheld_lines
+from proxy.commands.doctor.check import token_lines, withheld_lines
 from proxy.commands.doctor.connectivity import warn_of_upstreams
 from proxy.commands.doctor.schemas import schema_lines
 from proxy.commands.doctor.sealing import seal_lines
@@ -46,9 +47,7 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
             listener.close()
 
 
-def banner(
-    config: Config, services: CheckedServices, address: str, authentication: Authentication
-) -> list[str]:
+def banner(config: Config, services: Services, address: str, authentication: Authentication) -> list[str]:
     """Return the lines that a start prints: address, authentication, upstreams, tools, and obstacles."""
     lines = [f"toolrelay listens on {address}/v1", *authentication_lines(config, authentication)]
     lines += bounds_of_keys(authentication, services.catalog)[1]

@@ -9,7 +9,8 @@ from proxy.records.rows import ResponseRecord, join_sources
 from proxy.relay.body import Body
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
-from proxy.wires.client_port import ClientRequest, RefersToItems
+from proxy.wires.client_port import ClientRequest
+from proxy.wires.wire import Wire
 
 __all__ = ["ItemReferences", "item_not_found"]
 
@@ -24,7 +25,7 @@ class ItemReferences:
 
     async def resolve(
         self,
-        wire: RefersToItems,
+        wire: Wire,
         request: ClientRequest,
         body: Body,
         caller: str,

@@ -27,7 +27,6 @@ from proxy.tools.agents.agent import tool_of
 from proxy.wires.approving.read import visible_with
 from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of
 from proxy.wires.client_port import AsksByItems
-from proxy.wires.wire import CrossableWire
 
 __all__ = ["show_agent_approvals", "show_turn_approvals"]
 
@@ -88,7 +87,7 @@ def _form(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approv
         return "items"
     declared = job.client.ask.options.asks_by_call
     # A reply has one set of calls, and the client's own calls must not be mixed with questions.
-    asks = declared and not state.run.client_calls and isinstance(job.client.port, CrossableWire)
+    asks = declared and not state.run.client_calls
     return "function" if asks else "text"
 
 
@@ -127,8 +126,6 @@ async def _show_items(state: State, waiting: Sequence[Approval]) -> None:
 async def _show_calls(job: Job, state: State, waiting: Sequence[Approval]) -> None:
     """Show the questions as calls of one more turn, written like a turn of another dialect."""
     wire, output = job.client.port, state.output
-    if not isinstance(wire, CrossableWire):
-        raise TypeError(f"nothing can be said in the dialect {wire.dialect.name} without an upstream")
     events: list[TurnEvent] = [TurnStarted("", job.client.request.model)]
     for place, approval in enumerate(waiting, _FIRST_PLACE):
         arguments = ascii_json(question(approval), compact=True)

@@ -18,8 +18,9 @@ from proxy.relay.routing.router import Route
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RequestKey, RunLedger
-from proxy.wires.client_port import ClientPort, ClientRequest, Trace
+from proxy.wires.client_port import ClientRequest, Trace
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
+from proxy.wires.wire import Wire
 
 __all__ = [
     "Accounting",
@@ -39,7 +40,7 @@ class ClientSide:
     """What the client asked, as it was planned.  The answer is written in the dialect of ``port``."""
 
     ask: Ask
-    port: ClientPort
+    port: Wire
     request: ClientRequest
     trace: Trace
 

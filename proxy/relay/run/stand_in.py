@@ -17,7 +17,7 @@ from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.wires.crossed import Crossing
 from proxy.wires.upstream_port import Mask, TurnReader
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["stand_in"]
 
@@ -62,12 +62,8 @@ async def stand_in(job: Job, state: State, text: str) -> None:
     """Write ``text`` as the model's whole turn, in the way in which turns of another dialect are written.
 
     An empty text is an empty turn; another turn follows it in the same stream.
-
-    Raises TypeError for a client's dialect into which no other dialect can be translated.
     """
     wire = job.client.port
-    if not isinstance(wire, CrossableWire):
-        raise TypeError(f"nothing can be said in the dialect {wire.dialect.name} without an upstream")
     run, output = state.run, state.output
     encoder = wire.encoder(job.client.request)
     started, ended = TurnStarted("", job.client.request.model), TurnFinished(_ENDED_BY)
@@ -75,7 +71,7 @@ async def stand_in(job: Job, state: State, text: str) -> None:
     said: tuple[TurnEvent, ...] = (started, TextDelta(text), used, ended) if text else (started, used, ended)
     run.turn.number = max(run.turn.number, 1)
     port = job.upstream.port
-    if isinstance(port, CrossableWire | Crossing):
+    if isinstance(port, Wire | Crossing):
         reader: TurnReader = _StandIn(
             text, port.write_turn(Message("assistant", (Text(text),) if text else ()))
         )

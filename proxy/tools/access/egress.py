@@ -28,7 +28,7 @@ from proxy.tools.access.addresses import AddressRefused, CheckedResolver
 from proxy.tools.access.hosts import check_headers, may_call
 from proxy.tools.access.retrying import has_idempotency_key, parse_retry_after, wait_before_retry
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds
-from proxy.tools.contract.capabilities import HttpFailure, QueryParams, TextPage
+from proxy.tools.contract.capabilities import AdaptableClient, HttpFailure, QueryParams, TextPage
 
 __all__ = ["AddressForbidden", "Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text"]
 
@@ -181,9 +181,9 @@ class _Answer:
     challenge: str = ""
 
 
-class EgressClient:
+class EgressClient(AdaptableClient):
     """One tool's view of the pool. Implements :class:`~proxy.tools.contract.capabilities.HttpClient` and
-    :class:`~proxy.tools.contract.capabilities.RepeatingClient`.
+    :class:`~proxy.tools.contract.capabilities.AdaptableClient`.
 
     ``reads`` says that the tool changes nothing, so that its POST requests may be repeated. ``timeout_s`` is
     the time limit of one request, by default the pool's; ``fetches`` bounds the URLs that one call requests.

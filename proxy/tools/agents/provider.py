@@ -1,7 +1,7 @@
 """The provider of the tools that call agents. It gets a function that runs an agent and knows no model."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from proxy.base.errors import ToolFailure
 from proxy.tools.access.policy import Policy
@@ -12,15 +12,9 @@ from proxy.tools.contract.spec import ToolSpec
 __all__ = ["AgentProvider", "RunAgent"]
 
 
-class RunAgent(Protocol):
-    """A function that runs an agent for one tool call."""
-
-    async def __call__(self, agent: Agent, task: str, context: CallContext) -> Any:
-        """Return the agent's report: a string, or JSON values if the agent has an output schema.
-
-        Raises :class:`~proxy.base.errors.ToolFailure` if there is no report.
-        """
-        ...
+RunAgent = Callable[[Agent, str, CallContext], Coroutine[Any, Any, Any]]
+"""Runs an agent with a task for one tool call. Returns its report: a string, or JSON values if the agent has
+an output schema. Raises :class:`~proxy.base.errors.ToolFailure` if there is no report."""
 
 
 class AgentProvider:

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol
 from proxy.base.errors import ConfigError
 from proxy.base.plain_text import plain_text
 from proxy.json.in_thread import in_thread
+from proxy.records.rows import PinStore
 from proxy.tools.mcp.definitions import Definition, UnusableDefinition
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "FiledPins",
     "GivenPins",
     "Pin",
-    "PinRecord",
     "PinSource",
     "PinState",
     "RecordedPins",
@@ -94,22 +94,6 @@ class Pin:
         return cls(definition, transport, float(at), by)
 
 
-class PinRecord(Protocol):
-    """The part of the record that stores pins, each as JSON by its id."""
-
-    async def read_pins(self) -> Mapping[str, str]:
-        """Return all pins, sorted by id; raise StoreError."""
-        ...
-
-    async def put_pins(self, pins: Mapping[str, str]) -> None:
-        """Store pins, replace those with the same ids, and return after the commit; raise StoreError."""
-        ...
-
-    async def delete_pin(self, pin_id: str) -> bool:
-        """Delete a pin, commit, and return whether it existed; raise StoreError."""
-        ...
-
-
 class PinSource(Protocol):
     """A source of pins."""
 
@@ -121,7 +105,7 @@ class PinSource(Protocol):
 class RecordedPins:
     """The pins in the record; a :class:`PinSource`."""
 
-    def __init__(self, record: PinRecord) -> None:
+    def __init__(self, record: PinStore) -> None:
         self._record = record
         self._known: Mapping[str, tuple[str, Pin | None]] = {}
 

@@ -1,9 +1,9 @@
 """Answer ``/ui/api/runs``: the list, one run with everything that its page shows, and its exports."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -11,19 +11,19 @@ from aiohttp import web
 from proxy.api.admin.admin import RUN_QUERY, Admin, json_answer, parse_query, read_bool
 from proxy.api.admin.json_output import detail_to_json, to_line
 from proxy.base.errors import RequestError, ToolRelayError
-from proxy.records.rows import RunRecord
 from proxy.store.base import RunDetail
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.ui.remedies import Lines, remedy_of
 from proxy.ui.requests import address_of
+from proxy.ui.runs.capturing import Capturing
 from proxy.ui.runs.comparing import comparison
 from proxy.ui.runs.copying import copied
 from proxy.ui.runs.run_rows import RunRows
 from proxy.ui.static_files import API_PREFIX
 from proxy.ui.surface import UiRequest
 
-__all__ = ["Budget", "CapturedBytes", "OfferFacts", "Replay", "RunPages"]
+__all__ = ["Budget", "OfferFacts", "Replay", "RunPages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +36,10 @@ class Budget:
     unit: str = ""
 
 
-class Replay(Protocol):
-    """Replays a recorded run offline: no upstream is called and no tool runs."""
+Replay = Callable[[RunDetail], Awaitable[dict[str, Any]]]
+"""Replays a recorded run offline: no upstream is called and no tool runs. Returns the result as JSON values.
 
-    def __call__(self, detail: RunDetail) -> Awaitable[dict[str, Any]]:
-        """Return the result as JSON values.
-
-        Raises :class:`~proxy.base.errors.ToolRelayError` if that is not possible, and TimeoutError.
-        """
-        ...
-
-
-class CapturedBytes(Protocol):
-    """The captured bytes of runs."""
-
-    async def wire(self, run_id: str) -> dict[str, Any]:
-        """Return the captured bytes of a run, aligned; raises StoreError."""
-        ...
-
-    async def fixture(self, run: RunRecord) -> bytes:
-        """Return the captured bytes of a run as a ZIP archive of a fixture.
-
-        Raises StoreError, and :class:`~proxy.base.errors.RequestError` (409) if that is not possible.
-        """
-        ...
-
-    async def summary(self, run_id: str) -> dict[str, Any]:
-        """Return whether any bytes were captured, and how many; raises StoreError."""
-        ...
+Raises :class:`~proxy.base.errors.ToolRelayError` if that is not possible, and TimeoutError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +94,7 @@ class RunPages:
         *,
         paths: Mapping[str, str],
         replay: Replay,
-        wire: CapturedBytes | None = None,
+        wire: Capturing | None = None,
     ) -> None:
         """Create the handler.
 

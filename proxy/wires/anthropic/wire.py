@@ -24,12 +24,12 @@ from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import RequestBody, StateHabit
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["AnthropicWire"]
 
 
-class AnthropicWire(CrossableWire, HasNativeTurns):
+class AnthropicWire(Wire, HasNativeTurns):
     """The wire of Anthropic Messages."""
 
     dialect = ANTHROPIC

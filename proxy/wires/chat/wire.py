@@ -23,12 +23,12 @@ from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.crossing.reasoning import with_blank_reasoning
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import RequestBody, StateHabit
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["ChatWire"]
 
 
-class ChatWire(CrossableWire, HasNativeTurns):
+class ChatWire(Wire, HasNativeTurns):
     """The wire of OpenAI Chat Completions."""
 
     dialect = CHAT

@@ -2,20 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from proxy.base.conversation import Conversation
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
-from proxy.wires.profile import Profile
 
 __all__ = ["ConversationCodec"]
-
-
-class _Writes(Protocol):
-    def __call__(
-        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
-    ) -> Written: ...
 
 
 def _unchanged(conversation: Conversation) -> Conversation:
@@ -28,7 +21,8 @@ class ConversationCodec:
 
     ``read`` raises :class:`RequestError`, which names a field of the wrong type.
 
-    ``write`` writes a body for a model with a profile; without one, for what is known of the model.  It
+    ``write`` writes the body of a conversation for a model with a profile; without one, for what is known of
+    the model.  It
     raises :class:`RequestError` with status 400, which names the field of the client's request, if the
     dialect cannot express a field that must not be left out; with ``strict``, for every field left out.
 
@@ -40,6 +34,6 @@ class ConversationCodec:
 
     fields: FieldTable
     read: Callable[[Mapping[str, Any]], Conversation]
-    write: _Writes
+    write: Callable[..., Written]
     returns_reasoning: bool = False
     repair_missing_reasoning: Callable[[Conversation], Conversation] = _unchanged

@@ -7,7 +7,7 @@ import orjson
 
 from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
-from proxy.wires.client_port import ClientRequest, ClientView, LoadsModels, StreamWriter, TurnEncoder
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.native_turns import HasNativeTurns
@@ -26,12 +26,12 @@ from proxy.wires.ollama.request import OllamaRequest, parse_ollama_request
 from proxy.wires.ollama.writer import OllamaStreamWriter
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import RequestBody, StateHabit
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["OllamaWire"]
 
 
-class OllamaWire(CrossableWire, HasNativeTurns, LoadsModels):
+class OllamaWire(Wire, HasNativeTurns):
     """The wire of ``/api/chat``."""
 
     dialect = OLLAMA

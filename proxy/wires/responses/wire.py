@@ -10,10 +10,8 @@ import orjson
 from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import (
-    CarryingPort,
     ClientRequest,
     ClientView,
-    RefersToItems,
     StreamWriter,
     TurnEncoder,
 )
@@ -38,12 +36,12 @@ from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["ResponsesWire"]
 
 
-class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
+class ResponsesWire(Wire, HasNativeTurns):
     """The Responses wire.
 
     ``key`` signs the items that show server calls, and encrypts summaries. Without it only this process can
@@ -51,6 +49,7 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
     """
 
     dialect = RESPONSES
+    refers_to_items = True
     approvals = RESPONSES_APPROVALS
     codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
 

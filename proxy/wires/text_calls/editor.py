@@ -15,7 +15,7 @@ from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.translation import Translation
 from proxy.wires.turn.edits import Edits
 from proxy.wires.upstream_port import RequestBody
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["PromptedBody"]
 
@@ -26,7 +26,7 @@ class PromptedBody(TranslatedBody):
     def __init__(
         self,
         own: RequestBody,
-        client: CrossableWire,
+        client: Wire,
         translation: Translation,
         change: Callable[[Conversation], Conversation],
     ) -> None:

@@ -19,7 +19,7 @@ from proxy.wires.text_calls.prompting import prompted
 from proxy.wires.text_calls.reader import CallReading, TextCallReader, TextTools
 from proxy.wires.text_calls.rules import TextCallRules
 from proxy.wires.upstream_port import BodyEditor, StateHabit, TurnReader, UpstreamPort
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["Note", "text_call_port"]
 
@@ -28,8 +28,8 @@ Note = Callable[[Mapping[str, Any]], None]
 
 
 def text_call_port(
-    client: CrossableWire,
-    upstream: CrossableWire,
+    client: Wire,
+    upstream: Wire,
     request: ClientRequest,
     rules: TextCallRules,
     note: Note,
@@ -52,7 +52,7 @@ def text_call_port(
 class _ReadingPort:
     """The port of an upstream of the client's dialect. Its bytes pass until a call is found in their text."""
 
-    def __init__(self, wire: CrossableWire, request: ClientRequest, reading: CallReading) -> None:
+    def __init__(self, wire: Wire, request: ClientRequest, reading: CallReading) -> None:
         self._wire = wire
         self._request = request
         self._reading = reading
@@ -94,8 +94,8 @@ class _ReadingCrossing(Crossing):
 
     def __init__(
         self,
-        client: CrossableWire,
-        upstream: CrossableWire,
+        client: Wire,
+        upstream: Wire,
         request: ClientRequest,
         reading: CallReading,
         profile: Profile | None,
@@ -122,8 +122,8 @@ class _PromptedPort:
 
     def __init__(
         self,
-        client: CrossableWire,
-        upstream: CrossableWire,
+        client: Wire,
+        upstream: Wire,
         request: ClientRequest,
         reading: CallReading,
         profile: Profile | None,
@@ -183,6 +183,6 @@ def _reader_of(reading: CallReading) -> type[TextCallReader]:
     return ChannelReader if reading.form.channels else TextCallReader
 
 
-def _sent(wire: CrossableWire, editor: BodyEditor | None) -> Conversation | None:
+def _sent(wire: Wire, editor: BodyEditor | None) -> Conversation | None:
     """Return the last request to the upstream as a conversation; ``None`` if there was none."""
     return read_exactly(wire.codec, editor.render()) if editor is not None else None

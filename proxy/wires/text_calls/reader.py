@@ -39,7 +39,7 @@ from proxy.wires.text_calls.form import Form
 from proxy.wires.text_calls.scanner import Scanner
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.upstream_port import Mask, TurnReader
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["LARGEST_CALL", "CallReading", "TextCallReader", "TextTools"]
 
@@ -103,9 +103,9 @@ class TextCallReader:
         reader: TurnReader,
         reading: CallReading,
         tools: TextTools,
-        wire: CrossableWire,
+        wire: Wire,
         max_argument_bytes: int,
-        target: CrossableWire | None = None,
+        target: Wire | None = None,
         *,
         reads: bool = True,
     ) -> None:

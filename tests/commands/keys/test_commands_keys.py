@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from command_line import Here
 
+from proxy.app.compose.services import Services
 from proxy.commands.serve.serve import banner
 from proxy.config.load import Config
 from proxy.rights.callers import Caller, CallerBound, Rights
@@ -326,7 +327,7 @@ def test_a_start_warns_of_bounds_that_bound_nothing(key_id: str, warned: bool) -
     )
     entrance = SimpleNamespace(mode="keys", ring=SimpleNamespace(keys=lambda: [key]))
     services = SimpleNamespace(catalog=Catalog(), policy=Policy(allow=()))
-    lines = banner(Config(), services, "http://127.0.0.1:1", cast(Authentication, entrance))
+    lines = banner(Config(), cast(Services, services), "http://127.0.0.1:1", cast(Authentication, entrance))
     assert any('key web."core__get_wether": matches no loaded tool' in line for line in lines) is warned
 
 

@@ -52,7 +52,7 @@ from proxy.wires.turn.digest import canonical_arguments
 from proxy.wires.turn.reply import ReplyWriter
 from proxy.wires.turn.request_members import declared_names, listed_messages, listed_tools, model_name
 from proxy.wires.upstream_port import Mask
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["TOY", "TOY_ENDPOINTS", "ToyWire", "event"]
 
@@ -310,7 +310,7 @@ def _text(parts: Sequence[Any]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
-class ToyWire(CrossableWire):
+class ToyWire(Wire):
     """Both ports."""
 
     dialect = TOY

@@ -29,7 +29,7 @@ from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 from proxy.wires.responses.wire import ResponsesWire
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 
 def with_addresses(request: Any) -> Any:
@@ -57,7 +57,7 @@ class Types:
     the body of a request; ``least`` is the minimum number of requests.
     """
 
-    wire: CrossableWire
+    wire: Wire
     table: FieldTable
     roots: tuple[Any, ...]
     always: Mapping[str, Any]
@@ -217,7 +217,7 @@ def test_what_is_translated_is_in_the_conversation(types: Types) -> None:
 
 
 @PAIRS
-def test_nothing_is_dropped_silently(types: Types, upstream: CrossableWire) -> None:
+def test_nothing_is_dropped_silently(types: Types, upstream: Wire) -> None:
     """The proxy reports or refuses by name every field that an upstream of another dialect cannot take."""
     for sample, conversation in read(types):
         found = natives(conversation)
@@ -232,7 +232,7 @@ def test_nothing_is_dropped_silently(types: Types, upstream: CrossableWire) -> N
         assert lost <= told, f"{sample.path}: {lost - told}"
 
 
-def written(upstream: CrossableWire, conversation: Conversation) -> Written | RequestError:
+def written(upstream: Wire, conversation: Conversation) -> Written | RequestError:
     """Return the body for an upstream, or the error if the conversation cannot be written."""
     try:
         return upstream.codec.write(conversation)

@@ -12,9 +12,9 @@ from proxy.wires.chat.wire import ChatWire
 from proxy.wires.crossed import Crossing
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.wire import ResponsesWire
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
-WIRES: Final[Mapping[str, CrossableWire]] = {
+WIRES: Final[Mapping[str, Wire]] = {
     "chat": ChatWire(), "responses": ResponsesWire(), "anthropic": AnthropicWire(), "ollama": OllamaWire()
 }  # fmt: skip
 PAIRS = [(client, upstream) for client in WIRES for upstream in WIRES if client != upstream]

@@ -21,7 +21,7 @@ from proxy.base.events import (
 from proxy.base.plain_text import plain_text
 from proxy.upstreams.base import Upstream, UpstreamRequest
 from proxy.wires.dialect import Dialect
-from proxy.wires.wire import CrossableWire, Wire
+from proxy.wires.wire import Wire
 
 __all__ = ["MAX_ANSWER_BYTES", "SpokenDialect", "find_dialects", "speaks"]
 
@@ -60,15 +60,11 @@ async def find_dialects(
     Costs a completion of at most 16 tokens for each dialect that is spoken. Never raises for failures of the
     upstream.
     """
-    return [
-        await speaks(upstream, wire, model, timeout_s=timeout_s)
-        for wire in wires.values()
-        if isinstance(wire, CrossableWire)
-    ]
+    return [await speaks(upstream, wire, model, timeout_s=timeout_s) for wire in wires.values()]
 
 
 async def speaks(
-    upstream: Upstream, wire: CrossableWire, model: str, *, timeout_s: float = _TIMEOUT_S
+    upstream: Upstream, wire: Wire, model: str, *, timeout_s: float = _TIMEOUT_S
 ) -> SpokenDialect:
     """Find out whether an upstream speaks one dialect; see :func:`find_dialects`."""
     name = wire.dialect.wire
@@ -81,7 +77,7 @@ async def speaks(
         return SpokenDialect(name, None, problem=error.message)
 
 
-async def _ask(upstream: Upstream, wire: CrossableWire, model: str) -> SpokenDialect:
+async def _ask(upstream: Upstream, wire: Wire, model: str) -> SpokenDialect:
     dialect = wire.dialect
     question = Message("user", (Text("Say ok."),))
     try:
@@ -101,7 +97,7 @@ async def _ask(upstream: Upstream, wire: CrossableWire, model: str) -> SpokenDia
     return _answered(wire, status, answer) if status < 300 else _refused(dialect, status, answer)
 
 
-def _answered(wire: CrossableWire, status: int, answer: bytes) -> SpokenDialect:
+def _answered(wire: Wire, status: int, answer: bytes) -> SpokenDialect:
     """Judge whether a response is valid in this dialect: it must contain output, or at least its usage."""
     name = wire.dialect.wire
     try:

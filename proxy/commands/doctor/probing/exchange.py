@@ -14,7 +14,7 @@ from proxy.base.events import ReasoningDelta, TextDelta, ToolCall, ToolCallFinis
 from proxy.base.plain_text import plain_text
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.wires.profile import Profile
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
 __all__ = ["Reply", "exchange"]
 
@@ -76,7 +76,7 @@ class Reply:
 
 async def exchange(
     upstream: Upstream,
-    wire: CrossableWire,
+    wire: Wire,
     asked: Conversation,
     more: Mapping[str, Any] | None = None,
     profile: Profile | None = None,
@@ -117,7 +117,7 @@ async def exchange(
 
 
 async def _read(
-    response: UpstreamResponse, wire: CrossableWire, declared: Sequence[str], reply: Reply, begun: float
+    response: UpstreamResponse, wire: Wire, declared: Sequence[str], reply: Reply, begun: float
 ) -> None:
     reply.status = response.status
     reply.headers = {name.lower(): value for name, value in response.headers}

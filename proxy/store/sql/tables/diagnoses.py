@@ -14,10 +14,10 @@ _MOST: Final = 1000
 
 
 class SqlDiagnoses(SqlBase):
-    """The part of a SQL store that implements :class:`~proxy.store.base.DiagnosisStore`."""
+    """The part of a SQL store that implements :class:`~proxy.store.base.Store`."""
 
     async def read_diagnoses(self) -> Mapping[str, str]:
-        """See :class:`~proxy.store.base.DiagnosisStore`."""
+        """See :class:`~proxy.store.base.Store`."""
         async with self._snapshot() as db:
             found = await db.execute_fetchall(
                 f"SELECT upstream, diagnosis FROM {_TABLE} ORDER BY updated_at DESC LIMIT {_MOST}"
@@ -25,5 +25,5 @@ class SqlDiagnoses(SqlBase):
         return {str(row[0]): str(row[1]) for row in found}
 
     async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
-        """See :class:`~proxy.store.base.DiagnosisStore`."""
+        """See :class:`~proxy.store.base.Store`."""
         await self._writer.commit(_PUT, [(upstream, diagnosis, self._clock())], in_order=True)

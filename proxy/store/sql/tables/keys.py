@@ -57,7 +57,7 @@ _FORGET_MARKS: Final = "DELETE FROM ui_marks WHERE until <= ?"
 
 
 class SqlKeys(SqlBase):
-    """The part of a SQL store that implements :class:`~proxy.store.base.KeyStore`.
+    """The part of a SQL store that implements :class:`~proxy.store.base.Store`.
 
     Each change through this store touches the mark.
     """
@@ -67,7 +67,7 @@ class SqlKeys(SqlBase):
     @property
     @abstractmethod
     def keys_change_counter(self) -> int:
-        """See :class:`~proxy.store.base.KeyStore`."""
+        """See :class:`~proxy.store.base.Store`."""
 
     async def keys_version(self) -> int:
         """Return the version of the keys; raises :class:`~proxy.base.errors.StoreError`."""

@@ -26,7 +26,7 @@ _PUT: Final = (
 
 
 class SqlThreads(SqlBase):
-    """The part of a SQL store that implements :class:`~proxy.store.base.ThreadLog`."""
+    """The part of a SQL store that implements :class:`~proxy.store.base.Store`."""
 
     def put_threads(
         self,

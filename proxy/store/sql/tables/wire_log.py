@@ -9,7 +9,7 @@ __all__ = ["SqlWireLog"]
 
 
 class SqlWireLog(SqlBase):
-    """The part of a SQL store that implements :class:`~proxy.store.base.WireLog`."""
+    """The part of a SQL store that implements :class:`~proxy.store.base.Store`."""
 
     def put_wire(self, record: KeptWire) -> None:
         """Queue the bytes of a run.
