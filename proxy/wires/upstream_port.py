@@ -6,8 +6,9 @@ An :class:`UpstreamPort` makes a :class:`BodyEditor`, which holds the request bo
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol
+
+from msgspec import Struct
 
 from proxy.base.errors import WireError
 from proxy.base.events import Frame, ResultImage, ToolCall, ToolDefinition
@@ -41,8 +42,7 @@ StateHabit = Literal["auto", "chained", "stateless"]
 """Whether an upstream stores responses that later requests can continue; ``auto``: its responses decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuspendedCall:
+class SuspendedCall(Struct, frozen=True):
     """A call of a suspended turn.
 
     ``call_id`` is its id at the upstream and ``client_id`` its id at the client, ``None`` if the client does

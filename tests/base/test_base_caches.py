@@ -176,7 +176,8 @@ def filled_classes() -> Iterator[tuple[str, bool]]:
                     "self."
                 )
             ]
-            if "slots=True" not in "".join(map(ast.unparse, node.decorator_list)):
+            how = "".join(map(ast.unparse, (*node.decorator_list, *node.bases)))
+            if "slots=True" not in how and "Struct" not in how:
                 made += [each.value for each in node.body if isinstance(each, ast.AnnAssign)]
             if any(map(_begins_empty, made)):
                 declares = any(

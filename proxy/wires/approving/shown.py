@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.base.values import value_class
+from msgspec import Struct
+
 from proxy.records.approvals import mention
 
 __all__ = [
@@ -77,8 +78,7 @@ def visible_with(dialect: str, visible: str, approval_ids: Sequence[str]) -> str
     return "\n\n".join([*filter(None, [visible.strip()]), *mentions])
 
 
-@value_class
-class ApprovalQuestion:
+class ApprovalQuestion(Struct, frozen=True):
     """A question that a client sends back.
 
     ``at`` is its path in the body. ``tool`` and ``arguments`` are what the client sends; ``None`` if it
@@ -91,8 +91,7 @@ class ApprovalQuestion:
     arguments: Any = None
 
 
-@value_class
-class ApprovalAnswer:
+class ApprovalAnswer(Struct, frozen=True):
     """A client's answer about one approval.
 
     ``at`` is its path in the body. ``is_new`` means that no model message follows, so the answer may still
@@ -111,8 +110,7 @@ class ApprovalAnswer:
     grant: Any = None
 
 
-@value_class
-class ApprovalMessages:
+class ApprovalMessages(Struct, frozen=True):
     """What a request contains about approvals.
 
     ``raw`` is its body without all of that. ``declares`` means that the client declared the function.

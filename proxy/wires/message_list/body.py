@@ -7,11 +7,11 @@ message and a result.
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
 from proxy.json.splice import (

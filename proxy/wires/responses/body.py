@@ -8,10 +8,10 @@ and wants only the outputs.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
 from proxy.json.splice import elements, join_array, join_object, members

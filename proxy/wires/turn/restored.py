@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 __all__ = ["RestoredMessages", "drop_unneeded", "is_too_long_error", "restored_size", "with_restored"]
 
@@ -13,8 +14,7 @@ _TOO_LONG: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredMessages:
+class RestoredMessages(Struct, frozen=True):
     """The messages that replace the client's messages from a position up to ``end``, or are inserted before
     it if ``end`` is that position.
 
