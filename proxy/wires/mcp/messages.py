@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from proxy.base.errors import ToolRelayError
-from proxy.wires.dialects.mcp import INVALID_REQUEST
+from proxy.wires.mcp.dialect import INVALID_REQUEST
 
 __all__ = [
     "HANDSHAKE_VERSIONS",
