@@ -67,6 +67,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.upstream_tools",
     "proxy.wires.client_port",
     "proxy.wires.upstream_port",
+    "proxy.wires.typed_tools.functions",
     "proxy.wires.wire",
     "proxy.wires.repairing",
     "proxy.wires.crossed",

@@ -14,6 +14,7 @@ from proxy.wires.anthropic.reader import AnthropicTurnReader
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
 from proxy.wires.anthropic.to_upstream import without_reasoning, write_conversation
+from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
@@ -44,6 +45,7 @@ class AnthropicWire(CrossableWire, HasNativeTurns):
     reader = AnthropicTurnReader
     write_turn = staticmethod(turn_blocks)
     masked_turn = staticmethod(masked_turn)
+    as_functions = staticmethod(as_functions)
 
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools

@@ -34,6 +34,7 @@ from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
 from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.to_upstream import write_conversation
+from proxy.wires.responses.typed_tools.request import as_functions
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit
@@ -54,6 +55,7 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
 
     reader = ResponsesTurnReader
     write_turn = staticmethod(turn_items)
+    as_functions = staticmethod(as_functions)
 
     def __init__(self, key: bytes | None = None, *, old_keys: Sequence[bytes] = ()) -> None:
         self._key = key or secrets.token_bytes(32)
