@@ -20,13 +20,13 @@ class Wire(ClientPort, UpstreamPort, Protocol):
     """
 
     def as_functions(
-        self, payload: Mapping[str, Any], native: Sequence[str], *, mixes: bool = False
+        self, payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
     ) -> AsFunctions | None:
         """Return a request with functions in place of tools of special types that the client runs.
 
-        ``native`` are the types that the upstream itself understands. With ``mixes`` the model may call
-        server tools in the same turn. Returns ``None`` if nothing has to change. Raises
-        :class:`~proxy.base.errors.RequestError`, which names the field.
+        ``native`` are the types that the upstream itself understands; with ``crosses`` it speaks another
+        dialect. With ``mixes`` the model may call server tools in the same turn. Returns ``None`` if nothing
+        has to change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
         """
         return None
 

@@ -17,7 +17,7 @@ from proxy.relay.body import Body, without_carried
 from proxy.relay.planning import Planner
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
-from proxy.relay.typed_tools import native_types
+from proxy.relay.typed_tools import as_functions
 from proxy.wires.wire import Wire
 
 __all__ = ["Counting"]
@@ -50,7 +50,7 @@ class Counting(Passthrough):
         wire = self._wires.get(context.target.endpoint.dialect.name)
         if wire is None:
             return body
-        if (typed := wire.as_functions(body.payload, native_types(route))) is not None:
+        if (typed := as_functions(wire, body.payload, route)) is not None:
             body = Body(orjson.dumps(typed.payload), typed.payload)
         if _NAMED not in body.raw:
             return body

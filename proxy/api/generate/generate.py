@@ -30,7 +30,7 @@ from proxy.relay.routing.fallback import Candidates, NextUpstream
 from proxy.relay.routing.router import Route
 from proxy.relay.run.job import Job
 from proxy.relay.starting.runs import Runs
-from proxy.relay.typed_tools import native_types, with_functions
+from proxy.relay.typed_tools import as_functions, with_functions
 from proxy.relay.warming import warm_up
 from proxy.server.auth.principals import Principal
 from proxy.server.messages.body import check_counts
@@ -280,7 +280,7 @@ def _has_to_be_planned(
             route.wire
             or route.served.text_calls is not None
             or (permissions.offers and permissions.selections[route.served.upstream.name].offered)
-            or wire.as_functions(body.payload, native_types(route)) is not None
+            or as_functions(wire, body.payload, route) is not None
         ):
             return True
     if options.wanted and options.wanted.names:

@@ -92,7 +92,7 @@ def has_typed_tools(payload: Mapping[str, Any]) -> bool:
 
 
 def as_functions(
-    payload: Mapping[str, Any], native: Sequence[str], *, mixes: bool = False
+    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
 ) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 

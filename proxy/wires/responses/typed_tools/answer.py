@@ -66,10 +66,10 @@ class ResponsesAnswer:
 
     def _tools(self, listed: list[Any]) -> list[Any]:
         """Return the client's declarations, functions with the fields that the response has of them."""
-        filled = {tool["name"]: tool for tool in listed if isinstance(tool, dict) and _has_name(tool)}
+        filled = {(tool["type"], tool["name"]): tool for tool in listed if _has_name(tool)}
         declared = self._asked.get("tools")
         return [
-            {**tool, **filled.get(tool["name"], {})} if _has_name(tool) else tool
+            {**tool, **filled.get((tool["type"], tool["name"]), {})} if _has_name(tool) else tool
             for tool in (declared if isinstance(declared, list) else ())
         ]
 

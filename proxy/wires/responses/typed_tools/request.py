@@ -40,7 +40,7 @@ _MOST: Final = 4096
 
 
 def as_functions(
-    payload: Mapping[str, Any], native: Sequence[str], *, mixes: bool = False
+    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
 ) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 
@@ -54,7 +54,9 @@ def as_functions(
     passing = TYPES if EVERY_TYPE in native else frozenset(native)
     if mixes:
         passing -= _ACTING
-    return None if types <= passing else _Request(payload, passing).read()
+    # Which servers of this dialect take no custom tool is not known.
+    alone = passing if crosses else passing | {CUSTOM}
+    return None if types <= alone else _Request(payload, passing).read()
 
 
 class _Request:
