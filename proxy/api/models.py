@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import orjson
 import structlog
 from aiohttp import web
+from msgspec.structs import replace
 
 from proxy.api.context import Context
 from proxy.api.generate.forwarder import Forwarder
@@ -22,7 +22,7 @@ from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Router, ServedUpstream
 from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.dialect import Dialect, ModelLists
-from proxy.wires.dialects.table import BY_WIRE, dialect_of
+from proxy.wires.registry.table import BY_WIRE, dialect_of
 
 __all__ = ["Models"]
 

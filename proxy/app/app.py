@@ -5,9 +5,9 @@ Only this module and ``app/compose/`` name concrete wires, stores, upstreams and
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from proxy.api.own_paths import OwnPaths
 from proxy.api.pipeline import Pipeline
@@ -40,7 +40,7 @@ from proxy.server.transport.aiohttp_seam import check_http_parser
 from proxy.server.websockets.session import WebSockets
 from proxy.store.base import KeySource
 from proxy.ui.sessions import Sessions
-from proxy.wires.dialects.mcp import ENDPOINTS as MCP_ENDPOINTS
+from proxy.wires.mcp.dialect import ENDPOINTS as MCP_ENDPOINTS
 
 __all__ = [
     "App",
@@ -53,8 +53,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class App:
+class App(Struct, frozen=True):
     """Services with their HTTP surface, run by :class:`~proxy.server.connections.runner.EdgeRunner`.
 
     ``sessions`` are those of the web UI; ``None`` if the UI is not served.

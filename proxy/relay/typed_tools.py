@@ -1,10 +1,10 @@
 """Replaces tools of special types by functions, for an upstream that does not know these types."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+from msgspec import structs
 
 from proxy.relay.ask import Ask
 from proxy.relay.body import Body
@@ -42,4 +42,4 @@ def with_functions(ask: Ask, route: Route) -> tuple[Ask, AsFunctions | None]:
     typed = as_functions(ask.wire, ask.body.payload, route, mixes=mixes)
     if typed is None:
         return ask, None
-    return replace(ask, body=Body(orjson.dumps(typed.payload), typed.payload)), typed
+    return structs.replace(ask, body=Body(orjson.dumps(typed.payload), typed.payload)), typed

@@ -6,8 +6,9 @@ which writes the response. The relay knows no dialect by name.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
 
 from proxy.base.events import (
     FinishReason,
@@ -20,7 +21,7 @@ from proxy.base.events import (
     ToolResult,
     TurnEvent,
 )
-from proxy.base.values import value_class
+from proxy.wires.approving.read import ApprovalForm
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule
@@ -48,10 +49,8 @@ __all__ = [
     "TurnEnd",
 ]
 
-
 Trace = Literal["silent", "reasoning", "status", "events"]
 """How much of a server tool's call the client sees."""
-
 TurnEnd = Literal["hidden", "final", "suspended"]
 """How a turn ended: more turns follow, it was the answer, or the client has to act."""
 
@@ -197,8 +196,7 @@ class ClientRequest(Protocol):
         ...
 
     def places(self, ends: Sequence[int], rule: SystemRule = "clock") -> Iterator[Place | None]:
-        """Yield the place of the answer to the first ``end`` messages, for each end; ``None`` without a
-        question."""
+        """Yield for each end the place of the answer to so many messages; ``None`` without a question."""
         ...
 
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
@@ -214,24 +212,21 @@ class ClientRequest(Protocol):
         ...
 
 
-@value_class
-class ReturnedCalls:
+class ReturnedCalls(Struct, frozen=True):
     """An assistant message of the client's history that holds tool calls."""
 
     position: int
     call_ids: frozenset[str]
 
 
-@value_class
-class Answer:
+class Answer(Struct, frozen=True):
     """An assistant message of the client's history without calls."""
 
     position: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedTurn:
+class CarriedTurn(Struct, frozen=True):
     """An encrypted turn that the client sends back, and its position among the client's messages."""
 
     position: int
@@ -252,8 +247,7 @@ class CarryingRequest(ABC):
         """Return the encrypted turns that the client sends back, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovedCallResult:
+class ApprovedCallResult(Struct, frozen=True):
     """A call that an earlier answer asked the client to approve, and that has run since.
 
     ``call`` has the tool name that models use; ``approval_id`` is the id of its approval.
@@ -264,8 +258,7 @@ class ApprovedCallResult:
     result: ToolResult
 
 
-@dataclass(frozen=True, slots=True)
-class ClientView:
+class ClientView(Struct, frozen=True):
     """How a client sees its run.
 
     ``model`` is the name to use if no upstream names a model. ``is_hidden`` returns whether a name is a
@@ -300,7 +293,6 @@ class StreamWriter(Protocol):
         ...
 
     def write(self, frame: Frame) -> bytes: ...
-
     def turn_ended(self, end: TurnEnd) -> bytes:
         """End a turn: send or drop the frames that were held back."""
         ...
@@ -435,6 +427,9 @@ class ClientPort(Protocol):
     def dialect(self) -> Dialect:
         """The data of the dialect: path, framing, errors."""
         ...
+
+    approvals: ApprovalForm | None = None
+    """How its conversations hold questions about approvals; ``None`` if they do not."""
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         """Read a request. Raises :class:`~proxy.base.errors.RequestError`, which names the field."""

@@ -7,10 +7,10 @@ next attempt. A client that has seen part of an earlier attempt gets an error th
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.api.detached.background import PREFIX, BackgroundRun, BackgroundRuns
 from proxy.api.detached.background_stream import ENDED, LEADING
@@ -20,7 +20,7 @@ from proxy.base.errors import RequestError
 from proxy.records.background import BackgroundRecord, BackgroundState, Lease
 from proxy.records.rows import ResponseRecord
 from proxy.store.base import Store
-from proxy.wires.dialects.responses import error_event
+from proxy.wires.responses.dialect import error_event
 
 __all__ = ["BackgroundReader"]
 

@@ -1,7 +1,8 @@
 """Builds the handlers of endpoints."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.api.detached.background import BackgroundRuns, BackgroundSettings
 from proxy.api.detached.background_reader import BackgroundReader
@@ -41,16 +42,15 @@ from proxy.server.connections.draining import Draining
 from proxy.server.messages.body import BodyBounds
 from proxy.server.peers import Peers
 from proxy.wires.dialect import Kind
-from proxy.wires.dialects.responses import DELETE
 from proxy.wires.responses.body import upstream_ids
+from proxy.wires.responses.dialect import DELETE
 from proxy.wires.responses.item_events import stream_of_stored
 from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["HandlerDependencies", "make_endpoint_handlers"]
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerDependencies:
+class HandlerDependencies(Struct, frozen=True):
     """The other parts of the server that handlers need: upstreams, draining, the permissions and tickets of
     callers, and the other processes of the port."""
 

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 
 import structlog
+from msgspec import Struct, field
 
 from proxy import __version__
 from proxy.api.admin.approval_webhook import ApprovalWebhook
@@ -48,20 +48,19 @@ from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.dialect import EndpointTable
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.ollama.completions import OllamaCompletionWire
-from proxy.wires.responses import ResponsesWire
-from proxy.wires.responses.compaction import ResponsesCompactionWire
+from proxy.wires.ollama.completions.wire import OllamaCompletionWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.compaction.wire import ResponsesCompactionWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.wire import Wire
 
 __all__ = ["Services", "built_in_wires", "completion_wires", "create_services"]
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+class Services(Struct, frozen=True):
     """Everything that serves requests, built from one configuration."""
 
     config: Config

@@ -98,7 +98,7 @@ def _profiles(config: UpstreamConfig) -> UpstreamProfiles:
 
 def _native(config: UpstreamConfig) -> tuple[str, ...]:
     """Return the types of tools that an upstream itself understands: what is set, or what is known."""
-    if config.native is not None:
+    if config.native != ("auto",):
         return config.native
     provider = config.profile.provider or provider_at(config.base_url)
     return (EVERY_TYPE,) if provider in MAKERS else ()

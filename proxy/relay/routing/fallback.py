@@ -7,15 +7,15 @@ the failure permits it: no connection, no answer in time, an answer that breaks 
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from proxy.base.errors import ToolRelayError, UpstreamError
 from proxy.relay.routing.router import Route, ServedUpstream
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
-from proxy.wires.dialects.responses import RESPONSES
+from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.upstream_tools import acting_tool
 
 __all__ = [
@@ -39,8 +39,7 @@ class NextUpstream(ToolRelayError):
     """This upstream gave no answer for the client, and another upstream can be asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class FallbackRules:
+class FallbackRules(Struct, frozen=True):
     """The failures after which a request may go to another upstream.
 
     ``unsent``: the upstream certainly did not work on it.  ``failed``: the upstream may have worked on it.

@@ -2,8 +2,9 @@
 sent."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from proxy.base.caches import Memo
 from proxy.base.error_codes import ERROR_DOCS
@@ -12,7 +13,7 @@ from proxy.server.messages.azure_paths import SLASH, below_openai, without_slash
 from proxy.server.messages.heads.head import Head
 from proxy.telemetry.hooks import OWN_PATHS
 from proxy.wires.dialect import Dialect, Endpoint, EndpointTable
-from proxy.wires.dialects.table import dialect_of
+from proxy.wires.registry.table import dialect_of
 
 __all__ = ["MAX_TARGET", "Target", "Targets"]
 
@@ -34,8 +35,7 @@ _OWN_FAMILIES: Final = frozenset({"admin", "toolrelay"})
 _OWN_ROOTS: Final = ("/admin/", f"{ERROR_DOCS}/", _UI_DATA, _UI)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A request's target: its ``path`` as sent (still percent-encoded) and its ``query`` without question
     mark.
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 import structlog
+from msgspec import Struct
 
 from proxy.base.errors import UpstreamError
 from proxy.http.bodies import REDACTED, shapes_of_secrets
@@ -35,7 +36,7 @@ from proxy.upstreams.recorded.format import (
     meta_text,
     response_text,
 )
-from proxy.wires.dialects.table import BY_WIRE, STREAM_TYPES
+from proxy.wires.registry.table import BY_WIRE, STREAM_TYPES
 
 __all__ = ["ClientExchanges", "RecordingUpstream"]
 
@@ -285,8 +286,7 @@ class RecordingUpstream:
         return data
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """A response as it came over the network."""
 
     status: int

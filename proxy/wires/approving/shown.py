@@ -11,8 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.base.values import value_class
-from proxy.records.approvals import mention
+from msgspec import Struct
 
 __all__ = [
     "APPROVE",
@@ -24,7 +23,6 @@ __all__ = [
     "call_id_of",
     "item_id_of",
     "may_concern_approvals",
-    "visible_with",
 ]
 
 APPROVE: Final = "toolrelay__approve"
@@ -65,20 +63,7 @@ def approval_of_item(item_id: object) -> str:
     return f"appr_{match[1]}" if match is not None else ""
 
 
-def visible_with(dialect: str, visible: str, approval_ids: Sequence[str]) -> str:
-    """Return the text of an answer as its client sends it back, with mentions in place of the questions.
-
-    ``visible`` is the text that the client saw, as the writer of that dialect returns it.
-    """
-    mentions = [mention(approval_id) for approval_id in approval_ids]
-    if dialect == "responses":
-        # Each message counts separately, with its length.
-        return visible + "".join(f"{len(text)}:{text}" for text in mentions)
-    return "\n\n".join([*filter(None, [visible.strip()]), *mentions])
-
-
-@value_class
-class ApprovalQuestion:
+class ApprovalQuestion(Struct, frozen=True):
     """A question that a client sends back.
 
     ``at`` is its path in the body. ``tool`` and ``arguments`` are what the client sends; ``None`` if it
@@ -91,8 +76,7 @@ class ApprovalQuestion:
     arguments: Any = None
 
 
-@value_class
-class ApprovalAnswer:
+class ApprovalAnswer(Struct, frozen=True):
     """A client's answer about one approval.
 
     ``at`` is its path in the body. ``is_new`` means that no model message follows, so the answer may still
@@ -111,8 +95,7 @@ class ApprovalAnswer:
     grant: Any = None
 
 
-@value_class
-class ApprovalMessages:
+class ApprovalMessages(Struct, frozen=True):
     """What a request contains about approvals.
 
     ``raw`` is its body without all of that. ``declares`` means that the client declared the function.

@@ -3,16 +3,17 @@
 import base64
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.records.rows import SuspendedTurn
 from proxy.relay.memory.hidden.sealed_turns import MAX_BYTES, Carried, SealedTurns
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.wire import ResponsesWire
 
 MARK = "toolrelay-turn:"
 TURN = SuspendedTurn("key", "run_1", "ann", "responses", b'{"items":["{}"]}', 100.0, ephemeral=True)

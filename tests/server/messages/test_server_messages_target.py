@@ -2,17 +2,17 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from client_keys import ALICE, BOB, bearer, declared
+from msgspec.structs import replace
 from raw_upstream import RawUpstream, whole
 from running_proxy import Answer, Proxy, make_config, running
 
 from proxy.app.app import Overrides
 from proxy.wires.dialect import Credential, Endpoint, EndpointTable, Errors
-from proxy.wires.dialects.openai import OPENAI, error_event, read_error
+from proxy.wires.openai.dialect import OPENAI, error_event, read_error
 
 SAID = {"model": "m", "say": "hi"}
 LIMITED = {"cost": ("1/day",)}

@@ -6,10 +6,10 @@ a model or a tool.  A stream consists of the events ``{"text"}``, ``{"call": {"r
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.conversation import (
     Conversation,
@@ -35,15 +35,15 @@ from proxy.base.events import (
     UsageReported,
 )
 from proxy.records.rows import MessageRecord
+from proxy.wires.chat.dialect import CHAT
 from proxy.wires.client_port import ClientRequest, ClientView
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.dialect import Credential, Endpoint, Errors, ErrorText, UsageFields
-from proxy.wires.dialects.chat import CHAT
-from proxy.wires.dialects.openai import FRAMING
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.message_list.request import CallsWithIdsRequest
+from proxy.wires.openai.dialect import FRAMING
 from proxy.wires.profile import Profile
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
@@ -330,8 +330,10 @@ class ToyWire(CrossableWire):
     def encoder(self, request: ClientRequest) -> ToyEncoder:
         return ToyEncoder()
 
-    def editor(self, raw: bytes, request: Any, state: Any = "auto", *, caller: str = "") -> ToyBody:
-        return ToyBody(raw, request)
+    def body(
+        self, raw: bytes, request: Any, state: Any = "auto", *, caller: str = "", translated: bool = False
+    ) -> ToyBody:
+        return ToyBody(raw, request, translated=translated)
 
     def reader(self, declared: Collection[str], is_hidden: Any, max_argument_bytes: int) -> ToyReader:
         return ToyReader(declared, is_hidden, max_argument_bytes)

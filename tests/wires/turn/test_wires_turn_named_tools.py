@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from proxy.base.events import ToolDefinition
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.turn.named_tools import named_tools
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
@@ -29,16 +29,16 @@ ASKS: list[tuple[Any, dict[str, Any]]] = [
 def test_tools_are_found_by_name_and_by_place(wire: Any, ask: dict[str, Any]) -> None:
     """Offered tools are found, the client's are not, and a withdrawn offer has none."""
     editor = wire.editor(json.dumps(ask).encode(), wire.parse(ask))
-    assert editor.tools_named("Invalid schema for function 'core__a'") == frozenset()
+    assert editor.body.tools_named(editor.edits, "Invalid schema for function 'core__a'") == frozenset()
     editor.offer(OURS, [])
-    assert editor.tools_named("Invalid schema for function 'core__a': x") == {"core__a"}
-    assert editor.tools_named("tools.2.custom.input_schema: x") == {"core__a_b"}
-    assert editor.tools_named("tools[0].parameters: x") == frozenset()
-    assert editor.tools_named("Invalid schema for function 'mine': x") == frozenset()
-    editor.withhold(["core__a"])
-    assert editor.tools_named("tools.1.custom.input_schema: x") == {"core__a_b"}
+    assert editor.body.tools_named(editor.edits, "Invalid schema for function 'core__a': x") == {"core__a"}
+    assert editor.body.tools_named(editor.edits, "tools.2.custom.input_schema: x") == {"core__a_b"}
+    assert editor.body.tools_named(editor.edits, "tools[0].parameters: x") == frozenset()
+    assert editor.body.tools_named(editor.edits, "Invalid schema for function 'mine': x") == frozenset()
+    editor.edit(withheld=["core__a"])
+    assert editor.body.tools_named(editor.edits, "tools.1.custom.input_schema: x") == {"core__a_b"}
     editor.withdraw()
-    assert editor.tools_named("tools.1.custom.input_schema: core__a") == frozenset()
+    assert editor.body.tools_named(editor.edits, "tools.1.custom.input_schema: core__a") == frozenset()
 
 
 @pytest.mark.parametrize(
