@@ -57,10 +57,8 @@ from proxy.relay.run.parents import Parent, Parents, can_hold_turn
 from proxy.relay.run_memory import RunMemory
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
-from proxy.wires.crossed import CrossedEditor
 from proxy.wires.dialect import Dialect
 from proxy.wires.registry.requests import check_switches
-from proxy.wires.text_calls.editor import PromptedEditor
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
@@ -361,11 +359,12 @@ class Planner:
         """Return the run of a request at one upstream."""
         ask, route, request, editor = planning.ask, draft.route, draft.request, draft.editor
         payload, is_large = ask.body.payload, len(ask.body.raw) > LARGE_BYTES
-        is_crossed = isinstance(editor, CrossedEditor | PromptedEditor)
-        if isinstance(editor, CrossedEditor | PromptedEditor):
+        is_crossed = editor.body.translates
+        if is_crossed:
             # The whole conversation must be here now: an upstream of another dialect stores no part of it.
             restored.check_found(request)
-            await in_thread(editor.translate) if is_large else editor.translate()
+            translate = partial(editor.body.left_out, editor.edits)
+            await in_thread(translate) if is_large else translate()
         check_switches(payload)
         tools = await self._tools(planning, draft, restored)
         meter = ask.access.meter

@@ -19,8 +19,6 @@ from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RequestKey, RunLedger
 from proxy.wires.client_port import ClientPort, ClientRequest, Trace
-from proxy.wires.crossed import CrossedEditor
-from proxy.wires.text_calls.editor import PromptedEditor
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 
 __all__ = [
@@ -64,9 +62,7 @@ class UpstreamSide:
     @property
     def left_out(self) -> Sequence[str]:
         """The client's fields that the upstream gets with another value, or not at all."""
-        if self.crossed and isinstance(self.editor, CrossedEditor | PromptedEditor):
-            return [left.field for left in self.editor.left_out]
-        return ()
+        return self.editor.body.left_out(self.editor.edits)
 
 
 @value_class

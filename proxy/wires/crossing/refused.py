@@ -26,7 +26,7 @@ from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Image, ToolRe
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.profile import EFFORTS, HINTS, PORTABLE_EFFORTS, LimitField, Profile
 from proxy.wires.turn.refused_fields import UNSUPPORTED
-from proxy.wires.turn.result_images import is_about_one_image
+from proxy.wires.turn.result_images import takes_no_images
 
 __all__ = ["Refusal", "after_refusal"]
 
@@ -89,7 +89,7 @@ def after_refusal(message: str, asked: Conversation, profile: Profile, table: Fi
         found = _limited(said, asked, profile, table) if is_limit else _without(aspect, said, asked, profile)
         if found is not None and found.profile != profile:
             return found
-    about_images = "image" in said.lower() and not is_about_one_image(said.lower())
+    about_images = "image" in said.lower() and takes_no_images(said, None)
     if about_images and profile.result_images and _has_result_images(asked):
         return Refusal(replace(profile, result_images=False))
     return None

@@ -330,8 +330,10 @@ class ToyWire(CrossableWire):
     def encoder(self, request: ClientRequest) -> ToyEncoder:
         return ToyEncoder()
 
-    def editor(self, raw: bytes, request: Any, state: Any = "auto", *, caller: str = "") -> ToyBody:
-        return ToyBody(raw, request)
+    def body(
+        self, raw: bytes, request: Any, state: Any = "auto", *, caller: str = "", translated: bool = False
+    ) -> ToyBody:
+        return ToyBody(raw, request, translated=translated)
 
     def reader(self, declared: Collection[str], is_hidden: Any, max_argument_bytes: int) -> ToyReader:
         return ToyReader(declared, is_hidden, max_argument_bytes)

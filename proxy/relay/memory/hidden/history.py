@@ -42,7 +42,7 @@ from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule
 from proxy.wires.registry.variants import variant_of
-from proxy.wires.upstream_port import NO_TURN, BodyEditor, ChainedEditor
+from proxy.wires.upstream_port import NO_TURN, BodyEditor
 
 __all__ = ["ApprovalResults", "History", "LastTurn", "Restored", "SettleApprovals"]
 
@@ -295,16 +295,16 @@ class History:
 
         With ``local`` it is kept there instead of on record.  Return whether something was put on record.
         """
-        if not isinstance(editor, ChainedEditor) or not isinstance(resource.get("id"), str):
+        if not editor.body.chained or not isinstance(resource.get("id"), str):
             return False
         record = ResponseRecord(
             id=resource["id"],
             run_id=turn.run_id,
             caller=turn.caller,
             response=orjson.dumps(resource),
-            input_items=editor.input_items(),
+            input_items=editor.body.input_items(),
             continuation=with_marks(
-                editor.continuation(turn.message, turn.calls, turn.mask),
+                editor.body.continuation(editor.edits, turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
                 **turn.waits,
