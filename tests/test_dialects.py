@@ -1,7 +1,6 @@
 """Dialects are data: how the data is found, and that no other module contains any of it."""
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -90,7 +89,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "proxy"
 @cache
 def forbidden() -> frozenset[str]:
     """What only a dialect says: paths, content type, end mark and its own names of usage."""
-    own = {field.name for field in dataclasses.fields(Usage)}
+    own = set(Usage.__struct_fields__)
     said = {known.path.partition("{")[0] for known in ENDPOINTS} - {"/"}
     for dialect in DIALECTS.values():
         names = {dialect.usage.received, dialect.usage.sent, dialect.usage.total} - own
@@ -159,10 +158,8 @@ def test_nobody_outside_of_the_wires_says_what_a_dialect_says() -> None:
 def _rows() -> set[str]:
     """The names of columns, finish reasons and limits, which are the proxy's own also where a dialect has
     the same name."""
-    kinds = [
-        kind for kind in vars(rows).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-    ]
-    columns = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    columns = {name for kind in vars(rows).values() for name in getattr(kind, "__struct_fields__", ())}
+    columns |= {name for kind in vars(rows).values() for name in getattr(kind, "__dataclass_fields__", ())}
     return columns | {reason.value for reason in FinishReason} | set(get_args(LimitKind))
 
 

@@ -6,14 +6,15 @@ This module does not know HTTP: any code that fills an :class:`Ask` can start a 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
+
+from msgspec import Struct, field, structs
 
 from proxy.base.caches import declare_lru
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
-from proxy.base.values import value_class
 from proxy.json.in_thread import LARGE_BYTES, in_thread
 from proxy.records.approvals import Approval
 from proxy.records.rows import join_sources
@@ -96,8 +97,7 @@ class Planning:
         return replace(restored, ran=self.ran, asked=self.asked)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The plan for one upstream: a job, or ``None`` to pass the request through.
 
     ``answer`` is a finished answer as JSON, if no upstream has to be asked.
@@ -108,8 +108,7 @@ class Plan:
     answer: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSettings:
+class PlanSettings(Struct, frozen=True):
     """The operator's settings for requests in which tools may take part.
 
     ``keep_requests`` says whether the record keeps the bodies of requests.  ``people_in_bodies`` says
@@ -121,8 +120,7 @@ class PlanSettings:
     people_in_bodies: bool = True
 
 
-@value_class
-class _Draft:
+class _Draft(Struct, frozen=True):
     """A request as one upstream would get it.
 
     ``offer_fingerprint`` is the fingerprint of the offer if answers are looked up and remembered, else
@@ -334,7 +332,7 @@ class Planner:
         body, untrusted = await self._items.resolve(wire, request, ask.body, ask.identity.caller, ask.local)
         if unknown := wire.parse(body.payload).references:
             raise item_not_found(unknown[0])
-        return replace(ask, body=body), untrusted
+        return structs.replace(ask, body=body), untrusted
 
     async def _draft(self, ask: Ask, route: Route, request: ClientRequest) -> _Draft:
         """Return what the upstream would be offered, and how it would be asked."""
@@ -463,7 +461,7 @@ class Planner:
             return known
         digests, most = self._refusals.refused_tools(*place)
         strict = not self._refusals.refuses(*place, "strict")
-        return replace(known, most=most or known.most, refused=digests, strict=strict)
+        return structs.replace(known, most=most or known.most, refused=digests, strict=strict)
 
 
 def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, offer: Offer) -> BodyEditor:

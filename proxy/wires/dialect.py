@@ -8,8 +8,9 @@ metering, telemetry and errors read that object and compare no path themselves.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from msgspec import Struct
 
 __all__ = [
     "NATIVE",
@@ -140,8 +141,7 @@ class Boundary(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Framing:
+class Framing(Struct, frozen=True):
     """How a stream is cut into events.
 
     ``event_end``: the bytes that end nearly every event. ``event_sign``: bytes that stand exactly once in
@@ -203,8 +203,7 @@ class ErrorText(NamedTuple):
         return f"'{self.field}': {self.message}" if self.field not in self.message else self.message
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+class Errors(Struct, frozen=True):
     """The form of a dialect's errors.
 
     ``id_header``: the header in which clients of the dialect look for the request's id. ``read`` takes the
@@ -218,8 +217,7 @@ class Errors:
     types: Sequence[tuple[int, str]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UsageFields:
+class UsageFields(Struct, frozen=True):
     """The fields in which a dialect reports tokens: received, sent and their sum (empty if it reports none).
 
     ``member`` is the member of an event or a reply that holds these fields; empty if they are at its top.
@@ -231,8 +229,7 @@ class UsageFields:
     member: str = "usage"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelLists:
+class ModelLists(Struct, frozen=True, eq=False):
     """How a dialect lists models: at ``path``, which is ``rooted`` if the dialect's paths are.
 
     ``query`` asks an upstream for all of them. ``read`` returns the models of a list, by name. ``entry``
@@ -255,8 +252,7 @@ class ModelLists:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Quirks:
+class Quirks(Struct, frozen=True):
     """Facts that only the text of an error tells.
 
     ``refuses_tools`` takes a message and returns whether it says that the model takes no tools.
@@ -268,8 +264,7 @@ class Quirks:
     unknown_response: re.Pattern[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class RepairSigns:
+class RepairSigns(Struct, frozen=True):
     """Text by which the proxy sees that a stream that passes through is defective, without parsing it.
 
     ``sound``: text in the first event of every sound stream; empty if the first event does not tell.
@@ -280,8 +275,7 @@ class RepairSigns:
     suspect: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFields:
+class RequestFields(Struct, frozen=True):
     """Members of a request by which it says what it refers to, where it goes and how it is counted.
 
     ``turns``: the messages or items. ``tools``: lists of tools. ``tool_holders``: lists whose entries may
@@ -334,8 +328,7 @@ class HostedTool(NamedTuple):
     asks_none: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class TurnFields:
+class TurnFields(Struct, frozen=True):
     """Members of the messages and items of a model's turn.
 
     ``ids``: ids of calls and items. ``volatile``: what differs if a model gives the same answer again.
@@ -348,8 +341,7 @@ class TurnFields:
     lists: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dialect:
+class Dialect(Struct, frozen=True, eq=False):
     """The facts that all paths of a dialect share.
 
     ``wire``: the name of the wire that an upstream must speak to serve the dialect (``upstreams.*.wires``).
@@ -405,8 +397,7 @@ class Dialect:
         return boundary.done_seen
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Endpoint:
+class Endpoint(Struct, frozen=True, eq=False):
     """One operation of an API: a method and a path below its dialect's prefix.
 
     In ``path`` ``{id}`` stands for one segment and ``{rest}`` for anything. An empty ``method`` stands for

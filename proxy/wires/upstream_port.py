@@ -6,9 +6,9 @@ all turns, and a :class:`TurnReader`, which reads a response. The relay knows no
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.base.errors import WireError
@@ -41,8 +41,7 @@ StateHabit = Literal["auto", "chained", "stateless"]
 """Whether an upstream stores responses that later requests can continue; ``auto``: its responses decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuspendedCall:
+class SuspendedCall(Struct, frozen=True):
     """A call of a suspended turn.
 
     ``call_id`` is its id at the upstream and ``client_id`` its id at the client, ``None`` if the client does

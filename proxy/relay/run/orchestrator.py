@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from proxy.base.errors import NotOnRecord, UpstreamError, WireError
 from proxy.base.events import ToolCall

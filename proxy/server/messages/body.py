@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import HttpVersion11, hdrs, web
+from msgspec import Struct
 
 from proxy.base.errors import RequestError
 from proxy.server.messages.heads.head import Head
@@ -15,8 +15,7 @@ from proxy.wires.registry.requests import FEWEST_COUNTED, LISTS
 __all__ = ["BodyBounds", "check_counts", "read_body", "received_body", "stream_body"]
 
 
-@dataclass(frozen=True, slots=True)
-class BodyBounds:
+class BodyBounds(Struct, frozen=True):
     """Limits of a body: its size in bytes and JSON values, and the seconds that its client may take."""
 
     max_body_bytes: int

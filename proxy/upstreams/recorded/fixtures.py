@@ -5,11 +5,11 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
 from proxy.base.errors import ConfigError
@@ -33,8 +33,7 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedTurn:
+class RecordedTurn(Struct, frozen=True):
     """One request to an upstream and its response.
 
     ``chunks`` are the network pieces as (milliseconds since the request, number of bytes). ``broken`` says

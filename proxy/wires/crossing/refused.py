@@ -18,9 +18,11 @@ Only the text of the error says so.  Examples, each of a provider:
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Final
+
+from msgspec import Struct
 
 from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Image, ToolResultPart
 from proxy.wires.crossing.tables import FieldTable
@@ -61,8 +63,7 @@ _BARE: Final = frozenset({"effort", "thinking", "temperature", "verbosity"})
 """Names that mean a field of a request even outside of quotes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """What a refusal shows: the ``profile`` of the model with it.
 
     ``lasts`` says that it holds for other requests of the same model, too.

@@ -7,13 +7,12 @@ message and a result.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
 import orjson
-from msgspec.structs import replace as change
+from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition
 from proxy.json.splice import (
@@ -369,7 +368,7 @@ class MessageListBody(RequestBody):
             return learned
         restored = chain.from_iterable(replacement.messages for replacement in edits.restored.values())
         if not edits.images_left_out and any(map(self._image_bytes, (*_added(edits), *restored))):
-            return change(edits, images_left_out=True, images_refused=takes_no_images(message, code))
+            return replace(edits, images_left_out=True, images_refused=takes_no_images(message, code))
         return None
 
     def _stripped(

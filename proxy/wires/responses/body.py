@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall
-from proxy.base.values import value_class
 from proxy.json.splice import elements, join_array, join_object, members
 from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import (
@@ -70,8 +70,7 @@ class _Turn(AppendedTurn, frozen=True):
     calls_made: int
 
 
-@value_class
-class _Resumed:
+class _Resumed(Struct, frozen=True):
     """What a request continues: the items before its input, and its ``previous_response_id`` as JSON."""
 
     items: Sequence[bytes] = ()

@@ -1,10 +1,10 @@
 """OpenAI Responses, as data."""
 
 import re
-from dataclasses import replace
 from typing import Final
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.wires.dialect import (

@@ -6,10 +6,10 @@ a model or a tool.  A stream consists of the events ``{"text"}``, ``{"call": {"r
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.conversation import (
     Conversation,

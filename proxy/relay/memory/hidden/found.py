@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import orjson
+from msgspec import Struct
 
-from proxy.base.values import value_class
 from proxy.records.approvals import approval_ids_in
 from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
 from proxy.relay.memory.hidden.marks import waiting_of
@@ -17,8 +17,7 @@ from proxy.wires.upstream_port import BodyEditor
 __all__ = ["Found", "asked_about", "awaited_approvals", "payloads_of", "put_back"]
 
 
-@value_class
-class Found:
+class Found(Struct, frozen=True):
     """Everything that was found for a request: the response that it continues, and turns with their
     positions.
 
