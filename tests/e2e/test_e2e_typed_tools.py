@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client_programs import SNIPPETS, run
 from e2e_process import clean_environment
 from looping import ECHO
 from mcp_real import python_server
 from provider_models import ANSWER, serving_models
 from require import require
-from test_e2e_clients import SNIPPETS, run
 
 pytestmark = [
     pytest.mark.slow,
