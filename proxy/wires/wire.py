@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from proxy.base.conversation import Message
 from proxy.wires.client_port import ClientPort, ClientRequest, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.typed_tools.functions import AsFunctions
 from proxy.wires.upstream_port import BodyEditor, RequestBody, StateHabit, UpstreamPort
 
 __all__ = ["Wire"]
@@ -51,6 +52,17 @@ class Wire(ClientPort, UpstreamPort):
     @abstractmethod
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         """Return an encoder of frames in this dialect, for one turn of an upstream of another dialect."""
+
+    def as_functions(
+        self, payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    ) -> AsFunctions | None:
+        """Return a request with functions in place of tools of special types that the client runs.
+
+        ``native`` are the types that the upstream itself understands; with ``crosses`` it speaks another
+        dialect. With ``mixes`` the model may call server tools in the same turn. Returns ``None`` if nothing
+        has to change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
+        """
+        return None
 
     def without_carried(self, raw: bytes) -> bytes:
         """Return the body of a request without the encrypted turns that the client sends back.
