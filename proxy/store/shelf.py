@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
 from proxy.base.caches import CacheSize, declare, text_bytes
@@ -205,7 +206,7 @@ def suspended_shelf(
     """Create a shelf for suspended turns."""
     return Shelf(
         "waiting_turns",
-        lambda record: record.key,
+        attrgetter("key"),
         lambda record: len(record.payload),
         oldest,
         max_bytes=max_bytes,
@@ -219,10 +220,10 @@ def hidden_shelf(
     """Create a shelf for hidden turns; the variants of a key form a group."""
     return Shelf(
         "hidden_turns",
-        lambda record: (record.key, record.variant),
+        attrgetter("key", "variant"),
         lambda record: len(record.payload),
         oldest,
-        group_of=lambda key: key[0],
+        group_of=itemgetter(0),
         max_bytes=max_bytes,
         max_per_caller=max_per_caller,
     )
@@ -239,7 +240,7 @@ def response_shelf(
     """Create a shelf for responses."""
     return Shelf(
         "responses",
-        lambda record: (record.id, record.caller),
+        attrgetter("id", "caller"),
         lambda record: len(record.response) + len(record.input_items) + len(record.continuation),
         oldest,
         max_bytes=max_bytes,
@@ -253,7 +254,7 @@ def result_shelf(
     """Create a shelf for large results."""
     return Shelf(
         "large_results",
-        lambda record: (record.handle, record.caller),
+        attrgetter("handle", "caller"),
         lambda record: text_bytes((record.content,)),
         oldest,
         max_bytes=max_bytes,
