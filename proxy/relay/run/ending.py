@@ -183,8 +183,9 @@ class RunEnding:
         request = job.client.request
         kept = threads_of(state.output.writer.result()) if request.may_store else []
         ids = [one for one in (request.conversation, *kept) if one]
-        self._threads.note(ids, job.identity.caller, state.tools.untrusted_read())
-        state.outcome.has_data_for_next_request |= bool(ids)
+        if ids:
+            self._threads.note(ids, job.identity.caller, state.tools.untrusted_read())
+            state.outcome.has_data_for_next_request = True
 
     async def _hold(self, job: Job, state: State, *, needed: bool = True) -> bool:
         """Hold what the client does not see of this turn until it returns, if the caller is one person.
@@ -208,10 +209,11 @@ class RunEnding:
 def _has_unreturnable_content(job: Job, state: State) -> bool:
     """Return whether the turn has calls for the client and content that the client cannot send back."""
     reason = state.run.turn.reason
-    calls = bool(state.run.client_calls) and (reason is None or reason.is_complete)
     editor = job.upstream.editor
     return (
-        calls
+        bool(state.run.turn.calls)
+        and bool(state.run.client_calls)
+        and (reason is None or reason.is_complete)
         and isinstance(editor, LossyClientEditor)
         and editor.has_unreturnable_content(state.outcome.message())
     )

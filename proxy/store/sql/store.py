@@ -7,6 +7,7 @@ database opens, reads and writes it.
 import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from proxy.records.effects import REPEATS_WITHIN_S
@@ -224,14 +225,13 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return {key: turn for key, turn in known.items() if turn is not None}
 
     def put_hidden(self, *records: HiddenTurns) -> None:
-        """Store hidden turns in one write, and replace the same variants of their keys; under ``none`` in
-        memory only."""
+        """Store hidden turns of one caller in one write, and replace the same variants of their keys; under
+        ``none`` in memory only."""
         if self._content == "none":
             for record in records:
                 self._hidden.keep(record)
             return
-        for record in records:
-            self._cap.note(HIDDEN, record.caller, len(record.payload))
+        self._cap.note(HIDDEN, records[0].caller, sum(map(len, map(attrgetter("payload"), records))))
         self._hidden.queue(
             records, lambda settled: self._put_content(HIDDEN, rows.hidden_row, records, settled)
         )

@@ -103,7 +103,9 @@ class PrefixDigests:
                 break
             is_asked = is_asked or who == "user"
             first -= 1
-        return Place(self.digest(leading, rule), first, first - leading <= _MOST_CHAINED) if is_asked else None
+        return (
+            Place(self.digest(leading, rule), first, first - leading <= _MOST_CHAINED) if is_asked else None
+        )
 
     def evidence(self, end: int | None, rule: SystemRule = "clock", beside: bytes = b"") -> Evidence | None:
         """Return evidence of the place of the answer that follows the first ``end`` messages.
@@ -122,15 +124,13 @@ class PrefixDigests:
                 texts.append(self._said(message))
             if (part := self._part(at, rule)) is not None:
                 question += _short(part)
-        chain = []
-        for at in range(max(self.leading, place.first - _MOST_CHAINED), place.first):
-            if digest := self._chained(at, rule):
-                chain.append(digest)
+        earliest = max(self.leading, place.first - _MOST_CHAINED)
+        chain = tuple(filter(None, [self._chained(at, rule) for at in range(earliest, place.first)]))
         text = "" if None in texts else "\n".join(filter(None, texts))
         if len(text) > _MOST_TEXT:
             # Only the beginning and the end of a very long text are kept.
             text = f"{text[: _MOST_TEXT // 2]}\n\x00\n{text[-_MOST_TEXT // 2 :]}"
-        return Evidence(place.system + beside, tuple(chain), _short(question.encode()), text)
+        return Evidence(place.system + beside, chain, _short(question.encode()), text)
 
     def _chained(self, at: int, rule: SystemRule) -> str:
         """Return a short digest of one message; ``""`` for a message that does not count."""

@@ -90,8 +90,10 @@ class WriteBehind(Generic[_Key, _Record]):
                         self._shelf.put(entry.record)  # At least this process still has it.
 
         for key, entry in entries:
-            self._shelf.drop(key)
-            self._take_back(key)
+            if key in self._shelf.records:
+                self._shelf.drop(key)
+            if key in self._unsettled:
+                self._take_back(key)
             self._wait(key, entry)
             self._unsettled.setdefault(key, []).append(entry)
         write = put(settled)
@@ -139,8 +141,8 @@ class WriteBehind(Generic[_Key, _Record]):
 
     def _leave(self, key: _Key, entry: _Waiting[_Record]) -> None:
         entry.write = None  # Breaks a reference cycle, which would keep the record alive.
-        rest = [other for other in self._unsettled.get(key, ()) if other is not entry]
-        if rest:
-            self._unsettled[key] = rest
-        else:
-            self._unsettled.pop(key, None)
+        unsettled = self._unsettled.get(key, [])
+        if entry in unsettled:
+            unsettled.remove(entry)
+            if not unsettled:
+                del self._unsettled[key]
