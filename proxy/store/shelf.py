@@ -17,7 +17,7 @@ __all__ = [
     "ResultKey",
     "Shelf",
     "hidden_shelf",
-    "newest_two",
+    "newest_first",
     "oldest_kept",
     "response_shelf",
     "result_shelf",
@@ -229,9 +229,9 @@ def hidden_shelf(
     )
 
 
-def newest_two(variants: Iterable[HiddenTurns]) -> list[HiddenTurns]:
-    """Return the two newest variants of one key; more would not change the outcome."""
-    return sorted(variants, key=lambda turns: (-turns.created_at, turns.variant))[:2]
+def newest_first(variants: Iterable[HiddenTurns]) -> list[HiddenTurns]:
+    """Return hidden turns, the newest first. Of one key the first two are enough: more change nothing."""
+    return sorted(variants, key=lambda turns: (-turns.created_at, turns.variant))
 
 
 def response_shelf(
