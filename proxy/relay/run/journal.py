@@ -27,11 +27,8 @@ class Journal:
         self._store = store
         self.watch = watch
         self._tapes: Tapes = tapes or NoTapes()
-
-    @property
-    def sealed(self) -> bool:
+        self.sealed = store.sealed
         """Whether the store encrypts all content; see :class:`~proxy.store.base.Store`."""
-        return self._store.sealed
 
     def tape(self, job: Job, client: ClientStream) -> Tape | None:
         """Begin to note the bytes of a run; ``None`` if this run is not noted."""
