@@ -277,10 +277,10 @@ class History:
                 kept[key] = kept[keys[0]]  # What is the same under all of its keys, the record keeps once.
         now = self._now()
         self._store.put_hidden(
-            *(
+            *[
                 HiddenTurns(key, variant, turn.run_id, turn.caller, turn.wire, payload, now)
                 for key, payload in kept.items()
-            )
+            ]
         )
 
     def keep(
