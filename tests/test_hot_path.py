@@ -44,9 +44,9 @@ CALLS_PER_TOOL_TURN_WITH_EFFECT = 2170
 # What one stream spends with its record: frames and JSON texts with some more as above, rows and sealings
 # exactly.
 SPENT_ON_A_STREAM_PASSED = Spent(235, 2, 0, 0)  # 215 frames
-SPENT_ON_A_STREAM_WITH_TOOLS = Spent(795, 15, 3, 1)  # 736 frames, 14 JSON texts
-SPENT_ON_A_RUN_THAT_READS = Spent(1895, 62, 11, 9)  # 1754 frames, 58 JSON texts
-SPENT_ON_A_RUN_THAT_ACTS = Spent(2080, 71, 19, 11)  # 1927 frames, 67 JSON texts
+SPENT_ON_A_STREAM_WITH_TOOLS = Spent(740, 15, 3, 1)  # 684 frames, 14 JSON texts
+SPENT_ON_A_RUN_THAT_READS = Spent(1820, 62, 11, 9)  # 1684 frames, 58 JSON texts
+SPENT_ON_A_RUN_THAT_ACTS = Spent(2025, 71, 19, 11)  # 1874 frames, 67 JSON texts
 
 CALLED = (
     b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,'
