@@ -153,11 +153,7 @@ class GroupWriter:
             return
         if write.state_of is not None and self._queue.take_place(write):
             return
-        queue = self._queue
-        while (
-            queue.count >= self._max_writes
-            or queue.bytes + self._inflight_bytes + write.size > self._max_bytes
-        ):
+        while self._queue.count >= self._max_writes or self._held + write.size > self._max_bytes:
             fits = write.needed and write.size <= self._max_bytes
             dropped = self._queue.drop_last_unneeded() if fits else None
             self.drop_as_lost(
