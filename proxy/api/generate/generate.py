@@ -30,12 +30,14 @@ from proxy.relay.routing.fallback import Candidates, NextUpstream
 from proxy.relay.routing.router import Route
 from proxy.relay.run.job import Job
 from proxy.relay.starting.runs import Runs
+from proxy.relay.typed_tools import as_functions, with_functions
 from proxy.relay.warming import warm_up
 from proxy.server.auth.principals import Principal
 from proxy.server.messages.body import check_counts
 from proxy.server.messages.request import WebSocketMessage, new_ids
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import ApprovalMessages
+from proxy.wires.registry.requests import background_of, continued_by
 from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["Generate"]
@@ -118,7 +120,7 @@ class Generate:
         if (asked := context.request.head[resume_of]) and context.request.websocket is None:
             ask = self._ask(context, wire, body, principal, options, routes)
             return await self._resumed(context, ask, asked)
-        if not _has_to_be_planned(context, body, routes, options):
+        if not _has_to_be_planned(context, wire, body, routes, options):
             candidates = Candidates.of(routes, body.payload)
             return await self._forwarder.send(context, body, candidates, principal.name)
         return await self._plan(context, self._ask(context, wire, body, principal, options, routes))
@@ -187,6 +189,7 @@ class Generate:
         if message.generates:
             return await self._run(context, ask, await self._planner.job(self._planner.begin(ask)))
         client = self._clients.open(context, ask.identity.caller)
+        ask, _ = with_functions(ask, ask.access.routes[0])
         await warm_up(ask, message.local, self._past, client)
         return client.response
 
@@ -256,16 +259,17 @@ def _note_run(context: Context, job: Job) -> str:
 def _is_background(context: Context, body: Body) -> bool:
     """Return whether a request asks for a response in the background."""
     creates = context.target.endpoint.creates == "response"
-    return creates and body.payload.get("background") is True and context.request.websocket is None
+    background = background_of(body.payload) if creates and context.request.websocket is None else None
+    return background is not None and background.value is True
 
 
 def _has_to_be_planned(
-    context: Context, body: Body, routes: Sequence[Route], options: RequestOptions
+    context: Context, wire: Wire, body: Body, routes: Sequence[Route], options: RequestOptions
 ) -> bool:
     """Return whether a request has to be planned.
 
-    It has to be if an upstream has tools for it, or if it repeats ids or items that the proxy gave its client
-    in earlier responses.
+    It has to be if an upstream has tools for it or does not know a type of its tools, or if it repeats ids or
+    items that the proxy gave its client in earlier responses.
     """
     permissions = context.permissions
     if context.request.websocket is not None:
@@ -278,10 +282,11 @@ def _has_to_be_planned(
             route.wire
             or route.served.text_calls is not None
             or (permissions.offers and permissions.selections[route.served.upstream.name].offered)
+            or as_functions(wire, body.payload, route) is not None
         ):
             return True
     if options.wanted and options.wanted.names:
         return True
     raw = body.raw
     ours = _PART_OF_BOTH in raw and (_NAMED in raw or _OUR_ID in raw)
-    return ours or body.payload.get("previous_response_id") is not None
+    return ours or continued_by(body.payload) is not None
