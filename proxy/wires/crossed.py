@@ -18,7 +18,7 @@ from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed_texts import crossed_reader
 from proxy.wires.crossing.exact import read_exactly
-from proxy.wires.crossing.ledger import Ledger, LeftOut
+from proxy.wires.crossing.ledger import Ledger, LeftOut, Written
 from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
 from proxy.wires.crossing.translation import Translation
@@ -147,6 +147,7 @@ class CrossedEditor(LossyClientEditor):
         self._max_tokens: int | None = None
         self._has_own_limit = False
         self._sent: BodyEditor | None = None
+        self._written: Written | None = None
 
     def _translate(self) -> BodyEditor:
         """Return the upstream's editor over the body as it is now."""
@@ -192,15 +193,14 @@ class CrossedEditor(LossyClientEditor):
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
-        """The parts of the client's request that are left out because the upstream's dialect lacks them."""
-        self.translate()
-        return self._written.left_out
+        """The parts of the client's request that the last translation left out; none before the first."""
+        return () if self._written is None else self._written.left_out
 
     @property
     def renamed(self) -> Mapping[str, str]:
         """The upstream's names → the client's, of the tools whose names the upstream does not accept."""
         self.translate()
-        return self._written.renamed
+        return {} if self._written is None else self._written.renamed
 
     def translate(self) -> None:
         """Write the upstream's body from the client's request and the turns put back, if not yet done.
@@ -220,8 +220,9 @@ class CrossedEditor(LossyClientEditor):
 
     def _change(self, change: Callable[[BodyEditor], object]) -> None:
         """Change the upstream's body, and repeat the change whenever the body is translated anew."""
-        change(self._editor)
         self._changes.append(change)
+        if self._sent is not None:
+            change(self._sent)
 
     # Kept in the client's own form.
 
@@ -261,7 +262,7 @@ class CrossedEditor(LossyClientEditor):
             SuspendedCall(
                 call.call_id,
                 call.client_id,
-                self._own_results[call.result] if call.result is not None else None,
+                self._own_results[call.result] if isinstance(call.result, bytes) else call.result,
             )
             for call in calls
         ]
@@ -385,7 +386,7 @@ class CrossedEditor(LossyClientEditor):
 
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.records`."""
-        return self._editor.records(run_id, mask)
+        return self._editor.records(run_id, mask) if self._turns else ()
 
     def has_unreturnable_content(self, message: bytes) -> bool:
         """See :meth:`proxy.wires.upstream_port.LossyClientEditor.has_unreturnable_content`."""

@@ -11,6 +11,7 @@ from typing import Final, Literal, Protocol
 
 from proxy.base.errors import WireError
 from proxy.base.events import Frame, ResultImage, ToolCall, ToolDefinition
+from proxy.records.result_for_model import ResultForModel
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.dialect import Dialect
@@ -46,12 +47,13 @@ class SuspendedCall:
     """A call of a suspended turn.
 
     ``call_id`` is its id at the upstream and ``client_id`` its id at the client, ``None`` if the client does
-    not have the call. ``result`` is the proxy's own result, ``None`` if the client has to bring it.
+    not have the call. ``result`` is the proxy's own result, as the upstream gets it or with holes; ``None``
+    if the client has to bring it.
     """
 
     call_id: str
     client_id: str | None
-    result: bytes | None
+    result: bytes | ResultForModel | None
 
 
 class BodyEditor(Protocol):

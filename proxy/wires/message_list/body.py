@@ -22,6 +22,7 @@ from proxy.json.splice import (
     join_object,
     members,
 )
+from proxy.records.result_for_model import ResultForModel, stored_result
 from proxy.records.rows import MessageRecord
 from proxy.wires.message_list.request import MessageListRequest
 from proxy.wires.turn.choice import own_and_offered
@@ -34,6 +35,8 @@ from proxy.wires.turn.restored import (
     is_too_long_error,
     restored_size,
     with_restored,
+    written,
+    written_result,
 )
 from proxy.wires.turn.result_images import ImageBudget, choose_images
 from proxy.wires.upstream_port import Mask, SuspendedCall, TranslatedEditor
@@ -269,7 +272,7 @@ class MessageListBody(TranslatedEditor):
                     {
                         "call_id": call.call_id,
                         "client_id": call.client_id,
-                        "result": call.result.decode() if call.result is not None else None,
+                        "result": stored_result(call.result),
                     }
                     for call in calls
                 ],
@@ -278,6 +281,13 @@ class MessageListBody(TranslatedEditor):
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         held = orjson.loads(payload)
+        for call in held["calls"]:
+            if call["result"] is not None:
+                call["result"] = written_result(call["result"], self.result_message)
+        if waiting := [one["result"] for one in held["calls"] if isinstance(one["result"], ResultForModel)]:
+            # No model is asked, so only the number of the turns is needed.
+            self._restored[position] = RestoredMessages(position + 1, waiting, needed, 0)
+            return
         end, results = self._collect_results(position + 1, held)
         restored = [*(part.encode() for part in held["messages"]), *results]
         if (size := sum(map(self._image_bytes, restored))) and not self._images.take(size):
@@ -299,7 +309,7 @@ class MessageListBody(TranslatedEditor):
         results = []
         for call in held["calls"]:
             if call["result"] is not None:
-                results.append(call["result"].encode())
+                results.append(call["result"])
             elif (raw := theirs.get(call["client_id"])) is not None:
                 same = call["client_id"] == call["call_id"]
                 results.append(raw if same else self._with_id(raw, call["call_id"]))
@@ -325,13 +335,13 @@ class MessageListBody(TranslatedEditor):
 
     def _whole(self) -> list[bytes]:
         """Return the whole conversation as the upstream gets it, before anything is left out."""
-        return [*with_restored(self._messages, self._restored), *self._added]
+        return [*written(with_restored(self._messages, self._restored)), *self._added]
 
     def _ours(self) -> list[bytes]:
         """Return the messages of the next request that the client did not send in this request."""
         return [
             *self._added,
-            *(one for replacement in self._restored.values() for one in replacement.messages),
+            *written(one for replacement in self._restored.values() for one in replacement.messages),
         ]
 
     def lower_token_limit(self, used: int) -> None:

@@ -15,6 +15,7 @@ import orjson
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
 from proxy.json.splice import elements, join_array, join_object, members
+from proxy.records.result_for_model import failure_text, stored_result
 from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import (
     SERVER_LABEL,
@@ -44,11 +45,14 @@ from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
 from proxy.wires.turn.restored import (
+    Part,
     RestoredMessages,
     drop_unneeded,
     is_too_long_error,
     restored_size,
     with_restored,
+    written,
+    written_result,
 )
 from proxy.wires.turn.result_images import choose_images, is_about_one_image
 from proxy.wires.turn.token_limit import tokens_left
@@ -61,9 +65,7 @@ _MOST_IMAGE_BYTES = 24 << 20
 """The most bytes of the proxy's images in one request, in base64. Providers accept some 50 MB."""
 _OURS = SERVER_LABEL.encode()
 _REASONING_REFUSED = ("encrypted_content", "encrypted content", "without its required")
-_NOT_RUN = orjson.dumps(
-    {"ok": False, "error_code": "budget_exhausted", "message": "Not run: the request was over."}
-).decode()
+_NOT_RUN = failure_text("budget_exhausted", "Not run: the request was over.")
 
 
 class ResponsesBody(ChainedEditor, TranslatedEditor):
@@ -90,7 +92,7 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         if request.has_proxy_calls:
             self._open_compactions(summaries)
         self._declared = self._members.get("tools")
-        self._before: list[bytes] = []
+        self._before: list[Part] = []
         self._restored: dict[int, RestoredMessages] = {}
         self._resumed = False
         self._added: list[bytes] = []
@@ -156,7 +158,7 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         """
         self._resumed = True
         held = orjson.loads(continuation)
-        before = [part.encode() for part in held["items"]]
+        before = [written_result(item, self.result_message) for item in held["items"]]
         if held["upstream_id"]:
             self._members["previous_response_id"] = orjson.dumps(held["upstream_id"])
         elif held["previous_response_id"]:
@@ -177,22 +179,23 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         """
         turn = orjson.loads(message)
         pending = self._answers(calls)
+        items: list[Part]
         chained = self._can_chain(turn)
         if chained or "conversation" in self._members:
             items = pending
         else:
-            items = [*self._whole_input(), *self._added, *self._turn_items(turn), *pending]
+            items = [*self._held_input(), *self._added, *self._turn_items(turn), *pending]
         self._note_kept(turn)
         return orjson.dumps(
             {
                 "upstream_ids": self._kept_upstream,
                 "upstream_id": turn["id"] if chained else "",
                 "previous_response_id": orjson.loads(self._members.get("previous_response_id", b"null")),
-                "items": [masked_item(item, mask).decode() for item in items],
+                "items": _stored(items, mask),
             }
         )
 
-    def _answers(self, calls: Sequence[SuspendedCall]) -> list[bytes]:
+    def _answers(self, calls: Sequence[SuspendedCall]) -> list[Part]:
         """Return an output for each call that the client does not answer, whether it ran or not."""
         return [
             call.result or output_item(call.call_id, _NOT_RUN)
@@ -203,9 +206,13 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
     def input_items(self) -> bytes:
         return orjson.dumps(list(self._request.items))
 
-    def _whole_input(self) -> list[bytes]:
+    def _held_input(self) -> list[Part]:
         """Return the items before a resumed response, then the client's input with the hidden items in it."""
         return [*self._before, *with_restored(self._input, self._restored)]
+
+    def _whole_input(self) -> list[bytes]:
+        """Return the same for the model; raises UnfilledHole if a call still waits."""
+        return written(self._held_input())
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """Put the hidden items of a run back into a client's full input.
@@ -215,7 +222,7 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         """
         held = orjson.loads(payload)
         end = position + answer_length(orjson.loads(item) for item in self._input[position:])
-        restored = [part.encode() for part in held["items"]]
+        restored = [written_result(item, self.result_message) for item in held["items"]]
         self._text_input = None
         replacement = RestoredMessages.replacing(self._input, position, end, restored, needed=needed)
         # Encrypted turns never go upstream, so they do not count as replaced.
@@ -264,11 +271,11 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
 
     def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         turn = orjson.loads(message)
-        items = [*self._added, *self._turn_items(turn), *self._answers(calls)]
+        items: list[Part] = [*self._added, *self._turn_items(turn), *self._answers(calls)]
         if "conversation" in self._members:
             # The upstream has the rest.
             items = self._answers(calls)
-        return orjson.dumps({"items": [masked_item(item, mask).decode() for item in items]})
+        return orjson.dumps({"items": _stored(items, mask)})
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
         """Return one result. Images go beside the text if the request has room for them."""
@@ -301,9 +308,13 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         """The items that the client wrote itself. Nothing is left out of them."""
         return () if self._translated else self._input
 
-    def _count_images(self, place: int, items: Sequence[bytes]) -> None:
-        """Count the images that were restored at a place of the input; -1 stands for before all."""
-        if size := image_bytes(items):
+    def _count_images(self, place: int, items: Sequence[Part]) -> None:
+        """Count the images that were restored at a place of the input; -1 stands for before all.
+
+        While a call waits no model is asked, and nothing has to fit.
+        """
+        whole = [item for item in items if isinstance(item, bytes)]
+        if len(whole) == len(items) and (size := image_bytes(whole)):
             self._image_bytes[place] = size
             self._make_room(0)
 
@@ -316,10 +327,10 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
             oldest = min(self._image_bytes)
             del self._image_bytes[oldest]
             if oldest < 0:
-                self._before = [without_images(item) for item in self._before]
+                self._before = [without_images(item) for item in written(self._before)]
             else:
                 replacement = self._restored[oldest]
-                messages = [without_images(item) for item in replacement.messages]
+                messages = [without_images(item) for item in written(replacement.messages)]
                 self._restored[oldest] = replace(replacement, messages=messages)
         return True
 
@@ -461,6 +472,11 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
             answered = is_output
             rows.append(recorded_item(run_id, turn, seq, item))
         return rows
+
+
+def _stored(items: Sequence[Part], mask: Mask) -> list[Any]:
+    """Return items as they stand in a stored turn."""
+    return [stored_result(masked_item(item, mask) if isinstance(item, bytes) else item) for item in items]
 
 
 def upstream_ids(continuation: bytes) -> list[str]:

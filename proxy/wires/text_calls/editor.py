@@ -38,14 +38,12 @@ class PromptedEditor:
         self._translation = translation
         self._change = change
         self._asks_usage = False
-        self._left_out: Sequence[LeftOut] | None = None
+        self._left_out: Sequence[LeftOut] = ()
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
-        """The fields of the client's request that the last rendered body leaves out."""
-        if self._left_out is None:
-            self.translate()
-        return self._left_out or ()
+        """The fields of the client's request that the last body leaves out; none before the first."""
+        return self._left_out
 
     def translate(self) -> None:
         """Raise :class:`RequestError` if the upstream's dialect cannot express the request."""
@@ -116,8 +114,7 @@ class PromptedEditor:
 
     def leave_out_fields(self, names: Collection[str]) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_fields`."""
-        if self._translation.leave_out(names):
-            self._left_out = None
+        self._translation.leave_out(names)
         self._own.leave_out_fields(names)
 
     @property
@@ -145,7 +142,6 @@ class PromptedEditor:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.recover`."""
         if self._own.recover(message, code):
             return True
-        self._left_out = None
         return self._translation.learn(message)
 
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:

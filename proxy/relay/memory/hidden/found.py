@@ -6,8 +6,9 @@ import orjson
 
 from proxy.base.values import value_class
 from proxy.records.approvals import approval_ids_in
+from proxy.records.result_for_model import holes_in
 from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
-from proxy.relay.memory.hidden.marks import waiting_of
+from proxy.relay.approvals.outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.memory.hidden.outcomes import PutBack, PutBackKind, Recall
 from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, marks_of
 from proxy.relay.memory.hidden.turns import Restored
@@ -40,8 +41,8 @@ def asked_about(answers: Sequence[Answer], most: int) -> Sequence[Answer]:
 
 
 def awaited_approvals(found: Found) -> Sequence[str]:
-    """Return the ids of the approvals that the found turns wait for, without duplicates."""
-    return list(dict.fromkeys(one for payload in payloads_of(found) for one in waiting_of(payload)))
+    """Return what the found turns wait for, without duplicates."""
+    return list(dict.fromkeys(one for payload in payloads_of(found) for one in holes_in(payload)))
 
 
 def payloads_of(found: Found) -> Sequence[bytes]:
@@ -78,8 +79,9 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
                 asked_in += asked_in_of(kept)
             stranger, home = marks_of(kept)
             untrusted, upstream = join_sources(untrusted, stranger), upstream if bound else home
-    asked = tuple(dict.fromkeys(asked_in))
-    return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)
+    asked = list(dict.fromkeys(asked_in))
+    approvals = ApprovalOutcomes(asked_in=asked) if asked else NOTHING_SETTLED
+    return Restored(turns, untrusted, upstream, bound, approvals=approvals, recall=recall)
 
 
 def _kind(found: Found, position: int, needed: bool) -> PutBackKind:
