@@ -37,7 +37,7 @@ from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.upstreams.base import Upstream
-from proxy.wires.dialects.chat import CHAT
+from proxy.wires.chat.dialect import CHAT
 
 if TYPE_CHECKING:  # As in ``common``.
     from rich.table import Table

@@ -31,7 +31,7 @@ from proxy.base.events import (
     UsageReported,
 )
 from proxy.wires.chat.message import FINISH_WORDS, call_object
-from proxy.wires.dialects.openai import error_event
+from proxy.wires.openai.dialect import error_event
 from proxy.wires.stream.encoding import EventEncoder
 from proxy.wires.stream.sse import END_MARK, encode_event
 from proxy.wires.stream.template import split_text

@@ -44,7 +44,7 @@ from proxy.base.conversation import (
 )
 from proxy.base.globs import fits
 from proxy.schemas.portable import follow, repaired, subschemas
-from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
+from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import omit_detail

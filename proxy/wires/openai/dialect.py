@@ -1,12 +1,22 @@
 """The data that OpenAI's dialects share, and the paths of its API in no dialect with server tools."""
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 
-from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, ErrorText, Framing, Quirks, UsageFields
-from proxy.wires.dialects.model_lists import OPENAI_LISTS
+from proxy.wires.dialect import (
+    Credential,
+    Dialect,
+    Endpoint,
+    Errors,
+    ErrorText,
+    Framing,
+    ModelLists,
+    Quirks,
+    UsageFields,
+)
 from proxy.wires.stream.sse import (
     CONTENT_TYPE,
     DONE,
@@ -20,18 +30,18 @@ from proxy.wires.stream.sse import (
 
 __all__ = [
     "CONVERSATIONS",
-    "CREDENTIALS",
     "ENDPOINTS",
-    "FAMILIES",
     "FRAMING",
     "MODELS",
     "OPENAI",
+    "OPENAI_LISTS",
     "PREFIX",
     "QUERY",
     "QUIRKS",
-    "TAKES_FILES",
+    "SHARED",
     "error_body",
     "error_event",
+    "listed_models",
     "read_error",
 ]
 
@@ -151,7 +161,7 @@ FRAMING: Final = Framing(
     begins=begins_events,
 )
 
-CREDENTIALS: Final = (
+_CREDENTIALS: Final = (
     Credential("Authorization", "Bearer"),
     Credential("api-key", ""),
     Credential("x-api-key", ""),
@@ -161,7 +171,7 @@ CREDENTIALS: Final = (
 QUERY: Final = frozenset({"api-version", "beta"})
 """Query parameters that Azure's and Anthropic's clients send with inference requests."""
 
-FAMILIES: Final = frozenset(
+_FAMILIES: Final = frozenset(
     {
         "assistants", "audio", "batches", "completions", "conversations", "embeddings", "evals", "files",
         "fine_tuning", "images", "models", "moderations", "responses", "threads", "uploads",
@@ -169,28 +179,55 @@ FAMILIES: Final = frozenset(
     }
 )  # fmt: skip
 
-TAKES_FILES: Final = frozenset(
+_TAKES_FILES: Final = frozenset(
     {
         "audio", "containers", "content_provenance_checks", "files", "images", "realtime", "skills",
         "uploads", "videos",
     }
 )  # fmt: skip
 
-OPENAI: Final = Dialect(
+
+def listed_models(payload: Any, member: str, *names: str) -> dict[str, dict[str, Any]]:
+    """Return the models of a list by name, each once."""
+    listed = payload.get(member) if isinstance(payload, dict) else None
+    found: dict[str, dict[str, Any]] = {}
+    for model in listed if isinstance(listed, list) else ():
+        if isinstance(model, dict):
+            name = next((said for one in names if isinstance(said := model.get(one), str) and said), None)
+            if name is not None:
+                found.setdefault(name, model)
+    return found
+
+
+def _entry(name: str, owner: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner}
+
+
+OPENAI_LISTS: Final = ModelLists(
+    path="/models",
+    rooted=False,
+    read=lambda payload: listed_models(payload, "data", "id"),
+    entry=_entry,
+    names=("id",),
+    whole=lambda models: {"object": "list", "data": models},
+)
+
+SHARED: Final = Dialect(
     name="openai",
     wire="chat",
     prefix=PREFIX,
     path="",
     framing=FRAMING,
     errors=Errors(error_body, error_event, read_error),
-    credentials=CREDENTIALS,
+    credentials=_CREDENTIALS,
     usage=UsageFields("prompt_tokens", "completion_tokens", "total_tokens"),
     quirks=QUIRKS,
     models=OPENAI_LISTS,
     query=QUERY,
-    families=FAMILIES,
-    takes_files=TAKES_FILES,
 )
+"""What OpenAI's dialects have in common."""
+
+OPENAI: Final = replace(SHARED, families=_FAMILIES, takes_files=_TAKES_FILES)
 """The dialect of all paths below ``/v1`` that belong to no dialect with server tools."""
 
 MODELS: Final = Endpoint(OPENAI, "GET", "/models", "models")
@@ -219,6 +256,6 @@ ENDPOINTS: Final = (
     # The cancelled answer was counted when it was given.
     Endpoint(OPENAI, "POST", "/{rest}/cancel", usage="none"),
     # Other providers serve these below the same prefix.
-    Endpoint(OPENAI, "POST", "/rerank", model="named"),
-    Endpoint(OPENAI, "POST", "/score", model="named"),
+    Endpoint(OPENAI, "POST", "/rerank", body="json", model="named"),
+    Endpoint(OPENAI, "POST", "/score", body="json", model="named"),
 )  # fmt: skip

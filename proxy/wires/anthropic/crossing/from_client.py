@@ -34,7 +34,7 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.wires.anthropic.blocks import TRANSLATED_SIGNATURE
-from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
+from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import remote_of
 

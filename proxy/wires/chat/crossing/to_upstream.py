@@ -31,7 +31,7 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.schemas.portable import repaired
-from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
+from proxy.wires.chat.crossing.fields import CHAT_FIELDS, KEEPER
 from proxy.wires.crossing.fitting import fitted, with_word_json
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, shortened, without_none
 from proxy.wires.crossing.media import data_url, file_words, result_words

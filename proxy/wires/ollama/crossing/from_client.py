@@ -30,7 +30,7 @@ from proxy.base.conversation import (
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.settings import read_sampling
 from proxy.wires.ollama.calls import Call, keys_of, pair
-from proxy.wires.ollama.fields import OLLAMA_FIELDS
+from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
 
 __all__ = ["Settings", "read_conversation", "read_images", "read_settings"]
 

@@ -34,7 +34,7 @@ from proxy.base.conversation import (
     ToolResultPart,
     split_system,
 )
-from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
+from proxy.wires.chat.crossing.fields import CHAT_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import inline_of, remote_of
 from proxy.wires.crossing.settings import read_format, read_sampling, read_service

@@ -4,13 +4,13 @@ Source: Ollama's API reference (``docs/api.md``) and its request and response ty
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
-from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, UsageFields
-from proxy.wires.dialects import openai
-from proxy.wires.dialects.model_lists import OLLAMA_LISTS
+from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, ModelLists, UsageFields
+from proxy.wires.openai import dialect as openai
 from proxy.wires.stream.ndjson import CONTENT_TYPE, LineBoundary, LineParser, begins_lines
 
 __all__ = [
@@ -26,6 +26,14 @@ __all__ = [
 
 UNFINISHED: Final = "The upstream's response ended before it was finished."
 """The error for a stream that ends without its end: several clients would take it for a complete answer."""
+
+_VERSION: Final = "0.12.6"
+"""The version of Ollama's API that clients get if no upstream reports its own."""
+
+_NO_TIME: Final = "1970-01-01T00:00:00Z"
+_NO_DIGEST: Final = "0" * 64
+_LENGTHS: Final = ("context_length", "max_model_len", "max_input_tokens", "context_window")
+"""The members in which providers give a model's context length in OpenAI's list form."""
 
 # Inside a text the quotes would be escaped, so these are members, though not always at the top level.
 _LAST: Final = re.compile(rb'"done"[ \t]*:[ \t]*true|"error"[ \t]*:')
@@ -104,6 +112,61 @@ FRAMING: Final = Framing(
     begins=begins_lines,
 )
 
+
+def _details(owner: str) -> dict[str, Any]:
+    return {
+        "parent_model": "",
+        "format": "",
+        "family": owner,
+        "families": [owner],
+        "parameter_size": "",
+        "quantization_level": "",
+    }
+
+
+def _entry(name: str, owner: str) -> dict[str, Any]:
+    """Make an entry. WIRE: clients in Python check the types of all these members."""
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _NO_TIME,
+        "size": 0,
+        "digest": _NO_DIGEST,
+        "details": _details(owner),
+    }
+
+
+def _shown_model(owner: str, entry: Mapping[str, Any], tools: bool) -> dict[str, Any]:
+    """Describe a model of another dialect's upstream as ``/api/show`` does; ``entry`` is from its list.
+
+    Clients decide by the capabilities what they offer the model.
+    """
+    length = next((said for name in _LENGTHS if type(said := entry.get(name)) is int and said > 0), None)
+    info: dict[str, Any] = {"general.architecture": owner, "general.basename": ""}
+    if length is not None:
+        info[f"{owner}.context_length"] = length
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": "",
+        "modified_at": _NO_TIME,
+        "details": _details(owner),
+        "model_info": info,
+        "capabilities": ["completion", *(["tools"] if tools else []), "vision"],
+    }
+
+
+_LISTS: Final = ModelLists(
+    path="/api/tags",
+    rooted=True,
+    read=lambda payload: openai.listed_models(payload, "models", "model", "name"),
+    entry=_entry,
+    names=("name", "model"),
+    whole=lambda models: {"models": models},
+    show=_shown_model,
+    version=_VERSION,
+)
+
 OLLAMA: Final = Dialect(
     name="ollama",
     wire="ollama",
@@ -114,7 +177,7 @@ OLLAMA: Final = Dialect(
     credentials=(Credential("Authorization", "Bearer"),),
     usage=UsageFields("prompt_eval_count", "eval_count", "", member=""),
     quirks=openai.QUIRKS,
-    models=OLLAMA_LISTS,
+    models=_LISTS,
     families=frozenset({"api"}),
     rooted=True,
     tag=":latest",

@@ -10,8 +10,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, UsageFields
-from proxy.wires.dialects import openai
-from proxy.wires.dialects.model_lists import OPENAI_LISTS
+from proxy.wires.openai import dialect as openai
 from proxy.wires.stream.sse import encode_event
 
 __all__ = ["ENDPOINTS", "INTERNAL_ERROR", "INVALID_REQUEST", "MCP", "PARSE_ERROR", "error_body"]
@@ -60,7 +59,7 @@ MCP: Final = Dialect(
     # It has no models and counts no tokens.
     usage=UsageFields("", "", ""),
     quirks=openai.QUIRKS,
-    models=OPENAI_LISTS,
+    models=openai.OPENAI_LISTS,
     families=frozenset({"mcp"}),
     rooted=True,
 )

@@ -20,8 +20,8 @@ from messages_script import (
 )
 from recording_files import RecordingFile, recording_files
 
-from proxy.wires.dialects.anthropic import ANTHROPIC, MessageBoundary
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.anthropic.dialect import ANTHROPIC, MessageBoundary
+from proxy.wires.registry.table import SERVED
 
 WHOLE = turn(text("It is noon."), tool_use("toolu_1", "mine", {"type": "message_stop", "error": {"x": 1}}))
 

@@ -12,8 +12,7 @@ import orjson
 
 from proxy.base.errors import RequestError
 from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, ErrorText, Framing, UsageFields
-from proxy.wires.dialects import openai
-from proxy.wires.dialects.model_lists import OPENAI_LISTS
+from proxy.wires.openai import dialect as openai
 from proxy.wires.stream.sse import EventBoundary, SSEEvent, SSEParser, begins_events, encode_event
 
 __all__ = [
@@ -220,7 +219,9 @@ def _page(listed: Sequence[dict[str, Any]], query: Mapping[str, str]) -> dict[st
 
 
 _MOST_MODELS: Final = 1000
-_LISTS: Final = replace(OPENAI_LISTS, entry=_model, whole=_models, page=_page, query=f"limit={_MOST_MODELS}")
+_LISTS: Final = replace(
+    openai.OPENAI_LISTS, entry=_model, whole=_models, page=_page, query=f"limit={_MOST_MODELS}"
+)
 
 ANTHROPIC: Final = Dialect(
     name="anthropic",

@@ -1,21 +1,13 @@
 """OpenAI Responses, as data."""
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import orjson
 
-from proxy.wires.dialect import Dialect, Endpoint, Errors, RepairSigns, UsageFields
-from proxy.wires.dialects.model_lists import OPENAI_LISTS
-from proxy.wires.dialects.openai import (
-    CREDENTIALS,
-    FRAMING,
-    PREFIX,
-    QUERY,
-    QUIRKS,
-    error_body,
-    read_error,
-)
+from proxy.wires.dialect import Endpoint, Errors, RepairSigns, UsageFields
+from proxy.wires.openai.dialect import SHARED, error_body, read_error
 from proxy.wires.stream.sse import encode_event
 
 __all__ = ["DELETE", "ENDPOINTS", "RESPONSES", "error_event"]
@@ -33,18 +25,13 @@ def error_event(message: str, *, type: str, code: str | None, sequence_number: i
     return encode_event(orjson.dumps(payload), b"error")
 
 
-RESPONSES: Final = Dialect(
+RESPONSES: Final = replace(
+    SHARED,
     name="responses",
     wire="responses",
-    prefix=PREFIX,
     path="/responses",
-    framing=FRAMING,
     errors=Errors(error_body, error_event, read_error),
-    credentials=CREDENTIALS,
     usage=UsageFields("input_tokens", "output_tokens", "total_tokens"),
-    quirks=QUIRKS,
-    models=OPENAI_LISTS,
-    query=QUERY,
     # llama-server numbers no event, and its later events lack more fields.
     repair=RepairSigns(sound=b'"sequence_number"'),
     answer_ids="resp_",

@@ -37,7 +37,7 @@ from proxy.wires.anthropic.blocks import (
     cited_blocks,
     web_citation,
 )
-from proxy.wires.dialects.anthropic import ANTHROPIC, PING
+from proxy.wires.anthropic.dialect import ANTHROPIC, PING
 from proxy.wires.stream.encoding import EncodedCall, EventObject, ItemEncoder, TextEvent
 from proxy.wires.stream.sse import encode_event
 from proxy.wires.turn.arguments import arguments_object

@@ -36,7 +36,7 @@ from proxy.base.conversation import (
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import inline_of, remote_of
 from proxy.wires.crossing.settings import read_format, read_sampling, read_service
-from proxy.wires.responses.fields import KEEPER, OFFLINE_SEARCH, RESPONSES_FIELDS
+from proxy.wires.responses.crossing.fields import KEEPER, OFFLINE_SEARCH, RESPONSES_FIELDS
 
 __all__ = ["LOGPROBS", "read_conversation"]
 

@@ -35,8 +35,8 @@ from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_non
 from proxy.wires.crossing.media import data_url, file_words, marked_result
 from proxy.wires.profile import Profile
 from proxy.wires.providers import known_profile
-from proxy.wires.responses.fields import KEEPER, RESPONSES_FIELDS
-from proxy.wires.responses.from_client import LOGPROBS
+from proxy.wires.responses.crossing.fields import KEEPER, RESPONSES_FIELDS
+from proxy.wires.responses.crossing.from_client import LOGPROBS
 from proxy.wires.turn.token_limit import LEAST_TOKENS
 
 __all__ = ["write_conversation"]

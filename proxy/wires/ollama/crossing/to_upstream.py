@@ -30,8 +30,8 @@ from proxy.schemas.portable import repaired
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written, without_none
 from proxy.wires.crossing.media import file_words, omit_detail, result_words
-from proxy.wires.ollama.encoder import call_object
-from proxy.wires.ollama.fields import OLLAMA_FIELDS
+from proxy.wires.ollama.crossing.encoder import call_object
+from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
 from proxy.wires.profile import Profile
 from proxy.wires.providers import known_profile
 

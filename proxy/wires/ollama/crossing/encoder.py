@@ -28,7 +28,7 @@ from proxy.base.events import (
     Usage,
     UsageReported,
 )
-from proxy.wires.dialects.ollama import error_line, escape_line_breaks, line
+from proxy.wires.ollama.dialect import error_line, escape_line_breaks, line
 from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, last_line
 from proxy.wires.stream.encoding import EventEncoder
 from proxy.wires.turn.arguments import arguments_object

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from proxy.wires.dialects.ollama import line
+from proxy.wires.ollama.dialect import line
 
 
 @pytest.mark.parametrize(

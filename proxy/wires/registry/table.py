@@ -4,8 +4,12 @@ from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from proxy.wires.anthropic import dialect as anthropic
+from proxy.wires.chat import dialect as chat
 from proxy.wires.dialect import Dialect, Endpoint, EndpointTable
-from proxy.wires.dialects import anthropic, chat, ollama, openai, responses
+from proxy.wires.ollama import dialect as ollama
+from proxy.wires.openai import dialect as openai
+from proxy.wires.responses import dialect as responses
 
 __all__ = ["BY_WIRE", "SERVED", "STREAM_TYPES", "dialect_of"]
 
