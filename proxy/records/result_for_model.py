@@ -110,7 +110,7 @@ def read_result(stored: Any) -> bytes | ResultForModel:
 def holes_in(payload: bytes) -> Sequence[str]:
     """Return what a held turn waits for, each name once, in the order of its calls."""
     if b'"waits_for"' not in payload:
-        return ()
+        return []
     results = map(read_result, _stored_results(orjson.loads(payload)))
     return list(
         dict.fromkeys(name for each in results if isinstance(each, ResultForModel) for name in each.waits_for)
