@@ -58,6 +58,7 @@ DIALECTS = {
 """Dialects as data, which every module may read that speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
+    "proxy.wires.approving.read",
     "proxy.wires.approving.shown",
     "proxy.wires.chosen",
     "proxy.wires.dialect",
@@ -127,7 +128,6 @@ ABSTRACT = (
         "proxy.tools.mcp.servers",
         "proxy.http.rules",
         "proxy.upstreams.recorded.format",
-        "proxy.wires.approving.read",
         "proxy.wires.turn.digest",
         "proxy.wires.mcp.messages",
         "proxy.wires.mcp.results",

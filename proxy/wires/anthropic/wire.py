@@ -5,6 +5,7 @@ from typing import cast
 import orjson
 
 from proxy.base.conversation import Message
+from proxy.wires.anthropic.approvals import ANTHROPIC_APPROVALS
 from proxy.wires.anthropic.body import AnthropicBody
 from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder, turn_blocks
 from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
@@ -32,6 +33,7 @@ class AnthropicWire(CrossableWire, HasNativeTurns):
     """The wire of Anthropic Messages."""
 
     dialect = ANTHROPIC
+    approvals = ANTHROPIC_APPROVALS
     codec = ConversationCodec(
         ANTHROPIC_FIELDS,
         read_conversation,

@@ -5,6 +5,7 @@ from typing import Any, cast
 import orjson
 
 from proxy.base.conversation import Message
+from proxy.wires.chat.approvals import CHAT_APPROVALS
 from proxy.wires.chat.body import ChatBody, masked_turn
 from proxy.wires.chat.crossing.encoder import ChatTurnEncoder, turn_message
 from proxy.wires.chat.crossing.fields import CHAT_FIELDS
@@ -31,6 +32,7 @@ class ChatWire(CrossableWire, HasNativeTurns):
     """The wire of OpenAI Chat Completions."""
 
     dialect = CHAT
+    approvals = CHAT_APPROVALS
     codec = ConversationCodec(
         CHAT_FIELDS, read_conversation, write_conversation, repair_missing_reasoning=with_blank_reasoning
     )

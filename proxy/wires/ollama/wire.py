@@ -11,6 +11,7 @@ from proxy.wires.client_port import ClientRequest, ClientView, LoadsModels, Stre
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.native_turns import HasNativeTurns
+from proxy.wires.ollama.approvals import OLLAMA_APPROVALS
 from proxy.wires.ollama.body import OllamaBody
 from proxy.wires.ollama.crossing.encoder import OllamaTurnEncoder, turn_message
 from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
@@ -34,6 +35,7 @@ class OllamaWire(CrossableWire, HasNativeTurns, LoadsModels):
     """The wire of ``/api/chat``."""
 
     dialect = OLLAMA
+    approvals = OLLAMA_APPROVALS
     # Ollama's own client sends reasoning back, but LangChain's does not.
     codec = ConversationCodec(OLLAMA_FIELDS, read_conversation, write_conversation)
 

@@ -19,6 +19,7 @@ from proxy.wires.client_port import (
 )
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.native_turns import HasNativeTurns
+from proxy.wires.responses.approvals import RESPONSES_APPROVALS
 from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.crossing.encoder import ResponsesTurnEncoder
 from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
@@ -50,6 +51,7 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
     """
 
     dialect = RESPONSES
+    approvals = RESPONSES_APPROVALS
     codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
 
     reader = ResponsesTurnReader

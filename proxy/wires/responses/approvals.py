@@ -3,14 +3,15 @@
 Source: OpenAI's API reference, "MCP approval request" and "MCP approval response".
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import orjson
 
 from proxy.base.errors import RequestError
 from proxy.records.approvals import MOST_REASON, mention
 from proxy.wires.approving.answers import answer_of, loaded
+from proxy.wires.approving.read import ApprovalConversation, ApprovalForm
 from proxy.wires.approving.shown import (
     APPROVE,
     ApprovalAnswer,
@@ -20,21 +21,23 @@ from proxy.wires.approving.shown import (
 )
 from proxy.wires.responses.items import is_model_item, is_reference
 
-__all__ = ["read_items"]
+__all__ = ["RESPONSES_APPROVALS"]
+
+_ELSEWHERE: Final = ("previous_response_id", "conversation")
+"""Fields that refer to the beginning of the conversation."""
 
 Item = Mapping[str, Any]
 
 
-def read_items(
-    items: list[Item], raws: list[bytes], *, whole: bool
-) -> tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]:
-    """Read the items; see :data:`proxy.wires.approving.read.ApprovalConversation`.
+def _read(items: Sequence[Item], raws: Sequence[bytes], payload: Mapping[str, Any]) -> ApprovalConversation:
+    """Read the items; see :class:`~proxy.wires.approving.read.ApprovalForm`.
 
-    ``whole`` means that the items are the whole conversation. Then an answer whose question is missing
-    stands for the question too: the Vercel AI SDK sends the answer alone if nothing is stored.
+    If the items are the whole conversation, an answer whose question is missing stands for the question too:
+    the Vercel AI SDK sends the answer alone if nothing is stored.
 
     Raises :class:`~proxy.base.errors.RequestError` (400) for an answer that is neither yes nor no.
     """
+    whole = not any(payload.get(field) for field in _ELSEWHERE)
     last = max([at for at, item in enumerate(items) if is_model_item(item)], default=-1)
     left: list[bytes] = []
     questions: list[ApprovalQuestion] = []
@@ -103,3 +106,11 @@ def _response(item: Item, approval_id: str, at: str, *, is_new: bool) -> Approva
             param=f"{at}.reason",
         )
     return ApprovalAnswer(approval_id, at, is_new, True, approve, reason or "")
+
+
+def _visible(visible: str, mentions: Sequence[str]) -> str:
+    """Return the text of an answer with mentions; each message counts separately, with its length."""
+    return visible + "".join(f"{len(text)}:{text}" for text in mentions)
+
+
+RESPONSES_APPROVALS: Final = ApprovalForm(_read, "input", _visible)
