@@ -10,7 +10,7 @@ from proxy.records.result_for_model import holes_in
 from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
 from proxy.relay.approvals.outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.memory.hidden.outcomes import PutBack, PutBackKind, Recall
-from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, marks_of
+from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, notes_of
 from proxy.relay.memory.hidden.turns import Restored
 from proxy.wires.client_port import Answer, ClientRequest
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor
@@ -58,7 +58,7 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
     if found.response is not None and isinstance(editor, ChainedEditor):
         editor.resume(found.response.continuation)
         kept = orjson.loads(found.response.continuation)
-        untrusted, upstream = marks_of(kept)
+        untrusted, upstream = notes_of(kept)
         asked_in += asked_in_of(kept)
         turns, bound = 1, True
         recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
@@ -77,7 +77,7 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
             if not loosely:
                 # A loosely found turn may belong to another conversation.
                 asked_in += asked_in_of(kept)
-            stranger, home = marks_of(kept)
+            stranger, home = notes_of(kept)
             untrusted, upstream = join_sources(untrusted, stranger), upstream if bound else home
     asked = list(dict.fromkeys(asked_in))
     approvals = ApprovalOutcomes(asked_in=asked) if asked else NOTHING_SETTLED

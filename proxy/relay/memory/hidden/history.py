@@ -36,7 +36,7 @@ from proxy.relay.memory.hidden.shown import (
     digest_of,
     digest_of_calls,
     untrusted_in,
-    with_marks,
+    with_notes,
 )
 from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals
 from proxy.relay.memory.hidden.variants import variant_of
@@ -88,7 +88,8 @@ class History:
         ``offer_fingerprint`` stands for the offered tools; with ``None`` answers are not looked up.  Without
         ``is_person`` the caller may be several people, and no held turn is put back.  ``local`` are further
         responses that the request can continue, which only the client's connection has.  ``settle`` returns
-        the outcomes of the approvals that a turn waits for; with ``None`` no such turn is put back.
+        the outcomes of the approvals that a turn waits for; with ``None`` nobody decides, and these calls
+        did not run.
         ``why_not`` is recorded as the reason why answers are not looked up; ``None`` records none.
 
         Nothing is used up: a client may continue from the same place again.  Raise what ``settle`` raises.
@@ -250,9 +251,9 @@ class History:
         """Store the turns behind an answer that its client may send back; return whether that was done."""
         if not visible.strip() or not request.may_store:
             return False
-        payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
-        marked = with_marks(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
-        self._note(request, turn, visible, offer_fingerprint, variant_of(payload), marked)
+        payload = with_notes(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
+        noted = with_notes(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
+        self._note(request, turn, visible, offer_fingerprint, variant_of(payload), noted)
         return True
 
     def note_plain(
@@ -304,7 +305,7 @@ class History:
             caller=turn.caller,
             response=orjson.dumps(resource),
             input_items=editor.input_items(),
-            continuation=with_marks(
+            continuation=with_notes(
                 editor.continuation(turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
@@ -338,16 +339,16 @@ class History:
         Return whether something was put on record.  If the record does not answer, raise
         :class:`~proxy.base.errors.StoreError` for a ``needed`` turn, and do not hold any other.
         """
-        made, marks = self._suspended(request, editor, turn, visible, shown)
+        made, notes = self._suspended(request, editor, turn, visible, shown)
         try:
-            if not await self._is_only(made.key, marks["asked"], marks["variant"]):
-                marks["variant"] = AMBIGUOUS
+            if not await self._is_only(made.key, notes["asked"], notes["variant"]):
+                notes["variant"] = AMBIGUOUS
         except StoreError as error:
             if needed:
                 raise
             self._tell_unavailable(error)
             return False
-        self._store.put_suspended(replace(made, payload=with_marks(made.payload, **marks)))
+        self._store.put_suspended(replace(made, payload=with_notes(made.payload, **notes)))
         return request.may_store
 
     async def seal(
@@ -369,8 +370,8 @@ class History:
             return None
         # All of it is encrypted, so nothing need be masked.
         whole = replace(turn, mask=lambda name, arguments: arguments)
-        made, marks = self._suspended(request, editor, whole, visible, shown)
-        sealed = await self._sealed.close(replace(made, payload=with_marks(made.payload, **marks)))
+        made, notes = self._suspended(request, editor, whole, visible, shown)
+        sealed = await self._sealed.close(replace(made, payload=with_notes(made.payload, **notes)))
         if sealed is None:
             self._log.warning("turn_too_long_to_seal", run_id=turn.run_id, bytes=len(made.payload))
         return sealed
@@ -395,7 +396,7 @@ class History:
             created_at=self._now(),
             ephemeral=not request.may_store,
         )
-        marks = {
+        notes = {
             "seen": seen,
             "asked": digest_of_calls(shown) if request.returns_calls else "",
             "variant": variant_of(made.payload, seen),
@@ -403,7 +404,7 @@ class History:
             "upstream": turn.upstream,
             "asked_in": asked_in_note(turn.asked_in),
         }
-        return made, marks
+        return made, notes
 
     def hold_asked(
         self,
@@ -421,7 +422,7 @@ class History:
         """
         (key,) = request.answer_keys(turn.caller, _ASKED, [(None, visible)], self._system_rule)
         payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
-        payload = with_marks(payload, untrusted=turn.untrusted, upstream=turn.upstream)
+        payload = with_notes(payload, untrusted=turn.untrusted, upstream=turn.upstream)
         keeps = keeps and request.may_store
         self._store.put_suspended(
             SuspendedTurn(
@@ -429,7 +430,7 @@ class History:
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,
-                payload=with_marks(payload, asked_in=asked_in_note(turn.asked_in)),
+                payload=with_notes(payload, asked_in=asked_in_note(turn.asked_in)),
                 created_at=self._now(),
                 ephemeral=not keeps,
             )
