@@ -15,8 +15,8 @@ from proxy.base.errors import RequestError
 from proxy.base.values import value_class
 from proxy.json.in_thread import LARGE_BYTES, in_thread
 from proxy.records.rows import join_sources
+from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.approvals.approvals import Resuming
-from proxy.relay.approvals.outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.body import check_switches

@@ -38,10 +38,10 @@ from proxy.records.approvals import (
 from proxy.records.grants import Grant
 from proxy.records.result_for_model import Hole, failure_text
 from proxy.records.rows import Meter, join_sources, recorded_call_id
+from proxy.relay.approval_outcomes import ApprovalOutcomes
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import OnApproval, ignore_event
 from proxy.relay.approvals.notice import notice, verdict_of
-from proxy.relay.approvals.outcomes import ApprovalOutcomes
 from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules, rule_of_agent
 from proxy.relay.ask import Identity
 from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn, AgentTurns, is_wait, wait_of

@@ -5,7 +5,7 @@ from dataclasses import field
 
 from proxy.base.values import value_class
 from proxy.records.rows import Meter
-from proxy.relay.approvals.outcomes import NOTHING_SETTLED, ApprovalOutcomes
+from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.hidden.outcomes import Recall
 from proxy.relay.memory.local import LocalResponses

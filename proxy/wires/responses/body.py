@@ -309,10 +309,8 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         return () if self._translated else self._input
 
     def _count_images(self, place: int, items: Sequence[Part]) -> None:
-        """Count the images that were restored at a place of the input; -1 stands for before all.
-
-        While a call waits no model is asked, and nothing has to fit.
-        """
+        """Count the images that were restored at a place of the input; -1 stands for before all."""
+        # While a call waits no model is asked, and nothing has to fit.
         whole = [item for item in items if isinstance(item, bytes)]
         if len(whole) == len(items) and (size := image_bytes(whole)):
             self._image_bytes[place] = size
@@ -475,7 +473,6 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
 
 
 def _stored(items: Sequence[Part], mask: Mask) -> list[Any]:
-    """Return items as they stand in a stored turn."""
     return [stored_result(masked_item(item, mask) if isinstance(item, bytes) else item) for item in items]
 
 

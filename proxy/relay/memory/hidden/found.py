@@ -8,7 +8,7 @@ from proxy.base.values import value_class
 from proxy.records.approvals import approval_ids_in
 from proxy.records.result_for_model import holes_in
 from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
-from proxy.relay.approvals.outcomes import NOTHING_SETTLED, ApprovalOutcomes
+from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.memory.hidden.outcomes import PutBack, PutBackKind, Recall
 from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, notes_of
 from proxy.relay.memory.hidden.turns import Restored

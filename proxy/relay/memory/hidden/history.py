@@ -24,7 +24,7 @@ from proxy.base.errors import StoreError
 from proxy.base.events import ToolCall
 from proxy.records.result_for_model import ResultForModel, failure_text, fill_holes, holes_in
 from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
-from proxy.relay.approvals.outcomes import ApprovalOutcomes
+from proxy.relay.approval_outcomes import ApprovalOutcomes
 from proxy.relay.memory.hidden.found import Found, asked_about, awaited_approvals, payloads_of, put_back
 from proxy.relay.memory.hidden.loose import PLAIN, evidence_of, find_loosely, loose_keys
 from proxy.relay.memory.hidden.old_marks import with_holes

@@ -5,7 +5,7 @@ from dataclasses import field
 
 from proxy.base.errors import RequestError, StoreError
 from proxy.base.values import value_class
-from proxy.relay.approvals.outcomes import NOTHING_SETTLED, ApprovalOutcomes
+from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.memory.hidden.outcomes import Recall
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.upstream_port import Mask, SuspendedCall
