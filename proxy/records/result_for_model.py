@@ -7,14 +7,15 @@ one, and a result that still has a hole has no text.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.errors import ToolErrorCode
 from proxy.base.events import ResultImage, ToolCall
-from proxy.base.values import value_class
 
 __all__ = [
     "Hole",
@@ -37,15 +38,13 @@ class UnfilledHole(RuntimeError):
     """A result was written for a model while its call still waited."""
 
 
-@value_class
-class Hole:
+class Hole(Struct, frozen=True):
     """The place of a text that does not exist yet; ``waits_for`` names an approval or an agent's turn."""
 
     waits_for: str
 
 
-@value_class
-class ResultForModel:
+class ResultForModel(Struct, frozen=True):
     """The result of one call.
 
     ``parts`` has one text, with ``None`` for its name. For a wrapper call it has the names and texts of the

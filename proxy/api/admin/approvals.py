@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 import structlog
+from msgspec import Struct
 
 from proxy.api.admin.grant_terms import read_terms
 from proxy.base.errors import RequestError
@@ -146,8 +146,7 @@ def read_verdict(raw: bytes) -> Verdict:
     return Verdict(approve, reason or "", arguments, None if grant is None else read_terms(grant))
 
 
-@dataclass(frozen=True, slots=True)
-class AdminApprovals:
+class AdminApprovals(Struct, frozen=True):
     """The actions of administrators and approvers on approvals, for the admin API and for the pages."""
 
     decisions: Decisions

@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 
 import orjson
 from aiohttp import web
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.api.admin.grant_terms import read_terms
 from proxy.api.context import Context
@@ -19,7 +20,6 @@ from proxy.api.generate.request_options import decisions_of, request_options_of
 from proxy.api.generate.request_reader import RequestReader
 from proxy.api.pipeline import EndpointHandler
 from proxy.api.routes import check_query, routes_of_model
-from proxy.base.values import value_class
 from proxy.http.own_headers import RUN
 from proxy.relay.approvals.answering import take_answers
 from proxy.relay.approvals.decisions import Verdict
@@ -48,8 +48,7 @@ _OUR_ID = b"_toolrelay"
 _PART_OF_BOTH = b"toolrelay"
 
 
-@value_class
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A request as it was read, with the upstreams that may answer it."""
 
     wire: Wire

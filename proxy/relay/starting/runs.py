@@ -1,9 +1,9 @@
 """The one way to start a run: plan an ask, open its output, and serve it to its end."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
@@ -16,25 +16,23 @@ from proxy.relay.run_memory import RunMemory
 __all__ = ["Runs", "StartedRun"]
 
 
-@dataclass(frozen=True, slots=True)
-class StartedRun:
+class StartedRun(Struct, frozen=True):
     """A run that is planned, and whose output is open."""
 
     job: Job
     output: ClientStream
-    _orchestrator: Orchestrator
+    orchestrator: Orchestrator
 
     async def serve(self, **context: str) -> None:
         """Serve the run to its end; its log lines have its id and ``context``."""
         bound = structlog.contextvars.bind_contextvars(run_id=self.job.identity.run_id, **context)
         try:
-            await self._orchestrator.run(self.job, self.output)
+            await self.orchestrator.run(self.job, self.output)
         finally:
             structlog.contextvars.reset_contextvars(**bound)
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(Struct, frozen=True):
     """Starts runs, for any part of the server: requests over HTTP and WebSockets, background and resumable
     responses, and agents."""
 

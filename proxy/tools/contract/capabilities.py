@@ -5,11 +5,12 @@ model cannot set it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Protocol, runtime_checkable
 
 import orjson
+from msgspec import Struct, field
 
 from proxy.base.errors import ToolFailure
 from proxy.tools.contract.bounds import FetchBounds
@@ -233,8 +234,7 @@ ConnectedHttpSource = Callable[[str, Sequence[str]], HttpClient]
 """Return an HTTP client for the named connection and hosts; the client adds the credentials itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True):
     """The capabilities that a provider can give to its tools.
 
     ``http`` creates a client for a tool's own hosts; ``connected`` creates one that also sends the

@@ -22,7 +22,7 @@ from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.chat.wire import ChatWire
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.wire import ResponsesWire
-from proxy.wires.upstream_port import BodyEditor, ChainedEditor, SuspendedCall
+from proxy.wires.upstream_port import BodyEditor, SuspendedCall
 from proxy.wires.wire import CrossableWire
 
 WIRES: dict[str, CrossableWire] = {
@@ -103,11 +103,10 @@ def test_a_response_keeps_the_holes_of_the_one_before() -> None:
     wire = WIRES["responses"]
     waits = [ResultForModel(call, ((None, Hole(f"appr_{call.index}")),)) for call in CALLS]
     first, second = editor_of(wire), editor_of(wire)
-    assert isinstance(first, ChainedEditor)
-    assert isinstance(second, ChainedEditor)
     calls = [SuspendedCall(call.call_id, None, result) for call, result in zip(CALLS, waits, strict=True)]
-    second.resume(first.continuation(MESSAGES[id(wire)], calls, no_mask))
-    kept = second.continuation(wire.write_turn(Message("assistant", ())), (), no_mask)
+    second.edit(resumed=first.body.continuation(first.edits, MESSAGES[id(wire)], calls, no_mask))
+    empty = wire.write_turn(Message("assistant", ()))
+    kept = second.body.continuation(second.edits, empty, (), no_mask)
     assert holes_in(kept) == ["appr_0", "appr_1"]
     assert holes_in(fill_holes(kept, {"appr_0": Hole("agent-appr_2")})) == ["agent-appr_2", "appr_1"]
 

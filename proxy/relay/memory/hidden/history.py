@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import orjson
 import structlog
+from msgspec import structs
 
 from proxy.base.errors import StoreError
 from proxy.base.events import ToolCall
@@ -44,7 +45,7 @@ from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule
-from proxy.wires.upstream_port import NO_TURN, BodyEditor, ChainedEditor
+from proxy.wires.upstream_port import NO_TURN, BodyEditor
 
 __all__ = ["History", "LastTurn", "Restored", "SettleApprovals"]
 
@@ -133,16 +134,16 @@ class History:
         results = outcomes.results
         response, held = found.response, list(found.held)
         if response is not None and not results.keys().isdisjoint(holes_in(response.continuation)):
-            response = replace(response, continuation=fill_holes(response.continuation, results))
+            response = structs.replace(response, continuation=fill_holes(response.continuation, results))
             if keeps:
                 (local.put if found.is_local and local is not None else self._store.put_response)(response)
         for place, (position, turn) in enumerate(held):
             if not results.keys().isdisjoint(holes_in(turn.payload)):
-                turn = replace(turn, payload=fill_holes(turn.payload, results))
+                turn = structs.replace(turn, payload=fill_holes(turn.payload, results))
                 if keeps:
                     self._store.put_suspended(turn)
                 held[place] = (position, turn)
-        return replace(found, response=response, held=held)
+        return structs.replace(found, response=response, held=held)
 
     def _tell_unavailable(self, error: StoreError) -> None:
         self._log.error("history_unavailable", reason=str(error))
@@ -165,7 +166,7 @@ class History:
         if wanted is not None and response is None:
             response = await self._store.find_response(wanted, caller)
         if response is not None:
-            response = replace(response, continuation=with_holes(response.continuation))
+            response = structs.replace(response, continuation=with_holes(response.continuation))
         carried = NOTHING_CARRIED
         if returned_calls and self._sealed is not None:
             carried = await self._sealed.open(request, caller)
@@ -184,7 +185,7 @@ class History:
         waiting = {**await self._store.find_all_suspended(asked_for, caller)} if asked_for else {}
         waiting |= carried.turns
         held = [
-            (position, replace(waiting[key], payload=with_holes(waiting[key].payload)))
+            (position, structs.replace(waiting[key], payload=with_holes(waiting[key].payload)))
             for position, key in places
             if key in waiting and waiting[key].caller == caller
         ]
@@ -297,16 +298,16 @@ class History:
 
         With ``local`` it is kept there instead of on record.  Return whether something was put on record.
         """
-        if not isinstance(editor, ChainedEditor) or not isinstance(resource.get("id"), str):
+        if not editor.body.chained or not isinstance(resource.get("id"), str):
             return False
         record = ResponseRecord(
             id=resource["id"],
             run_id=turn.run_id,
             caller=turn.caller,
             response=orjson.dumps(resource),
-            input_items=editor.input_items(),
+            input_items=editor.body.input_items(),
             continuation=with_notes(
-                editor.continuation(turn.message, turn.calls, turn.mask),
+                editor.body.continuation(editor.edits, turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
                 asked_in=asked_in_note(turn.asked_in),
@@ -348,7 +349,7 @@ class History:
                 raise
             self._tell_unavailable(error)
             return False
-        self._store.put_suspended(replace(made, payload=with_notes(made.payload, **notes)))
+        self._store.put_suspended(structs.replace(made, payload=with_notes(made.payload, **notes)))
         return request.may_store
 
     async def seal(
@@ -369,9 +370,9 @@ class History:
         if self._sealed is None or waits or not self._sealed.wants(request):
             return None
         # All of it is encrypted, so nothing need be masked.
-        whole = replace(turn, mask=lambda name, arguments: arguments)
+        whole = structs.replace(turn, mask=lambda name, arguments: arguments)
         made, notes = self._suspended(request, editor, whole, visible, shown)
-        sealed = await self._sealed.close(replace(made, payload=with_notes(made.payload, **notes)))
+        sealed = await self._sealed.close(structs.replace(made, payload=with_notes(made.payload, **notes)))
         if sealed is None:
             self._log.warning("turn_too_long_to_seal", run_id=turn.run_id, bytes=len(made.payload))
         return sealed

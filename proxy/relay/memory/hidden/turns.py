@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
+from msgspec import Struct
+
 from proxy.base.errors import RequestError, StoreError
 from proxy.base.values import value_class
 from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
@@ -13,8 +15,7 @@ from proxy.wires.upstream_port import Mask, SuspendedCall
 __all__ = ["LastTurn", "Restored", "SettleApprovals"]
 
 
-@value_class
-class LastTurn:
+class LastTurn(Struct, frozen=True):
     """The last turn of a run, as it is stored for the client's next request.
 
     ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
