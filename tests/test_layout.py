@@ -54,6 +54,7 @@ DIALECTS = {
         for name in ("anthropic", "chat", "mcp", "ollama", "openai", "responses")
     ),
     "proxy.wires.registry.table",
+    "proxy.wires.registry.comparing",
 }
 """Dialects as data, which every module may read that speaks to a client or to an upstream."""
 
@@ -63,7 +64,10 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.chosen",
     "proxy.wires.dialect",
     "proxy.wires.responses.dialect",
-    "proxy.wires.upstream_tools",
+    "proxy.wires.registry.hosted_tools",
+    "proxy.wires.registry.requests",
+    "proxy.wires.registry.variants",
+    "proxy.wires.openai.parallel_tool_use",
     "proxy.wires.client_port",
     "proxy.wires.upstream_port",
     "proxy.wires.wire",
@@ -130,6 +134,9 @@ ABSTRACT = (
         "proxy.upstreams.recorded.format",
         "proxy.wires.turn.digest",
         "proxy.wires.mcp.messages",
+        "proxy.wires.registry.named_models",
+        "proxy.wires.responses.resource",
+        "proxy.wires.responses.websocket",
         "proxy.wires.mcp.results",
     }
 )
@@ -243,7 +250,7 @@ def test_files_import_without_a_circle() -> None:
 
 
 FULL_FOLDERS: dict[str, int] = {
-    "relay/run": 16,
+    "relay/run": 15,
     "wires/text_calls": 14,
     "wires/turn": 17,
 }
@@ -540,7 +547,12 @@ QUICK = "import sys; from proxy.base.light_imports import import_structlog; impo
 STARTS = {
     "--help": (
         "import sys; from proxy.commands.cli import run; run(['--help'])",
-        {"asyncio", "markdown_it", "proxy.config", "pydantic", "structlog"},
+        {"asyncio", "markdown_it", "msgspec", "proxy.config", "pydantic", "structlog"},
+    ),
+    "runs": (
+        QUICK + "import proxy.commands.runs.runs",
+        {"aiohttp", "cryptography", "httptools", "jsonschema_rs", "proxy.app", "proxy.tools.access", "yarl"}
+        | {"proxy.tools.mcp.overview", "proxy.wires.client_port"},
     ),
     "server": (
         QUICK + "import proxy.commands.serve.serve, proxy.commands.serve.supervisor.worker",
@@ -549,7 +561,7 @@ STARTS = {
     ),
     "supervisor": (
         QUICK + "import proxy.commands.serve.supervisor.supervisor_main",
-        {"aiohttp", "httptools", "jsonschema_rs", "prometheus_client", "proxy.app.app"}
+        {"aiohttp", "httptools", "jsonschema_rs", "msgspec", "prometheus_client", "proxy.app.app"}
         | {"proxy.config", "proxy.tools.contract", "pydantic", "rich", "typer"},
     ),
 }
@@ -558,7 +570,7 @@ STARTS = {
 
 @pytest.mark.parametrize("process", STARTS)
 def test_a_process_loads_nothing_that_it_does_not_need(process: str) -> None:
-    """``--help`` needs no configuration, a server no optional library, a supervisor little at all."""
+    """``--help`` needs no configuration, ``runs`` no tools, a server nothing optional, a supervisor less."""
     starting, unneeded = STARTS[process]
     code = f"{starting}; print('loaded:', *({unneeded} & sys.modules.keys()))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -37,6 +37,7 @@ from proxy.server.messages.body import check_counts
 from proxy.server.messages.request import new_ids
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import ApprovalMessages
+from proxy.wires.registry.requests import background_of, continued_by
 from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["Generate"]
@@ -268,7 +269,8 @@ class Generate:
 def _is_background(context: Context, body: Body) -> bool:
     """Return whether a request asks for a response in the background."""
     creates = context.target.endpoint.creates == "response"
-    return creates and body.payload.get("background") is True and context.request.websocket is None
+    background = background_of(body.payload) if creates and context.request.websocket is None else None
+    return background is not None and background.value is True
 
 
 def _has_to_be_planned(context: Context, asked: "_Asked") -> bool:
@@ -292,4 +294,8 @@ def _has_to_be_planned(context: Context, asked: "_Asked") -> bool:
         return True
     raw = asked.body.raw
     ours = _PART_OF_BOTH in raw and (_NAMED in raw or _OUR_ID in raw)
+<<<<<<< HEAD
     return ours or asked.body.payload.get("previous_response_id") is not None
+=======
+    return ours or continued_by(body.payload) is not None
+>>>>>>> main
