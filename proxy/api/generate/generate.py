@@ -31,6 +31,7 @@ from proxy.relay.routing.fallback import Candidates, NextUpstream
 from proxy.relay.routing.router import Route
 from proxy.relay.run.job import Job
 from proxy.relay.starting.runs import Runs
+from proxy.relay.typed_tools import as_functions, with_functions
 from proxy.relay.warming import warm_up
 from proxy.server.auth.principals import Principal
 from proxy.server.messages.body import check_counts
@@ -205,6 +206,7 @@ class Generate:
         if message is None or message.generates:
             return await self._run(context, ask)
         client = self._clients.open(context, ask.identity.caller)
+        ask, _ = with_functions(ask, ask.access.routes[0])
         await warm_up(ask, message.local, self._past, client)
         return client.response
 
@@ -276,8 +278,8 @@ def _is_background(context: Context, body: Body) -> bool:
 def _has_to_be_planned(context: Context, asked: "_Asked") -> bool:
     """Return whether a request has to be planned.
 
-    It has to be if an upstream has tools for it, or if it repeats ids or items that the proxy gave its client
-    in earlier responses.
+    It has to be if an upstream has tools for it or does not know a type of its tools, or if it repeats ids or
+    items that the proxy gave its client in earlier responses.
     """
     permissions = context.permissions
     if context.target.endpoint.kind == "complete":
@@ -288,14 +290,11 @@ def _has_to_be_planned(context: Context, asked: "_Asked") -> bool:
             route.wire
             or route.served.text_calls is not None
             or (permissions.offers and permissions.selections[route.served.upstream.name].offered)
+            or as_functions(asked.wire, asked.body.payload, route) is not None
         ):
             return True
     if asked.options.wanted and asked.options.wanted.names:
         return True
     raw = asked.body.raw
     ours = _PART_OF_BOTH in raw and (_NAMED in raw or _OUR_ID in raw)
-<<<<<<< HEAD
-    return ours or asked.body.payload.get("previous_response_id") is not None
-=======
-    return ours or continued_by(body.payload) is not None
->>>>>>> main
+    return ours or continued_by(asked.body.payload) is not None

@@ -35,11 +35,7 @@ from proxy.records.result_for_model import Hole, ResultForModel, failure_text
 from proxy.relay.base import RunSettings
 from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price
-<<<<<<< HEAD
-from proxy.relay.run.parallel_tool_use import expand, is_wrapper
-=======
-from proxy.wires.openai.parallel_tool_use import expand, is_wrapper, join_results
->>>>>>> main
+from proxy.wires.openai.parallel_tool_use import expand, is_wrapper
 
 __all__ = [
     "AgentUse",

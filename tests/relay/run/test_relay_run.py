@@ -31,12 +31,8 @@ from proxy.base.events import (
 )
 from proxy.records.result_for_model import Hole, ResultForModel, UnfilledHole
 from proxy.relay.base import RunSettings
-<<<<<<< HEAD
-from proxy.relay.run.parallel_tool_use import expand, is_wrapper
-=======
->>>>>>> main
 from proxy.relay.run.run import AskApproval, CallModel, Command, Finish, Run, RunTools, Suspend, failed_result
-from proxy.wires.openai.parallel_tool_use import expand, is_wrapper, join_results
+from proxy.wires.openai.parallel_tool_use import expand, is_wrapper
 
 RAN = object()
 CLIENTS = frozenset({"theirs", "also_theirs"})

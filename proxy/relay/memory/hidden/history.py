@@ -39,12 +39,7 @@ from proxy.relay.memory.hidden.shown import (
     untrusted_in,
     with_notes,
 )
-<<<<<<< HEAD
 from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals
-from proxy.relay.memory.hidden.variants import variant_of
-=======
-from proxy.relay.memory.hidden.turns import ApprovalResults, LastTurn, Restored, SettleApprovals
->>>>>>> main
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
