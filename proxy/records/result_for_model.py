@@ -63,10 +63,11 @@ class ResultForModel(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The text for the model; raises :class:`UnfilledHole` if there is none yet."""
+        name, text = self.parts[0]
+        if name is None and isinstance(text, str):
+            return text
         if self.waits_for:
             raise UnfilledHole(f"{self.call.call_id} waits for {' '.join(self.waits_for)}")
-        if [name for name, _ in self.parts] == [None]:
-            return str(self.parts[0][1])
         inside = [{"recipient_name": f"functions.{name}", "output": text} for name, text in self.parts]
         return orjson.dumps(inside).decode()
 

@@ -422,6 +422,10 @@ class Run:
         answers = []
         for call in self.hidden_calls:
             inside = self.turn.subcalls.get(call.call_id)
+            if not inside and call.call_id not in holes:
+                result = by_id[call.call_id]
+                answers.append(ResultForModel(call, ((None, result.content),), result.images))
+                continue
             made = [(part.name if inside else None, part.call_id) for part in inside or (call,)]
             parts = tuple((name, holes.get(id_) or by_id[id_].content) for name, id_ in made)
             images = (image for _, id_ in made if id_ in by_id for image in by_id[id_].images)

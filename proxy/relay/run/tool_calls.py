@@ -164,10 +164,11 @@ class ToolCalls:
         run, editor = state.run, job.upstream.editor
         called = [call.name for call in run.turn.calls]
         message = state.outcome.message()
-        holes = {call.call_id: Hole(state.turn.wait_of(call.index)) for call in run.turn.waiting}
+        waiting = run.turn.waiting
+        holes = {call.call_id: Hole(state.turn.wait_of(call.index)) for call in waiting} if waiting else {}
         for answer in run.answers(results, holes):
             id_ = answer.call.call_id
-            if answer.waits_for:
+            if holes and answer.waits_for:
                 state.turn.unfilled[id_] = answer
             else:
                 state.turn.results[id_] = editor.result_message(answer.call, answer.text, answer.images)
