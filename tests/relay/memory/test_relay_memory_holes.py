@@ -23,9 +23,9 @@ from proxy.wires.chat.wire import ChatWire
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.upstream_port import BodyEditor, SuspendedCall
-from proxy.wires.wire import CrossableWire
+from proxy.wires.wire import Wire
 
-WIRES: dict[str, CrossableWire] = {
+WIRES: dict[str, Wire] = {
     "chat": ChatWire(),
     "anthropic": AnthropicWire(),
     "ollama": OllamaWire(),
@@ -40,7 +40,7 @@ TEXTS = ["Bought.", "", failure_text("approval_denied", "No."), '{"waits_for":"a
 """What fills a hole may be any text; the last two only look like holes."""
 
 
-def editor_of(wire: CrossableWire) -> BodyEditor:
+def editor_of(wire: Wire) -> BodyEditor:
     """An editor of a request that goes on after the notice at position 1."""
     said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "appr_1 waits"}]
     conversation = "input" if wire is WIRES["responses"] else "messages"
@@ -56,13 +56,13 @@ def no_mask(name: str, arguments: str) -> str:
     return arguments
 
 
-def held(wire: CrossableWire, *results: bytes | ResultForModel) -> bytes:
+def held(wire: Wire, *results: bytes | ResultForModel) -> bytes:
     """A turn with the calls, as it is held with these results of theirs."""
     calls = [SuspendedCall(call.call_id, None, result) for call, result in zip(CALLS, results, strict=True)]
     return editor_of(wire).suspend(MESSAGES[id(wire)], calls, no_mask)
 
 
-def sent(wire: CrossableWire, payload: bytes) -> bytes:
+def sent(wire: Wire, payload: bytes) -> bytes:
     """What the model gets of a held turn."""
     editor = editor_of(wire)
     editor.restore(1, payload)
@@ -82,7 +82,7 @@ def test_a_filled_hole_is_like_any_result(dialect: str, text: str) -> None:
     assert sent(wire, filled) == sent(wire, held(wire, first, second))
 
 
-def wire_result(wire: CrossableWire, call: ToolCall, text: str) -> bytes:
+def wire_result(wire: Wire, call: ToolCall, text: str) -> bytes:
     return editor_of(wire).result_message(call, text)
 
 
