@@ -10,13 +10,13 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import proxy.tools as tools_room
-from proxy.api.admin.json_output import to_line, tool_to_json
+from proxy.api.admin.json_output import tool_to_json
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services, create_services
 from proxy.base.events import ToolCall
 from proxy.base.plain_text import plain_text
-from proxy.commands.common import MAX_LINE, console, say, say_faults
-from proxy.commands.doctor.check import tool_table, without_record
+from proxy.commands.common import MAX_LINE, say, say_faults, say_json
+from proxy.commands.doctor.check import print_tools, without_record
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.mcp.looking import pins_of_record, wait_for_server
 from proxy.config.load import Config
@@ -33,11 +33,10 @@ async def list_tools(config: Config, *, as_json: bool) -> None:
     services = await create_services(without_record(config), overrides=await pins_of_record(config))
     try:
         tools, policy = services.catalog.tools(), services.policy
-        if not as_json:
-            console().print(tool_table(tools, policy))
-            return
-        for spec in tools:
-            say(to_line(tool_to_json(spec, policy.decide(spec))))
+        if as_json:
+            say_json(*(tool_to_json(spec, policy.decide(spec)) for spec in tools))
+        else:
+            print_tools(tools, policy)
     finally:
         await services.aclose()
 

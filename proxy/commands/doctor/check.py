@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services, built_in_wires, create_services
 from proxy.base.errors import ConfigError, Faults, StoreError
 from proxy.base.globs import fits
-from proxy.commands.common import console, say, say_faults, table, text
+from proxy.commands.common import console, print_table, say, say_faults
 from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.probing.dialects import SpokenDialect, find_dialects
@@ -20,9 +20,10 @@ from proxy.commands.keys.keys import (
     authentication_lines,
     bound_lines,
     bounds_of_keys,
+    decision_cells,
     idle_lines,
-    key_table,
     peek_authentication,
+    print_decisions,
 )
 from proxy.commands.mcp.listing import mcp_faults
 from proxy.commands.mcp.looking import pins_of_record
@@ -39,10 +40,6 @@ from proxy.tools.contract.spec import ToolSpec
 from proxy.upstreams.base import Upstream
 from proxy.wires.dialects.chat import CHAT
 
-if TYPE_CHECKING:  # As in ``common``.
-    from rich.table import Table
-    from rich.text import Text
-
 __all__ = [
     "CheckedServices",
     "agent_lines",
@@ -50,8 +47,8 @@ __all__ = [
     "check",
     "check_composed",
     "order_lines",
+    "print_tools",
     "token_lines",
-    "tool_table",
     "withheld_lines",
     "without_record",
 ]
@@ -194,21 +191,21 @@ async def check(
     ``known`` are faults that were found before; ``order`` are lines of :func:`order_lines`. The upstreams in
     ``unasked`` are not probed, because their faults are known.
     """
-    out = console()
-    upstreams = table("upstream", "address", "key", "wires", "models")
-    for name, upstream in config.upstreams.items():
-        upstreams.add_row(
-            text(name),
-            text(upstream.base_url),
-            text(upstream.api_key.reference if upstream.api_key else "none"),
-            text(", ".join(upstream.wires)),
-            text(_models(upstream.models)),
+    upstreams = [
+        (
+            name,
+            upstream.base_url,
+            upstream.api_key.reference if upstream.api_key else "none",
+            ", ".join(upstream.wires),
+            _models(upstream.models),
         )
-    out.print(upstreams)
+        for name, upstream in config.upstreams.items()
+    ]
+    print_table(("upstream", "address", "key", "wires", "models"), upstreams)
     for line in order:
         say(line)
-    out.print()
-    out.print(tool_table(services.catalog.tools(), services.policy))
+    console().print()
+    print_tools(services.catalog.tools(), services.policy)
     for line in (
         *token_lines(config),
         *seal_lines(config),
@@ -247,10 +244,7 @@ def _say_authentication(
     said, warnings = bounds_of_keys(authentication, services.catalog)
     for line in (*authentication_lines(config, authentication), *said, *warnings):
         say(line)
-    by_key = key_table(authentication, services.catalog, services.policy)
-    if by_key is not None:
-        console().print()
-        console().print(by_key)
+    print_decisions(authentication, services.catalog, services.policy)
 
 
 def order_lines(router: Router) -> list[str]:
@@ -274,18 +268,10 @@ def _place(route: Route, router: Router) -> str:
     return f"{served.upstream.name} ({said})" if said else served.upstream.name
 
 
-def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> "Table":
-    """Build the table of tools with their effect, the policy's decision and the rule that made it."""
-    made = table("tool", "effect", "decision", "rule")
-    for spec in tools:
-        decision = policy.decide(spec)
-        made.add_row(
-            text(spec.name),
-            text(spec.effect),
-            text(decision.outcome.replace("_", " "), "green" if decision.allowed else "yellow"),
-            text(decision.rule),
-        )
-    return made
+def print_tools(tools: Sequence[ToolSpec], policy: Policy) -> None:
+    """Print a table of tools with their effect, the policy's decision and the rule that made it."""
+    rows = [decision_cells(spec, policy.decide(spec), spec.effect) for spec in tools]
+    print_table(("tool", "effect", "decision", "rule"), rows)
 
 
 def token_lines(config: Config) -> list[str]:
@@ -390,16 +376,7 @@ def allow_line(config: Config, tool: str) -> str:
 
 async def _probe_all(config: Config, services: CheckedServices, unasked: Collection[str]) -> list[str]:
     """Probe every upstream, one after the other; print a table, and return the faults."""
-    made = table(
-        "upstream",
-        "reachable",
-        "models",
-        "asked",
-        "streams",
-        "takes tools",
-        "usage",
-        CHAT.framing.end_text.decode(),
-    )
+    rows: list[Sequence[object]] = []
     faults: list[str] = []
     spoken: dict[str, list[SpokenDialect]] = {}
     settings = config.key_settings()
@@ -410,7 +387,7 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
         result = await probe(upstream, _probe_model(config, name), wires=wires)
         if result.model is not None and not result.lacks_v1 and name in config.upstreams:
             spoken[name] = await find_dialects(upstream, built_in_wires(), result.model)
-        made.add_row(text(name), *_cells(result))
+        rows.append((name, *_cells(result)))
         if result.lacks_v1:
             faults.append(v1_fault(name, config.upstreams[name].base_url))
         elif result.refuses_key and name in settings:
@@ -422,9 +399,9 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
                 f"upstreams.{name}: the upstream answers in none of its configured dialects "
                 f"({', '.join(wires)}). Correct upstreams.{name}.wires"
             )
-    out = console()
-    out.print()
-    out.print(made)
+    console().print()
+    titles = ("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage")
+    print_table((*titles, CHAT.framing.end_text.decode()), rows)
     for name, found in spoken.items():
         for line in _wires_lines(name, _wires(config, name), found):
             say(line)
@@ -443,11 +420,10 @@ def _wires_lines(name: str, wires: Sequence[str], found: Sequence[SpokenDialect]
     return [told, f"[upstreams.{name}]", f"wires = {toml_value(spoken)}"]
 
 
-def _cells(result: ProbeResult) -> list["Text"]:
+def _cells(result: ProbeResult) -> list[str]:
     flags = [result.streams, result.tools, result.usage, result.end_mark]
     listed = "-" if result.models is None else str(len(result.models))
-    cells = [_yes(result.reachable), listed, result.model or "-", *(_yes(flag) for flag in flags)]
-    return [text(cell) for cell in cells]
+    return [_yes(result.reachable), listed, result.model or "-", *map(_yes, flags)]
 
 
 def _yes(value: bool | None) -> str:

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.api.admin.json_output import to_line
 from proxy.app.compose.services import built_in_wires, create_services
 from proxy.base.errors import ConfigError, UpstreamError
 from proxy.base.plain_text import plain_text
-from proxy.commands.common import confirmed, console, say, say_error, table, text
+from proxy.commands.common import confirmed, console, print_table, say, say_error, say_json, text
 from proxy.commands.doctor.check import without_record
 from proxy.commands.doctor.checks import Check, Finding, Outcome, Replies, judge
 from proxy.commands.doctor.keeping import keep_diagnosis
@@ -79,7 +78,7 @@ async def doctor(
         await services.aclose()
     hide = hiding(config)
     if as_json:
-        say(to_line(orjson.loads(hide(orjson.dumps(_as_json(name, diagnosis)).decode()))))
+        say_json(orjson.loads(hide(orjson.dumps(_as_json(name, diagnosis)).decode())))
     else:
         _show(diagnosis, hide)
     if keep:
@@ -236,13 +235,11 @@ def _show(diagnosis: Diagnosis, hide: Callable[[str], str]) -> None:
         for check, one in diagnosis.found
     ]
     if sys.stdout.isatty():
-        made = table("check", "found", "")
-        for title, word, style, words in rows:
-            made.add_row(title, text(word, style), text(words))
-        console().print(made, width=min(80, console().width))
+        cells = [(title, text(outcome, style), note) for title, outcome, style, note in rows]
+        print_table(("check", "found", ""), cells, width=min(80, console().width))
     else:
-        for title, word, _, words in rows:
-            say(f"{title}\t{word}\t{words}".rstrip("\t"))
+        for title, outcome, _, note in rows:
+            say(f"{title}\t{outcome}\t{note}".rstrip("\t"))
     notes = [
         (c.title, c.meaning) for c, one in diagnosis.found if one.outcome in ("no", "quirk") and c.meaning
     ]
