@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 import structlog
 from aiohttp import hdrs, web
 
-from proxy.api.admin.admin import parse_query
+from proxy.api.admin.queries import parse_query
 from proxy.base.errors import RequestError, StoreError
 from proxy.base.hard_timeout import HardTimeout
 from proxy.server.messages.request import EdgeRequest
@@ -43,7 +43,9 @@ class UiRequest:
         return not_found(self.target.path)
 
     def allow(self, *methods: str) -> None:
-        """Raise :class:`~proxy.base.errors.RequestError` (405) for any other method."""
+        """Raise :class:`~proxy.base.errors.RequestError`: 405 for any other method, 404 if there is none."""
+        if not methods:
+            raise self.unknown()
         if self.method not in methods:
             raise RequestError(
                 405, f"This path accepts only {', '.join(methods)}.", headers={"Allow": ", ".join(methods)}

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import structlog
 from aiohttp import web
 
-from proxy.api.admin.admin import RUN_QUERY, Admin, json_answer, parse_query, read_bool
+from proxy.api.admin.admin import RUN_QUERY, Admin
 from proxy.api.admin.json_output import detail_to_json, to_line
+from proxy.api.admin.queries import json_answer, parse_query, read_bool
 from proxy.base.errors import RequestError, ToolRelayError
 from proxy.records.rows import RunRecord
 from proxy.store.base import RunDetail
