@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from proxy.base.errors import StoreUnavailable
 from proxy.store import rows
@@ -24,7 +24,7 @@ if sys.platform != "win32":
 __all__ = ["TOKENS", "SealedTokens", "file_lock", "retry_until_locked"]
 
 TOKENS: Final = ContentTable(
-    "connection_tokens", ("id", "tokens"), ("id",), ("tokens",), "connection's token"
+    "connection_tokens", tuple, ("id", "tokens"), ("id",), ("tokens",), "connection's token"
 )
 
 _PUT: Final = rows.upsert(TOKENS.name, ("updated_at", *TOKENS.columns, "sealed_by"), TOKENS.key)
@@ -40,7 +40,7 @@ class SealedTokens:
         self,
         ring: SealRing,
         *,
-        read: Callable[[ContentTable, str], Awaitable[list[rows.Row]]],
+        read: Callable[[ContentTable[Any], str], Awaitable[list[rows.Row]]],
         commit: Callable[[str, rows.Row], Awaitable[None]],
         lock: Callable[[str], AbstractAsyncContextManager[None]],
         clock: Callable[[], float],

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 _Record = TypeVar("_Record")
 
+_MOST_IDS: Final = 100
+
 _PUT_CONTENT: Final = {
     table.name: rows.upsert(table.name, (*table.columns, "sealed_by"), table.key) for table in CONTENT
 }
@@ -207,22 +209,19 @@ class SqlBase(ABC):
         if missing:
             raise _keys_missing(missing, self._ring, self._key_file)
 
-    def _put_dated(
-        self, table: ContentTable, encode: Callable[[_Record], rows.Row], records: Sequence[_Record]
-    ) -> Write:
+    def _put_dated(self, table: ContentTable[_Record], records: Sequence[_Record]) -> Write:
         """Queue content whose records have no time of their own, and which only people read."""
         return self._put(
             _PUT_DATED[table.name],
             (self._clock(),),
-            lambda record: self._ring.close(table, encode(record)),
+            lambda record: self._ring.close(table, table.row(record)),
             records,
             needed=False,
         )
 
     def _put_content(
         self,
-        table: ContentTable,
-        encode: Callable[[_Record], rows.Row],
+        table: ContentTable[_Record],
         records: Sequence[_Record],
         settled: Callable[[bool], None] | None = None,
         *,
@@ -231,21 +230,39 @@ class SqlBase(ABC):
         return self._put(
             _PUT_CONTENT[table.name],
             (),
-            lambda each: self._ring.close(table, encode(each)),
+            lambda record: self._ring.close(table, table.row(record)),
             records,
             settled,
             needed=needed,
         )
 
-    async def _read(self, db: SqlReader, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
-        """Return the matching rows of content from a snapshot, opened."""
-        return self._opened(table, await db.execute_fetchall(_selecting(table, where), values))
+    async def _read(
+        self, db: SqlReader, table: ContentTable[_Record], where: str, *values: Any
+    ) -> list[_Record]:
+        """Return the matching records of content from a snapshot."""
+        found = await db.execute_fetchall(_selecting(table, where), values)
+        return list(map(table.record, self._opened(table, found)))
 
-    async def _find(self, table: ContentTable, where: str, *values: Any, caller: str = "") -> list[rows.Row]:
+    async def _find(
+        self, table: ContentTable[_Record], where: str, *values: Any, caller: str = ""
+    ) -> list[_Record]:
         """Return the same by a look-up, if nothing else must be read in the same state."""
+        return list(map(table.record, await self._find_rows(table, where, *values, caller=caller)))
+
+    async def _find_rows(
+        self, table: ContentTable[Any], where: str, *values: Any, caller: str = ""
+    ) -> list[rows.Row]:
         return self._opened(table, await self._look_up(_selecting(table, where), values, caller))
 
-    def _opened(self, table: ContentTable, found: Iterable[Any]) -> list[rows.Row]:
+    async def _find_ids(self, table: ContentTable[_Record], ids: Sequence[str]) -> list[_Record]:
+        """Return the records with these ids that are not too old; of very many ids only the first count."""
+        wanted = [each for each in ids if rows.is_text(each) and "\0" not in each][:_MOST_IDS]
+        if not wanted:
+            return []
+        fit = f"id IN ({', '.join('?' * len(wanted))}) AND created_at >= ?"
+        return await self._find(table, fit, *wanted, self._oldest_kept())
+
+    def _opened(self, table: ContentTable[Any], found: Iterable[Any]) -> list[rows.Row]:
         return [self._ring.open(table, tuple(row[:-1]), row[-1]) for row in found]
 
     def _oldest_kept(self) -> float:
@@ -292,7 +309,7 @@ async def select(
     return [tuple(row) for row in found]
 
 
-def _selecting(table: ContentTable, where: str) -> str:
+def _selecting(table: ContentTable[Any], where: str) -> str:
     return f"SELECT {', '.join(table.columns)}, sealed_by FROM {table.name} WHERE {where}"
 
 

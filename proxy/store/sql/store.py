@@ -7,7 +7,7 @@ database opens, reads and writes it.
 import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from proxy.records.effects import REPEATS_WITHIN_S
 from proxy.records.rows import (
@@ -68,9 +68,11 @@ from proxy.store.tokens import SealedTokens
 
 __all__ = ["END_OWNER", "INTERRUPT", "SqlStore"]
 
+_Record = TypeVar("_Record")
+
 _PUT_RUN: Final = rows.upsert(
     "runs",
-    ("owner_id", *rows.RUN_COLUMNS),
+    ("owner_id", *rows.RUNS.columns),
     ("id",),
     fixed=(
         "request_id",
@@ -84,7 +86,7 @@ _PUT_RUN: Final = rows.upsert(
         "agent_version",
     ),
 )
-_PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
+_PUT_TURN: Final = rows.upsert("turns", rows.TURNS.columns, ("run_id", "number"))
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
 
 END_OWNER: Final = "UPDATE owners SET ended_at = ? WHERE id = ?"
@@ -166,7 +168,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         self._put(
             _PUT_RUN,
             (self._owner_id,),
-            rows.run_row,
+            rows.RUNS.row,
             (record,),
             needed=begins or record.tool_calls > 0,
             state_of=("runs", record.id),
@@ -175,18 +177,18 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
 
     def put_turn(self, record: TurnRecord) -> None:
         """Queue a turn; its run must have been put before."""
-        self._put(_PUT_TURN, (), rows.turn_row, (record,), needed=False)
+        self._put(_PUT_TURN, (), rows.TURNS.row, (record,), needed=False)
 
     def put_messages(self, records: Sequence[MessageRecord]) -> None:
         """Queue messages in one write, unless ``store.content`` is ``none``."""
         if self._content == "none" or not records:
             return
-        self._note_run(MESSAGES, records[0].run_id, self._put_dated(MESSAGES, rows.message_row, records))
+        self._note_run(MESSAGES, records[0].run_id, self._put_dated(MESSAGES, records))
 
     def put_native_call(self, record: NativeCall) -> None:
         """Queue a call as the upstream sent it, unless ``store.content`` is ``none``."""
         if self._content != "none":
-            write = self._put_dated(NATIVE_CALLS, rows.native_row, (record,))
+            write = self._put_dated(NATIVE_CALLS, (record,))
             self._note_run(NATIVE_CALLS, record.run_id, write)
 
     def put_suspended(self, record: SuspendedTurn) -> None:
@@ -198,10 +200,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             self._suspended.keep(record)
         else:
             self._cap.note(SUSPENDED, record.caller, len(record.payload))
-            self._suspended.queue(
-                (record,),
-                lambda settled: self._put_content(SUSPENDED, rows.suspended_row, (record,), settled),
-            )
+            self._suspended.queue((record,), lambda settled: self._put_content(SUSPENDED, (record,), settled))
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """Return the latest held turn with that key, also before its commit or after a failed write.
@@ -216,10 +215,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         asked = {rows.clean_text(key): key for key in known if not self._suspended.has_latest(key)}
         if asked and self._content != "none":
             fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
-            for turn in map(
-                rows.read_suspended,
-                await self._find(SUSPENDED, fit, *asked, self._oldest_kept(), caller=caller),
-            ):
+            for turn in await self._find(SUSPENDED, fit, *asked, self._oldest_kept(), caller=caller):
                 known[asked[turn.key]] = turn
         return {key: turn for key, turn in known.items() if turn is not None}
 
@@ -232,9 +228,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             return
         for record in records:
             self._cap.note(HIDDEN, record.caller, len(record.payload))
-        self._hidden.queue(
-            records, lambda settled: self._put_content(HIDDEN, rows.hidden_row, records, settled)
-        )
+        self._hidden.queue(records, lambda settled: self._put_content(HIDDEN, records, settled))
 
     async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:
         """Return the two latest variants of each key, also before their commit or after a failed write.
@@ -246,8 +240,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         if asked and self._content != "none":
             # The database keeps two for each key, and for a moment a few more.
             fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
-            found = await self._find(HIDDEN, fit, *asked, self._oldest_kept(), caller=caller)
-            for turns in map(rows.read_hidden, found):
+            for turns in await self._find(HIDDEN, fit, *asked, self._oldest_kept(), caller=caller):
                 variants[asked[turns.key]].setdefault(turns.variant, turns)
         return {key: newest_two(known.values()) for key, known in variants.items()}
 
@@ -256,9 +249,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         if self._writes_response((record.id, record.caller)):
             size = len(record.response) + len(record.input_items) + len(record.continuation)
             self._cap.note(RESPONSES, record.caller, size)
-            self._responses.queue(
-                (record,), lambda settled: self._put_content(RESPONSES, rows.response_row, (record,), settled)
-            )
+            self._responses.queue((record,), lambda settled: self._put_content(RESPONSES, (record,), settled))
         else:
             self._responses.keep(record)
 
@@ -273,7 +264,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         found = await self._find(
             RESPONSES, "id = ? AND caller = ? AND created_at >= ?", *key, self._oldest_kept(), caller=caller
         )
-        return rows.read_response(found[0]) if found else None
+        return found[0] if found else None
 
     async def delete_response(self, response_id: str, caller: str) -> bool:
         """Delete a response of the caller, written or not; return whether there was one.
@@ -302,9 +293,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         """Store a large result, so that any process can return it; under ``none`` in memory only."""
         if self._writes_response((record.handle, record.caller)):
             self._cap.note(RESULTS, record.caller, len(record.content))
-            self._results.queue(
-                (record,), lambda settled: self._put_content(RESULTS, rows.result_row, (record,), settled)
-            )
+            self._results.queue((record,), lambda settled: self._put_content(RESULTS, (record,), settled))
         else:
             self._results.keep(record)
 
@@ -323,7 +312,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             self._oldest_result(),
             caller=caller,
         )
-        return rows.read_result(found[0]) if found else None
+        return found[0] if found else None
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
         """Return runs, the newest first.
@@ -334,7 +323,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         await self._writer.flush()
         async with self._snapshot() as db:
             found = await db.execute_fetchall(*rows.runs_query(wanted))
-        return [rows.read_run(tuple(row)) for row in found]
+        return [rows.RUNS.record(tuple(row)) for row in found]
 
     async def get_run(self, run_id: str) -> RunDetail | None:
         """Return one run by its id or by a unique prefix; raises the errors of :meth:`list_runs`."""
@@ -343,55 +332,28 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             return None
         await self._writer.flush()
         async with self._snapshot() as db:
-            select_run = f"SELECT {', '.join(rows.RUN_COLUMNS)} FROM runs WHERE "
+            select_run = f"SELECT {', '.join(rows.RUNS.columns)} FROM runs WHERE "
             found = list(await db.execute_fetchall(select_run + "id = ?", (wanted,)))
             if not found:
                 bounds = (wanted, wanted + "\U0010ffff")
                 found = list(await db.execute_fetchall(select_run + "id >= ? AND id < ? LIMIT 2", bounds))
             if len(found) != 1:
                 return None
-            run = rows.read_run(tuple(found[0]))
-            turns = await select(db, "turns", rows.TURN_COLUMNS, "run_id = ? ORDER BY number", run.id)
-            messages = await self._read(
-                db,
-                MESSAGES,
-                "run_id = ? AND created_at >= ? ORDER BY turn, seq",
-                run.id,
-                self._oldest_kept(),
+            run = rows.RUNS.record(tuple(found[0]))
+            kept = (run.id, self._oldest_kept())
+            of_run = "run_id = ? AND created_at >= ? ORDER BY"
+            of_agents = f"parent_run = ? AND parent_run <> '' ORDER BY started_at, id LIMIT {rows.MAX_LISTED}"
+            after = f"continues = ? AND continues <> '' ORDER BY started_at, id LIMIT {_MOST_CONTINUING}"
+            return RunDetail(
+                run,
+                await _records(db, rows.TURNS, "run_id = ? ORDER BY number", run.id),
+                await self._read(db, MESSAGES, f"{of_run} turn, seq", *kept),
+                await self._calls(db, run.id),
+                await self._read(db, NATIVE_CALLS, f"{of_run} invocation_id", *kept),
+                await _records(db, rows.RUNS, of_agents, run.id),
+                await _records(db, rows.RUNS, after, run.id),
+                await _taken_over_by(db, run.id),
             )
-            calls = await self._calls(db, run.id)
-            native_calls = await self._read(
-                db,
-                NATIVE_CALLS,
-                "run_id = ? AND created_at >= ? ORDER BY invocation_id",
-                run.id,
-                self._oldest_kept(),
-            )
-            of_agents = await select(
-                db,
-                "runs",
-                rows.RUN_COLUMNS,
-                f"parent_run = ? AND parent_run <> '' ORDER BY started_at, id LIMIT {rows.MAX_LISTED}",
-                run.id,
-            )
-            continuing = await select(
-                db,
-                "runs",
-                rows.RUN_COLUMNS,
-                f"continues = ? AND continues <> '' ORDER BY started_at, id LIMIT {_MOST_CONTINUING}",
-                run.id,
-            )
-            taken_over_by = await _taken_over_by(db, run.id)
-        return RunDetail(
-            run,
-            [rows.read_turn(row) for row in turns],
-            [rows.read_message(row) for row in messages],
-            calls,
-            [rows.read_native(row) for row in native_calls],
-            [rows.read_run(row) for row in of_agents],
-            [rows.read_run(row) for row in continuing],
-            taken_over_by,
-        )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
         """Return the calls of some runs in order; raises the errors of :meth:`list_runs`."""
@@ -464,19 +426,24 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             (CLAIMS.name, self._clock() - REPEATS_WITHIN_S),
         ]
 
-    def _note_run(self, table: ContentTable, run_id: str, write: Write) -> None:
+    def _note_run(self, table: ContentTable[Any], run_id: str, write: Write) -> None:
         self._cap.note(table, run_id, write.size)
 
     def _oldest_result(self) -> float:
         return max(self._oldest_kept(), self._clock() - RESULTS_KEPT_S)
 
-    async def _read_one(self, table: ContentTable, key: str) -> list[rows.Row]:
-        return await self._find(table, f"{table.key[0]} = ?", key)
+    async def _read_one(self, table: ContentTable[Any], key: str) -> list[rows.Row]:
+        return await self._find_rows(table, f"{table.key[0]} = ?", key)
 
     def _writes_response(self, key: ResponseKey) -> bool:
         # A name that the database cannot store would be changed and might then equal another one. So such a
         # response stays in memory, under its exact name.
         return self._content != "none" and all(map(self._is_storable, key))
+
+
+async def _records(db: SqlReader, table: rows.Table[_Record], where: str, *values: Any) -> list[_Record]:
+    """Return the matching records of a table."""
+    return list(map(table.record, await select(db, table.name, table.columns, where, *values)))
 
 
 async def _taken_over_by(db: SqlReader, run_id: str) -> str:

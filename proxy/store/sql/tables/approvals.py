@@ -31,12 +31,7 @@ from proxy.store.sql.writing.writes import Batch
 
 __all__ = ["SqlApprovals"]
 
-_COLUMNS: Final = (*APPROVALS.columns, "sealed_by")
-_PUT: Final = rows.Insert(
-    f"INSERT INTO approvals ({', '.join(_COLUMNS)}) VALUES ",
-    f"({', '.join('?' * len(_COLUMNS))})",
-    " ON CONFLICT (id) DO NOTHING",
-)
+_PUT: Final = rows.insert("approvals", (*APPROVALS.columns, "sealed_by"), " ON CONFLICT (id) DO NOTHING")
 _MOST_IDS: Final = 100
 _MOST_TOOLS: Final = 500
 
@@ -74,7 +69,7 @@ class SqlApprovals(SqlGrants):
         """See :class:`~proxy.records.approvals.ApprovalLog`."""
         if not approvals:
             return True
-        made = [self._ring.close(APPROVALS, _row_of(approval)) for approval in approvals]
+        made = [self._ring.close(APPROVALS, APPROVALS.row(approval)) for approval in approvals]
         if most is None:
             await self._writer.commit(_PUT, made)
             return True
@@ -139,7 +134,7 @@ class SqlApprovals(SqlGrants):
     ) -> Approval:
         """See :class:`~proxy.records.approvals.ApprovalLog`."""
         changed = replace(approval, reason=decided.reason, edited=decided.arguments)
-        *closed, sealed_by = self._ring.close(APPROVALS, _row_of(changed))
+        *closed, sealed_by = self._ring.close(APPROVALS, APPROVALS.row(changed))
         values = dict(zip(APPROVALS.columns, closed, strict=True))
         mark = secrets.token_hex(16)
         until = decided.until if decided.event is ApprovalEvent.APPROVE else approval.expires_at
@@ -177,7 +172,7 @@ class SqlApprovals(SqlGrants):
         return (found[0][0], found[0][1] or "interrupted", found[0][2]) if found else None
 
     async def _approvals(self, where: str, *values: Any) -> list[Approval]:
-        found = [_read(row) for row in await self._find(APPROVALS, where, *values)]
+        found = await self._find(APPROVALS, where, *values)
         used = [one.invocation_id for one in found if one.invocation_id]
         if not used:
             return found
@@ -191,41 +186,3 @@ class SqlApprovals(SqlGrants):
             replace(one, outcome=outcomes.get(one.invocation_id, "interrupted")) if one.invocation_id else one
             for one in found
         ]
-
-
-def _row_of(record: Approval) -> rows.Row:
-    """Convert an approval to values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
-    return rows.fitting(
-        record.id,
-        record.run_id,
-        record.turn,
-        record.seq,
-        record.call_id[: rows.MAX_NAME],
-        rows.clean_name(record.caller),
-        rows.clean_name(record.key),
-        record.tool,
-        record.effect,
-        record.spec_digest,
-        record.arguments_digest,
-        record.arguments,
-        rows.write_json(record.arguments_shown) or "null",
-        record.rule,
-        record.created_at,
-        record.expires_at,
-        str(record.status),
-        rows.clean_name(record.decided_by),
-        record.decided_via,
-        record.decided_at,
-        record.reason,
-        record.edited,
-        record.invocation_id,
-    )
-
-
-def _read(row: rows.Row) -> Approval:
-    """Read an approval from the values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
-    values = dict(zip(APPROVALS.columns, row, strict=True))
-    values["key"] = values.pop("client_key")
-    values["reason"] = values.pop("words")
-    shown = rows.read_json(values["arguments_shown"])
-    return Approval(**values | {"status": ApprovalStatus(values["status"]), "arguments_shown": shown})

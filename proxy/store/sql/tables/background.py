@@ -26,11 +26,7 @@ _CLAIMS_GO_S: Final = REPEATS_WITHIN_S - 60.0
 """Seconds for which claims of effects certainly exist; for an older call only its row remains."""
 
 _COLUMNS: Final = ("owner_id", *BACKGROUND.columns, "sealed_by")
-_PUT: Final = rows.Insert(
-    f"INSERT INTO background_runs ({', '.join(_COLUMNS)}) VALUES ",
-    f"({', '.join('?' * len(_COLUMNS))})",
-    " ON CONFLICT (id) DO NOTHING",
-)
+_PUT: Final = rows.insert("background_runs", _COLUMNS, " ON CONFLICT (id) DO NOTHING")
 _READ: Final = (
     "b.id", "b.caller", "b.run_id", "b.asked_at", "b.attempt", "b.deaths", "b.state", "b.cancelled",
     "b.created_at", "CASE WHEN o.id IS NULL THEN b.created_at ELSE o.ended_at END",
@@ -130,7 +126,7 @@ class SqlBackground(SqlBase):
 
     async def background_request(self, response_id: str) -> bytes | None:
         """See :class:`~proxy.records.background.BackgroundLog`."""
-        found = await self._find(BACKGROUND, "id = ?", response_id)
+        found = await self._find_rows(BACKGROUND, "id = ?", response_id)
         request = dict(zip(BACKGROUND.columns, found[0], strict=True))["request"] if found else None
         return None if request is None else bytes(request)
 

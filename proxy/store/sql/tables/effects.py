@@ -33,7 +33,7 @@ __all__ = ["FORGET_RESULTS", "SqlEffects"]
 
 _PUT_INVOCATION: Final = rows.upsert(
     "tool_invocations",
-    ("owner_id", *rows.INVOCATION_COLUMNS, "sealed_by"),
+    ("owner_id", *CALLS.columns, "sealed_by"),
     ("id",),
     fixed=("run_id", "turn", "seq", "call_id", "tool", "started_at"),
 )
@@ -207,7 +207,7 @@ class SqlEffects(SqlApprovals):
 
     def _call_row(self, record: ToolInvocationRecord) -> rows.Row:
         """Return the row of a call with its arguments and result sealed."""
-        row = rows.invocation_row(record)
+        row = CALLS.row(record)
         if record.arguments_redacted is None and record.result_redacted is None:
             return (*row, None)
         return self._ring.close(CALLS, row)
@@ -219,11 +219,11 @@ class SqlEffects(SqlApprovals):
         calls: list[ToolInvocationRecord] = []
         for *row, sealed_by in found:
             if sealed_by is None or self._ring.opens(sealed_by):
-                calls.append(rows.read_invocation(self._ring.open(CALLS, tuple(row), sealed_by)))
+                calls.append(CALLS.record(self._ring.open(CALLS, tuple(row), sealed_by)))
                 continue
             known = dict(zip(CALLS.columns, row, strict=True))
             known |= {column: _SEALED for column in CALLS.sealed if known[column] is not None}
-            calls.append(rows.read_invocation(tuple(known.values())))
+            calls.append(CALLS.record(tuple(known.values())))
         return calls
 
     def _shown(self, invocation_id: str, arguments: str | None, sealed_by: str | None) -> Any:

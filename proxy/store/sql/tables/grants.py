@@ -13,10 +13,7 @@ from proxy.store.sql.writing.writes import Batch
 
 __all__ = ["SqlGrants"]
 
-_COLUMNS: Final = (*GRANTS.columns, "sealed_by")
-_PUT: Final = rows.Insert(
-    f"INSERT INTO approval_grants ({', '.join(_COLUMNS)}) VALUES ", f"({', '.join('?' * len(_COLUMNS))})", ""
-)
+_PUT: Final = rows.insert("approval_grants", (*GRANTS.columns, "sealed_by"))
 _ACTIVE: Final = "revoked_at IS NULL AND expires_at > ?"
 _COUNT: Final = (
     "UPDATE approval_grants SET uses = CASE WHEN (SELECT count(*) FROM approval_grants WHERE caller = ? AND "
@@ -30,7 +27,6 @@ _REVOKE: Final = (
     "UPDATE approval_grants SET revoked_at = coalesce(revoked_at, ?), "
     "revoked_by = CASE WHEN revoked_at IS NULL THEN ? ELSE revoked_by END WHERE id = ?"
 )
-_MOST_IDS: Final = 100
 _MOST_TOOLS: Final = 500
 
 
@@ -42,17 +38,12 @@ class SqlGrants(SqlBase):
 
     async def find_grants(self, ids: Sequence[str]) -> Sequence[Grant]:
         """See :class:`~proxy.records.grants.GrantLog`."""
-        wanted = [one for one in ids if rows.is_text(one) and "\0" not in one][:_MOST_IDS]
-        if not wanted:
-            return ()
-        fit = f"id IN ({', '.join('?' * len(wanted))}) AND created_at >= ?"
-        return await self._grants(fit, *wanted, self._oldest_kept())
+        return await self._find_ids(GRANTS, ids)
 
     async def grants_of_approval(self, approval_id: str) -> Sequence[Grant]:
         """See :class:`~proxy.records.grants.GrantLog`."""
-        return await self._grants(
-            "approval_id = ? AND created_at >= ?", rows.clean_text(approval_id), self._oldest_kept()
-        )
+        of_approval = (rows.clean_text(approval_id), self._oldest_kept())
+        return await self._find(GRANTS, "approval_id = ? AND created_at >= ?", *of_approval)
 
     async def list_grants(self, wanted: GrantFilter) -> Sequence[Grant]:
         """See :class:`~proxy.records.grants.GrantLog`."""
@@ -76,7 +67,7 @@ class SqlGrants(SqlBase):
             clauses.append("(created_at, id) < (SELECT created_at, id FROM approval_grants WHERE id = ?)")
             values.append(rows.clean_text(wanted.before))
         where = f"{' AND '.join(clauses)} ORDER BY created_at DESC, id DESC LIMIT ?"
-        return await self._grants(where, *values, wanted.limit)
+        return await self._find(GRANTS, where, *values, wanted.limit)
 
     async def use_grant(self, grant_id: str, now: float) -> bool:
         """See :class:`~proxy.records.grants.GrantLog`."""
@@ -98,33 +89,4 @@ class SqlGrants(SqlBase):
         if grant is None:
             return []
         count = (_COUNT, [(rows.clean_name(grant.caller), grant.created_at, grant.id)])
-        return [*self._counting_turn, (_PUT, [self._ring.close(GRANTS, _row_of(grant))]), count]
-
-    async def _grants(self, where: str, *values: Any) -> list[Grant]:
-        return [
-            Grant(**dict(zip(GRANTS.columns, row, strict=True)))
-            for row in await self._find(GRANTS, where, *values)
-        ]
-
-
-def _row_of(record: Grant) -> rows.Row:
-    """Convert a grant to values of the columns of :data:`~proxy.store.seal.GRANTS`."""
-    return rows.fitting(
-        record.id,
-        record.approval_id,
-        record.run_id,
-        rows.clean_name(record.caller),
-        record.tool,
-        record.spec_digest,
-        record.rule,
-        record.bounds,
-        record.scope,
-        record.created_at,
-        record.expires_at,
-        rows.clean_name(record.made_by),
-        record.made_via,
-        record.revoked_at,
-        record.revoked_by,
-        record.uses,
-        record.used_at,
-    )
+        return [*self._counting_turn, (_PUT, [self._ring.close(GRANTS, GRANTS.row(grant))]), count]

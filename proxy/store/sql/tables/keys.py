@@ -27,13 +27,14 @@ PEPPER: Final = "pepper"
 
 OWNERS: Final = "response_owners"
 
-_COLUMNS: Final = (
-    "id", "name", "digest", "hashed_by", "grants", "created_at", "verify_key", "expires_at", "revoked_at",
-)  # fmt: skip
-_PUT: Final = (
-    f"INSERT INTO client_keys ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "
-    "ON CONFLICT (id) DO NOTHING"
+_KEYS: Final = rows.Table(
+    "client_keys",
+    ClientKey,
+    ("id", "name", "digest", "hashed_by", "grants", "created_at", "verify_key", "expires_at", "revoked_at"),
+    write={"grants": lambda grants: orjson.dumps(dict(grants)).decode()},
+    read={"digest": bytes, "grants": orjson.loads, "verify_key": bytes},
 )
+_PUT: Final = rows.insert(_KEYS.name, _KEYS.columns, " ON CONFLICT (id) DO NOTHING")
 _REVOKE: Final = "UPDATE client_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
 _SET_PEPPER: Final = (
     "INSERT INTO key_state (id, version, pepper) VALUES (1, 0, ?) "
@@ -79,10 +80,8 @@ class SqlKeys(SqlBase):
         """Return all keys, the oldest first; raises :class:`~proxy.base.errors.StoreError`."""
         # The version comes first: if the keys change in between, the next check finds a newer version.
         version, pepper = await self._key_state()
-        found = await self._look_up(
-            f"SELECT {', '.join(_COLUMNS)} FROM client_keys ORDER BY created_at, id", ()
-        )
-        keys = tuple(_read(tuple(row)) for row in found)
+        sql = f"SELECT {', '.join(_KEYS.columns)} FROM client_keys ORDER BY created_at, id"
+        keys = tuple(_KEYS.record(tuple(row)) for row in await self._look_up(sql, ()))
         marked = await asyncio.to_thread(self._mark.exists)
         if keys and not marked:
             await self._announce()
@@ -110,7 +109,7 @@ class SqlKeys(SqlBase):
         """Store a new key; raises :class:`~proxy.base.errors.StoreUnavailable`, also if the name is taken."""
         # The mark comes first, so that it exists for every key that was created.
         await self._announce()
-        await self._writer.commit(_PUT, [_row(key)], in_order=True)
+        await self._writer.commit(_PUT, [_KEYS.row(key)], in_order=True)
         await self._announce()
 
     async def note_keys(self) -> None:
@@ -214,32 +213,3 @@ class SqlKeys(SqlBase):
     @staticmethod
     def _seal_name(seal: Seal) -> str:
         return f"seal:{seal.id}"
-
-
-def _row(key: ClientKey) -> rows.Row:
-    return (
-        key.id,
-        key.name,
-        key.digest,
-        key.hashed_by,
-        orjson.dumps(dict(key.grants)).decode(),
-        key.created_at,
-        key.verify_key,
-        key.expires_at,
-        key.revoked_at,
-    )
-
-
-def _read(row: rows.Row) -> ClientKey:
-    key_id, name, digest, hashed_by, grants, created_at, verify_key, expires_at, revoked_at = row
-    return ClientKey(
-        id=key_id,
-        name=name,
-        digest=bytes(digest),
-        hashed_by=hashed_by,
-        grants=orjson.loads(grants),
-        created_at=created_at,
-        verify_key=bytes(verify_key) if verify_key is not None else None,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-    )

@@ -18,7 +18,7 @@ class SqlWireLog(SqlBase):
         """
         if self._content != "none" and self.sealed:
             self._cap.note(WIRE_BYTES, record.caller, len(record.payload))
-            self._put_content(WIRE_BYTES, _row, (record,), needed=False)
+            self._put_content(WIRE_BYTES, (record,), needed=False)
 
     async def find_wire(self, run_id: str) -> KeptWire | None:
         """Return the bytes of a run, or ``None``.
@@ -29,10 +29,7 @@ class SqlWireLog(SqlBase):
         await self._writer.flush()
         async with self._snapshot() as db:
             found = await self._read(db, WIRE_BYTES, *self._kept(run_id))
-        if not found:
-            return None
-        kept, caller, size, cut, payload, created_at = found[0]
-        return KeptWire(kept, caller, size, bool(cut), payload, created_at)
+        return found[0] if found else None
 
     async def wire_size(self, run_id: str) -> int | None:
         """Return how many bytes are kept of a run, or ``None``; raises the errors of :meth:`find_wire`."""
@@ -43,14 +40,3 @@ class SqlWireLog(SqlBase):
 
     def _kept(self, run_id: str) -> tuple[str, str, float]:
         return "run_id = ? AND created_at >= ?", rows.clean_text(run_id), self._oldest_kept()
-
-
-def _row(record: KeptWire) -> rows.Row:
-    return rows.fitting(
-        record.run_id,
-        rows.clean_name(record.caller),
-        record.size,
-        int(record.cut),
-        record.payload,
-        record.created_at,
-    )
