@@ -25,11 +25,11 @@ from docgen.tables import (
 )
 from proxy.api.reference.admin_openapi import admin_openapi
 from proxy.config.text import settings_table
-from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
-from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
+from proxy.wires.chat.crossing.fields import CHAT_FIELDS
 from proxy.wires.crossing.tables import missing_rows_of, rows_of
-from proxy.wires.ollama.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
-from proxy.wires.responses.fields import RESPONSES_FIELDS
+from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
+from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 
 __all__ = ["OPENAPI", "PARTS", "pages"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxy.base.events import Usage
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 ENDPOINTS = SERVED.endpoints
 DIALECTS = {known.dialect.name: known.dialect for known in ENDPOINTS}

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import toy_dialect
 
-from proxy.wires.dialects.table import BY_WIRE
+from proxy.wires.registry.table import BY_WIRE
 
 ROOT = Path(__file__).resolve().parents[1]
 DECISIONS = ROOT / "docs" / "decisions"

@@ -49,21 +49,20 @@ ALLOWED = {
 
 DIALECTS = {
     "proxy.wires.dialect",
-    "proxy.wires.dialects.anthropic",
-    "proxy.wires.dialects.chat",
-    "proxy.wires.dialects.mcp",
-    "proxy.wires.dialects.ollama",
-    "proxy.wires.dialects.openai",
-    "proxy.wires.dialects.responses",
-    "proxy.wires.dialects.table",
+    *(
+        f"proxy.wires.{name}.dialect"
+        for name in ("anthropic", "chat", "mcp", "ollama", "openai", "responses")
+    ),
+    "proxy.wires.registry.table",
 }
 """Dialects as data, which every module may read that speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
+    "proxy.wires.approving.read",
     "proxy.wires.approving.shown",
     "proxy.wires.chosen",
     "proxy.wires.dialect",
-    "proxy.wires.dialects.responses",
+    "proxy.wires.responses.dialect",
     "proxy.wires.upstream_tools",
     "proxy.wires.client_port",
     "proxy.wires.upstream_port",
@@ -129,7 +128,6 @@ ABSTRACT = (
         "proxy.tools.mcp.servers",
         "proxy.http.rules",
         "proxy.upstreams.recorded.format",
-        "proxy.wires.approving.read",
         "proxy.wires.turn.digest",
         "proxy.wires.mcp.messages",
         "proxy.wires.mcp.results",

@@ -17,10 +17,10 @@ from proxy.tools.access.egress import decode_text
 from proxy.tools.mcp.host.stdio import _written_id
 from proxy.tools.mcp.masking import is_secret_value
 from proxy.ui.runs.aligning import _TOKEN
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.past.evidence import _BEFORE, _BEHIND, was_asked
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.turn.digest import canonical_arguments
 
 MANY = 300_000

@@ -14,7 +14,7 @@ from proxy.base.error_codes import ERRORS
 from proxy.base.errors import ToolErrorCode
 from proxy.http.own_headers import FROM_CLIENTS, TO_CLIENTS
 from proxy.tools.contract.error_codes import TOOL_ERRORS
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:

@@ -22,7 +22,7 @@ from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Router, ServedUpstream
 from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.dialect import Dialect, ModelLists
-from proxy.wires.dialects.table import BY_WIRE, dialect_of
+from proxy.wires.registry.table import BY_WIRE, dialect_of
 
 __all__ = ["Models"]
 

@@ -14,7 +14,7 @@ from proxy.base.errors import ModelMissing, RequestError
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route, Router
 from proxy.wires.dialect import Dialect, Endpoint
-from proxy.wires.dialects.table import BY_WIRE
+from proxy.wires.registry.table import BY_WIRE
 
 __all__ = ["check_query", "default_route", "routes_for", "routes_of_model"]
 

@@ -40,7 +40,7 @@ from proxy.server.transport.aiohttp_seam import check_http_parser
 from proxy.server.websockets.session import WebSockets
 from proxy.store.base import KeySource
 from proxy.ui.sessions import Sessions
-from proxy.wires.dialects.mcp import ENDPOINTS as MCP_ENDPOINTS
+from proxy.wires.mcp.dialect import ENDPOINTS as MCP_ENDPOINTS
 
 __all__ = [
     "App",

@@ -48,8 +48,8 @@ from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.pins import Pin, write_pin_file
 from proxy.upstreams.recorded.replay import packaged_fixtures
-from proxy.wires.dialects.mcp import MCP
-from proxy.wires.dialects.responses import RESPONSES
+from proxy.wires.mcp.dialect import MCP
+from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.wire import CrossableWire
 
 __all__ = [

@@ -11,8 +11,8 @@ from proxy.http.bodies import Inflater, Scrubber
 from proxy.http.headers import Headers, media_type_and_coding
 from proxy.http.rules import without
 from proxy.upstreams.base import PulledResponse, read_whole
-from proxy.wires.dialects.openai import OPENAI
-from proxy.wires.dialects.table import STREAM_TYPES
+from proxy.wires.openai.dialect import OPENAI
+from proxy.wires.registry.table import STREAM_TYPES
 
 __all__ = ["FilteredResponse"]
 

@@ -9,7 +9,7 @@ from proxy.base.errors import ConfigError
 from proxy.http.bodies import shapes_of_secrets
 from proxy.http.secrets import Secrets
 from proxy.wires.dialect import Dialect, EndpointTable
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 __all__ = [
     "UpstreamCredentials",

@@ -21,6 +21,7 @@ from proxy.base.events import (
     TurnEvent,
 )
 from proxy.base.values import value_class
+from proxy.wires.approving.read import ApprovalForm
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule
@@ -48,10 +49,8 @@ __all__ = [
     "TurnEnd",
 ]
 
-
 Trace = Literal["silent", "reasoning", "status", "events"]
 """How much of a server tool's call the client sees."""
-
 TurnEnd = Literal["hidden", "final", "suspended"]
 """How a turn ended: more turns follow, it was the answer, or the client has to act."""
 
@@ -197,8 +196,7 @@ class ClientRequest(Protocol):
         ...
 
     def places(self, ends: Sequence[int], rule: SystemRule = "clock") -> Iterator[Place | None]:
-        """Yield the place of the answer to the first ``end`` messages, for each end; ``None`` without a
-        question."""
+        """Yield for each end the place of the answer to so many messages; ``None`` without a question."""
         ...
 
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
@@ -300,7 +298,6 @@ class StreamWriter(Protocol):
         ...
 
     def write(self, frame: Frame) -> bytes: ...
-
     def turn_ended(self, end: TurnEnd) -> bytes:
         """End a turn: send or drop the frames that were held back."""
         ...
@@ -435,6 +432,9 @@ class ClientPort(Protocol):
     def dialect(self) -> Dialect:
         """The data of the dialect: path, framing, errors."""
         ...
+
+    approvals: ApprovalForm | None = None
+    """How its conversations hold questions about approvals; ``None`` if they do not."""
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         """Read a request. Raises :class:`~proxy.base.errors.RequestError`, which names the field."""

@@ -338,8 +338,8 @@ class Endpoint:
     any.
 
     ``body``: how the proxy handles the body. ``routed``: parsed strictly and sent to the upstream of its
-    model. ``json``: parsed strictly and sent to the first upstream. ``form``: the same, or a form with
-    files, which is streamed. ``opaque``: streamed without being parsed.
+    model. ``json``: the same, but the first upstream gets it if it names no model or one that none serves.
+    ``form``: as ``json``, or a form with files, which is streamed. ``opaque``: streamed without being parsed.
     ``model``: whether a JSON body names the model at its top level (``named``), or may do so (``optional``).
     ``usage``: ``always`` if every answer reports it; ``on_request`` if a stream reports it only on request;
     ``none`` if the answer costs nothing or was counted when it was first given.

@@ -20,7 +20,7 @@ from proxy.http.headers import Headers
 from proxy.relay.headers import returned
 from proxy.server.messages.target import Targets
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 pytestmark = pytest.mark.both_loops
 

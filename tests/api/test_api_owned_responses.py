@@ -12,7 +12,7 @@ from responses_script import function_call, message, reply, stream
 from running_proxy import Answer
 
 from proxy.api.generate.owned_stream import OwnedClientStream
-from proxy.wires.dialects.openai import FRAMING
+from proxy.wires.openai.dialect import FRAMING
 
 ASK: dict[str, Any] = {"model": "m", "input": "hi"}
 RESPONSES = "/v1/responses"

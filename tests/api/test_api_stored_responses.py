@@ -21,9 +21,9 @@ from proxy.store.options import StoreOptions
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.dialect import Endpoint
-from proxy.wires.dialects.responses import DELETE
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 from proxy.wires.responses.body import upstream_ids
+from proxy.wires.responses.dialect import DELETE
 
 
 def record_of(items: Sequence[dict[str, Any]] = (), chain: Sequence[str] = ()) -> ResponseRecord:

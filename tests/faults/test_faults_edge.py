@@ -12,7 +12,7 @@ from waiting import PATIENCE_S
 from wire_kits import Kit
 
 from proxy.wires.dialect import Endpoint
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 pytestmark = pytest.mark.accepts("*", why="requests are odd by intention")
 

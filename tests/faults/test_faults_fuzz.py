@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from proxy.base.errors import WireError
 from proxy.base.events import Frame
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.stream import sse
 from proxy.wires.stream.sse import EventBoundary, SSEParser, is_comment
 from proxy.wires.upstream_port import TurnReader

@@ -11,8 +11,8 @@ from raw_upstream import chunked, whole
 from wire_kits import Kit
 
 from proxy.json.size import MOST_READ_VALUES
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.stream.usage_tap import UsageTap
 
 MANY = b"[" + b"{}," * MOST_READ_VALUES + b"{}]"

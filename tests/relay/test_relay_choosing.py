@@ -10,7 +10,7 @@ from proxy.relay.offering.choosing import Choice, choose
 from proxy.relay.offering.offer import Offer, OfferRules, decide, parse_wanted
 from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.contract.spec import ToolOrigin, ToolSpec
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.chosen import read_chosen
 
 READ, WRITE, TIME = "mcp__files__read", "mcp__files__write_9a3c", "core__time"

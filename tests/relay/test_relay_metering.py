@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import responses_script
 from chat_script import DONE, call, chunk_of, content, finish, reply, role, stream, usage
+from client_keys import ALICE, bearer, declared
 from limits import parse
 from metrics_page import scrape, value
 from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, chunked, event, head, whole
@@ -249,16 +250,55 @@ async def test_counting_an_input_needs_no_model() -> None:
     assert (len(one.requests), len(two.requests)) == (2, 0)
 
 
-@pytest.mark.parametrize("path", ["/v1/images/generations", "/v1/audio/speech"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/images/generations", "/v1/images/edits", "/v1/audio/speech", "/v1/moderations", "/v1/rerank"],
+)
 @pytest.mark.parametrize("limits", [{}, {"tokens": ["1000000/hour"]}], ids=["free", "limited"])
-@pytest.mark.parametrize("named", [{"model": "b"}, {"model": "other"}, {}], ids=str)
-async def test_a_limit_does_not_change_who_answers(path: str, limits: Any, named: Any) -> None:
-    """Images and speech go to the same upstream with and without a limit, whatever model they name."""
+@pytest.mark.parametrize(
+    ("named", "answers"),
+    [({"model": "b"}, "two"), ({"model": "a"}, "one"), ({"model": "other"}, "one"), ({}, "one")],
+    ids=str,
+)
+async def test_the_model_of_an_image_or_a_speech_chooses_the_upstream(
+    path: str, limits: Any, named: Any, answers: str
+) -> None:
+    """Bodies go unchanged to the upstream of their model, or to the first one, with and without a limit."""
+    raw = json.dumps({"seed": 1.0e3, "input": "hi", **named}, indent=1).encode()
     async with RawUpstream(whole(b"{}")) as one, RawUpstream(whole(b"{}")) as two:
         upstreams = [{"base_url": one.url, "models": ["a"]}, {"base_url": two.url, "models": ["b"]}]
         async with running(make_config(*upstreams, limits=limits)) as proxy:
-            assert (await proxy.ask({"input": "hi", **named}, path=path)).status == 200
-    assert (len(one.requests), len(two.requests)) == (1, 0)
+            assert (await proxy.ask(raw, path=path)).status == 200
+    got = {"one": one.requests, "two": two.requests}
+    assert [request.body for request in got.pop(answers)] == [raw]
+    assert list(got.values()) == [[]]
+
+
+async def test_an_image_is_asked_for_by_the_upstreams_own_name() -> None:
+    """An upstream gets its own name of an image's model. If it fails, the next one is asked."""
+    broken = whole(b"{}", status="503 Busy")
+    async with RawUpstream(broken) as one, RawUpstream(whole(b"{}")) as two:
+        upstreams = [
+            {"base_url": one.url, "models": {"pictures": "gpt-image-1"}},
+            {"base_url": two.url, "models": {"pictures": "flux"}},
+        ]
+        async with running(make_config(*upstreams)) as proxy:
+            answer = await proxy.ask({"model": "pictures", "prompt": "x"}, path="/v1/images/generations")
+            assert answer.status == 200
+    assert [asked(one)["model"], asked(two)["model"]] == ["gpt-image-1", "flux"]
+
+
+@pytest.mark.parametrize(("model", "status"), [("b", 200), ("unserved", 404), ("a", 404), (None, 400)])
+async def test_a_key_reaches_images_of_its_models_only(model: str | None, status: int) -> None:
+    """If a key is limited to models, no other upstream gets an image's body in place of the model's."""
+    keys = {"alice": declared(ALICE, models=("b", "unserved"))}
+    async with RawUpstream(whole(b"{}")) as one, RawUpstream(whole(b"{}")) as two:
+        upstreams = [{"base_url": one.url, "models": ["a"]}, {"base_url": two.url, "models": ["b"]}]
+        async with running(make_config(*upstreams, keys=keys)) as proxy:
+            body = {"prompt": "x"} if model is None else {"prompt": "x", "model": model}
+            answer = await proxy.ask(body, bearer(ALICE), path="/v1/images/generations")
+    assert answer.status == status
+    assert (len(one.requests), len(two.requests)) == (0, status == 200)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from proxy.relay.offering.tool_limits import ANY_TOOLS, NO_TOOLS, ToolLimits
 from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.client_port import ClientRequest
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.wire import ResponsesWire
 
 TIME, WEATHER, SHOP = "core__time", "core__weather", "shop__buy"
 INJECT, ON_REQUEST = OfferRules(), OfferRules(inject=False)

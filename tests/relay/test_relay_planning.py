@@ -23,7 +23,7 @@ from proxy.relay.starting.runs import Runs
 from proxy.toolbox.clock import FixedClock
 from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.access.policy import Policy
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 
 TIME = "core__get_current_time"
 RECORDED = exchange("openai.chat/text-then-call")

@@ -21,7 +21,7 @@ from proxy.telemetry.hooks import Operation, RequestFacts
 from proxy.telemetry.metric_families import FAMILIES
 from proxy.telemetry.metrics import Metrics, render
 from proxy.telemetry.snapshots import merge
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 TIME = "core__get_current_time"

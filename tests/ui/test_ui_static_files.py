@@ -12,7 +12,7 @@ from ui_rig import ui_proxy
 from proxy.base.errors import RequestError
 from proxy.server.messages.target import Targets
 from proxy.ui.static_files import PAGE_HEADERS, StaticFiles
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 

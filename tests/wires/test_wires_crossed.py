@@ -7,7 +7,7 @@ import pytest
 from toy_dialect import ToyWire, event
 
 from proxy.base.events import TextDelta, ToolCall, ToolCallFinished, ToolCallStarted, ToolDefinition
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.crossed import CrossedEditor, Crossing
 from proxy.wires.upstream_port import SuspendedCall
 

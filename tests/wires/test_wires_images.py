@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 from responses_script import function_call, output, user
 
 from proxy.base.events import ResultImage, ToolCall
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.own_items.outputs import image_bytes, output_item, recorded_output, without_images
+from proxy.wires.responses.wire import ResponsesWire
 
 DATA = b"\x89PNG\r\n\x1a\n-pixels"
 ENCODED = base64.b64encode(DATA).decode()

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolDefinition
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 
 SCHEMA = {"type": "object", "properties": {}}
 FUNCTION = {"name": "mine", "description": "d", "parameters": SCHEMA}

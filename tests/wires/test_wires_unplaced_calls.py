@@ -20,10 +20,10 @@ from openai.types.responses import ResponseStreamEvent
 
 from proxy.base.errors import Unreadable
 from proxy.base.events import ToolCallStarted
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 
 OURS, THEIRS = "core__time", "mine"
 Payload = dict[str, Any]

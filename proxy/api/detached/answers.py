@@ -5,7 +5,7 @@ from typing import Final
 
 from proxy.http.headers import Headers
 from proxy.relay.base import ClientStream
-from proxy.wires.dialects.responses import RESPONSES
+from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE
 
 __all__ = ["send_events"]

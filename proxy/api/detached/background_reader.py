@@ -20,7 +20,7 @@ from proxy.base.errors import RequestError
 from proxy.records.background import BackgroundRecord, BackgroundState, Lease
 from proxy.records.rows import ResponseRecord
 from proxy.store.base import Store
-from proxy.wires.dialects.responses import error_event
+from proxy.wires.responses.dialect import error_event
 
 __all__ = ["BackgroundReader"]
 

@@ -13,7 +13,7 @@ from proxy.api.detached.event_log import EventLog
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.http.secrets import Secrets
-from proxy.wires.dialects.responses import RESPONSES
+from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 
 __all__ = ["ENDED", "LEADING", "BackgroundStream"]

@@ -105,7 +105,7 @@ class Generate:
         if context.caller.rights.isolated:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
-        approval_messages = read_approvals(wire.dialect.name, body.raw, body.payload)
+        approval_messages = read_approvals(wire.approvals, body.raw, body.payload)
         if approval_messages is not None:
             body = Body(approval_messages.raw, orjson.loads(approval_messages.raw))
             options = replace(options, asks_by_call=approval_messages.declares)

@@ -10,7 +10,6 @@ from proxy.api.generate.request_reader import RequestReader
 from proxy.api.routes import check_query, default_route, routes_of_model
 from proxy.base.errors import RequestError
 from proxy.relay.body import Body
-from proxy.relay.passing.metering import counted_by_body
 from proxy.relay.routing.fallback import NO_FALLBACK, Candidates
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
@@ -34,24 +33,19 @@ class Passthrough:
         reads = must_read(context.caller.rights, request, target)
         if target.deployment and request.method != "POST":
             raise RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")
-        counted = counted_by_body(endpoint, context.admission)
-        if reads or counted or endpoint.body == "routed":
-            body = await self._request_reader.read(context)
-            if reads:
-                await self._request_reader.check_rights(
-                    context, body, self._request_reader.principal(context, body)
-                )
-            # Limits do not change which upstream answers.
-            routes = self._routes(context, body, routed=reads or not counted)
-            body = self._prepared(context, body, routes[0])
-            return await self._forwarder.send(context, body, Candidates.of(routes, body.payload))
-        if not endpoint.is_inference:
-            return await self._forwarder.send_to_default(context)
         if endpoint.body == "form" and request.content_type.lower() == FORM:
             return await self._send_form(context)
-        check_query(context, [default_route(context.permissions.router, endpoint)])
+        if endpoint.body == "opaque" and not reads:
+            return await self._forwarder.send_to_default(context)
         # The body is read as strict JSON: two parsers must not read it in two ways.
-        return await self._forwarder.send_to_default(context, await self._request_reader.read(context))
+        body = await self._request_reader.read(context)
+        if reads:
+            await self._request_reader.check_rights(
+                context, body, self._request_reader.principal(context, body)
+            )
+        routes = self._routes(context, body)
+        body = self._prepared(context, body, routes[0])
+        return await self._forwarder.send(context, body, Candidates.of(routes, body.payload))
 
     async def _send_form(self, context: Context) -> web.StreamResponse:
         """Forward a form to the upstream of the model that it names, or to the first one if it names none.
@@ -78,13 +72,19 @@ class Passthrough:
         """Return the body for the upstream, in place of the one that was read."""
         return body
 
-    def _routes(self, context: Context, body: Body, *, routed: bool) -> Sequence[Route]:
-        """Return the upstreams that may answer; if ``routed``, those that serve the model."""
-        endpoint = context.target.endpoint
-        if not routed or (endpoint.model == "optional" and body.payload.get("model") is None):
-            routes = [default_route(context.permissions.router, endpoint)]
+    def _routes(self, context: Context, body: Body) -> Sequence[Route]:
+        """Return the upstreams that may answer: those that serve the model of the body."""
+        endpoint, router = context.target.endpoint, context.permissions.router
+        if endpoint.model == "optional" and body.payload.get("model") is None:
+            routes = [default_route(router, endpoint)]
         else:
-            routes = list(routes_of_model(context, self._prices, body.payload))
+            try:
+                routes = list(routes_of_model(context, self._prices, body.payload))
+            except RequestError:
+                # These need not name a model, and lists of an upstream's models often leave out theirs.
+                if endpoint.body not in ("json", "form") or router.models:
+                    raise
+                routes = [default_route(router, endpoint)]
         if endpoint.same_model:
             # Vectors of two models cannot be compared, so no other model takes over.
             routes = [route for route in routes if route.model == routes[0].model]

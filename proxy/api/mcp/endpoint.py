@@ -36,8 +36,8 @@ from proxy.server.messages.errors import ERROR_CODE
 from proxy.server.messages.request import EdgeRequest, new_ids
 from proxy.tools.access.catalog import Selection
 from proxy.tools.contract.spec import ToolSpec
-from proxy.wires.dialects.mcp import INTERNAL_ERROR, INVALID_REQUEST
 from proxy.wires.mcp import results
+from proxy.wires.mcp.dialect import INTERNAL_ERROR, INVALID_REQUEST
 from proxy.wires.mcp.messages import (
     HEADER_MISMATCH,
     INVALID_PARAMS,

@@ -41,8 +41,8 @@ from proxy.server.connections.draining import Draining
 from proxy.server.messages.body import BodyBounds
 from proxy.server.peers import Peers
 from proxy.wires.dialect import Kind
-from proxy.wires.dialects.responses import DELETE
 from proxy.wires.responses.body import upstream_ids
+from proxy.wires.responses.dialect import DELETE
 from proxy.wires.responses.item_events import stream_of_stored
 from proxy.wires.wire import CrossableWire, Wire
 

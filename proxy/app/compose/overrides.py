@@ -17,7 +17,7 @@ from proxy.tools.mcp.pins import PinSource
 from proxy.tools.running.runner import OnCrash
 from proxy.upstreams.base import Upstream
 from proxy.wires.dialect import EndpointTable
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 from proxy.wires.wire import Wire
 
 __all__ = ["Overrides"]

@@ -48,13 +48,13 @@ from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.dialect import EndpointTable
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.ollama.completions import OllamaCompletionWire
-from proxy.wires.responses import ResponsesWire
-from proxy.wires.responses.compaction import ResponsesCompactionWire
+from proxy.wires.ollama.completions.wire import OllamaCompletionWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.compaction.wire import ResponsesCompactionWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.wire import Wire
 
 __all__ = ["Services", "built_in_wires", "completion_wires", "create_services"]

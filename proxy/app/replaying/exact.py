@@ -10,9 +10,9 @@ from proxy.api.taping.tape import Leg, Taped
 from proxy.base.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.http.headers import Headers
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
-from proxy.wires.dialects.anthropic import PING
-from proxy.wires.dialects.chat import CHAT
-from proxy.wires.dialects.table import BY_WIRE
+from proxy.wires.anthropic.dialect import PING
+from proxy.wires.chat.dialect import CHAT
+from proxy.wires.registry.table import BY_WIRE
 from proxy.wires.stream.sse import KEEP_ALIVE
 
 __all__ = ["TO_CLIENT", "TapedAnswers", "compare_bytes", "wire_of"]

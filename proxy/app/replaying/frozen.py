@@ -22,7 +22,7 @@ from proxy.tools.contract.provider import CallContext, ToolProvider
 from proxy.tools.contract.redaction import MASK, redact_arguments
 from proxy.tools.contract.spec import Redaction, ToolSpec
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
-from proxy.wires.dialects.chat import CHAT
+from proxy.wires.chat.dialect import CHAT
 
 __all__ = [
     "FrozenProvider",

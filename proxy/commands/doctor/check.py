@@ -38,7 +38,7 @@ from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.upstreams.base import Upstream
-from proxy.wires.dialects.chat import CHAT
+from proxy.wires.chat.dialect import CHAT
 
 __all__ = [
     "CheckedServices",

@@ -16,7 +16,7 @@ from proxy.relay.routing.router import Route
 from proxy.wires.dialect import Dialect, Endpoint
 from proxy.wires.stream.usage_tap import UsageTap
 
-__all__ = ["Metered", "counted_by_body", "meter", "price_of"]
+__all__ = ["Metered", "meter", "price_of"]
 
 
 class Metered:
@@ -48,11 +48,6 @@ class Metered:
             usage = estimated_usage(self.body, self.tap.events)
         if usage is not None:
             self._meter.spend(usage.all_tokens, self._price.cost(usage) if self._price else 0)
-
-
-def counted_by_body(endpoint: Endpoint, meter: Meter) -> bool:
-    """Return whether the proxy reads the body only to find the model whose usage is counted."""
-    return endpoint.body == "json" and endpoint.usage == "always" and meter.counts_usage
 
 
 def meter(

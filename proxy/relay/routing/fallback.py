@@ -15,7 +15,7 @@ import structlog
 from proxy.base.errors import ToolRelayError, UpstreamError
 from proxy.relay.routing.router import Route, ServedUpstream
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
-from proxy.wires.dialects.responses import RESPONSES
+from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.upstream_tools import acting_tool
 
 __all__ = [

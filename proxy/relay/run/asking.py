@@ -24,7 +24,8 @@ from proxy.relay.run.job import Job
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.tools.agents.agent import tool_of
-from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, visible_with
+from proxy.wires.approving.read import visible_with
+from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of
 from proxy.wires.client_port import AsksByItems
 from proxy.wires.wire import CrossableWire
 
@@ -44,9 +45,7 @@ async def show_turn_approvals(job: Job, state: State, approvals: Approvals) -> N
     """
     waiting = state.turn.approvals
     if job.client.ask.nested is not None:
-        state.turn.text_sent_back = visible_with(
-            job.client.port.dialect.name, "", [one.id for one in waiting]
-        )
+        state.turn.text_sent_back = visible_with(job.client.port.approvals, "", [one.id for one in waiting])
         return
     state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
     await _show(job, state, approvals, waiting)
@@ -72,7 +71,7 @@ async def _show(job: Job, state: State, approvals: Approvals, waiting: Sequence[
         data = output.writer.turn_ended("suspended" if state.run.client_calls else "final")
         await output.send(data + output.writer.note(approvals.notice(waiting)))
         return
-    text = visible_with(job.client.port.dialect.name, output.writer.visible, [one.id for one in waiting])
+    text = visible_with(job.client.port.approvals, output.writer.visible, [one.id for one in waiting])
     if form == "items":
         await _show_items(state, waiting)
     else:

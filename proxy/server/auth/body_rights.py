@@ -12,7 +12,7 @@ from proxy.server.auth.named_models import named_models
 from proxy.server.messages.request import EdgeRequest
 from proxy.server.messages.target import Target
 from proxy.store.base import Store
-from proxy.wires.dialects.openai import CONVERSATIONS
+from proxy.wires.openai.dialect import CONVERSATIONS
 
 __all__ = ["FORM", "check_references", "check_rights", "must_read", "not_found"]
 

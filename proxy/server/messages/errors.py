@@ -8,7 +8,7 @@ from aiohttp import web
 from proxy.base.error_codes import docs_path, help_link
 from proxy.base.errors import RequestError, UpstreamError
 from proxy.wires.dialect import Dialect
-from proxy.wires.dialects.openai import OPENAI
+from proxy.wires.openai.dialect import OPENAI
 
 __all__ = [
     "ERROR_CODE",

@@ -12,7 +12,7 @@ from proxy.server.messages.azure_paths import SLASH, below_openai, without_slash
 from proxy.server.messages.heads.head import Head
 from proxy.telemetry.hooks import OWN_PATHS
 from proxy.wires.dialect import Dialect, Endpoint, EndpointTable
-from proxy.wires.dialects.table import dialect_of
+from proxy.wires.registry.table import dialect_of
 
 __all__ = ["MAX_TARGET", "Target", "Targets"]
 

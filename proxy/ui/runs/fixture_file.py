@@ -20,7 +20,7 @@ from proxy.upstreams.recorded.format import (
     meta_text,
     response_text,
 )
-from proxy.wires.dialects.table import STREAM_TYPES
+from proxy.wires.registry.table import STREAM_TYPES
 
 __all__ = ["fixture_of"]
 

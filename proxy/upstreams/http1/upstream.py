@@ -31,7 +31,7 @@ from proxy.upstreams.origin import (
     secret_shapes,
 )
 from proxy.wires.dialect import EndpointTable
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 __all__ = ["Http1Response", "Http1Upstream"]
 

@@ -24,7 +24,7 @@ from proxy.upstreams.recorded.format import (
     ExchangeMeta,
     TurnResponse,
 )
-from proxy.wires.dialects.table import BY_WIRE
+from proxy.wires.registry.table import BY_WIRE
 
 __all__ = ["RecordedConversation", "RecordedTurn", "conversation_of", "load_turns", "results_of"]
 

@@ -11,7 +11,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.http.headers import Headers
-from proxy.wires.dialects.table import BY_WIRE
+from proxy.wires.registry.table import BY_WIRE
 
 __all__ = [
     "CLIENT",

@@ -35,7 +35,7 @@ from proxy.upstreams.recorded.format import (
     meta_text,
     response_text,
 )
-from proxy.wires.dialects.table import BY_WIRE, STREAM_TYPES
+from proxy.wires.registry.table import BY_WIRE, STREAM_TYPES
 
 __all__ = ["ClientExchanges", "RecordingUpstream"]
 

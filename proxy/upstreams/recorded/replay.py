@@ -20,8 +20,8 @@ from proxy.http.headers import Headers
 from proxy.http.rules import HOP_BY_HOP, HeaderRules, media_type, without
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.recorded.fixtures import RecordedTurn, conversation_of, load_turns, results_of
-from proxy.wires.dialects.openai import OPENAI
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.openai.dialect import OPENAI
+from proxy.wires.registry.table import SERVED
 
 __all__ = ["ReplayUpstream", "packaged_fixtures", "serve_replay"]
 

@@ -24,6 +24,7 @@ from proxy.wires.anthropic.blocks import (
     without_thoughts,
     without_translated,
 )
+from proxy.wires.anthropic.crossing.to_upstream import takes_strict
 from proxy.wires.anthropic.held import (
     collect_results,
     image_bytes,
@@ -33,7 +34,6 @@ from proxy.wires.anthropic.held import (
     without_images,
 )
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
-from proxy.wires.anthropic.to_upstream import takes_strict
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.turn.choice import forces_own, relaxed
 from proxy.wires.turn.narrowed import without_tools

@@ -38,7 +38,7 @@ from proxy.wires.anthropic.blocks import (
     native_block,
     reply_blocks,
 )
-from proxy.wires.dialects.anthropic import UNFINISHED, event_type
+from proxy.wires.anthropic.dialect import UNFINISHED, event_type
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment, mint_call_id

@@ -10,9 +10,9 @@ import orjson
 
 from proxy.base.events import FinishReason, ToolCall
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block, blocks_text
-from proxy.wires.anthropic.encoder import new_message, text_block, thought_block
+from proxy.wires.anthropic.crossing.encoder import new_message, text_block, thought_block
+from proxy.wires.anthropic.dialect import error_body
 from proxy.wires.client_port import ClientView
-from proxy.wires.dialects.anthropic import error_body
 from proxy.wires.turn.reply import ReplyWriter
 
 __all__ = ["AnthropicReplyWriter"]

@@ -10,9 +10,15 @@ from typing import Any
 
 from proxy.base.events import FinishReason, Frame, TextDelta, ToolCallStarted
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block
-from proxy.wires.anthropic.encoder import block_events, encode, new_message, text_block, thought_block
+from proxy.wires.anthropic.crossing.encoder import (
+    block_events,
+    encode,
+    new_message,
+    text_block,
+    thought_block,
+)
+from proxy.wires.anthropic.dialect import PING, STOP, error_event, ping_event
 from proxy.wires.client_port import ClientView
-from proxy.wires.dialects.anthropic import PING, STOP, error_event, ping_event
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, OPEN, Sign
 from proxy.wires.stream.sse import is_comment

@@ -1,13 +1,12 @@
-"""Removes questions and answers about approvals from a request body, in each dialect."""
+"""Removes questions and answers about approvals from a request body, in the form of its dialect."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from proxy.base.values import value_class
 from proxy.json.splice import elements, join_array, join_object, members
+from proxy.records.approvals import mention
 from proxy.wires.approving.answers import leave_out_function
-from proxy.wires.approving.items import read_items
-from proxy.wires.approving.messages import read_anthropic, read_chat, read_ollama
 from proxy.wires.approving.shown import (
     ApprovalAnswer,
     ApprovalMessages,
@@ -15,41 +14,56 @@ from proxy.wires.approving.shown import (
     may_concern_approvals,
 )
 
-__all__ = ["read_approvals"]
+__all__ = ["ApprovalConversation", "ApprovalForm", "read_approvals", "visible_with"]
 
 ApprovalConversation = tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]
 """The raw messages or items that are left, and the questions and answers that were removed."""
 
-_READERS: Final[Mapping[str, Callable[[list[Mapping[str, Any]], list[bytes]], ApprovalConversation]]] = (
-    MappingProxyType({"chat": read_chat, "anthropic": read_anthropic, "ollama": read_ollama})
-)
-_ELSEWHERE: Final = ("previous_response_id", "conversation")
-"""Fields of a Responses request that refer to the beginning of its conversation."""
+
+def _joined(visible: str, mentions: Sequence[str]) -> str:
+    return "\n\n".join([*filter(None, [visible.strip()]), *mentions])
 
 
-def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> ApprovalMessages | None:
+@value_class
+class ApprovalForm:
+    """How the conversations of a dialect hold questions and answers about approvals.
+
+    ``read`` takes the messages or items, their bytes and the whole body. ``field`` is the member of the body
+    that has them. ``visible`` joins the text of an answer and the mentions of questions.
+    """
+
+    read: Callable[[Sequence[Mapping[str, Any]], Sequence[bytes], Mapping[str, Any]], ApprovalConversation]
+    field: str = "messages"
+    visible: Callable[[str, Sequence[str]], str] = _joined
+
+
+def read_approvals(
+    form: ApprovalForm | None, raw: bytes, payload: Mapping[str, Any]
+) -> ApprovalMessages | None:
     """Return the questions and answers in a request body; ``None`` if it has none, as nearly always.
 
     ``payload`` is ``raw``, parsed. Raises :class:`RequestError` (400) for an invalid answer.
     """
-    has_items = dialect == "responses"
-    if not (has_items or dialect in _READERS) or not may_concern_approvals(raw):
+    if form is None or not may_concern_approvals(raw):
         return None
-    field = "input" if has_items else "messages"
     parts = members(raw)
     declares = leave_out_function(parts, payload)
-    items = payload.get(field)
+    items = payload.get(form.field)
     questions: list[ApprovalQuestion] = []
     answers: list[ApprovalAnswer] = []
     if isinstance(items, list) and all(isinstance(item, dict) for item in items):
-        raws = elements(parts[field])
-        if has_items:
-            whole = not any(payload.get(field) for field in _ELSEWHERE)
-            left, questions, answers = read_items(items, raws, whole=whole)
-        else:
-            left, questions, answers = _READERS[dialect](items, raws)
+        left, questions, answers = form.read(items, elements(parts[form.field]), payload)
         if questions or answers:
-            parts[field] = join_array(left)
+            parts[form.field] = join_array(left)
     if not (declares or questions or answers):
         return None
     return ApprovalMessages(join_object(parts), declares, questions, answers)
+
+
+def visible_with(form: ApprovalForm | None, visible: str, approval_ids: Sequence[str]) -> str:
+    """Return the text of an answer as its client sends it back, with mentions in place of the questions.
+
+    ``visible`` is the text that the client saw, as the writer of its dialect returns it.
+    """
+    visible_text = _joined if form is None else form.visible
+    return visible_text(visible, [mention(approval_id) for approval_id in approval_ids])

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from proxy.base.values import value_class
-from proxy.records.approvals import mention
 
 __all__ = [
     "APPROVE",
@@ -24,7 +23,6 @@ __all__ = [
     "call_id_of",
     "item_id_of",
     "may_concern_approvals",
-    "visible_with",
 ]
 
 APPROVE: Final = "toolrelay__approve"
@@ -63,18 +61,6 @@ def approval_of_item(item_id: object) -> str:
     """Return the id of the approval that the item with this id asks about; ``""`` for any other item."""
     match = _ITEM.fullmatch(item_id) if isinstance(item_id, str) else None
     return f"appr_{match[1]}" if match is not None else ""
-
-
-def visible_with(dialect: str, visible: str, approval_ids: Sequence[str]) -> str:
-    """Return the text of an answer as its client sends it back, with mentions in place of the questions.
-
-    ``visible`` is the text that the client saw, as the writer of that dialect returns it.
-    """
-    mentions = [mention(approval_id) for approval_id in approval_ids]
-    if dialect == "responses":
-        # Each message counts separately, with its length.
-        return visible + "".join(f"{len(text)}:{text}" for text in mentions)
-    return "\n\n".join([*filter(None, [visible.strip()]), *mentions])
 
 
 @value_class

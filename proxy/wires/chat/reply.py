@@ -11,7 +11,7 @@ import orjson
 from proxy.base.events import FinishReason, Frame, ToolCall, ToolCallFinished, ToolCallStarted
 from proxy.wires.chat.message import call_object, part_text
 from proxy.wires.client_port import ClientView
-from proxy.wires.dialects.openai import error_body
+from proxy.wires.openai.dialect import error_body
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.citations import with_moved_indices
 from proxy.wires.turn.reply import ReplyWriter

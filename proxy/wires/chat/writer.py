@@ -24,7 +24,7 @@ from proxy.base.events import (
 )
 from proxy.wires.chat.composer import ChatComposer
 from proxy.wires.client_port import ClientView, TurnEnd
-from proxy.wires.dialects.openai import error_event
+from proxy.wires.openai.dialect import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.stream.composing import TracingWriter
 from proxy.wires.stream.held import identity

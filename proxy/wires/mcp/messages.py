@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.base.errors import ToolRelayError
-from proxy.wires.dialects.mcp import INVALID_REQUEST
+from proxy.wires.mcp.dialect import INVALID_REQUEST
 
 __all__ = [
     "HANDSHAKE_VERSIONS",

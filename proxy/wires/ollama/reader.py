@@ -40,7 +40,7 @@ from proxy.json.lenient import (
     may_hold_call,
 )
 from proxy.json.splice import elements, join_array, join_object, members, value_at
-from proxy.wires.dialects.ollama import UNFINISHED
+from proxy.wires.ollama.dialect import UNFINISHED
 from proxy.wires.stream.ndjson import Line
 from proxy.wires.stream.reader import LINES, StreamReader
 from proxy.wires.turn.assembler import Fragment, is_object

@@ -11,8 +11,8 @@ from typing import Any
 
 from proxy.base.events import FinishReason, Frame, ToolCallStarted, pauses
 from proxy.wires.client_port import ClientView
-from proxy.wires.dialects.ollama import error_line, line
 from proxy.wires.ollama.calls import Call, keys_of
+from proxy.wires.ollama.dialect import error_line, line
 from proxy.wires.ollama.lines import (
     FINISH_WORDS,
     LineMaker,

@@ -12,7 +12,7 @@ import orjson
 from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.json.splice import replace_values, value_at
 from proxy.wires.client_port import AsksByItems, CarryingWriter, ClientView
-from proxy.wires.dialects.openai import error_body
+from proxy.wires.openai.dialect import error_body
 from proxy.wires.responses.items import (
     message_item,
     mint_item_id,

@@ -26,8 +26,8 @@ from proxy.base.events import (
 from proxy.json.splice import replace_values, value_at
 from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import AsksByItems, CarryingWriter, ClientView, TurnEnd
-from proxy.wires.dialects.responses import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
+from proxy.wires.responses.dialect import error_event
 from proxy.wires.responses.item_events import OpenItem, item_events, own_item_events
 from proxy.wires.responses.items import (
     event_response_id,

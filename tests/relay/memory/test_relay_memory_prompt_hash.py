@@ -14,7 +14,7 @@ from proxy.store.base import RunDetail, RunFilter
 from proxy.wires.anthropic.request import parse_anthropic_request
 from proxy.wires.chat.request import parse_chat_request
 from proxy.wires.client_port import ClientRequest
-from proxy.wires.ollama.completions import OllamaCompletionWire
+from proxy.wires.ollama.completions.wire import OllamaCompletionWire
 from proxy.wires.ollama.request import parse_ollama_request
 from proxy.wires.responses.request import parse_responses_request
 

@@ -20,7 +20,7 @@ from proxy.base.errors import StoreError
 from proxy.json.splice import elements, members
 from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.store.sqlite.memory import MemoryStore
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 
 RESPONSES = {"model": "m", "stream": True}
 UTC = '{"timezone":"UTC"}'

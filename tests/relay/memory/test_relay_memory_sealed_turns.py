@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from proxy.records.rows import SuspendedTurn
 from proxy.relay.memory.hidden.sealed_turns import MAX_BYTES, Carried, SealedTurns
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.wire import ResponsesWire
 
 MARK = "toolrelay-turn:"
 TURN = SuspendedTurn("key", "run_1", "ann", "responses", b'{"items":["{}"]}', 100.0, ephemeral=True)

@@ -24,7 +24,7 @@ from proxy.json.splice import elements, members
 from proxy.records.rows import SuspendedTurn
 from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.store.sqlite.memory import MemoryStore
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.upstream_port import SuspendedCall
 
 UTC = '{"timezone":"UTC"}'

@@ -13,8 +13,8 @@ from raw_upstream import KEEP, LAST_CHUNK, Step, chunk, head
 from running_proxy import Answer, Proxy
 from waiting import PATIENCE_S
 
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.wire import ResponsesWire
 
 SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 ODD_HEAD = head("Content-Type: text/plain", "Transfer-Encoding: chunked")

@@ -27,8 +27,8 @@ from toy_dialect import event as toy_event
 
 from proxy.app.app import Overrides
 from proxy.wires.dialect import EndpointTable
-from proxy.wires.dialects.openai import OPENAI
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.openai.dialect import OPENAI
+from proxy.wires.registry.table import SERVED
 
 CHAT_PATH, TOY_PATH = "/v1/chat/completions", "/v1/toy"
 CHAT_ASK: dict[str, Any] = {

@@ -30,9 +30,9 @@ from waiting import PATIENCE_S
 
 from proxy.base.events import ToolCall
 from proxy.relay.run.job import Job
+from proxy.wires.anthropic import dialect as anthropic
 from proxy.wires.dialect import ErrorText
-from proxy.wires.dialects import anthropic
-from proxy.wires.dialects.openai import read_error
+from proxy.wires.openai.dialect import read_error
 
 SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 PLAIN = {**ASK, "stream": False}

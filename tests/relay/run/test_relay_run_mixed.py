@@ -13,7 +13,7 @@ from running_proxy import make_config, running
 
 from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.store.sqlite.memory import MemoryStore
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.upstream_port import SuspendedCall
 
 UTC = '{"timezone":"UTC"}'

@@ -17,7 +17,7 @@ from proxy.base.errors import ConfigError
 from proxy.rights.callers import Rights
 from proxy.server.auth.authenticate import fixed_mode, may_call
 from proxy.server.messages.target import Targets
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 START = "tr_" + "s7" * 21 + "A"

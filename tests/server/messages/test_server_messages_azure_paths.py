@@ -13,7 +13,7 @@ from running_proxy import Answer, make_config, running
 
 from proxy.base.errors import RequestError
 from proxy.server.messages.target import Targets
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 CHAT = "/openai/deployments/gpt-4o/chat/completions"
 SAY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}

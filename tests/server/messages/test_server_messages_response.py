@@ -24,7 +24,7 @@ from proxy.relay.passing.passthrough import pump
 from proxy.relay.routing.deadlines import Deadlines
 from proxy.server.messages.response import HttpClientStream, _head_templates
 from proxy.upstreams.base import PulledResponse
-from proxy.wires.dialects.openai import OPENAI
+from proxy.wires.openai.dialect import OPENAI
 from proxy.wires.stream.sse import END_MARK
 
 pytestmark = pytest.mark.both_loops

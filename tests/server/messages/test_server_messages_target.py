@@ -12,7 +12,7 @@ from running_proxy import Answer, Proxy, make_config, running
 
 from proxy.app.app import Overrides
 from proxy.wires.dialect import Credential, Endpoint, EndpointTable, Errors
-from proxy.wires.dialects.openai import OPENAI, error_event, read_error
+from proxy.wires.openai.dialect import OPENAI, error_event, read_error
 
 SAID = {"model": "m", "say": "hi"}
 LIMITED = {"cost": ("1/day",)}

@@ -31,7 +31,7 @@ from proxy.server.middleware.access import AccessMiddleware
 from proxy.server.middleware.cors import Cors
 from proxy.server.middleware.page_guard import PageGuard
 from proxy.telemetry.hooks import Hooks, RequestFacts
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 PAGE = "https://app.example.com"
 

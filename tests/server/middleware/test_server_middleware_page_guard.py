@@ -19,7 +19,7 @@ from proxy.server.connections.client_address import TrustedProxies
 from proxy.server.messages.target import Targets
 from proxy.server.middleware.cors import Cors
 from proxy.server.middleware.page_guard import HostRule, PageGuard
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 APP = "https://app.example.com"

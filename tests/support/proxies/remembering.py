@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.relay.memory.hidden.history import History, LastTurn, Restored
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 
 __all__ = ["DIALECTS", "Chat", "Dialect", "Exchange", "Line", "Memory", "Sent"]
 

@@ -35,15 +35,15 @@ from proxy.base.events import (
     UsageReported,
 )
 from proxy.records.rows import MessageRecord
+from proxy.wires.chat.dialect import CHAT
 from proxy.wires.client_port import ClientRequest, ClientView
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.dialect import Credential, Endpoint, Errors, ErrorText, UsageFields
-from proxy.wires.dialects.chat import CHAT
-from proxy.wires.dialects.openai import FRAMING
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.message_list.request import CallsWithIdsRequest
+from proxy.wires.openai.dialect import FRAMING
 from proxy.wires.profile import Profile
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent

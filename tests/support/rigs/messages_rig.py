@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from proxy.base.events import FinishReason, ToolCall, ToolCallFinished, ToolResult, TurnEvent
-from proxy.wires.anthropic import AnthropicWire
+from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.upstream_port import TurnReader
 

@@ -9,7 +9,7 @@ from ollama_script import user
 
 from proxy.base.events import ToolCall, ToolCallFinished, TurnEvent
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
-from proxy.wires.ollama import OllamaWire
+from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.upstream_port import TurnReader
 
 __all__ = ["ASK", "OURS", "WIRE", "Played", "compose", "cut", "hides", "play", "reader_of", "writer_of"]

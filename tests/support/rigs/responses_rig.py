@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.base.events import FinishReason, ToolCall, ToolCallFinished, ToolResult, TurnEvent
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.upstream_port import TurnReader
 
 __all__ = [

@@ -14,7 +14,7 @@ from proxy.upstreams.base import Upstream, UpstreamRequest
 from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.recorded.fixtures import results_of
 from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures, serve_replay
-from proxy.wires.dialects.table import BY_WIRE
+from proxy.wires.registry.table import BY_WIRE
 
 ALL = [e for e in all_exchanges() if e.client_requests]
 DEMO = FIXTURES / "demo"

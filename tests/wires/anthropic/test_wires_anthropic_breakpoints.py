@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from proxy.json.splice import members
-from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.body import with_breakpoints
+from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.upstream_port import CachingEditor
 
 WIRE = AnthropicWire()

@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 
 from proxy.base.events import CitationAdded
-from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.anthropic.blocks import cited_blocks, web_citation, without_ours
+from proxy.wires.anthropic.wire import AnthropicWire
 
 THEIRS = {
     "type": "web_search_result_location",

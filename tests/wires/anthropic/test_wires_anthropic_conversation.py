@@ -30,12 +30,12 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import ModelMissing, RequestError
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
-from proxy.wires.anthropic.from_client import read_conversation
-from proxy.wires.anthropic.to_upstream import write_conversation
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
+from proxy.wires.anthropic.crossing.from_client import read_conversation
+from proxy.wires.anthropic.crossing.to_upstream import write_conversation
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.wire import ResponsesWire
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = sorted((ROOT / "fixtures" / "llamacpp.anthropic").rglob("*request*.json"))

@@ -21,10 +21,10 @@ from proxy.base.events import (
     TurnFailed,
     TurnFinished,
 )
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.anthropic.encoder import AnthropicTurnEncoder
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.wire import ResponsesWire
 
 TURNS = recorded_turns({"chat": ChatWire(), "responses": ResponsesWire()})
 STREAM = [Frame(b"x", {}, (event,)) for event in EVENTS]

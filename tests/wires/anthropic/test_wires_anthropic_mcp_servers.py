@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.base.errors import RequestError
-from proxy.wires.anthropic import AnthropicWire
+from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.chosen import ChosenServer, ShownTools
 
 WIRE = AnthropicWire()

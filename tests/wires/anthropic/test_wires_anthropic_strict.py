@@ -8,8 +8,8 @@ import pytest
 from proxy.base.conversation import Conversation, FunctionTool, Message, Text
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolDefinition
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.anthropic.to_upstream import takes_strict, write_conversation
+from proxy.wires.anthropic.crossing.to_upstream import takes_strict, write_conversation
+from proxy.wires.anthropic.wire import AnthropicWire
 
 
 def schema(**fields: Any) -> dict[str, Any]:

@@ -7,17 +7,22 @@ import pytest
 
 from proxy.base.errors import RequestError
 from proxy.records.approvals import mention
-from proxy.wires.approving.read import read_approvals
-from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, visible_with
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.approving.read import read_approvals, visible_with
+from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.items import answer_spans
+from proxy.wires.responses.wire import ResponsesWire
 
+FORMS = {wire.dialect.name: wire.approvals for wire in (ChatWire, ResponsesWire, AnthropicWire, OllamaWire)}
 ONE, TWO = "appr_" + "1" * 32, "appr_" + "2" * 32
 
 
 def read(dialect: str, **body: Any) -> tuple[Any, dict[str, Any]]:
     """Return the approvals that the proxy found, and the body that is left."""
     raw = json.dumps({"model": "m", **body}).encode()
-    found = read_approvals(dialect, raw, json.loads(raw))
+    found = read_approvals(FORMS.get(dialect), raw, json.loads(raw))
     return found, json.loads(found.raw if found is not None else raw)
 
 
@@ -101,7 +106,7 @@ def test_chat_keeps_text_and_other_calls() -> None:
     }
     assert [one["role"] for one in body["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert body["messages"][-1]["content"] == mention(TWO)
-    assert visible_with("chat", "Hello ", [ONE]) == body["messages"][1]["content"]
+    assert visible_with(FORMS["chat"], "Hello ", [ONE]) == body["messages"][1]["content"]
 
 
 def test_a_call_under_another_id_is_not_a_question() -> None:
@@ -120,7 +125,9 @@ def test_ollama_answers_go_by_their_order() -> None:
     ]
     found, body = read("ollama", messages=[question, *answers])
     assert [(one.approval_id, one.approve) for one in found.answers] == [(ONE, False), (TWO, True)]
-    assert body["messages"] == [{"role": "assistant", "content": visible_with("ollama", "", [ONE, TWO])}]
+    assert body["messages"] == [
+        {"role": "assistant", "content": visible_with(FORMS["ollama"], "", [ONE, TWO])}
+    ]
     with pytest.raises(RequestError, match="does not match a call"):
         read("ollama", messages=[question, *answers, answers[0]])
 
@@ -139,7 +146,7 @@ def test_anthropic_blocks_are_taken_out() -> None:
             ],
         )
         assert found.answers[0].approve is not is_error
-        text = visible_with("anthropic", "Hi.", [ONE])
+        text = visible_with(FORMS["anthropic"], "Hi.", [ONE])
         assert body["messages"][0]["content"] == [{"type": "text", "text": text}]
         assert body["messages"][1]["content"] == [said]
 

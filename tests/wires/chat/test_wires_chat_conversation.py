@@ -27,10 +27,10 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import ModelMissing, RequestError
-from proxy.wires.chat import ChatWire
-from proxy.wires.chat.fields import CHAT_FIELDS
-from proxy.wires.chat.from_client import read_conversation
-from proxy.wires.chat.to_upstream import write_conversation
+from proxy.wires.chat.crossing.fields import CHAT_FIELDS
+from proxy.wires.chat.crossing.from_client import read_conversation
+from proxy.wires.chat.crossing.to_upstream import write_conversation
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.crossing.fitting import with_word_json
 from proxy.wires.profile import EFFORTS, SAMPLING, Profile
 

@@ -10,9 +10,9 @@ from sse_check import check_chat_stream
 from turn_encoding import EVENTS, cut, encoded, read_again, recorded_turns, told
 
 from proxy.base.events import Frame, TextDelta, ToolCallStarted, TurnFailed
-from proxy.wires.chat import ChatWire
-from proxy.wires.chat.encoder import ChatTurnEncoder
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.chat.crossing.encoder import ChatTurnEncoder
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.wire import ResponsesWire
 
 TURNS = recorded_turns({"responses": ResponsesWire()})
 STREAM = [Frame(b"x", {}, (event,)) for event in EVENTS]

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.base.events import ToolCallDelta
-from proxy.wires.chat import ChatWire
 from proxy.wires.chat.reader import ChatTurnReader
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.client_port import ClientView
 
 WIRE = ChatWire()

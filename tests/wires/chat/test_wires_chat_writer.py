@@ -18,7 +18,7 @@ from proxy.base.events import FinishReason, Frame, ToolCall, ToolCallFinished, T
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.writer import ChatStreamWriter
 from proxy.wires.client_port import ClientView, Trace
-from proxy.wires.dialects.openai import error_event
+from proxy.wires.openai.dialect import error_event
 from proxy.wires.stream import held as held_module
 from proxy.wires.stream.sse import END_MARK, SSEParser
 

@@ -9,9 +9,9 @@ import pytest
 from proxy.base.conversation import Conversation, Image, Remote
 from proxy.base.errors import RequestError
 from proxy.net.public_addresses import is_public_url
-from proxy.wires.anthropic.from_client import read_conversation as from_anthropic
-from proxy.wires.chat.from_client import read_conversation as from_chat
-from proxy.wires.responses.from_client import read_conversation as from_responses
+from proxy.wires.anthropic.crossing.from_client import read_conversation as from_anthropic
+from proxy.wires.chat.crossing.from_client import read_conversation as from_chat
+from proxy.wires.responses.crossing.from_client import read_conversation as from_responses
 
 GOOD = (
     "https://a.example/x.png",

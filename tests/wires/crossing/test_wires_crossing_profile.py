@@ -21,13 +21,13 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import RequestError
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.ollama import OllamaWire
+from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.profile import EFFORTS, HINTS, SAMPLING, Profile
 from proxy.wires.providers import KNOWN, PROVIDERS, UpstreamProfiles, known_profile, provider_at
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.wire import ResponsesWire
 
 HELLO = (Message("user", (Text("hi"),)),)
 CODECS: dict[str, ConversationCodec] = {

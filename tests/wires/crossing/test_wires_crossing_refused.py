@@ -25,16 +25,16 @@ from proxy.base.conversation import (
     Text,
     ToolResultPart,
 )
-from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
-from proxy.wires.chat import ChatWire
-from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
+from proxy.wires.chat.crossing.fields import CHAT_FIELDS
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.crossing.refused import after_refusal
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.crossing.translation import Translation
-from proxy.wires.dialects.openai import read_error
-from proxy.wires.ollama.fields import OLLAMA_FIELDS
+from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
+from proxy.wires.openai.dialect import read_error
 from proxy.wires.profile import EFFORTS, Profile
-from proxy.wires.responses.fields import RESPONSES_FIELDS
+from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 
 ASKED = Conversation(
     "m",

@@ -18,17 +18,17 @@ from sdk_requests import Sample, requests_of
 
 from proxy.base.conversation import Conversation
 from proxy.base.errors import RequestError
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
-from proxy.wires.chat import ChatWire
-from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.crossing.fields import CHAT_FIELDS
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import UNKNOWN_VALUE, FieldTable
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.ollama.completions import OllamaCompletionWire
-from proxy.wires.ollama.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
-from proxy.wires.responses import ResponsesWire
-from proxy.wires.responses.fields import RESPONSES_FIELDS
+from proxy.wires.ollama.completions.wire import OllamaCompletionWire
+from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.wire import CrossableWire
 
 

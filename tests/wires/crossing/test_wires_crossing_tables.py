@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
-from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
+from proxy.wires.chat.crossing.fields import CHAT_FIELDS
 from proxy.wires.crossing.tables import FieldTable, missing_rows_of, rows_of
-from proxy.wires.ollama.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
-from proxy.wires.responses.fields import RESPONSES_FIELDS
+from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
+from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "dialects.md").read_text("utf-8")
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 import pytest
 
 from proxy.base.events import ToolDefinition
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.crossed import Crossing
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.wire import CrossableWire
 
 WIRES: Final[Mapping[str, CrossableWire]] = {

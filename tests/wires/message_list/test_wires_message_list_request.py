@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from toy_dialect import ToyWire
 
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.wire import OllamaWire
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "What time is it?"},

@@ -29,14 +29,14 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import ModelMissing, RequestError
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.ollama.fields import OLLAMA_FIELDS
-from proxy.wires.ollama.from_client import read_conversation
-from proxy.wires.ollama.to_upstream import write_conversation
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
+from proxy.wires.ollama.crossing.from_client import read_conversation
+from proxy.wires.ollama.crossing.to_upstream import write_conversation
+from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.profile import EFFORTS, Profile
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.wire import ResponsesWire
 
 PNG = "iVBORw0KGgo="
 CALL = "messages[0].tool_calls[0].function"

@@ -20,11 +20,11 @@ from proxy.base.events import (
     TurnFailed,
     TurnFinished,
 )
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.ollama.encoder import OllamaTurnEncoder
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.crossing.encoder import OllamaTurnEncoder
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 
 TURNS = recorded_turns({"chat": ChatWire(), "responses": ResponsesWire(), "anthropic": AnthropicWire()})
 STREAM = [Frame(b"x", {}, (event,)) for event in EVENTS]

@@ -10,9 +10,9 @@ from responses_rig import OURS, WIRE
 from responses_script import custom, function, function_call, message, output, reasoning, user
 
 from proxy.base.events import ToolCall, ToolDefinition
-from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.body import ResponsesBody, upstream_ids
 from proxy.wires.responses.own_items.signing import ItemSigner
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.upstream_port import ChainedEditor, StateHabit, SuspendedCall
 
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')

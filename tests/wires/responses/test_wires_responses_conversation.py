@@ -31,12 +31,12 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.base.errors import ModelMissing, RequestError
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.profile import EFFORTS, Profile
-from proxy.wires.responses import ResponsesWire
-from proxy.wires.responses.fields import RESPONSES_FIELDS
-from proxy.wires.responses.from_client import read_conversation
-from proxy.wires.responses.to_upstream import write_conversation
+from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
+from proxy.wires.responses.crossing.from_client import read_conversation
+from proxy.wires.responses.crossing.to_upstream import write_conversation
+from proxy.wires.responses.wire import ResponsesWire
 
 ROOT = Path(__file__).resolve().parents[3]
 EXACT = Profile(limit_field="max_completion_tokens", efforts=EFFORTS, user_chars=1_000_000, text_lists=True)

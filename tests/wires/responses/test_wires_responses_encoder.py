@@ -22,9 +22,9 @@ from proxy.base.events import (
     TurnFailed,
     TurnFinished,
 )
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
-from proxy.wires.responses.encoder import ResponsesTurnEncoder
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.crossing.encoder import ResponsesTurnEncoder
+from proxy.wires.responses.wire import ResponsesWire
 
 TURNS = recorded_turns({"chat": ChatWire()})
 STREAM = [Frame(b"x", {}, (event,)) for event in EVENTS]

@@ -10,7 +10,7 @@ from responses_script import custom, function, function_call, message, reasoning
 
 from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
-from proxy.wires.dialects.responses import error_event
+from proxy.wires.responses.dialect import error_event
 from proxy.wires.responses.item_events import stream_of_stored
 from proxy.wires.responses.items import own_item_id
 

@@ -23,9 +23,9 @@ from proxy.base.events import (
     TurnFinished,
     UsageReported,
 )
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.client_port import ClientView
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.reader import _MOST_VAIN, StreamReader
 from proxy.wires.stream.sse import SSEParser

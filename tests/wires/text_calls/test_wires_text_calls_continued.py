@@ -12,11 +12,11 @@ from text_call_rig import WIRES, ask, body_of, say
 from text_call_samples import SAMPLES
 from toy_dialect import ToyWire, event
 
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.client_port import ClientView
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.stream.fast_path import FastPath
 from proxy.wires.text_calls.port import text_call_port
 from proxy.wires.text_calls.rules import TextCallRules

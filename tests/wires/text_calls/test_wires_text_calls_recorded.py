@@ -7,9 +7,9 @@ import pytest
 from cases import each
 from fixture_loader import Exchange, all_exchanges, exchange
 
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.port import text_call_port
 from proxy.wires.text_calls.rules import TextCallRules

@@ -24,10 +24,10 @@ from proxy.base.events import (
     TurnFinished,
 )
 from proxy.tools.contract.arguments import parse_arguments
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.anthropic.encoder import AnthropicTurnEncoder
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.ollama.encoder import OllamaTurnEncoder
+from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.ollama.crossing.encoder import OllamaTurnEncoder
+from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.turn.arguments import arguments_object
 
 WRONG = [

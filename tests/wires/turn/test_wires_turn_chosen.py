@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from proxy.base.errors import RequestError
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.chosen import ServedTool, ShownServer, ShownTools
 from proxy.wires.client_port import ClientPort
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 
 ENTRY = {"type": "mcp", "server_label": "docs", "server_url": "toolrelay/files", "require_approval": "never"}
 VENDOR = {"type": "mcp", "server_label": "deep", "server_url": "https://mcp.example.com/mcp"}

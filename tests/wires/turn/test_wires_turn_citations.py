@@ -18,10 +18,10 @@ from proxy.base.events import (
     TurnFinished,
     TurnStarted,
 )
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.turn.citations import read_annotations, with_moved_indices
 
 WIRES: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from proxy.base.events import ToolDefinition
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.chat import ChatWire
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.turn.named_tools import named_tools
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.base.events import Frame, ReasoningDelta
-from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.anthropic.encoder import AnthropicTurnEncoder
+from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder
+from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.client_port import ClientPort
-from proxy.wires.ollama import OllamaWire
-from proxy.wires.responses import ResponsesWire
+from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.turn.texts import joined_texts
 
 MANY = 19_000

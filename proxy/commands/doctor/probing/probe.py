@@ -12,9 +12,9 @@ import orjson
 
 from proxy.base.errors import UpstreamError, WireError
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
+from proxy.wires.chat.dialect import CHAT
 from proxy.wires.dialect import ModelLists
-from proxy.wires.dialects.chat import CHAT
-from proxy.wires.dialects.table import SERVED
+from proxy.wires.registry.table import SERVED
 
 __all__ = ["ListedModels", "ProbeResult", "lacks_v1", "lists_of", "models_at", "probe", "v1_fault"]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from proxy.base.conversation import Conversation, Message, Text
 from proxy.wires.crossing.fields import Fields
-from proxy.wires.ollama.fields import COMPLETION_FIELDS
-from proxy.wires.ollama.from_client import read_images, read_settings
+from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS
+from proxy.wires.ollama.crossing.from_client import read_images, read_settings
 
 __all__ = ["read_completion"]
 

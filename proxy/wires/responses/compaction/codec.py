@@ -14,7 +14,7 @@ from proxy.base.conversation import (
     ToolCallPart,
     ToolResultPart,
 )
-from proxy.wires.responses.from_client import read_conversation
+from proxy.wires.responses.crossing.from_client import read_conversation
 
 __all__ = ["read_compaction"]
 

@@ -13,7 +13,7 @@ from proxy.relay.run.keepalive import SilenceTimer
 from proxy.relay.run.state import RunClock, TurnProgress
 from proxy.relay.run.turn.stream import read_stream
 from proxy.relay.run.usage import RunUsage
-from proxy.wires.dialects.chat import CHAT
+from proxy.wires.chat.dialect import CHAT
 
 pytestmark = pytest.mark.both_loops
 

@@ -18,7 +18,7 @@ from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.upstreams.base import PulledResponse
-from proxy.wires.chat import ChatWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.client_port import ClientView
 
 ASK: dict[str, Any] = {

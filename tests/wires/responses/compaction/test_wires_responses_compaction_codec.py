@@ -3,7 +3,7 @@
 from typing import Any
 
 from proxy.base.conversation import Text
-from proxy.wires.responses.compaction import ResponsesCompactionWire
+from proxy.wires.responses.compaction.wire import ResponsesCompactionWire
 
 CODEC = ResponsesCompactionWire.codec
 TOOL = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}

@@ -5,7 +5,7 @@ from typing import Any
 
 from proxy.base.events import Frame
 from proxy.wires.client_port import ClientView
-from proxy.wires.responses.compaction import ResponsesCompactionWire
+from proxy.wires.responses.compaction.wire import ResponsesCompactionWire
 
 WIRE = ResponsesCompactionWire(bytes(32))
 ANSWER = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from proxy.base.errors import RequestError
-from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
+from proxy.wires.responses.wire import ResponsesWire
 
 KEY = bytes(range(32))
 SUMMARY = "Launch on Tuesday. Support is told first. 🚀"

@@ -1,0 +1,72 @@
+"""The wire of Anthropic Messages."""
+
+from typing import cast
+
+import orjson
+
+from proxy.base.conversation import Message
+from proxy.wires.anthropic.approvals import ANTHROPIC_APPROVALS
+from proxy.wires.anthropic.body import AnthropicBody
+from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder, turn_blocks
+from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
+from proxy.wires.anthropic.crossing.from_client import read_conversation
+from proxy.wires.anthropic.crossing.to_upstream import without_reasoning, write_conversation
+from proxy.wires.anthropic.dialect import ANTHROPIC
+from proxy.wires.anthropic.held import masked_turn
+from proxy.wires.anthropic.reader import AnthropicTurnReader
+from proxy.wires.anthropic.reply import AnthropicReplyWriter
+from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
+from proxy.wires.anthropic.writer import AnthropicStreamWriter
+from proxy.wires.chosen import ShownTools
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.native_turns import HasNativeTurns
+from proxy.wires.turn.chosen import without_elements
+from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.wire import CrossableWire
+
+__all__ = ["AnthropicWire"]
+
+
+class AnthropicWire(CrossableWire, HasNativeTurns):
+    """The wire of Anthropic Messages."""
+
+    dialect = ANTHROPIC
+    approvals = ANTHROPIC_APPROVALS
+    codec = ConversationCodec(
+        ANTHROPIC_FIELDS,
+        read_conversation,
+        write_conversation,
+        returns_reasoning=True,
+        repair_missing_reasoning=without_reasoning,
+    )
+
+    parse = staticmethod(parse_anthropic_request)
+    reader = AnthropicTurnReader
+    write_turn = staticmethod(turn_blocks)
+    masked_turn = staticmethod(masked_turn)
+
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        alone = ("tool_choice",) if request.tools_forbidden else ()
+        less = without_elements(raw, request.chosen, only_with_tools=alone)
+        return less, self.parse(orjson.loads(less))
+
+    def encoder(self, request: ClientRequest) -> TurnEncoder:
+        return AnthropicTurnEncoder(request.model, cast(AnthropicRequest, request).eager)
+
+    def read_turn(self, message: bytes) -> Message:
+        messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
+        return messages[0] if messages else Message("assistant")
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        return AnthropicBody(raw, cast(AnthropicRequest, request))
+
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
+        asked = cast(AnthropicRequest, request)
+        kind = AnthropicStreamWriter if asked.stream else AnthropicReplyWriter
+        return kind(view, last_text_only=asked.wants_json, used_ids=asked.used_ids())

@@ -1,0 +1,89 @@
+"""The wire of OpenAI Chat Completions."""
+
+from typing import Any, cast
+
+import orjson
+
+from proxy.base.conversation import Message
+from proxy.wires.chat.approvals import CHAT_APPROVALS
+from proxy.wires.chat.body import ChatBody, masked_turn
+from proxy.wires.chat.crossing.encoder import ChatTurnEncoder, turn_message
+from proxy.wires.chat.crossing.fields import CHAT_FIELDS
+from proxy.wires.chat.crossing.from_client import read_conversation
+from proxy.wires.chat.crossing.to_upstream import write_conversation
+from proxy.wires.chat.dialect import CHAT
+from proxy.wires.chat.reader import ChatTurnReader
+from proxy.wires.chat.reply import ChatReplyWriter
+from proxy.wires.chat.request import ChatRequest, parse_chat_request
+from proxy.wires.chat.writer import ChatStreamWriter
+from proxy.wires.chosen import ShownTools
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.crossing.native_turns import HasNativeTurns
+from proxy.wires.crossing.reasoning import with_blank_reasoning
+from proxy.wires.turn.chosen import rewrite_choice, without_elements
+from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.wire import CrossableWire
+
+__all__ = ["ChatWire"]
+
+
+class ChatWire(CrossableWire, HasNativeTurns):
+    """The wire of OpenAI Chat Completions."""
+
+    dialect = CHAT
+    approvals = CHAT_APPROVALS
+    codec = ConversationCodec(
+        CHAT_FIELDS, read_conversation, write_conversation, repair_missing_reasoning=with_blank_reasoning
+    )
+
+    parse = staticmethod(parse_chat_request)
+    reader = ChatTurnReader
+    write_turn = staticmethod(turn_message)
+    masked_turn = staticmethod(masked_turn)
+
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`."""
+
+        def rewrite(parts: dict[str, bytes]) -> None:
+            rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
+
+        alone = ("tool_choice", "parallel_tool_calls") if request.tools_forbidden else ()
+        less = without_elements(raw, request.chosen, rewrite, only_with_tools=alone)
+        return less, self.parse(orjson.loads(less))
+
+    def encoder(self, request: ClientRequest) -> TurnEncoder:
+        chat = cast(ChatRequest, request)
+        return ChatTurnEncoder(chat.model, wants_usage=chat.wants_usage)
+
+    def read_turn(self, message: bytes) -> Message:
+        return self.codec.read({"model": "-", "messages": [orjson.loads(message)]}).messages[0]
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        return ChatBody(raw, cast(ChatRequest, request))
+
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
+        chat = cast(ChatRequest, request)
+        if not chat.stream:
+            return ChatReplyWriter(view, last_text_only=chat.wants_json, used_ids=chat.used_ids())
+        return ChatStreamWriter(
+            view,
+            wants_usage=chat.wants_usage,
+            last_text_only=chat.wants_json,
+            used_ids=chat.used_ids(),
+            forces_call=chat.forced is not None,
+        )
+
+
+def _named(name: str) -> dict[str, Any]:
+    """Return the choice of one function."""
+    return {"type": "function", "function": {"name": name}}
+
+
+def _allowed(mode: str, tools: list[Any]) -> dict[str, Any]:
+    """Return the choice of some functions."""
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}

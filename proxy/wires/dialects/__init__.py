@@ -1,1 +1,0 @@
-"""The dialects that the proxy serves, each as data."""

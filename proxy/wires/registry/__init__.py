@@ -1,0 +1,1 @@
+"""All dialects together: what is asked about a request or a path, whatever its dialect."""

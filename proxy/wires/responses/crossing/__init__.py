@@ -1,0 +1,1 @@
+"""The translation between this dialect and the neutral conversation."""

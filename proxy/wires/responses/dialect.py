@@ -1,0 +1,64 @@
+"""OpenAI Responses, as data."""
+
+import re
+from dataclasses import replace
+from typing import Final
+
+import orjson
+
+from proxy.wires.dialect import Endpoint, Errors, RepairSigns, UsageFields
+from proxy.wires.openai.dialect import SHARED, error_body, read_error
+from proxy.wires.stream.sse import encode_event
+
+__all__ = ["DELETE", "ENDPOINTS", "RESPONSES", "error_event"]
+
+
+def error_event(message: str, *, type: str, code: str | None, sequence_number: int | None = None) -> bytes:
+    """Encode an error event, with its fields nested under ``error``, as OpenAI really sends them.
+
+    All SDKs raise on the nested form; openai-python merely yields the flat form of the specification.
+    """
+    payload: dict[str, object] = {"type": "error"}
+    if sequence_number is not None:
+        payload["sequence_number"] = sequence_number
+    payload["error"] = {"type": type, "code": code, "message": message, "param": None}
+    return encode_event(orjson.dumps(payload), b"error")
+
+
+RESPONSES: Final = replace(
+    SHARED,
+    name="responses",
+    wire="responses",
+    path="/responses",
+    errors=Errors(error_body, error_event, read_error),
+    usage=UsageFields("input_tokens", "output_tokens", "total_tokens"),
+    # llama-server numbers no event, and its later events lack more fields.
+    repair=RepairSigns(sound=b'"sequence_number"'),
+    answer_ids="resp_",
+    # Source: OpenAI's API reference. Its streams end with this event, without an end mark.
+    last_event=re.compile(
+        rb"^event: *response\.(?:completed|incomplete|failed)\r?\ndata:[^\r\n]*\r?\n\r?\n\Z", re.MULTILINE
+    ),
+)
+
+DELETE: Final = Endpoint(RESPONSES, "DELETE", "/responses/{id}", "stored", action="delete")
+
+ENDPOINTS: Final = (
+    Endpoint(
+        RESPONSES, "POST", "/responses", "generate",
+        body="routed", model="named", refers=True, streams=True, operation="chat", creates="response",
+    ),
+    Endpoint(RESPONSES, "GET", "/responses", "socket", usage="none"),
+    Endpoint(
+        RESPONSES, "POST", "/responses/compact", "complete",
+        body="routed", model="named", refers=True, reader="responses_compact",
+    ),
+    Endpoint(
+        RESPONSES, "POST", "/responses/input_tokens", "count",
+        body="routed", model="optional", usage="none", refers=True,
+    ),
+    Endpoint(RESPONSES, "GET", "/responses/{id}", "stored", action="retrieve"),
+    DELETE,
+    Endpoint(RESPONSES, "POST", "/responses/{id}/cancel", "stored", action="cancel", usage="none"),
+    Endpoint(RESPONSES, "GET", "/responses/{id}/input_items", "stored", action="input_items"),
+)  # fmt: skip
