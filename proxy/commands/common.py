@@ -118,9 +118,9 @@ def log_format(config: "Config") -> "LogFormat | None":
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, on uvloop if it is installed.
 
-    asyncio lets SystemExit and KeyboardInterrupt leave the event loop, whichever task raised them.  An exit
-    in a task of a tool must not end the process.  So the loop continues where it stopped, and the log says
-    what happened.  Exceptions of ``main`` itself, and a real Ctrl-C, leave this function as usual.
+    asyncio lets SystemExit and KeyboardInterrupt leave the event loop, whichever task raised them. An exit
+    in a task of a tool must not end the process. So the loop continues where it stopped, and the log says
+    what happened. Exceptions of ``main`` itself, and a real Ctrl-C, leave this function as usual.
     """
     import asyncio
 

@@ -1,7 +1,7 @@
 """Count metrics for Prometheus in this process, and export them as snapshots for other processes and as text.
 
 Counting takes a dictionary and a list, some tenths of a microsecond; ``prometheus_client`` only writes the
-text.  The values of each label come from a closed list.  What clients, models and upstreams send becomes
+text. The values of each label come from a closed list. What clients, models and upstreams send becomes
 ``other`` if the configuration does not contain it.
 """
 
@@ -95,7 +95,7 @@ _Cell = tuple[Sequence[float], list[float]]
 class _Tally:
     """The cells that count all requests which end in the same way: their number and their times.
 
-    Times are those to the end, to the first byte, and for upstreams to the head.  They are collected until
+    Times are those to the end, to the first byte, and for upstreams to the head. They are collected until
     there are enough or the metrics are read: sorting several and counting them together takes a fraction of a
     search for each.
     """
@@ -152,7 +152,7 @@ def _count_in(cells: Sequence[_Cell], values: list[float]) -> None:
 
 
 class Metrics(Observer):
-    """Counts the events that the hooks report.  One per process.
+    """Counts the events that the hooks report. One per process.
 
     Args:
         models: names that may become labels: those that the configuration spells out.

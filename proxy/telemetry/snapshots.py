@@ -17,7 +17,7 @@ def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
     """Merge the snapshots of several processes into one.
 
     From processes that have ``ended``, only counters and histograms count: a sum must not fall when a process
-    is replaced, but nothing is open there any more.  Raises ``ValueError`` for bytes that are not a snapshot.
+    is replaced, but nothing is open there any more. Raises ``ValueError`` for bytes that are not a snapshot.
     """
     values: dict[str, dict[Labels, Any]] = {}
     families = {family.name: family for family in FAMILIES}
@@ -35,7 +35,7 @@ def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
 
 
 def read_snapshot(snapshot: bytes) -> dict[str, list[tuple[list[str], Any]]]:
-    """Return the labels and values of a snapshot, by family.  Raises ``ValueError`` for other bytes."""
+    """Return the labels and values of a snapshot, by family. Raises ``ValueError`` for other bytes."""
     try:
         found = orjson.loads(snapshot)
     except orjson.JSONDecodeError:

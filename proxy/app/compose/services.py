@@ -128,8 +128,8 @@ class Services:
     def check_catalog(self, catalog: Catalog) -> Mapping[str, str]:
         """Return the new tools that do not fit the configuration, each with the reason.
 
-        They lack an argument that the operator bounds, so that nobody knows what to bound.  Tools that are
-        served already stay: the one that had the argument may have gone.  Policy withholds tools without
+        They lack an argument that the operator bounds, so that nobody knows what to bound. Tools that are
+        served already stay: the one that had the argument may have gone. Policy withholds tools without
         their credentials.
         """
         served = self.registry.current

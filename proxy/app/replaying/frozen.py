@@ -1,7 +1,7 @@
 """Parse a recorded run into the model's messages, turn by turn, and the result of each tool call.
 
 A replay uses both in place of the real thing: an upstream that repeats the model's messages, and tools that
-repeat their results.  The proxy asks no model and runs no tool.
+repeat their results. The proxy asks no model and runs no tool.
 """
 
 from collections import deque
@@ -50,10 +50,10 @@ class RecordedCall:
 class RecordedRun:
     """The conversation of a run, as far as it is on record.
 
-    ``request`` is the client's body, or ``None`` if it was not kept.  ``replies`` are the model's messages in
-    Chat's form, by turn.  ``failed`` maps each turn that ended in an error to the error code.  ``unknown``
-    maps each turn whose message is not on record to the reason.  ``text`` is the text of the last turn.
-    ``masked`` is true if private arguments are masked.  ``client_tools`` are the names of the client's own
+    ``request`` is the client's body, or ``None`` if it was not kept. ``replies`` are the model's messages in
+    Chat's form, by turn. ``failed`` maps each turn that ended in an error to the error code. ``unknown``
+    maps each turn whose message is not on record to the reason. ``text`` is the text of the last turn.
+    ``masked`` is true if private arguments are masked. ``client_tools`` are the names of the client's own
     tools that the model called.
     """
 
@@ -127,7 +127,7 @@ def _tool_ids(detail: RunDetail, turn: int) -> dict[str, str]:
 
 
 def _message(rows: Sequence[MessageRecord], tools: Mapping[str, str]) -> dict[str, Any]:
-    """Join the rows of one turn into one Chat message.  With Responses, each item is a row of its own."""
+    """Join the rows of one turn into one Chat message. With Responses, each item is a row of its own."""
     calls: list[dict[str, Any]] = []
     for row in rows:
         for call in orjson.loads(row.tool_calls) if row.tool_calls else ():
@@ -194,7 +194,7 @@ class FrozenResults:
     """The recorded results, each given out once and in order; the last result of a call is given repeatedly.
 
     Two calls are equal if their tools and their non-private arguments are equal, because the record has only
-    these.  ``unmatched`` lists the tools of calls without a recorded result.
+    these. ``unmatched`` lists the tools of calls without a recorded result.
     """
 
     def __init__(self, calls: Iterable[RecordedCall]) -> None:

@@ -1,9 +1,9 @@
 """Run a recorded run again with its recorded tool results, and report what differs.
 
 Offline, the model's messages come from the record, so the replay tests the configuration: policy, schemas and
-budgets.  If the bytes of the run were kept, the replay sends the client's request again and compares bytes.
-The upstream then answers with its recorded bytes, and ids and times have their recorded values.  Online, the
-replay sends the client's recorded request to another upstream.  In all cases the request goes through the
+budgets. If the bytes of the run were kept, the replay sends the client's request again and compares bytes.
+The upstream then answers with its recorded bytes, and ids and times have their recorded values. Online, the
+replay sends the client's recorded request to another upstream. In all cases the request goes through the
 server that ``serve`` makes, with a record in memory, and no tool runs.
 """
 
@@ -89,9 +89,9 @@ class _Attempt:
 class Replayed:
     """The outcome of a replay.
 
-    ``status`` is the status of the second run, or ``None`` if there was none.  ``missing`` lists what the
-    replay lacks because it is not on record.  ``withheld`` maps each tool that is no longer offered to the
-    rule that withholds it.  ``unmatched`` lists the tools of calls without a recorded result.
+    ``status`` is the status of the second run, or ``None`` if there was none. ``missing`` lists what the
+    replay lacks because it is not on record. ``withheld`` maps each tool that is no longer offered to the
+    rule that withholds it. ``unmatched`` lists the tools of calls without a recorded result.
     ``not_compared`` is the reason why bytes are not compared, or empty if they are.
     """
 
@@ -134,8 +134,8 @@ async def replay_again(
     """Run a recorded run again, with the server that ``make_app`` makes, and compare the two runs.
 
     With ``online``, the replay asks the configuration's default upstream, with the model ``model`` if it is
-    set.  Otherwise the record answers for the model.  ``tools`` replaces the tools that the configuration
-    would load.  ``wire`` holds the bytes of the run, if they were kept.  Raises ConfigError if the run cannot
+    set. Otherwise the record answers for the model. ``tools`` replaces the tools that the configuration
+    would load. ``wire`` holds the bytes of the run, if they were kept. Raises ConfigError if the run cannot
     be replayed, for example because the record has too little.
     """
     recorded = parse_run(detail)
@@ -167,7 +167,7 @@ async def replay_again(
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a run is replayed; see :func:`replay_again`.  ``exact`` holds the run's bytes if all were kept."""
+    """How a run is replayed; see :func:`replay_again`. ``exact`` holds the run's bytes if all were kept."""
 
     online: bool
     model: str | None

@@ -81,7 +81,7 @@ def approvals_approve(
         list[str] | None,
         typer.Option(
             metavar="BOUND",
-            help="Limits of the arguments of later calls, as in policy.arguments: amount={max=100}.  "
+            help="Limits of the arguments of later calls, as in policy.arguments: amount={max=100}. "
             "Repeat the option, or write several lines.",
         ),
     ] = None,

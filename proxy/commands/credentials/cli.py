@@ -43,7 +43,7 @@ def credentials_login(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            help="A scope in addition to the configured ones and those of the last login.  Repeatable."
+            help="A scope in addition to the configured ones and those of the last login. Repeatable."
         ),
     ] = None,
 ) -> None:

@@ -95,7 +95,7 @@ def runs_export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write to this new file, which only its owner can read.  Default: standard output.",
+            help="Write to this new file, which only its owner can read. Default: standard output.",
         ),
     ] = None,
     content: ContentOption = False,

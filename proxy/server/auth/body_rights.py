@@ -25,7 +25,7 @@ def must_read(rights: Rights, request: EdgeRequest, target: Target) -> bool:
     """Return whether the rights require reading a body that the proxy would otherwise pass on unread.
 
     Raises :class:`RequestError` (403) if the key is limited to models and the model of the request cannot be
-    read.  The model of a form is read as it passes (:class:`~proxy.server.messages.forms.Form`).
+    read. The model of a form is read as it passes (:class:`~proxy.server.messages.forms.Form`).
     """
     endpoint = target.endpoint
     if rights.isolated and endpoint.refers:

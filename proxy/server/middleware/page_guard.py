@@ -62,7 +62,7 @@ _FORWARDED: Final = (
 
 _PROBES: Final = frozenset({"/healthz", "/readyz"})
 """Paths for load balancers, which call a server by its address, in HTTP/1.0 and without a ``Host`` (HAProxy's
-``option httpchk``).  The answers tell a foreign page nothing that a failed connection does not."""
+``option httpchk``). The answers tell a foreign page nothing that a failed connection does not."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

@@ -1,6 +1,6 @@
 """Find the values at a dotted path of a call's arguments: those that the model wrote, or the defaults.
 
-A default is known only if the schema contains it.  A default factory's value is in no schema.
+A default is known only if the schema contains it. A default factory's value is in no schema.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ IN_THE_WAY: Final = object()
 def values_at(arguments: Mapping[str, Any], path: str, schema: Schema) -> Iterator[tuple[Any, bool]]:
     """Yield every value at a path, and whether the model wrote it.
 
-    ``*`` stands for every element of a list or every value of an object.  The value is :data:`ABSENT` or
+    ``*`` stands for every element of a list or every value of an object. The value is :data:`ABSENT` or
     :data:`IN_THE_WAY` where there is none.
     """
     return _values(arguments, path.split("."), [schema], schema, written=True)

@@ -1,7 +1,7 @@
 """Bounds that the operator sets on a tool's arguments, beyond the tool's own schema.
 
-A bound also requires the type of the value: ``max = 7`` refuses ``"1000"``, a list and ``null``.  A bound
-refuses every value that it cannot judge.  Patterns must match the whole value.  The regex engine of
+A bound also requires the type of the value: ``max = 7`` refuses ``"1000"``, a list and ``null``. A bound
+refuses every value that it cannot judge. Patterns must match the whole value. The regex engine of
 ``jsonschema-rs`` runs in linear time, whatever the pattern.
 """
 
@@ -36,10 +36,10 @@ _MAX_WORDS = 200
 class ArgumentBound:
     """The allowed values of one argument; a value must meet every part that is set.
 
-    ``enum`` lists the allowed values.  ``min`` and ``max`` bound a number, both inclusive.  ``max_length``
-    bounds the characters of a text or the elements of a list.  The whole of a text must match ``pattern``.
+    ``enum`` lists the allowed values. ``min`` and ``max`` bound a number, both inclusive. ``max_length``
+    bounds the characters of a text or the elements of a list. The whole of a text must match ``pattern``.
     An absent argument counts as the default in the tool's schema; without a default, or with ``null``, it
-    meets the bound.  A ``required`` argument must be given, a ``forbidden`` one must not.
+    meets the bound. A ``required`` argument must be given, a ``forbidden`` one must not.
     Raises ``ValueError`` for a pattern that cannot be used.
     """
 
@@ -109,7 +109,7 @@ class FetchBounds:
     def starting_at(self, address: str, *, page: bool) -> tuple[ArgumentBound, ...]:
         """Return the bounds for a request to the URL ``address`` and for all of its redirects.
 
-        They are the bounds of the argument that gave the URL.  For a ``page`` whose URL no argument gave, the
+        They are the bounds of the argument that gave the URL. For a ``page`` whose URL no argument gave, the
         bounds of all arguments apply.
         """
         given = [bounds for one, bounds in self.by_address if one == address]
@@ -135,8 +135,8 @@ def find_violation(
 ) -> tuple[str, str] | None:
     """Return the path of the first argument that breaks a bound, and the reason in words.
 
-    Returns ``None`` if all bounds are met.  Paths are dotted; ``*`` stands for every element of a list or
-    every value of an object.  An absent argument has the default of ``schema``.
+    Returns ``None`` if all bounds are met. Paths are dotted; ``*`` stands for every element of a list or
+    every value of an object. An absent argument has the default of ``schema``.
     """
     for path, bound in bounds.items():
         if bound.required and not _all_given(arguments, path):

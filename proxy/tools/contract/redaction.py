@@ -1,6 +1,6 @@
 """Redact a call for traces, logs and rows (rule T4).
 
-An allowlist selects the shown parts of an output; a mask hides private arguments.  The shown text is bounded,
+An allowlist selects the shown parts of an output; a mask hides private arguments. The shown text is bounded,
 so that a row cannot contain a whole page.
 """
 
@@ -52,8 +52,8 @@ _NOTHING: Any = object()
 def redact_output(value: Any, redaction: Redaction) -> Any:
     """Return the allowlisted part of a tool's JSON output, bounded; ``None`` if nothing is allowed.
 
-    An element of a list is reached only through ``*``.  A path that names a whole object or list
-    shows all of it.  Text or a number as the whole output is shown only by ``("*",)``.
+    An element of a list is reached only through ``*``. A path that names a whole object or list
+    shows all of it. Text or a number as the whole output is shown only by ``("*",)``.
     """
     if not redaction.output:
         return None

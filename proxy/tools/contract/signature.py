@@ -57,8 +57,8 @@ class Signature:
 def read_signature(target: Any, where: str, *, verbatim: bool, extra: Collection[type] = ()) -> Signature:
     """Return the parameters of a function, or of the constructor of a class.
 
-    With ``verbatim`` the schema is the author's own, so the one argument needs no type.  ``extra`` are
-    further types of capabilities.  Raises :class:`ConfigError` for a parameter that cannot be
+    With ``verbatim`` the schema is the author's own, so the one argument needs no type. ``extra`` are
+    further types of capabilities. Raises :class:`ConfigError` for a parameter that cannot be
     filled.
     """
     try:
@@ -89,7 +89,7 @@ class Contract:
     """What a tool's arguments must be.
 
     ``schema`` is the JSON Schema that goes on the wire, ``loose`` the same before strict mode, or ``None``
-    if the tool is not strict.  ``validate`` turns a decoded object into a value, ``unpack`` turns that value
+    if the tool is not strict. ``validate`` turns a decoded object into a value, ``unpack`` turns that value
     into arguments by name, and ``defaults`` are the JSON defaults of optional arguments.
     """
 
@@ -111,7 +111,7 @@ def make_contract(
 ) -> Contract:
     """Return the contract of a tool by its arguments, or by the author's own schema ``parameters``.
 
-    ``private`` are the paths of private arguments.  Raises :class:`ConfigError` for arguments
+    ``private`` are the paths of private arguments. Raises :class:`ConfigError` for arguments
     or a schema that cannot go on the wire.
     """
     if parameters is None:
@@ -164,7 +164,7 @@ def _derived(
 def _signature_model(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
     """Create a pydantic model with one field for each parameter.
 
-    A field's name has a prefix, and the parameter's name is its alias.  So a parameter may be called ``json``
+    A field's name has a prefix, and the parameter's name is its alias. So a parameter may be called ``json``
     or ``_x``, which pydantic does not accept as a field name.
     """
     fields: dict[str, Any] = {
@@ -178,7 +178,7 @@ def _signature_model(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) 
 def _defaults(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
     """Return the JSON default of each optional parameter for which a given default has the same effect.
 
-    The function cannot tell the two apart, so they are the same call.  Defaults with a difference are left
+    The function cannot tell the two apart, so they are the same call. Defaults with a difference are left
     out:  a secret, a default factory, or a default that its own validator would change.
     """
     defaults: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """Validate arguments strictly, and describe each fault without repeating any of the arguments.
 
 Pydantic validates tools declared by a model or a signature; ``jsonschema-rs`` validates tools whose author
-wrote a schema.  The messages of both can quote the input, so this module builds its messages from the schema
+wrote a schema. The messages of both can quote the input, so this module builds its messages from the schema
 alone (rule T3).
 """
 
@@ -81,8 +81,8 @@ _AUTHOR_KINDS = frozenset({"value_error", "assertion_error"})
 class ModelValidator:
     """Validator of a decoded object against a pydantic type: strict, no extra fields, aliases only.
 
-    It returns the validated value (a model).  It uses pydantic's JSON mode, whose strict rules are those of
-    JSON: a date comes as text, a tuple as a list.  ``private`` are the paths of private arguments.  If one
+    It returns the validated value (a model). It uses pydantic's JSON mode, whose strict rules are those of
+    JSON: a date comes as text, a tuple as a list. ``private`` are the paths of private arguments. If one
     of them is a URL, the message does not contain its canonical form.
     """
 
@@ -125,7 +125,7 @@ class ModelValidator:
         """Raise ``ArgumentsInvalid`` for a number in the place of a date.
 
         Pydantic reads a text of digits as seconds since 1970, so ``"2030"`` would be a time half an hour into
-        1970.  The schema requires a date in ISO 8601.
+        1970. The schema requires a date in ISO 8601.
         """
         fields = [_field(place, self._names) for place in _numbers_at(dates, arguments, dates, ())]
         if fields:
@@ -203,10 +203,10 @@ def validate_canonically(
     """Return the validated value, and the arguments in canonical form: as validation normalized them.
 
     Two calls with equal canonical arguments are the same call; for example ``ber`` and ``BER``, if a
-    validator upper-cases.  Absent arguments stay absent, since pydantic can tell them from a default.  A
-    pydantic model may hide some of its data, or serialize two values in the same way.  So the serialized
-    arguments count as canonical only if they validate to an equal value again.  Otherwise the arguments stay
-    as the language model wrote them.  Raises what ``validate`` raises.
+    validator upper-cases. Absent arguments stay absent, since pydantic can tell them from a default. A
+    pydantic model may hide some of its data, or serialize two values in the same way. So the serialized
+    arguments count as canonical only if they validate to an equal value again. Otherwise the arguments stay
+    as the language model wrote them. Raises what ``validate`` raises.
     """
     value = validate(arguments)
     if not isinstance(value, BaseModel):
@@ -217,7 +217,7 @@ def validate_canonically(
             mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
         )
         # Plain values that serialize as the model wrote them would validate to the same again, so skip the
-        # second validation.  But with private attributes do not: a serializer may have consumed them.
+        # second validation. But with private attributes do not: a serializer may have consumed them.
         plain = all(type(one) in _PLAIN for one in held) and value.__pydantic_private__ is None
         plain = plain and tuple(value.__dict__.values()) == held
         if plain and _written_alike(canonical, arguments):
@@ -235,7 +235,7 @@ def validate_canonically(
 def words_of_refusal(error: ValueError, arguments: Mapping[str, Any], names: frozenset[str]) -> str:
     """Return the message of a ``ValueError`` that a tool's author raised for these arguments.
 
-    ``names`` are the property names of the schema.  A message that repeats another part of the arguments is
+    ``names`` are the property names of the schema. A message that repeats another part of the arguments is
     replaced, since messages are recorded (rule T3).
     """
     if isinstance(error, ValidationError):

@@ -1,7 +1,7 @@
 """Cache results of tools that set ``cache_ttl_s``.
 
 A key contains everything that a result depends on, also the caller: no caller ever gets another caller's
-result.  Failures are not cached.  A record that seals its content also keeps results for other processes, and
+result. Failures are not cached. A record that seals its content also keeps results for other processes, and
 for this one after a restart.
 """
 
@@ -46,7 +46,7 @@ def cache_key(*parts: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A cached result.  ``dies_at`` is in monotonic seconds, ``until`` in seconds since the epoch."""
+    """A cached result. ``dies_at`` is in monotonic seconds, ``until`` in seconds since the epoch."""
 
     output: Output
     dies_at: float
@@ -61,7 +61,7 @@ class ResultCache:
         monotonic: returns monotonic seconds, for the age of a result.
         wall: returns seconds since the epoch, for results that expire at a fixed time.
         max_entries, max_bytes: the limits of the whole cache.
-        record: where other processes find the results; ``None`` for none.  It must seal them, because they
+        record: where other processes find the results; ``None`` for none. It must seal them, because they
             are personal.
     """
 

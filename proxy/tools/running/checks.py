@@ -1,4 +1,4 @@
-"""Check whether a call would run if a person approved it.  Nothing here runs, counts or records a call."""
+"""Check whether a call would run if a person approved it. Nothing here runs, counts or records a call."""
 
 import asyncio
 

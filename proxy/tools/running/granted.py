@@ -32,7 +32,7 @@ class ArgumentLimits:
     def unused(self, arguments: Mapping[str, Any]) -> str:
         """Return the first path that has no value in these arguments; ``""`` if all have one.
 
-        A misspelt path would limit nothing.  Paths of ``forbidden`` arguments are skipped.
+        A misspelt path would limit nothing. Paths of ``forbidden`` arguments are skipped.
         """
         for path, bound in self.bounds.items():
             found = values_at(arguments, path, {})
@@ -55,11 +55,11 @@ class ArgumentLimits:
 
 @dataclass(frozen=True, slots=True)
 class GrantedCall:
-    """The grant by which a call runs without a new question.  A person gave it with an earlier approval.
+    """The grant by which a call runs without a new question. A person gave it with an earlier approval.
 
-    ``id`` is the id of the grant, ``by`` the person.  ``spec_digest`` is the tool's definition at that time,
+    ``id`` is the id of the grant, ``by`` the person. ``spec_digest`` is the tool's definition at that time,
     ``reasons`` are the reasons that the person read (see :func:`~proxy.tools.access.policy.reasons_of`), and
-    ``limits`` bound the arguments.  Right before the call runs, ``use`` returns whether the grant still
+    ``limits`` bound the arguments. Right before the call runs, ``use`` returns whether the grant still
     holds; it raises :class:`~proxy.base.errors.StoreError` if the record cannot tell.
     """
 
@@ -75,7 +75,7 @@ class GrantedCall:
         return reasons_of(rule) <= self.reasons
 
     def mismatch(self, spec: ToolSpec, arguments: bytes) -> str:
-        """Return why the grant does not cover a call; ``""`` if it does.  ``arguments`` are canonical."""
+        """Return why the grant does not cover a call; ``""`` if it does. ``arguments`` are canonical."""
         if spec.digest != self.spec_digest:
             return "the definition of the tool has changed since the grant was given"
         violation = self.limits.violation(json.loads(arguments), spec)

@@ -1,6 +1,6 @@
 """Plan a call of a model: the result is a call that may run, or the reason why it may not.
 
-Planning has no side effect: it does no I/O, counts nothing and stores nothing.  A plan never changes, and
+Planning has no side effect: it does no I/O, counts nothing and stores nothing. A plan never changes, and
 only the runner runs it (rule T1).
 """
 
@@ -43,7 +43,7 @@ __all__ = [
 class ApprovedCall:
     """The call that a person approved: this definition of a tool with these arguments, and nothing else.
 
-    ``id`` is the id of the approval, ``by`` the person.  ``spec_digest`` is the digest of the definition,
+    ``id`` is the id of the approval, ``by`` the person. ``spec_digest`` is the digest of the definition,
     ``arguments_digest`` the digest of :attr:`PlannedCall.arguments` (see :func:`digest_of`).
     """
 
@@ -111,8 +111,8 @@ def digest_of(arguments: bytes) -> str:
 class Refusal:
     """A call that does not run.
 
-    ``failure`` is for the model, ``decision`` for the row.  ``arguments_redacted`` is ``None`` if the
-    arguments could not be read.  ``cause`` is what the tool's own validator raised, for its author; its text
+    ``failure`` is for the model, ``decision`` for the row. ``arguments_redacted`` is ``None`` if the
+    arguments could not be read. ``cause`` is what the tool's own validator raised, for its author; its text
     may contain arguments.
     """
 
@@ -124,7 +124,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """A call of a tool that exists and that policy allows.  Its arguments have not been read yet."""
+    """A call of a tool that exists and that policy allows. Its arguments have not been read yet."""
 
     call: ToolCall = field(repr=False)
     spec: ToolSpec
@@ -141,12 +141,12 @@ class AdmittedCall:
 class PlannedCall:
     """A call with everything that its execution needs.
 
-    ``call`` has the id and the name that the model gave.  ``value`` is the validated value that the tool
-    takes.  ``arguments`` are the same in canonical JSON, equal for all calls that mean the same (see
-    :func:`~proxy.tools.contract.validation.validate_canonically`).  They include the defaults of absent
-    arguments, except those that the tool can tell from a given value.  Logs and rows contain only
-    ``arguments_redacted``; no failure may repeat a value in ``private``.  A tool with effects has an
-    ``idempotency_key``, and so has a tool that takes one.  ``fetches`` are the bounds on the URLs among the
+    ``call`` has the id and the name that the model gave. ``value`` is the validated value that the tool
+    takes. ``arguments`` are the same in canonical JSON, equal for all calls that mean the same (see
+    :func:`~proxy.tools.contract.validation.validate_canonically`). They include the defaults of absent
+    arguments, except those that the tool can tell from a given value. Logs and rows contain only
+    ``arguments_redacted``; no failure may repeat a value in ``private``. A tool with effects has an
+    ``idempotency_key``, and so has a tool that takes one. ``fetches`` are the bounds on the URLs among the
     arguments.
     """
 
@@ -206,7 +206,7 @@ def admit(
 
     ``untrusted`` are the sources whose untrusted results the model had read when it made the call.
     ``approved`` says whether a person approved the call, if policy requires that, or exactly what the person
-    approved.  A grant counts only if it covers every reason for the approval.
+    approved. A grant counts only if it covers every reason for the approval.
     """
     if spec is None and isinstance(approved, ApprovedCall | ContinuedCall):
         words = (

@@ -2,8 +2,8 @@
 
 known → policy → budget and rate → size → parse → validate → policy bounds → credentials → row opened →
 cached result, or run within its time limit (execution.py) → output as bounded text → redacted → row closed →
-result (outcome.py).  The decisions on the way have no side effect (plan.py).  They lead to a ``PlannedCall``,
-which only this module runs.  Every refusal is a result that the model can read.  The only exception that
+result (outcome.py). The decisions on the way have no side effect (plan.py). They lead to a ``PlannedCall``,
+which only this module runs. Every refusal is a result that the model can read. The only exception that
 leaves the runner is a cancellation.
 """
 
@@ -60,10 +60,10 @@ def new_invocation_id() -> str:
 
 
 class Runner:
-    """The runner of tool calls.  There is one per process; the state of a run is in its ``RunContext``.
+    """The runner of tool calls. There is one per process; the state of a run is in its ``RunContext``.
 
     Args:
-        clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it.  The record uses the
+        clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it. The record uses the
             machine's clock: a clock that stands still (the demo's) would put a call days before its run.
         paged_results: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
         cached_results: the sealed record that shares cached results with other processes, or ``None``.
@@ -136,10 +136,10 @@ class Runner:
     ) -> ToolResult:
         """Run one call; the only exception that it raises is ``CancelledError``.
 
-        ``policy`` narrows the configured one for this caller.  ``budget_s`` is how many seconds the run has
-        left.  ``on_start`` is called when the call's row is open and before the tool runs, but not for a call
-        that is refused or answered with an earlier result.  ``approved`` says that a person approved this
-        call, if policy requires that.  An :class:`~proxy.tools.running.plan.ApprovedCall` or a
+        ``policy`` narrows the configured one for this caller. ``budget_s`` is how many seconds the run has
+        left. ``on_start`` is called when the call's row is open and before the tool runs, but not for a call
+        that is refused or answered with an earlier result. ``approved`` says that a person approved this
+        call, if policy requires that. An :class:`~proxy.tools.running.plan.ApprovedCall` or a
         :class:`~proxy.tools.running.plan.ContinuedCall` allows exactly the call that it names, and only once.
         If the caller is cancelled, so is a read-only tool; a tool with effects that has started runs to its
         end (see :meth:`drain`).
@@ -215,9 +215,9 @@ class Runner:
     ) -> list[ToolResult]:
         """Run the calls of one turn and return their results in the order of the calls.
 
-        Read-only calls run first and at the same time, up to the limit for a run.  Then the others run one
-        after the other in the order of the calls; adjacent agents run at the same time.  Without ``parallel``
-        all calls run in order.  ``approved`` are the indices of the calls that a person approved; ``granted``
+        Read-only calls run first and at the same time, up to the limit for a run. Then the others run one
+        after the other in the order of the calls; adjacent agents run at the same time. Without ``parallel``
+        all calls run in order. ``approved`` are the indices of the calls that a person approved; ``granted``
         has the grants for others, by index.
         """
         results: dict[int, ToolResult] = {}
@@ -438,7 +438,7 @@ class Runner:
     async def _connect(self, invocation: Invocation, planned: PlannedCall) -> ToolFailure | None:
         """Load the credentials of the call's connection; return the failure if there are none, else ``None``.
 
-        This counts as part of the tool's own time.  It is cancelled with the caller, also for a tool with
+        This counts as part of the tool's own time. It is cancelled with the caller, also for a tool with
         effects.
         """
         if self._credentials is None or not planned.connection:

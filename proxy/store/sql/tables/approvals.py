@@ -1,6 +1,6 @@
 """Approvals in SQL: rows that only change by conditional updates.
 
-If its condition does not hold, an update sets a NOT NULL column to NULL, as with claims of effects.  The
+If its condition does not hold, an update sets a NOT NULL column to NULL, as with claims of effects. The
 database then refuses the whole write: of two processes that decide at the same moment, one is refused.
 """
 

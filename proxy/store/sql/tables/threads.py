@@ -12,7 +12,7 @@ __all__ = ["THREADS", "SqlThreads"]
 
 THREADS: Final = "threads"
 
-# Text that a thread once contained stays in it.  This joins sources as proxy.records.rows.join_sources does.
+# Text that a thread once contained stays in it. This joins sources as proxy.records.rows.join_sources does.
 _KNOWN: Final = f"{THREADS}.untrusted"
 _NEW: Final = "excluded.untrusted"
 _PUT: Final = (

@@ -39,8 +39,8 @@ class Image:
 class ImageBounds:
     """The limits for the images that are passed on.
 
-    ``max_bytes`` is for all images of one result together; 0 passes none on.  ``addresses`` says whether
-    ``https:`` URLs are passed on.  The provider fetches any such URL, so an untrusted source must not
+    ``max_bytes`` is for all images of one result together; 0 passes none on. ``addresses`` says whether
+    ``https:`` URLs are passed on. The provider fetches any such URL, so an untrusted source must not
     choose it.
     """
 
@@ -52,7 +52,7 @@ class ImageBounds:
 class CheckedImages:
     """The images of a result after the checks.
 
-    ``notes`` are lines for the model about images that were left out.  ``seen`` is what redaction reads: it
+    ``notes`` are lines for the model about images that were left out. ``seen`` is what redaction reads: it
     describes every image and contains no image data.
     """
 

@@ -1,7 +1,7 @@
 """Keep results that are too large for one read, so that the model can read them in pages.
 
-The results are content (rule R3).  They are in memory, and also in the record if it keeps content; then a
-handle works at any worker and after a restart.  A handle has 128 random bits and works only for the caller
+The results are content (rule R3). They are in memory, and also in the record if it keeps content; then a
+handle works at any worker and after a restart. A handle has 128 random bits and works only for the caller
 it was made for; for other callers it is unknown.
 """
 
@@ -84,7 +84,7 @@ class PagedResults:
     def keep(self, caller: str, text: str, *, untrusted: str, run_id: str = "") -> str | None:
         """Keep ``text``, a result of ``run_id``, and return its handle; ``None`` if it is too large to keep.
 
-        ``untrusted`` are the sources of the text, or empty.  The record keeps only whether there are some.
+        ``untrusted`` are the sources of the text, or empty. The record keeps only whether there are some.
         The same text of the same caller gets the same handle again.
         """
         size = 4 * len(text) + _OVERHEAD_BYTES
@@ -113,7 +113,7 @@ class PagedResults:
     async def read(self, caller: str, handle: str, offset: int, max_bytes: int) -> Page | None:
         """Return at most ``max_bytes`` of UTF-8 from character ``offset``; ``None`` for an unknown handle.
 
-        Past the end the page is empty.  Raises :class:`~proxy.base.errors.StoreError` if the result is not in
+        Past the end the page is empty. Raises :class:`~proxy.base.errors.StoreError` if the result is not in
         memory and the record cannot be read.
         """
         self._drop_old()

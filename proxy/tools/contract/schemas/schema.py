@@ -1,10 +1,10 @@
 """Derive the JSON Schema for the wire from a pydantic model, and check that providers accept it.
 
-The schema says what the language model may send; validation.py enforces it.  A provider refuses a whole
-request if it cannot read one tool's schema, and then no tool works.  So the proxy checks each schema when
+The schema says what the language model may send; validation.py enforces it. A provider refuses a whole
+request if it cannot read one tool's schema, and then no tool works. So the proxy checks each schema when
 tools load, and names the path of the fault (rule T8).
 
-OpenAI's guide to function calling and structured outputs has the requirements.  The top level is a plain
+OpenAI's guide to function calling and structured outputs has the requirements. The top level is a plain
 object; in strict mode every object is closed and requires all of its fields.
 """
 
@@ -50,7 +50,7 @@ _LAST_KEYS = ("additionalProperties", "$defs")
 def derive_schema(adapter: TypeAdapter[Any], where: str) -> dict[str, Any]:
     """Return the wire schema of a pydantic model: without ``title``, objects closed, keys in a fixed order.
 
-    ``where`` names the tool in errors.  Raises :class:`~proxy.base.errors.ConfigError` for a model that JSON
+    ``where`` names the tool in errors. Raises :class:`~proxy.base.errors.ConfigError` for a model that JSON
     Schema cannot express or that allows extra fields.
     """
     try:
@@ -327,7 +327,7 @@ def _declares(
     """Recursive part of :func:`declares`.
 
     ``known`` caches the answer for each subschema and value, because a union in a recursive model would ask
-    exponentially often.  ``None`` marks a question in progress; it counts as yes, since a schema that only
+    exponentially often. ``None`` marks a question in progress; it counts as yes, since a schema that only
     refers to itself forbids nothing.
     """
     if not isinstance(value, _HOLDERS) or not isinstance(node, Mapping):
