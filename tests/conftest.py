@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 from in_process import Starters
+from provider_rules.judge import strict_providers
 from quick_starts import quick_starts
 from waiting import PATIENCE_S
 
-__all__ = ["quick_starts"]
+__all__ = ["quick_starts", "strict_providers"]
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")

@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import Here
 from logged import logging_put_back
-from provider_rules.judge import strict_providers
 
 from proxy.commands.cli import run
-
-__all__ = ["strict_providers"]
 
 
 @pytest.fixture

@@ -10,12 +10,9 @@ import pytest_asyncio
 from e2e_packages import SCRIPTS, installed_packages
 from e2e_rig import CORE_TOOLS, PATHS, PINNED_CLOCK, Proxy, ProxyFor, proxy_for
 from fixture_loader import FIXTURES
-from provider_rules.judge import strict_providers
 from require import require
 
 from proxy.wires.repairing import RepairHabit
-
-__all__ = ["strict_providers"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -5,10 +5,7 @@ from collections.abc import Iterator
 import pytest
 from faults_rig import MODES
 from probe_tools import WATCH, Watch
-from provider_rules.judge import strict_providers
 from wire_kits import KITS, Kit
-
-__all__ = ["strict_providers"]
 
 
 @pytest.fixture(params=KITS)

@@ -28,6 +28,7 @@ from provider_rules.judge import refusal_now
 from waiting import PATIENCE_S
 
 __all__ = [
+    "ASKED",
     "FIN",
     "HALF",
     "HANG",
@@ -59,6 +60,8 @@ class End(enum.Enum):
 RESET, FIN, HANG, HALF, KEEP = End.RESET, End.FIN, End.HANG, End.HALF, End.KEEP
 Step = bytes | float | End | asyncio.Event
 LAST_CHUNK = b"0\r\n\r\n"
+ASKED = b'{"model":"gpt-4o-mini","messages":[{"role":"user","content":"hi"}]}'
+"""A Chat request that the upstream does not refuse."""
 
 
 def head(*headers: str, status: str = "200 OK") -> bytes:

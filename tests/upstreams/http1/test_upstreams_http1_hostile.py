@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pushing import pushed
-from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, chunked, head, whole
+from raw_upstream import ASKED, FIN, HANG, KEEP, LAST_CHUNK, RawUpstream, Step, chunk, chunked, head, whole
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.base.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
@@ -19,7 +19,7 @@ from proxy.upstreams.http1.upstream import Http1Upstream
 
 pytestmark = pytest.mark.both_loops
 
-ASK = UpstreamRequest("POST", "/chat/completions", body=b"{}")
+ASK = UpstreamRequest("POST", "/chat/completions", body=ASKED)
 CHUNKED = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 KEY = "sk-server-0123456789abcdef"
 

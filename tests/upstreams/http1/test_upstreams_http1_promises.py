@@ -9,6 +9,7 @@ from typing import Any, Self
 import pytest
 from closed_port import closed_port
 from raw_upstream import (
+    ASKED,
     FIN,
     HANG,
     KEEP,
@@ -37,9 +38,10 @@ SSE_HEAD = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 E1, E2 = event('{"n":1}'), event('{"n":2}')
 
 
-def post(body: bytes | AsyncIterator[bytes] | None = b"{}", **fields: Any) -> UpstreamRequest:
+def post(body: bytes | AsyncIterator[bytes] | None = ASKED, **fields: Any) -> UpstreamRequest:
     """A chat request as the relay would make it."""
-    return UpstreamRequest("POST", "/chat/completions", body=body, **fields)
+    path = "/chat/completions" if body == ASKED else "/files"
+    return UpstreamRequest("POST", path, body=body, **fields)
 
 
 async def ask(upstream: Upstream, request: UpstreamRequest | None = None) -> bytes:
@@ -478,7 +480,7 @@ async def test_an_upstream_that_comes_up_is_reached_by_a_retry() -> None:
     port = reserved.getsockname()[1]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"{}")
+        await reader.readuntil(ASKED)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
         await writer.drain()
         writer.close()

@@ -12,7 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pushing import pushed
-from raw_upstream import FIN, HANG, KEEP, LAST_CHUNK, RESET, RawUpstream, Step, chunk, chunked, head, whole
+from raw_upstream import (
+    ASKED,
+    FIN,
+    HANG,
+    KEEP,
+    LAST_CHUNK,
+    RESET,
+    RawUpstream,
+    Step,
+    chunk,
+    chunked,
+    head,
+    whole,
+)
 from taped_line import Taped
 from waiting import until
 
@@ -30,7 +43,7 @@ from proxy.upstreams.http1.upstream import Http1Upstream
 
 pytestmark = pytest.mark.both_loops
 
-ASK = UpstreamRequest("POST", "/chat/completions", body=b"{}")
+ASK = UpstreamRequest("POST", "/chat/completions", body=ASKED)
 CHUNKED = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 
 
@@ -335,7 +348,7 @@ async def test_a_name_is_looked_up_once_for_many_connections() -> None:
 async def test_headers_that_are_sent_again_are_each_upstream_s_own() -> None:
     """Upstreams that share a header section each send their own key and headers, and nobody else's."""
     section = HeaderSection.of([("X-A", "1"), ("X-B", "2"), ("Authorization", "Bearer client")])
-    ask = UpstreamRequest("POST", "/chat/completions", headers=section, body=b"{}")
+    ask = UpstreamRequest("POST", "/chat/completions", headers=section, body=ASKED)
     async with RawUpstream(whole(b"{}")) as raw:
         listed: dict[str, Any] = {"forward_headers": ["x-a", "x-b"]}
         plain = Http1Upstream("plain", raw.url, "sk-plain", **listed)
