@@ -224,8 +224,8 @@ def _loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
         """
 
         async def getaddrinfo(self, host: Any, port: Any, **options: int) -> Any:
-            found = numeric(host, port, options.get("family", 0)) if isinstance(host, str) else None
-            return await super().getaddrinfo(host, port, **options) if found is None else found
+            addresses = numeric(host, port, options.get("family", 0)) if isinstance(host, str) else None
+            return await super().getaddrinfo(host, port, **options) if addresses is None else addresses
 
     return Loop
 

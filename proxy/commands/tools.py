@@ -91,8 +91,8 @@ async def _call(services: Services, name: str, arguments: str) -> bool:
             say(plain_text(f"[image {image.words}]", MAX_LINE))
     else:
         why = _rule(services, name, result.error_code)
-        said = f"{name}: {result.error_code}: {result.safe_message or result.content}{why}"
-        say_faults([said], [result.error_code or ""])
+        message = f"{name}: {result.error_code}: {result.safe_message or result.content}{why}"
+        say_faults([message], [result.error_code or ""])
     return result.ok
 
 
@@ -100,7 +100,7 @@ def _rule(services: Services, name: str, code: str | None) -> str:
     """Return which rule the operator must change if the call was refused. Models never see this text."""
     spec = services.catalog.get(name)
     if spec is None:
-        near = get_close_matches(name, [one.name for one in services.catalog.tools()], n=1, cutoff=0.6)
+        near = get_close_matches(name, [tool.name for tool in services.catalog.tools()], n=1, cutoff=0.6)
         return f'. Did you mean "{near[0]}"?' if near else ""
     decision = services.policy.decide(spec)
     refused = code in ("policy_denied", "approval_required") and not decision.allowed

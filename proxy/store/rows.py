@@ -229,11 +229,11 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
 
     Each filter has an index that yields its runs in order, so a page costs the same for any number of runs.
     """
-    source, at, id_ = "runs", "started_at", "id"
+    source, time_column, id_ = "runs", "started_at", "id"
     clauses: list[str] = []
     values: list[Any] = []
     if wanted.tool is not None:
-        source, at, id_ = "run_tools t JOIN runs ON runs.id = t.run_id", "t.started_at", "t.run_id"
+        source, time_column, id_ = "run_tools t JOIN runs ON runs.id = t.run_id", "t.started_at", "t.run_id"
         clauses.append("t.tool = ?")
         values.append(clean_name(wanted.tool))
     # The runs of a key include those of its end users, whose names are the key, a slash and more.
@@ -243,10 +243,10 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
             clauses.append(f"{column} = ?")
             values.append(clean_name(value))
     if wanted.since is not None:
-        clauses.append(f"{at} >= ?")
+        clauses.append(f"{time_column} >= ?")
         values.append(wanted.since)
     if wanted.until is not None:
-        clauses.append(f"{at} < ?")
+        clauses.append(f"{time_column} < ?")
         values.append(wanted.until)
     if wanted.id_prefix is not None:
         clauses.append(f"{id_} >= ? AND {id_} < ?")
@@ -261,13 +261,13 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
         clauses.append(HAS_ERROR)
     if wanted.before is not None:
         # If there is no run with that id, the comparison is with no row, and the list is empty.
-        clauses.append(f"({at}, {id_}) < (SELECT b.started_at, b.id FROM runs b WHERE b.id = ?)")
+        clauses.append(f"({time_column}, {id_}) < (SELECT b.started_at, b.id FROM runs b WHERE b.id = ?)")
         values.append(clean_text(wanted.before))
     where = f"WHERE {' AND '.join(clauses)} " if clauses else ""
     values.append(max(0, min(wanted.limit, MAX_LISTED)))
     columns = ", ".join(f"runs.{column}" for column in RUNS.columns)
     return (
-        f"SELECT {columns} FROM {source} {where}ORDER BY {at} DESC, {id_} DESC LIMIT ?",
+        f"SELECT {columns} FROM {source} {where}ORDER BY {time_column} DESC, {id_} DESC LIMIT ?",
         tuple(values),
     )
 

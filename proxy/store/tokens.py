@@ -61,8 +61,8 @@ class SealedTokens:
 
     async def load(self, name: str) -> bytes | None:
         """Return what any process saved last under a name; raises StoreError."""
-        found = await self._read(TOKENS, name)
-        return found[0][1] if found else None
+        result = await self._read(TOKENS, name)
+        return result[0][1] if result else None
 
     async def save(self, name: str, tokens: bytes) -> None:
         """Store the tokens, sealed and committed on return; raises StoreUnavailable."""

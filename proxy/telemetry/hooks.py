@@ -164,7 +164,7 @@ class Hooks:
 
         def told(hook: str) -> list[Any]:
             nobody = getattr(Observer, hook)
-            return [getattr(one, hook) for one in observers if getattr(type(one), hook) is not nobody]
+            return [getattr(each, hook) for each in observers if getattr(type(each), hook) is not nobody]
 
         # Looked up once, because each request calls most of them.
         self._request_began: list[Callable[[RequestFacts, Mapping[str, str]], None]]

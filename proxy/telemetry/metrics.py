@@ -142,9 +142,9 @@ def _count_in(cells: Sequence[_Cell], values: list[float]) -> None:
     values.sort()
     for buckets, counts in cells:
         below = 0
-        for at, bound in enumerate(buckets):
+        for index, bound in enumerate(buckets):
             within = bisect_right(values, bound)
-            counts[at] += within - below
+            counts[index] += within - below
             below = within
         counts[len(buckets)] += len(values) - below
         counts[-1] += sum(values)
@@ -345,17 +345,17 @@ class Metrics(Observer):
         for source in self._sources:
             read.update(source())
         self._settle()
-        found: dict[str, list[tuple[Labels, Any]]] = {}
+        series: dict[str, list[tuple[Labels, Any]]] = {}
         for name, counter in self._counters.items():
-            found[name] = [(labels, value) for labels, (value,) in counter.cells.items()]
+            series[name] = [(labels, value) for labels, (value,) in counter.cells.items()]
         for name, histogram in self._histograms.items():
-            found[name] = list(histogram.cells.items())
+            series[name] = list(histogram.cells.items())
         for name, value in read.items():
-            found[name] = list(value.items()) if isinstance(value, Mapping) else [((), value)]
+            series[name] = list(value.items()) if isinstance(value, Mapping) else [((), value)]
         caches = cache_sizes().items()
-        found["toolrelay_cache_bytes"] = [((name,), size.held) for name, size in caches]
-        found["toolrelay_cache_limit_bytes"] = [((name,), size.limit) for name, size in caches]
-        return orjson.dumps({name: values for name, values in found.items() if values})
+        series["toolrelay_cache_bytes"] = [((name,), size.held) for name, size in caches]
+        series["toolrelay_cache_limit_bytes"] = [((name,), size.limit) for name, size in caches]
+        return orjson.dumps({name: values for name, values in series.items() if values})
 
 
 def render(snapshot: bytes, accept: str = "") -> tuple[bytes, str]:

@@ -74,8 +74,8 @@ def parse_run(detail: RunDetail) -> RecordedRun:
     failed: dict[int, str] = {}
     unknown: dict[int, str] = {}
     for turn in detail.turns:
-        said = [row for row in detail.messages if row.turn == turn.number and row.role == "assistant"]
-        message = _message(said, _tool_ids(detail, turn.number))
+        answers = [row for row in detail.messages if row.turn == turn.number and row.role == "assistant"]
+        message = _message(answers, _tool_ids(detail, turn.number))
         last = turn is detail.turns[-1]
         lacking = len(message.get("tool_calls", ())) < turn.tool_calls
         # If an upstream refused a later turn or broke off, the error is on the run, not on the turn.
@@ -84,7 +84,7 @@ def parse_run(detail: RunDetail) -> RecordedRun:
             unknown[turn.number] = "the client left before the turn ended"
         elif error is not None:
             failed[turn.number] = error
-        elif lacking or not (said or _keeps_answers(detail)):
+        elif lacking or not (answers or _keeps_answers(detail)):
             unknown[turn.number] = "store.content did not keep it, or store.keep_days has passed"
         else:
             replies[turn.number] = message
@@ -106,14 +106,14 @@ def _client_tools(detail: RunDetail, replies: Mapping[int, Mapping[str, Any]]) -
     """Return the names of called functions that have no row of a server call: these calls went to the
     client."""
     ran = {(row.turn, recorded_call_id(row.call_id)) for row in detail.invocations}
-    found = [
+    tools = [
         str(call["function"].get("name"))
         for turn, reply in replies.items()
         for call in reply.get("tool_calls", ())
         if (turn, recorded_call_id(str(call.get("id")))) not in ran
         and not is_wrapper(str(call["function"].get("name")))
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(tools))
 
 
 def _keeps_answers(detail: RunDetail) -> bool:
@@ -155,7 +155,7 @@ def _calls(detail: RunDetail) -> list[RecordedCall]:
         for row in detail.messages
         if row.role in ("tool", "function") and row.content is not None
     }
-    found = []
+    calls = []
     for row in detail.messages:
         for index, call in enumerate(orjson.loads(row.tool_calls) if row.tool_calls else ()):
             function = call.get("function") or {}
@@ -168,10 +168,10 @@ def _calls(detail: RunDetail) -> list[RecordedCall]:
             parts = expand(made) if is_wrapper(made.name) else ()
             for part, text in zip(parts, _outputs(content), strict=False):
                 tool = tools.get((row.turn, recorded_call_id(part.call_id)), part.name)
-                found.append(RecordedCall(tool, part.arguments, text))
+                calls.append(RecordedCall(tool, part.arguments, text))
             if not parts:
                 tool = tools.get((row.turn, recorded_call_id(made.call_id)), made.name)
-                found.append(RecordedCall(tool, made.arguments, content))
+                calls.append(RecordedCall(tool, made.arguments, content))
         if row.role == "assistant" and row.function_call:
             named = orjson.loads(row.function_call)
             content = next((text for (turn, _), text in results.items() if turn == row.turn), None)
@@ -179,8 +179,8 @@ def _calls(detail: RunDetail) -> list[RecordedCall]:
                 (tool for (turn, _), tool in tools.items() if turn == row.turn), str(named.get("name"))
             )
             if content is not None:
-                found.append(RecordedCall(tool, str(named.get("arguments")), content))
-    return found
+                calls.append(RecordedCall(tool, str(named.get("arguments")), content))
+    return calls
 
 
 def _outputs(content: str) -> list[str]:
@@ -274,10 +274,10 @@ class LoadedTools:
     @classmethod
     def of(cls, catalog: Catalog) -> "list[ToolProvider]":
         """Return one provider of this kind for each provider of a catalog."""
-        found: dict[str, list[ToolSpec]] = {}
+        by_provider: dict[str, list[ToolSpec]] = {}
         for spec in catalog.tools():
-            found.setdefault(catalog.provider(spec.name).name, []).append(spec)
-        return [cls(name, specs) for name, specs in found.items()]
+            by_provider.setdefault(catalog.provider(spec.name).name, []).append(spec)
+        return [cls(name, specs) for name, specs in by_provider.items()]
 
     async def list_tools(self) -> Sequence[ToolSpec]:
         """Return the tools."""

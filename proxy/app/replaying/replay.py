@@ -111,7 +111,7 @@ class Replayed:
     def notes(self) -> list[str]:
         """Return what a reader should know before trusting the comparison."""
         return [
-            *(f"not in the store: {words}" for words in self.missing),
+            *(f"not in the store: {part}" for part in self.missing),
             *(f"no longer offered: {name} ({rule})" for name, rule in self.withheld.items()),
             *(
                 f"no recorded result matches a call of {tool}; the model was told so"
@@ -209,16 +209,16 @@ def _remedy(online: bool) -> str:
 
 def _missing(detail: RunDetail, recorded: RecordedRun, *, online: bool) -> list[str]:
     """Return what this replay lacks because it is not on record."""
-    found = [f"what the model said in turn {number} ({why})" for number, why in recorded.unknown.items()]
+    missing = [f"what the model said in turn {number} ({why})" for number, why in recorded.unknown.items()]
     if not detail.turns:
-        found.append("any turn of the model")
+        missing.append("any turn of the model")
     if online and recorded.request is None:
-        found.append('the client\'s request (kept only by store.content = "all", up to 4 MiB)')
+        missing.append('the client\'s request (kept only by store.content = "all", up to 4 MiB)')
     if online and recorded.request is not None and orjson.loads(recorded.request).get("previous_response_id"):
-        found.append("the response that the request continues")
+        missing.append("the response that the request continues")
     if recorded.masked:
-        found.append("private tool arguments (they are masked; a tool's schema may refuse the mask)")
-    return found
+        missing.append("private tool arguments (they are masked; a tool's schema may refuse the mask)")
+    return missing
 
 
 # --- the second run --------------------------------------------------------------------------------
@@ -365,10 +365,12 @@ async def _post(url: str, body: bytes, more: Mapping[str, str], timeout_s: float
             aiohttp.ClientSession(timeout=timeout) as session,
             session.post(url, data=body, headers=headers) as response,
         ):
-            said = await response.read()
+            answer_body = await response.read()
     except (TimeoutError, aiohttp.ClientError) as error:
         return f"no whole answer ({type(error).__name__})"
-    return "" if response.status < 400 else f"{response.status} {said[:500].decode('utf-8', 'replace')}"
+    return (
+        "" if response.status < 400 else f"{response.status} {answer_body[:500].decode('utf-8', 'replace')}"
+    )
 
 
 # --- the difference --------------------------------------------------------------------------------

@@ -141,8 +141,8 @@ def _written(row: _Row) -> dict[str, object]:
     }
 
 
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _say_no_login(name: str) -> bool:

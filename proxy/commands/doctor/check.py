@@ -89,24 +89,24 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
     try:
         faults += services.missing_connections()
         faults += services.misplaced_bounds(whole=len(faults) == before)
-        told = [str(fault) for fault in faults]
+        messages = [str(fault) for fault in faults]
         authentication = None
         readable = all(key.secret.resolved for key in config.keys.values())
         if readable and not any(fault.setting.startswith(("auth.", "store.")) for fault in faults):
             try:
                 authentication = await peek_authentication(config)
             except (ConfigError, StoreError) as error:
-                told.append(str(error))
+                messages.append(str(error))
         order = order_lines(services.router())
-        told += await _missing_logins(config)
+        messages += await _missing_logins(config)
         if config.mcp.servers and probing:
-            told += await mcp_faults(config)
+            messages += await mcp_faults(config)
         unasked = {name for name in config.upstreams if any(map(_is_about(name), faults))}
         return await check(
             config,
             services,
             probing=probing,
-            known=told,
+            known=messages,
             authentication=authentication,
             order=order,
             unasked=unasked,
@@ -140,18 +140,18 @@ async def _composed(config: Config, faults: Faults, given: Overrides) -> Service
     """
     lacking: list[ConfigError] = []
     while True:
-        found = Faults()
+        own_faults = Faults()
         try:
-            services = await create_services(config, overrides=given, guard=found.kept)
+            services = await create_services(config, overrides=given, guard=own_faults.kept)
         except ConfigError as fault:
             section = fault.setting.partition(".")[0]
-            if section in _OPTIONAL and section not in {one.setting.partition(".")[0] for one in lacking}:
+            if section in _OPTIONAL and section not in {lack.setting.partition(".")[0] for lack in lacking}:
                 lacking.append(fault)
                 config = config.model_copy(update={section: type(getattr(config, section))()})
                 continue
             lacking.append(fault)
             services = None
-        faults += [*lacking, *found]
+        faults += [*lacking, *own_faults]
         return services
 
 
@@ -241,8 +241,8 @@ def _say_authentication(
     """Print the authentication mode, the keys, and the tools that each key may run."""
     if authentication is None:
         return
-    said, warnings = bounds_of_keys(authentication, services.catalog)
-    for line in (*authentication_lines(config, authentication), *said, *warnings):
+    bounds, warnings = bounds_of_keys(authentication, services.catalog)
+    for line in (*authentication_lines(config, authentication), *bounds, *warnings):
         say(line)
     print_decisions(authentication, services.catalog, services.policy)
 
@@ -264,8 +264,8 @@ def _place(route: Route, router: Router) -> str:
         else " and ".join(sorted(served.wires))
     )
     notes = [f"as {route.model}" if route.renamed else "", f"{wires} only" if wires else ""]
-    said = ", ".join(note for note in notes if note)
-    return f"{served.upstream.name} ({said})" if said else served.upstream.name
+    noted = ", ".join(note for note in notes if note)
+    return f"{served.upstream.name} ({noted})" if noted else served.upstream.name
 
 
 def print_tools(tools: Sequence[ToolSpec], policy: Policy) -> None:
@@ -276,7 +276,9 @@ def print_tools(tools: Sequence[ToolSpec], policy: Policy) -> None:
 
 def token_lines(config: Config) -> list[str]:
     """Return what an unencrypted record means for OAuth 2 connections; nothing if the record is encrypted."""
-    names = [f"credentials.{name}" for name, one in config.credentials.items() if one.token is None]
+    names = [
+        f"credentials.{name}" for name, connection in config.credentials.items() if connection.token is None
+    ]
     if not names or config.store.seals:
         return []
     return [
@@ -394,7 +396,9 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
             faults.append(f"upstreams.{name}: {result.problem}. Correct {settings[name]}")
         elif result.problem:
             faults.append(f"upstreams.{name}: {result.problem}")
-        elif name in spoken and not any(one.spoken is not False for one in spoken[name] if one.name in wires):
+        elif name in spoken and not any(
+            dialect.spoken is not False for dialect in spoken[name] if dialect.name in wires
+        ):
             faults.append(
                 f"upstreams.{name}: the upstream answers in none of its configured dialects "
                 f"({', '.join(wires)}). Correct upstreams.{name}.wires"
@@ -402,22 +406,22 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
     console().print()
     titles = ("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage")
     print_table((*titles, CHAT.framing.end_text.decode()), rows)
-    for name, found in spoken.items():
-        for line in _wires_lines(name, _wires(config, name), found):
+    for name, dialects in spoken.items():
+        for line in _wires_lines(name, _wires(config, name), dialects):
             say(line)
     return faults
 
 
-def _wires_lines(name: str, wires: Sequence[str], found: Sequence[SpokenDialect]) -> list[str]:
+def _wires_lines(name: str, wires: Sequence[str], dialects: Sequence[SpokenDialect]) -> list[str]:
     """Return the lines to write if an upstream speaks other dialects than its ``wires``.
 
     The result is empty if the probe is inconclusive for any dialect, or none is spoken.
     """
-    spoken = [one.name for one in found if one.spoken]
-    if not spoken or set(spoken) == set(wires) or any(one.spoken is None for one in found):
+    spoken = [dialect.name for dialect in dialects if dialect.spoken]
+    if not spoken or set(spoken) == set(wires) or any(dialect.spoken is None for dialect in dialects):
         return []
-    told = f"upstreams.{name} answers in these dialects: {', '.join(spoken)}. Write into toolrelay.toml:"
-    return [told, f"[upstreams.{name}]", f"wires = {toml_value(spoken)}"]
+    heading = f"upstreams.{name} answers in these dialects: {', '.join(spoken)}. Write into toolrelay.toml:"
+    return [heading, f"[upstreams.{name}]", f"wires = {toml_value(spoken)}"]
 
 
 def _cells(result: ProbeResult) -> list[str]:

@@ -134,9 +134,9 @@ async def revoke_key(config: Config, wanted: str) -> None:
     _check_lasting(config)
     async with opened_record(config, must_exist=True) as store:
         keys = (await store.read_keys()).keys
-        found = [key for key in keys if wanted in (key.id, key.name)]
-        live = [key for key in found if key.revoked_at is None]
-        if not found:
+        matches = [key for key in keys if wanted in (key.id, key.name)]
+        live = [key for key in matches if key.revoked_at is None]
+        if not matches:
             raise ConfigError(wanted[:80], "there is no such key", "List the keys with: toolrelay keys list")
         if not live or not await store.revoke_key(live[0].id):
             raise ConfigError(
@@ -249,8 +249,8 @@ async def peek_authentication(config: Config) -> Authentication | None:
 
     Nothing is created or changed. Raises the errors that a start would raise.
     """
-    found = await peek_keys(config.store.url, **config.store.seal_keys())
-    return await open_authentication(config, _Peeked(found)) if found is not None else None
+    keys = await peek_keys(config.store.url, **config.store.seal_keys())
+    return await open_authentication(config, _Peeked(keys)) if keys is not None else None
 
 
 def authentication_lines(config: Config, authentication: Authentication) -> list[str]:
@@ -321,11 +321,11 @@ def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[li
     The warnings name limits of created keys that apply to no tool; in the configuration such a limit is a
     fault. They also name each key's ``tools`` that match none.
     """
-    said: list[str] = []
+    bounds: list[str] = []
     warnings: list[str] = []
     keys = authentication.ring.keys()
     for key in keys:
-        said += bound_lines(catalog, narrowed_policy(Policy(), key.caller.rights), f" for key {key.name}")
+        bounds += bound_lines(catalog, narrowed_policy(Policy(), key.caller.rights), f" for key {key.name}")
         for setting, patterns in key.caller.rights.tools:
             warnings += [f"warning: {line}" for line in idle_lines(setting, patterns, catalog)]
         if key.caller.name.startswith(DECLARED):
@@ -336,7 +336,7 @@ def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[li
                 f"warning: {fault.error.setting}: {fault.error.problem}, so this limit has no effect"
                 for fault in faults
             ]
-    return said, warnings
+    return bounds, warnings
 
 
 def idle_lines(where: str, patterns: Iterable[str], catalog: Catalog) -> list[str]:

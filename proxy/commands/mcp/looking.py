@@ -121,7 +121,7 @@ async def wait_for_server(config: Config, socket: Path, server: str) -> None:
 
 def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Sequence[InspectedTool]:
     pinned = {pin.id: pin for pin in pins if pin.definition.server == server.name}
-    live = {one.id: one for one in listing.definitions}
+    live = {definition.id: definition for definition in listing.definitions}
     looks = []
     # The tools of an unreachable server are unknown, so they count as pinned.
     known = listing.status.digests is not None

@@ -65,9 +65,9 @@ def _print(done: Replayed, *, online: bool) -> None:
         table.add_column(heading, overflow="fold")
     for name, before, now in done.report.lines:
         if isinstance(before, list) and isinstance(now, list):
-            for at in range(max(len(before), len(now), 1)):
-                pair = [listed[at] if at < len(listed) else None for listed in (before, now)]
-                table.add_row(*_row(name if at == 0 else "", *pair))
+            for index in range(max(len(before), len(now), 1)):
+                pair = [listed[index] if index < len(listed) else None for listed in (before, now)]
+                table.add_row(*_row(name if index == 0 else "", *pair))
         else:
             table.add_row(*_row(name, before, now))
     console().print(table)

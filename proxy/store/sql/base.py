@@ -165,10 +165,10 @@ class SqlBase(ABC):
         old one was lost. Raises :class:`~proxy.base.errors.ConfigError` if the key file cannot be used.
         """
         file = self._key_file
-        found = await asyncio.to_thread(file.read) if file is not None else None
-        if found is not None:
+        key = await asyncio.to_thread(file.read) if file is not None else None
+        if key is not None:
             take = self._ring.seal_with if self._ring.awaits else self._ring.open_with
-            take(Seal(found))
+            take(Seal(key))
         await self._check_seal()
         if file is not None and self._ring.awaits:
             self._ring.seal_with(Seal(await asyncio.to_thread(file.make)))
@@ -192,20 +192,20 @@ class SqlBase(ABC):
                 if table is CALLS:
                     continue
                 ends = [
-                    found
+                    key
                     for end in ("min", "max")
-                    for (found,) in await db.execute_fetchall(
+                    for (key,) in await db.execute_fetchall(
                         f"SELECT {end}(sealed_by) FROM {table.name} WHERE sealed_by IS NOT NULL"
                     )
                 ]
                 if all(end is None or self._ring.opens(end) for end in ends) and ends[0] == ends[1]:
                     continue
-                for found, number in await db.execute_fetchall(
+                for key, number in await db.execute_fetchall(
                     f"SELECT sealed_by, count(*) FROM {table.name} "
                     "WHERE sealed_by IS NOT NULL GROUP BY sealed_by ORDER BY sealed_by"
                 ):
-                    if not self._ring.opens(found):
-                        missing.setdefault(found, []).append(table.counted(number))
+                    if not self._ring.opens(key):
+                        missing.setdefault(key, []).append(table.counted(number))
         if missing:
             raise _keys_missing(missing, self._ring, self._key_file)
 
@@ -240,8 +240,8 @@ class SqlBase(ABC):
         self, db: SqlReader, table: ContentTable[_Record], where: str, *values: Any
     ) -> list[_Record]:
         """Return the matching records of content from a snapshot."""
-        found = await db.execute_fetchall(_selecting(table, where), values)
-        return list(map(table.record, self._opened(table, found)))
+        sealed_rows = await db.execute_fetchall(_selecting(table, where), values)
+        return list(map(table.record, self._opened(table, sealed_rows)))
 
     async def _find(
         self, table: ContentTable[_Record], where: str, *values: Any, caller: str = ""
@@ -262,8 +262,8 @@ class SqlBase(ABC):
         fit = f"id IN ({', '.join('?' * len(wanted))}) AND created_at >= ?"
         return await self._find(table, fit, *wanted, self._oldest_kept())
 
-    def _opened(self, table: ContentTable[Any], found: Iterable[Any]) -> list[rows.Row]:
-        return [self._ring.open(table, tuple(row[:-1]), row[-1]) for row in found]
+    def _opened(self, table: ContentTable[Any], sealed_rows: Iterable[Any]) -> list[rows.Row]:
+        return [self._ring.open(table, tuple(row[:-1]), row[-1]) for row in sealed_rows]
 
     def _oldest_kept(self) -> float:
         return oldest_kept(self._clock(), self._keep_days)
@@ -305,8 +305,8 @@ async def select(
     db: SqlReader, table: str, columns: Sequence[str], where: str, *values: Any
 ) -> list[rows.Row]:
     """Return the matching rows of a table."""
-    found = await db.execute_fetchall(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", values)
-    return [tuple(row) for row in found]
+    result = await db.execute_fetchall(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", values)
+    return [tuple(row) for row in result]
 
 
 def _selecting(table: ContentTable[Any], where: str) -> str:

@@ -84,8 +84,8 @@ async def make_room(keeper: Keeper, max_bytes: int, now: float) -> bool:
     if await _drop_content(keeper, yesterday):
         return True
     if keeper.counts_runs:
-        found = await keeper.fetch(*purge_query(PurgeFilter(before=yesterday)))
-        if await keeper.change(DELETE_RUN, [(row[0],) for row in found]):
+        runs = await keeper.fetch(*purge_query(PurgeFilter(before=yesterday)))
+        if await keeper.change(DELETE_RUN, [(row[0],) for row in runs]):
             return True
     return await _drop_content(keeper, float("inf"))
 
@@ -123,8 +123,8 @@ class CallerCap:
             table, size = _TABLES[place[0]], self._noted[place]
             caller: str | None = place[1]
             if table in OF_RUNS:
-                found = list(await keeper.fetch("SELECT caller FROM runs WHERE id = ?", (caller,)))
-                caller = found[0][0] if found else None
+                callers = list(await keeper.fetch("SELECT caller FROM runs WHERE id = ?", (caller,)))
+                caller = callers[0][0] if callers else None
             trimmed = caller is not None and await self._trim(keeper, table, caller, size)
             if place in self._noted:
                 del self._noted[place]

@@ -76,10 +76,10 @@ class SqlSealing(SqlBase):
         async with self._snapshot() as db:
             return await select(db, table.name, columns, where, *values)
 
-    def _resealed(self, table: ContentTable[Any], found: rows.Row) -> tuple[str, rows.Row]:
+    def _resealed(self, table: ContentTable[Any], stored: rows.Row) -> tuple[str, rows.Row]:
         """Return the statement that reseals one row if it is unchanged, and its values."""
         size = len(table.columns)
-        row, sealed_by, place = found[:size], found[size], found[size + 1 :]
+        row, sealed_by, place = stored[:size], stored[size], stored[size + 1 :]
         was = dict(zip(table.columns, row, strict=True))
         *closed, key = self._ring.close(table, self._ring.open(table, row, sealed_by))
         now = dict(zip(table.columns, closed, strict=True))
@@ -106,5 +106,5 @@ def _place(table: ContentTable[Any]) -> Sequence[str]:
     return ("key",) if table is CLAIMS else table.key
 
 
-def _key(table: ContentTable[Any], found: rows.Row) -> rows.Row:
-    return found[-len(_place(table)) :]
+def _key(table: ContentTable[Any], row: rows.Row) -> rows.Row:
+    return row[-len(_place(table)) :]

@@ -261,10 +261,10 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         key = (response_id, caller)
         if self._responses.has_latest(key) or not self._writes_response(key):
             return self._responses.find(key)
-        found = await self._find(
+        records = await self._find(
             RESPONSES, "id = ? AND caller = ? AND created_at >= ?", *key, self._oldest_kept(), caller=caller
         )
-        return found[0] if found else None
+        return records[0] if records else None
 
     async def delete_response(self, response_id: str, caller: str) -> bool:
         """Delete a response of the caller, written or not; return whether there was one.
@@ -279,15 +279,15 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         with self._responses.deleting(key) as under_way:
             if not self._writes_response(key):
                 return held
-            found = list(
+            times = list(
                 await self._look_up(
                     "SELECT created_at FROM responses WHERE id = ? AND caller = ?", key, caller
                 )
             )
-            if found or under_way:
+            if times or under_way:
                 # In order: after a put that is being committed, and before a later one.
                 await self._writer.commit(_DELETE_RESPONSE, [key], in_order=True)
-        return held or any(created_at >= self._oldest_kept() for (created_at,) in found)
+        return held or any(created_at >= self._oldest_kept() for (created_at,) in times)
 
     def put_result(self, record: KeptResult) -> None:
         """Store a large result, so that any process can return it; under ``none`` in memory only."""
@@ -305,14 +305,14 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         key = (handle, caller)
         if self._results.has_latest(key) or not self._writes_response(key):
             return self._results.find(key)
-        found = await self._find(
+        records = await self._find(
             RESULTS,
             "handle = ? AND caller = ? AND created_at >= ?",
             *key,
             self._oldest_result(),
             caller=caller,
         )
-        return found[0] if found else None
+        return records[0] if records else None
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
         """Return runs, the newest first.
@@ -322,8 +322,8 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         """
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(*rows.runs_query(wanted))
-        return [rows.RUNS.record(tuple(row)) for row in found]
+            result = await db.execute_fetchall(*rows.runs_query(wanted))
+        return [rows.RUNS.record(tuple(row)) for row in result]
 
     async def get_run(self, run_id: str) -> RunDetail | None:
         """Return one run by its id or by a unique prefix; raises the errors of :meth:`list_runs`."""
@@ -333,13 +333,13 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         await self._writer.flush()
         async with self._snapshot() as db:
             select_run = f"SELECT {', '.join(rows.RUNS.columns)} FROM runs WHERE "
-            found = list(await db.execute_fetchall(select_run + "id = ?", (wanted,)))
-            if not found:
+            matches = list(await db.execute_fetchall(select_run + "id = ?", (wanted,)))
+            if not matches:
                 bounds = (wanted, wanted + "\U0010ffff")
-                found = list(await db.execute_fetchall(select_run + "id >= ? AND id < ? LIMIT 2", bounds))
-            if len(found) != 1:
+                matches = list(await db.execute_fetchall(select_run + "id >= ? AND id < ? LIMIT 2", bounds))
+            if len(matches) != 1:
                 return None
-            run = rows.RUNS.record(tuple(found[0]))
+            run = rows.RUNS.record(tuple(matches[0]))
             kept = (run.id, self._oldest_kept())
             of_run = "run_id = ? AND created_at >= ? ORDER BY"
             of_agents = f"parent_run = ? AND parent_run <> '' ORDER BY started_at, id LIMIT {rows.MAX_LISTED}"
@@ -367,19 +367,19 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
                 f"WHERE run_id IN ({places}) ORDER BY run_id, turn, seq, started_at, id LIMIT {MAX_CALLED}",
                 tuple(map(rows.clean_text, run_ids)),
             )
-        found: dict[str, list[CalledTool]] = {}
+        calls: dict[str, list[CalledTool]] = {}
         for run_id, tool, status, error_code in read:
-            found.setdefault(run_id, []).append(CalledTool(tool, status, error_code))
-        return found
+            calls.setdefault(run_id, []).append(CalledTool(tool, status, error_code))
+        return calls
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
         """Return the usage, a row for each group, sorted by group; raises the errors of :meth:`list_runs`."""
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(*usage_query(wanted))
+            groups = await db.execute_fetchall(*usage_query(wanted))
             timed = await db.execute_fetchall(*latency_query(wanted)) if "tool" in wanted.by else ()
         took = {tuple(row[:-2]): tuple(row[-2:]) for row in timed}
-        return [read_usage(wanted, tuple(row), took) for row in found]
+        return [read_usage(wanted, tuple(row), took) for row in groups]
 
     async def purge(self, wanted: PurgeFilter) -> int:
         """Delete one batch of runs with all rows that belong to them; return how many runs.
@@ -390,16 +390,16 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         """
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = [row[0] for row in await db.execute_fetchall(*purge_query(wanted))]
-        if found:
-            await self._writer.commit(DELETE_RUN, [(run_id,) for run_id in found])
+            run_ids = [row[0] for row in await db.execute_fetchall(*purge_query(wanted))]
+        if run_ids:
+            await self._writer.commit(DELETE_RUN, [(run_id,) for run_id in run_ids])
             for content in (self._suspended, self._hidden, self._responses, self._results):
-                content.forget_runs(frozenset(found))
+                content.forget_runs(frozenset(run_ids))
         elif wanted.run_id is None:
             before = self._clock() if wanted.before is None else wanted.before
             for statement in DELETE_LOST:  # Separate commits, so that a server waits only for one.
                 await self._writer.commit(statement, [(before,)])
-        return len(found)
+        return len(run_ids)
 
     async def wait_until_visible(self, within_s: float) -> bool:
         """Wait at most ``within_s`` seconds for the commit of what the next request needs; return whether it
@@ -449,5 +449,5 @@ async def _records(db: SqlReader, table: rows.Table[_Record], where: str, *value
 async def _taken_over_by(db: SqlReader, run_id: str) -> str:
     """Return the id of the run that took over a run's background response; empty if there is none."""
     fit = "takes_over = ? AND takes_over <> '' ORDER BY started_at, id LIMIT 1"
-    found = await select(db, "runs", ("id",), fit, run_id)
-    return str(found[0][0]) if found else ""
+    ids = await select(db, "runs", ("id",), fit, run_id)
+    return str(ids[0][0]) if ids else ""

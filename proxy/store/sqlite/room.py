@@ -140,7 +140,7 @@ def _drop_content(db: sqlite3.Connection, gives: Mapping[str, int]) -> bool:
 
 def _drop_rows(db: sqlite3.Connection) -> bool:
     """Delete a batch of the oldest rows; return whether there were any."""
-    found = [(str(row[0]),) for row in db.execute(*purge_query(PurgeFilter()))]
-    if found:
-        return commit(db, lambda each: each.executemany(DELETE_RUN, found).rowcount) > 0
+    runs = [(str(row[0]),) for row in db.execute(*purge_query(PurgeFilter()))]
+    if runs:
+        return commit(db, lambda each: each.executemany(DELETE_RUN, runs).rowcount) > 0
     return any(db.execute(statement).rowcount > 0 for statement in _DROP_OLDEST)

@@ -112,7 +112,7 @@ class LineCleaner:
         if len(text) > MAX_TEXT:
             text = f"{text[:MAX_TEXT]}… ({len(text)} characters)"
         pattern = _CONTROL_BUT_LAYOUT if layout else _CONTROL
-        return pattern.sub(lambda found: written_out(found[0]), text)
+        return pattern.sub(lambda match: written_out(match[0]), text)
 
     def _value(self, name: str, value: Any, depth: int) -> Any:
         if name.lower().replace("-", "_") in _SECRET_NAMES:

@@ -239,12 +239,12 @@ def _faults(exc_info: Any) -> str:
     waiting: list[BaseException] = [error] if isinstance(error, BaseException) else []
     while waiting and len(blocks) < MAX_DEPTH:
         fault = waiting.pop(0)
-        words = f": {fault}" if isinstance(fault, ToolRelayError) else ""
+        reason = f": {fault}" if isinstance(fault, ToolRelayError) else ""
         if isinstance(fault, OSError):
-            words = f": {fault.strerror}" if fault.strerror else ""
+            reason = f": {fault.strerror}" if fault.strerror else ""
         name = f"{type(fault).__module__}.{type(fault).__qualname__}".removeprefix("builtins.")
         frames = "".join(traceback.format_tb(fault.__traceback__, limit=-MAX_FRAMES))
-        blocks.append(f"Traceback (most recent call last):\n{frames}{name}{words}")
+        blocks.append(f"Traceback (most recent call last):\n{frames}{name}{reason}")
         behind = fault.__cause__ or (None if fault.__suppress_context__ else fault.__context__)
         if behind is not None:
             waiting.append(behind)

@@ -138,10 +138,10 @@ class EgressPool:
             return not is_public_address(host)
         inner = self._resolver or aiohttp.ThreadedResolver()
         try:
-            found = await inner.resolve(host, url.port or 443)
+            addresses = await inner.resolve(host, url.port or 443)
         except OSError:
             return False
-        return bool(found) and not any(is_public_address(one["host"]) for one in found)
+        return bool(addresses) and not any(is_public_address(address["host"]) for address in addresses)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -464,10 +464,10 @@ def decode_text(body: bytes, parameters: str = "", *, is_html: bool = False) -> 
         return body[3:].decode("utf-8", "replace")
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return body.decode("utf-16", "replace")
-    found = _CHARSET.search(parameters.encode("ascii", "ignore"))
-    if found is None and is_html:
-        found = _CHARSET.search(body[:1024])  # HTML's own rules search the first 1024 bytes.
-    name = found[1].decode("ascii") if found else "utf-8"
+    match = _CHARSET.search(parameters.encode("ascii", "ignore"))
+    if match is None and is_html:
+        match = _CHARSET.search(body[:1024])  # HTML's own rules search the first 1024 bytes.
+    name = match[1].decode("ascii") if match else "utf-8"
     try:
         if codecs.lookup(name).name in _NOT_FOR_PAGES:
             name = "utf-8"

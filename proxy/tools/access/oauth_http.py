@@ -95,8 +95,8 @@ class CheckedOAuthHttp:
         if URL(url).origin() in [address.origin() for address in self._written]:
             return True
         if self._is_inside is None:
-            found = [await self._pool.leads_inside(address) for address in self._written]
-            self._is_inside = all(found)
+            inside = [await self._pool.leads_inside(address) for address in self._written]
+            self._is_inside = all(inside)
         return self._is_inside
 
 

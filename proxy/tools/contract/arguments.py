@@ -78,13 +78,13 @@ def _is_written_alike(value: Any) -> bool:
     Both write floats, but not in the same way.
     """
     left = [value]
-    for one in left:  # It grows meanwhile.
-        kind = type(one)
+    for pair in left:  # It grows meanwhile.
+        kind = type(pair)
         if kind is dict:
-            left += one.values()
+            left += pair.values()
         elif kind is list:
-            left += one
-        elif kind not in _WRITTEN_ALIKE or (kind is str and not one.isascii()):
+            left += pair
+        elif kind not in _WRITTEN_ALIKE or (kind is str and not pair.isascii()):
             return False
     return True
 

@@ -227,12 +227,12 @@ _KINDS: Mapping[str, tuple[type | UnionType, str]] = MappingProxyType(
 
 def _check_kinds(given: Mapping[str, Any]) -> None:
     """Raise ``TypeError`` for a value of the wrong type, since authors may not use a type checker."""
-    for name, (kind, words) in _KINDS.items():
+    for name, (kind, description) in _KINDS.items():
         value = given[name]
         # In Python, True is an int.
-        fits = isinstance(value, kind) and (not isinstance(value, bool) or "True" in words)
+        fits = isinstance(value, kind) and (not isinstance(value, bool) or "True" in description)
         if not fits:
-            raise TypeError(f"{name} takes {words}")
+            raise TypeError(f"{name} takes {description}")
 
 
 def _effect(effect: EffectName) -> ToolEffect:

@@ -115,22 +115,22 @@ def make_contract(
     or a schema that cannot go on the wire.
     """
     if parameters is None:
-        found = _derived(identifier, arguments, tuple(private), where)
+        contract = _derived(identifier, arguments, tuple(private), where)
     else:
         check_schema(parameters, where)
         if len(arguments) != 1:
             raise ConfigError(where, "with parameters= it must take exactly one dict for its arguments")
         (name,) = arguments
         own = copy.deepcopy(dict(parameters))
-        found = Contract(own, None, SchemaValidator(own, where), lambda value: {name: value}, {})
-    check_schema(found.schema, where)
+        contract = Contract(own, None, SchemaValidator(own, where), lambda value: {name: value}, {})
+    check_schema(contract.schema, where)
     if not strict:
-        return found
-    offered = to_strict(found.schema, where)
-    if parameters is not None and offered != found.schema:
+        return contract
+    offered = to_strict(contract.schema, where)
+    if parameters is not None and offered != contract.schema:
         raise ConfigError(where, "strict=True would change the schema of parameters=", "Use only one")
     check_schema(offered, where)
-    return Contract(offered, found.schema, found.validate, found.unpack, found.defaults)
+    return Contract(offered, contract.schema, contract.validate, contract.unpack, contract.defaults)
 
 
 def _derived(
@@ -206,11 +206,11 @@ def _as_json(value: BaseModel) -> dict[str, Any]:
     return value.model_dump(mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none")
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(first: Any, other: Any) -> bool:
     """Return whether two values are equal; a tuple equals a list, since JSON has only lists."""
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return list(one) == list(other)
-    return bool(one == other)
+    if isinstance(first, list | tuple) and isinstance(other, list | tuple):
+        return list(first) == list(other)
+    return bool(first == other)
 
 
 def own_name(target: Any) -> str:

@@ -19,7 +19,7 @@ def texts(value: Sequence[str], name: str) -> tuple[str, ...]:
     """
     if isinstance(value, str):
         raise TypeError(f'{name} takes several texts and got one: write ("{value[:100]}",)')
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one for one in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text for text in value):
         raise TypeError(f"{name} takes a tuple of texts")
     return tuple(value)
 

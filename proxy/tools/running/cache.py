@@ -118,11 +118,11 @@ class ResultCache:
             return None  # The tool itself can answer.
         if kept is None:
             return None
-        said = orjson.loads(kept.content)
-        until = said.pop("until")
+        fields = orjson.loads(kept.content)
+        until = fields.pop("until")
         if (left_s := until - self._wall()) <= 0:
             return None
-        output = Output(value=None, **said | {"notes": tuple(said["notes"])})
+        output = Output(value=None, **fields | {"notes": tuple(fields["notes"])})
         self.put(key, output, left_s, until)
         return output
 
@@ -134,9 +134,9 @@ class ResultCache:
         ends = now + ttl_s if until is None else min(now + ttl_s, until)
         if self._record is None or output.images or ends - now < _SHARED_FROM_S:
             return
-        said = {name: getattr(output, name) for name in _SHARED}
+        fields = {name: getattr(output, name) for name in _SHARED}
         try:
-            content = orjson.dumps({"until": ends, **said}).decode()
+            content = orjson.dumps({"until": ends, **fields}).decode()
         except orjson.JSONEncodeError:
             return  # A lone surrogate, which no record can keep.
         if len(content) <= _MOST_SHARED:

@@ -97,14 +97,14 @@ class SharedEffects:
             await asyncio.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             try:
-                found = await self._find(claim, earlier)
+                known = await self._find(claim, earlier)
             except StoreError:
                 break
-            if found is None:
+            if known is None:
                 # The claim was released: the first call never began, so this one may.
                 earlier, claim = await self._claim(invocation, claim)
             else:
-                earlier = found
+                earlier = known
         return earlier
 
     async def _claim_in_turn(
@@ -170,10 +170,10 @@ class SharedEffects:
         """Return the present state of an effect that blocked a claim; ``None`` if it no longer exists."""
         if not earlier.another:
             return await self._log.find_effect(claim)
-        found = await self._log.find_effect(EffectClaim(claim.slot))
-        if found is None or found.invocation_id != earlier.invocation_id:
+        known = await self._log.find_effect(EffectClaim(claim.slot))
+        if known is None or known.invocation_id != earlier.invocation_id:
             return None
-        return replace(found, another=True, arguments_redacted=earlier.arguments_redacted)
+        return replace(known, another=True, arguments_redacted=earlier.arguments_redacted)
 
     async def earlier(self, claim: EffectClaim) -> EarlierEffect | None:
         """Return the effect of an earlier attempt, for a call that cannot run now. Raises
@@ -236,12 +236,12 @@ def _not_made(invocation: Invocation, earlier: EarlierEffect) -> ToolResult:
         call["result"] = kept.content
     elif earlier.status in ("success", "error"):
         call["result"] = "not kept"
-    said: dict[str, Any] = {"ok": False, "error_code": _RAN, "message": _ANOTHER, "earlier_call": call}
-    content = json_text(said)
+    told_model: dict[str, Any] = {"ok": False, "error_code": _RAN, "message": _ANOTHER, "earlier_call": call}
+    content = json_text(told_model)
     excess = utf8_length(content) - invocation.max_result_bytes
     if kept is not None and excess > 0:
         call["result"] = cut_by(kept.content, excess)
-        content = json_text(said)
+        content = json_text(told_model)
     return ToolResult(
         invocation.call.call_id,
         ok=False,

@@ -194,8 +194,8 @@ class Executor:
         if isinstance(cause, ToolFailure):
             # Log, record and metrics use the code; an unknown one could contain an argument.
             known = cause.code in _CODES
-            words = mask_values(str(cause.message), planned.private)
-            return ToolFailure(words, code=cause.code if known else "execution_failed")
+            message = mask_values(str(cause.message), planned.private)
+            return ToolFailure(message, code=cause.code if known else "execution_failed")
         self.crashed(invocation, planned.spec, cause)
         return ToolFailure(f"the tool failed{_effect_warning(invocation)}")
 

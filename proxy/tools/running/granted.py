@@ -35,8 +35,8 @@ class ArgumentLimits:
         A misspelt path would limit nothing. Paths of ``forbidden`` arguments are skipped.
         """
         for path, bound in self.bounds.items():
-            found = values_at(arguments, path, {})
-            if not bound.forbidden and all(value is ABSENT for value, _ in found):
+            values = values_at(arguments, path, {})
+            if not bound.forbidden and all(value is ABSENT for value, _ in values):
                 return path
         return ""
 
@@ -49,8 +49,8 @@ class ArgumentLimits:
         for path in self.bounds if spec is not None else ():
             if spec is not None and not may_have(spec.parameters, path):
                 return f"{path} is no argument of the tool"
-        found = find_violation(self.bounds, arguments, {} if spec is None else spec.schema_with_defaults)
-        return "" if found is None else f"{found[0]} {found[1]}"
+        violation = find_violation(self.bounds, arguments, {} if spec is None else spec.schema_with_defaults)
+        return "" if violation is None else f"{violation[0]} {violation[1]}"
 
 
 @dataclass(frozen=True, slots=True)

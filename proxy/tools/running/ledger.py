@@ -240,13 +240,13 @@ def _claim_bytes(claim: Claim) -> int:
 def _without_content(result: ToolResult) -> ToolResult:
     """Return the result with a fixed message in place of the call's arguments and output."""
     message = NOT_KEPT if result.ok else _NOT_KEPT_FAILURE
-    said: dict[str, Any] = {"ok": result.ok, "message": message}
+    content: dict[str, Any] = {"ok": result.ok, "message": message}
     if not result.ok:
-        said["error_code"] = result.error_code
+        content["error_code"] = result.error_code
     return ToolResult(
         result.call_id,
         ok=result.ok,
-        content=orjson.dumps(said).decode(),
+        content=orjson.dumps(content).decode(),
         error_code=result.error_code,
         safe_message="" if result.ok else message,
     )

@@ -209,11 +209,11 @@ def admit(
     approved. A grant counts only if it covers every reason for the approval.
     """
     if spec is None and isinstance(approved, ApprovedCall | ContinuedCall):
-        words = (
+        reason = (
             "this tool has changed or was removed since the call was approved, so the call was not made; the "
             "tool is off until its operator allows it again"
         )
-        return Refusal(ToolFailure(words, code="policy_denied"), "refused: the tool is no longer served")
+        return Refusal(ToolFailure(reason, code="policy_denied"), "refused: the tool is no longer served")
     if spec is None:
         return Refusal(ToolFailure("there is no tool of this name", code="unknown_tool"), "unknown tool")
     decided = policy.decide(spec, untrusted=untrusted)
@@ -224,17 +224,17 @@ def admit(
         decision = f"{approved.decision}: {decided.rule}"
     elif decided.outcome == "needs_approval" and isinstance(approved, GrantedCall):
         if not approved.covers(decided.rule):
-            words = "this tool needs an approval, and the grant does not cover the reason for it"
-            return Refusal(ToolFailure(words, code="approval_required"), decision)
+            reason = "this tool needs an approval, and the grant does not cover the reason for it"
+            return Refusal(ToolFailure(reason, code="approval_required"), decision)
         decision = f"granted by {approved.by} ({approved.id}): {decided.rule}"
     elif decided.outcome == "needs_approval" and approved:
         decision = f"approved: {decided.rule}"
     elif decided.outcome == "needs_approval":
-        words = "this tool needs an approval, and none can be given here"
-        return Refusal(ToolFailure(words, code="approval_required"), decision)
+        reason = "this tool needs an approval, and none can be given here"
+        return Refusal(ToolFailure(reason, code="approval_required"), decision)
     if spec.redaction is None:
-        words = "this tool is not set up to be run"
-        return Refusal(ToolFailure(words, code="redaction_missing"), decision)
+        reason = "this tool is not set up to be run"
+        return Refusal(ToolFailure(reason, code="redaction_missing"), decision)
     return AdmittedCall(call, spec, spec.redaction, policy, decision)
 
 
@@ -246,8 +246,8 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
     spec, policy, redaction = admitted.spec, admitted.policy, admitted.redaction
     written = admitted.call.arguments
     if utf8_length(written) > policy.max_argument_bytes:
-        words = f"the arguments are larger than {policy.max_argument_bytes} bytes"
-        return admitted.refused(words, "invalid_arguments")
+        reason = f"the arguments are larger than {policy.max_argument_bytes} bytes"
+        return admitted.refused(reason, "invalid_arguments")
     try:
         arguments = parse_arguments(written)
         value, canonical = validate_canonically(spec.validate, arguments)
@@ -261,8 +261,8 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
     shown = redact_arguments(arguments, redaction)
     violation = policy.refuse_arguments(spec.name, arguments, spec.schema_with_defaults)
     if violation is not None:
-        decided, words = violation
-        failure = ToolFailure(words, code="policy_denied")
+        decided, reason = violation
+        failure = ToolFailure(reason, code="policy_denied")
         return Refusal(failure, f"{decided.outcome}: {decided.rule}", shown)
     takes_key = spec.effect is not ToolEffect.READ_ONLY or IdempotencyKey.__name__ in spec.capabilities
     return PlannedCall(

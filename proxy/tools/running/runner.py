@@ -223,42 +223,42 @@ class Runner:
         results: dict[int, ToolResult] = {}
         deadline = None if budget_s is None else time.monotonic() + budget_s
 
-        async def one(at: int) -> None:
+        async def one(index: int) -> None:
             left = None if deadline is None else deadline - time.monotonic()
-            results[at] = await self.run(
-                calls[at],
+            results[index] = await self.run(
+                calls[index],
                 context,
                 policy=policy,
                 budget_s=left,
                 on_start=on_start,
                 on_progress=on_progress,
-                approved=granted.get(calls[at].index) or calls[at].index in approved,
+                approved=granted.get(calls[index].index) or calls[index].index in approved,
             )
             if on_done is not None:
-                on_done(calls[at], results[at])
+                on_done(calls[index], results[index])
 
         alone = list(range(len(calls)))
         if parallel and len(calls) > 1:
             room = asyncio.Semaphore(self._max_parallel)
 
-            async def one_of_many(at: int) -> None:
+            async def one_of_many(index: int) -> None:
                 async with room:
-                    await one(at)
+                    await one(index)
 
             catalog = context.catalog or self._registry.current
-            together = [at for at in alone if is_read_only(catalog.get(calls[at].name))]
-            alone = [at for at in alone if at not in together]
+            together = [index for index in alone if is_read_only(catalog.get(calls[index].name))]
+            alone = [index for index in alone if index not in together]
             for neighbours in (together, *groups_to_run(alone, calls, catalog)):
                 if len(neighbours) == 1:
                     await one(neighbours[0])
                     continue
                 async with asyncio.TaskGroup() as group:
-                    for at in neighbours:
-                        group.create_task(one_of_many(at))
+                    for index in neighbours:
+                        group.create_task(one_of_many(index))
         else:
-            for at in alone:
-                await one(at)
-        return [results[at] for at in range(len(calls))]
+            for index in alone:
+                await one(index)
+        return [results[index] for index in range(len(calls))]
 
     async def drain(self, timeout_s: float = 25.0) -> int:
         """Wait at shutdown for effects whose callers have gone; return how many tasks still run."""
@@ -303,8 +303,8 @@ class Runner:
             except StoreError:
                 return self._outcomes.unrecorded(invocation)
             if not holds:
-                words = "this tool needs an approval, and the grant that covered it no longer holds"
-                failure = ToolFailure(words, code="approval_required")
+                reason = "this tool needs an approval, and the grant that covered it no longer holds"
+                failure = ToolFailure(reason, code="approval_required")
                 return await self._outcomes.refuse(invocation, planned.refused(failure))
         once = planned.spec.cache_ttl_s > 0 if planned.read_only else not planned.spec.repeatable
         once = once and invocation.approval is None
@@ -341,12 +341,12 @@ class Runner:
         if isinstance(planned, Refusal):
             if planned.cause is not None:
                 self._executor.crashed(invocation, admitted.spec, planned.cause)
-        elif invocation.approval is not None and (words := invocation.approval.mismatch(planned)):
-            return planned.refused(ToolFailure(words, code="policy_denied"))
+        elif invocation.approval is not None and (reason := invocation.approval.mismatch(planned)):
+            return planned.refused(ToolFailure(reason, code="policy_denied"))
         elif invocation.grant is not None and (
-            words := invocation.grant.mismatch(planned.spec, planned.arguments)
+            reason := invocation.grant.mismatch(planned.spec, planned.arguments)
         ):
-            return planned.refused(ToolFailure(words, code="approval_required"))
+            return planned.refused(ToolFailure(reason, code="approval_required"))
         return planned
 
     async def _count(self, invocation: Invocation, spec: ToolSpec) -> None:
@@ -449,8 +449,8 @@ class Runner:
             async with asyncio.timeout(self._executor.left_s(invocation, planned.spec)):
                 await self._credentials.prepare(planned.connection)
         except TimeoutError:
-            words = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
-            return ToolFailure(words, code="timeout")
+            reason = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
+            return ToolFailure(reason, code="timeout")
         except ToolFailure as failure:
             return failure
         except asyncio.CancelledError:

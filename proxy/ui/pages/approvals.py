@@ -67,8 +67,10 @@ class ApprovalPages:
         newest = await decisions.list(ApprovalFilter(limit=_NEWEST))
         known: dict[str, Approval] = {approval.id: approval for approval in (*waiting, *newest)}
         gone = [approval_id for approval_id in self._waited if approval_id not in known]
-        for at in range(0, len(gone), _AT_ONCE):
-            known |= {approval.id: approval for approval in await decisions.read(gone[at : at + _AT_ONCE])}
+        for start in range(0, len(gone), _AT_ONCE):
+            known |= {
+                approval.id: approval for approval in await decisions.read(gone[start : start + _AT_ONCE])
+            }
         self._waited = frozenset(a.id for a in known.values() if a.status is ApprovalStatus.PENDING)
         oldest_first = sorted(known.values(), key=lambda approval: (approval.created_at, approval.id))
         return await self._rows.named([approval_to_json(approval, in_list=True) for approval in oldest_first])

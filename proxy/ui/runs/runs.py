@@ -282,5 +282,5 @@ def _cannot(why: str) -> RequestError:
     return RequestError(409, f"The run cannot be replayed: {why}.", code="cannot_replay")
 
 
-def _ms(at: float | None, since: float) -> float | None:
-    return None if at is None else max(0.0, round((at - since) * 1000, 1))
+def _ms(moment: float | None, since: float) -> float | None:
+    return None if moment is None else max(0.0, round((moment - since) * 1000, 1))

@@ -85,7 +85,7 @@ class SqlApprovals(SqlGrants):
 
     async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
         """See :class:`~proxy.records.approvals.ApprovalLog`."""
-        wanted = [one for one in ids if rows.is_text(one) and "\0" not in one][:_MOST_IDS]
+        wanted = [each for each in ids if rows.is_text(each) and "\0" not in each][:_MOST_IDS]
         if not wanted:
             return ()
         fit = f"id IN ({', '.join('?' * len(wanted))}) AND created_at >= ?"
@@ -119,15 +119,15 @@ class SqlApprovals(SqlGrants):
 
     async def _tools_that_fit(self, patterns: Sequence[str]) -> list[str]:
         """Return the recorded tools that match a pattern. The databases cannot match these patterns."""
-        found = await self._look_up("SELECT DISTINCT tool FROM approvals", ())
-        return [tool for (tool,) in found if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
+        names = await self._look_up("SELECT DISTINCT tool FROM approvals", ())
+        return [tool for (tool,) in names if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
 
     async def count_waiting(self, caller: str | None, now: float) -> int:
         """See :class:`~proxy.records.approvals.ApprovalLog`."""
         whose, values = ("", ()) if caller is None else ("caller = ? AND ", (rows.clean_name(caller),))
         sql = f"SELECT count(*) FROM approvals WHERE {whose}{_WAITING}"
-        ((found,),) = await self._look_up(sql, (*values, now))
-        return int(found)
+        ((number,),) = await self._look_up(sql, (*values, now))
+        return int(number)
 
     async def decide_approval(
         self, approval: Approval, decided: Decided, now: float, grant: Grant | None = None
@@ -138,16 +138,16 @@ class SqlApprovals(SqlGrants):
         values = dict(zip(APPROVALS.columns, closed, strict=True))
         mark = secrets.token_hex(16)
         until = decided.until if decided.event is ApprovalEvent.APPROVE else approval.expires_at
-        said = (rows.clean_name(decided.by), decided.via, now, until)
+        decision = (rows.clean_name(decided.by), decided.via, now, until)
         sealed = (values[column] for column in APPROVALS.sealed)
-        row = (now, mark, mark, *said, *sealed, sealed_by, approval.id)
+        row = (now, mark, mark, *decision, *sealed, sealed_by, approval.id)
         # Refused if another decision came first, the approval has expired, or its caller has too many grants.
         with contextlib.suppress(RowRefused):
             await self._writer.commit(_DECIDE[decided.event], [row], also=self._put_grant(grant))
-        found = await self.find_approvals([approval.id])
-        if not found:
+        approvals = await self.find_approvals([approval.id])
+        if not approvals:
             raise StoreError("the approval is no longer on record")
-        return found[0]
+        return approvals[0]
 
     def _use_of(self, approval_id: str, invocation_id: str) -> list[Batch]:
         """Return the update that marks an approval as used, to be committed with the row of its execution.
@@ -161,7 +161,7 @@ class SqlApprovals(SqlGrants):
 
     async def _used_by(self, approval_id: str) -> tuple[str, InvocationStatus, Any] | None:
         """Return id, status and error code of an approved call's execution; ``None`` if it has not run."""
-        found = list(
+        calls = list(
             await self._look_up(
                 "SELECT a.invocation_id, i.status, i.error_code FROM approvals a "
                 "LEFT JOIN tool_invocations i ON i.id = a.invocation_id "
@@ -169,20 +169,22 @@ class SqlApprovals(SqlGrants):
                 (approval_id,),
             )
         )
-        return (found[0][0], found[0][1] or "interrupted", found[0][2]) if found else None
+        return (calls[0][0], calls[0][1] or "interrupted", calls[0][2]) if calls else None
 
     async def _approvals(self, where: str, *values: Any) -> list[Approval]:
-        found = await self._find(APPROVALS, where, *values)
-        used = [one.invocation_id for one in found if one.invocation_id]
+        approvals = await self._find(APPROVALS, where, *values)
+        used = [approval.invocation_id for approval in approvals if approval.invocation_id]
         if not used:
-            return found
+            return approvals
         outcomes: dict[str, InvocationStatus] = {}
-        for at in range(0, len(used), _MOST_IDS):
-            part = used[at : at + _MOST_IDS]
-            marks = ", ".join("?" * len(part))
-            sql = f"SELECT id, status FROM tool_invocations WHERE id IN ({marks})"
+        for start in range(0, len(used), _MOST_IDS):
+            part = used[start : start + _MOST_IDS]
+            placeholders = ", ".join("?" * len(part))
+            sql = f"SELECT id, status FROM tool_invocations WHERE id IN ({placeholders})"
             outcomes.update([(row[0], row[1]) for row in await self._look_up(sql, tuple(part))])
         return [
-            replace(one, outcome=outcomes.get(one.invocation_id, "interrupted")) if one.invocation_id else one
-            for one in found
+            replace(approval, outcome=outcomes.get(approval.invocation_id, "interrupted"))
+            if approval.invocation_id
+            else approval
+            for approval in approvals
         ]

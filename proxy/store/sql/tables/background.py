@@ -117,8 +117,8 @@ class SqlBackground(SqlBase):
         if not self._is_storable(response_id):
             return None
         fit = f"{_SELECT} b.id = ? AND b.caller = ?"
-        found = list(await self._look_up(fit, (response_id, rows.clean_name(caller))))
-        return _read(found[0]) if found else None
+        matches = list(await self._look_up(fit, (response_id, rows.clean_name(caller))))
+        return _read(matches[0]) if matches else None
 
     async def orphaned_background(self) -> Sequence[BackgroundRecord]:
         """See :class:`~proxy.records.background.BackgroundLog`."""
@@ -126,14 +126,14 @@ class SqlBackground(SqlBase):
 
     async def background_request(self, response_id: str) -> bytes | None:
         """See :class:`~proxy.records.background.BackgroundLog`."""
-        found = await self._find_rows(BACKGROUND, "id = ?", response_id)
-        request = dict(zip(BACKGROUND.columns, found[0], strict=True))["request"] if found else None
+        matches = await self._find_rows(BACKGROUND, "id = ?", response_id)
+        request = dict(zip(BACKGROUND.columns, matches[0], strict=True))["request"] if matches else None
         return None if request is None else bytes(request)
 
     async def started_effects(self, run_id: str) -> Sequence[StartedEffect]:
         """See :class:`~proxy.records.background.BackgroundLog`."""
-        found = await self._look_up(_EFFECTS, (run_id, run_id, self._clock() - _CLAIMS_GO_S))
-        return [StartedEffect(tool, status in ("success", "error")) for tool, status in found]
+        calls = await self._look_up(_EFFECTS, (run_id, run_id, self._clock() - _CLAIMS_GO_S))
+        return [StartedEffect(tool, status in ("success", "error")) for tool, status in calls]
 
     async def claim_background(self, lease: Lease, run_id: str) -> bool:
         """See :class:`~proxy.records.background.BackgroundLog`."""
@@ -150,8 +150,8 @@ class SqlBackground(SqlBase):
         )
         if not await self._changes(lease, _CLAIM, row):
             return False
-        found = await self._look_up("SELECT run_id FROM background_runs WHERE id = ?", (lease.response_id,))
-        return [each[0] for each in found] == [run_id]
+        claimed = await self._look_up("SELECT run_id FROM background_runs WHERE id = ?", (lease.response_id,))
+        return [each[0] for each in claimed] == [run_id]
 
     async def release_background(self, lease: Lease) -> bool:
         """See :class:`~proxy.records.background.BackgroundLog`."""
@@ -179,11 +179,11 @@ class SqlBackground(SqlBase):
         return True
 
     async def _state_of(self, lease: Lease) -> str:
-        found = await self._look_up(
+        states = await self._look_up(
             "SELECT state FROM background_runs WHERE id = ? AND owner_id = ?",
             (lease.response_id, self._owner_id),
         )
-        return next((str(row[0]) for row in found), "")
+        return next((str(row[0]) for row in states), "")
 
 
 def _read(row: Any) -> BackgroundRecord:

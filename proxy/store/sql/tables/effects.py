@@ -156,22 +156,22 @@ class SqlEffects(SqlApprovals):
         since = self._clock() - REPEATS_WITHIN_S
         for first in count(0, _STEP):
             numbers = {replace(claim, number=number).slot: number for number in range(first, first + _STEP)}
-            found = list(await self._look_up(_NUMBERED, (*numbers, since)))
-            for key, is_repeat, asked_at, invocation_id in found:
+            claims = list(await self._look_up(_NUMBERED, (*numbers, since)))
+            for key, is_repeat, asked_at, invocation_id in claims:
                 if claim.is_blocked_by(key, is_repeat=bool(is_repeat), asked_at=asked_at):
                     known[numbers[key]] = invocation_id
-            if not found:
+            if not claims:
                 break
         return dict(sorted(known.items()))
 
     async def _in_the_way(self, claim: EffectClaim) -> EarlierEffect | None:
         """Return the effect that refused a claim."""
-        found = {row[0]: row for row in await self._find_claims(*claim.keys)}
+        claims = {row[0]: row for row in await self._find_claims(*claim.keys)}
         for key in claim.keys:
-            if key in found and claim.is_blocked_by(
-                key, is_repeat=bool(found[key][1]), asked_at=found[key][2]
+            if key in claims and claim.is_blocked_by(
+                key, is_repeat=bool(claims[key][1]), asked_at=claims[key][2]
             ):
-                return self._earlier(found[key], another=key == claim.slot)
+                return self._earlier(claims[key], another=key == claim.slot)
         return None
 
     async def _used(self, claim: EffectClaim) -> EarlierEffect | None:
@@ -185,8 +185,8 @@ class SqlEffects(SqlApprovals):
         Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
         """
         claim = _clean(claim)
-        found = await self._find_claims(claim.place, claim.request or claim.place)
-        return self._earlier(found[0]) if found else None
+        claims = await self._find_claims(claim.place, claim.request or claim.place)
+        return self._earlier(claims[0]) if claims else None
 
     async def _find_claims(self, *keys: str) -> list[rows.Row]:
         """Return the unexpired claims of up to three keys, the oldest first."""
@@ -215,9 +215,9 @@ class SqlEffects(SqlApprovals):
     async def _calls(self, db: SqlReader, run_id: str) -> list[ToolInvocationRecord]:
         """Return the calls of a run in order; values that no key can open read as sealed."""
         where = "run_id = ? ORDER BY turn, seq, started_at, id"
-        found = await select(db, CALLS.name, (*CALLS.columns, "sealed_by"), where, run_id)
+        stored = await select(db, CALLS.name, (*CALLS.columns, "sealed_by"), where, run_id)
         calls: list[ToolInvocationRecord] = []
-        for *row, sealed_by in found:
+        for *row, sealed_by in stored:
             if sealed_by is None or self._ring.opens(sealed_by):
                 calls.append(CALLS.record(self._ring.open(CALLS, tuple(row), sealed_by)))
                 continue
@@ -242,10 +242,10 @@ class SqlEffects(SqlApprovals):
         now = self._clock()
         slots = [replace(claim, number=number).slot for number in range(_STEP)]
         asked = (*slots, now - REPEATS_WITHIN_S, self._owner_id)
-        found: dict[str, float] = dict(tuple(row) for row in await self._look_up(_ATTEMPTS, asked))
-        if any(found.get(status, 0.0) >= now - UNMARKED_REPEAT_WITHIN_S for status in UNANSWERED):
+        ended_by_status: dict[str, float] = dict(tuple(row) for row in await self._look_up(_ATTEMPTS, asked))
+        if any(ended_by_status.get(status, 0.0) >= now - UNMARKED_REPEAT_WITHIN_S for status in UNANSWERED):
             return "unanswered"
-        return "running" if "running" in found else "none"
+        return "running" if "running" in ended_by_status else "none"
 
     def settle_effects(self, invocation_ids: Collection[str]) -> None:
         """Queue that a client got the whole answer of a run with these effects."""

@@ -56,9 +56,11 @@ class SqlGrants(SqlBase):
             clauses.append("caller = ?")
             values.append(rows.clean_name(wanted.caller))
         if wanted.tools is not None and "*" not in wanted.tools:
-            found = await self._look_up("SELECT DISTINCT tool FROM approval_grants", ())
+            names = await self._look_up("SELECT DISTINCT tool FROM approval_grants", ())
             # The databases cannot match these patterns.
-            tools = [tool for (tool,) in found if any(fits(tool, one) for one in wanted.tools)][:_MOST_TOOLS]
+            tools = [tool for (tool,) in names if any(fits(tool, pattern) for pattern in wanted.tools)][
+                :_MOST_TOOLS
+            ]
             if not tools:
                 return ()
             clauses.append(f"tool IN ({', '.join('?' * len(tools))})")
@@ -81,8 +83,8 @@ class SqlGrants(SqlBase):
     async def revoke_grant(self, grant_id: str, by: str, now: float) -> Grant | None:
         """See :class:`~proxy.records.grants.GrantLog`."""
         await self._writer.commit(_REVOKE, [(now, rows.clean_name(by), rows.clean_text(grant_id))])
-        found = await self.find_grants([grant_id])
-        return found[0] if found else None
+        grants = await self.find_grants([grant_id])
+        return grants[0] if grants else None
 
     def _put_grant(self, grant: Grant | None) -> list[Batch]:
         """Return the batches that insert a grant unless its caller has too many; empty for ``None``."""

@@ -126,10 +126,10 @@ class SqlKeys(SqlBase):
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key; return whether there was one to revoke."""
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(
+            result = await db.execute_fetchall(
                 "SELECT 1 FROM client_keys WHERE id = ? AND revoked_at IS NULL", (rows.clean_text(key_id),)
             )
-        if not list(found):
+        if not list(result):
             return False
         await self._writer.commit(_REVOKE, [(self._clock(), key_id)], in_order=True)
         await self._announce()
@@ -143,28 +143,28 @@ class SqlKeys(SqlBase):
         )
         # A statement may be executed twice, so a count of changed rows would not tell who set the mark.
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(
+            result = await db.execute_fetchall(
                 "SELECT holder FROM ui_marks WHERE name = ?", (rows.clean_name(name),)
             )
-        return [row[0] for row in found] == [holder]
+        return [row[0] for row in result] == [holder]
 
     async def marks(self, prefix: str) -> Mapping[str, float]:
         """Return the end times of the marks that have this prefix and are not over."""
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(
+            result = await db.execute_fetchall(
                 "SELECT name, until FROM ui_marks WHERE name >= ? AND name < ? AND until > ? "
                 f"ORDER BY name LIMIT {MAX_MARKS_READ}",
                 (prefix, f"{prefix}\U0010ffff", self._clock()),
             )
-        return {str(name): float(until) for name, until in found}
+        return {str(name): float(until) for name, until in result}
 
     async def is_marked(self, name: str) -> bool:
         """Return whether the mark exists and is not over."""
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(
+            result = await db.execute_fetchall(
                 "SELECT 1 FROM ui_marks WHERE name = ? AND until > ?", (rows.clean_name(name), self._clock())
             )
-        return bool(list(found))
+        return bool(list(result))
 
     def put_response_owner(
         self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None
@@ -181,12 +181,12 @@ class SqlKeys(SqlBase):
             return False
         wanted = (response_id, caller, self._oldest_kept())
         for last in (False, True):
-            found = await self._look_up(
+            result = await self._look_up(
                 f"SELECT 1 FROM {OWNERS} WHERE id = ? AND caller = ? AND created_at >= ?",
                 wanted,
                 caller,
             )
-            if list(found):
+            if list(result):
                 return True
             if not last:
                 await self._see_writes()

@@ -19,8 +19,8 @@ class SqlPins(SqlBase):
     async def read_pins(self) -> Mapping[str, str]:
         """See :class:`~proxy.store.base.PinStore`."""
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(f"SELECT id, pin FROM {_TABLE} ORDER BY id")
-        return {str(row[0]): str(row[1]) for row in found}
+            result = await db.execute_fetchall(f"SELECT id, pin FROM {_TABLE} ORDER BY id")
+        return {str(row[0]): str(row[1]) for row in result}
 
     async def put_pins(self, pins: Mapping[str, str]) -> None:
         """See :class:`~proxy.store.base.PinStore`."""

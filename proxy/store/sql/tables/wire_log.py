@@ -28,15 +28,15 @@ class SqlWireLog(SqlBase):
         """
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = await self._read(db, WIRE_BYTES, *self._kept(run_id))
-        return found[0] if found else None
+            records = await self._read(db, WIRE_BYTES, *self._kept(run_id))
+        return records[0] if records else None
 
     async def wire_size(self, run_id: str) -> int | None:
         """Return how many bytes are kept of a run, or ``None``; raises the errors of :meth:`find_wire`."""
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = await select(db, WIRE_BYTES.name, ("size",), *self._kept(run_id))
-        return int(found[0][0]) if found else None
+            sizes = await select(db, WIRE_BYTES.name, ("size",), *self._kept(run_id))
+        return int(sizes[0][0]) if sizes else None
 
     def _kept(self, run_id: str) -> tuple[str, str, float]:
         return "run_id = ? AND created_at >= ?", rows.clean_text(run_id), self._oldest_kept()

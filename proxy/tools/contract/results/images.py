@@ -74,11 +74,11 @@ def check_images(images: Iterable[Any], bounds: ImageBounds) -> CheckedImages:
     notes: list[str] = []
     seen: list[dict[str, Any]] = []
     room = bounds.max_bytes
-    for place, one in enumerate(islice(images, _MOST + 1)):
+    for place, given in enumerate(islice(images, _MOST + 1)):
         if place == _MOST:
             notes.append(f"[toolrelay: further images were left out; one result may have {_MOST}]")
             break
-        image, data = _read(one, bounds.max_bytes)
+        image, data = _read(given, bounds.max_bytes)
         seen.append(
             {"media_type": image.media_type, "title": image.title, "bytes": image.size, "url": image.url}
         )

@@ -122,10 +122,10 @@ class PagedResults:
             return _page(kept.text, kept.untrusted, offset, max_bytes) if kept.caller == caller else None
         if self._record is None:
             return None
-        found = await self._record.find_result(handle, caller)
-        if found is None:
+        record = await self._record.find_result(handle, caller)
+        if record is None:
             return None
-        return _page(found.content, READ_RESULT if found.untrusted else "", offset, max_bytes)
+        return _page(record.content, READ_RESULT if record.untrusted else "", offset, max_bytes)
 
     def _drop_old(self) -> None:
         """Remove expired entries; the entries are in the order of their expiry."""

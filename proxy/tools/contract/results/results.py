@@ -248,8 +248,8 @@ def _rich_output(result: RichResult, max_bytes: int, bounds: ImageBounds) -> Out
     if not isinstance(result.text, str):
         raise ToolFailure("the tool returned something that is not JSON")
     links = [
-        {"uri": str(one.uri), "title": str(one.title), "media_type": str(one.media_type)}
-        for one in islice(result.links, _MOST_LINKS)
+        {"uri": str(given.uri), "title": str(given.title), "media_type": str(given.media_type)}
+        for given in islice(result.links, _MOST_LINKS)
     ]
     lines = [result.text] if result.text else []
     for link in links:

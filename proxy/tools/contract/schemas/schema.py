@@ -238,7 +238,7 @@ def _tidy(node: Any, path: str, where: str) -> Any:
         if key in MAPS and isinstance(value, dict):
             tidy[key] = {name: _tidy(child, f"{path}.{key}.{name}", where) for name, child in value.items()}
         elif key in LISTS and isinstance(value, list):
-            tidy[key] = [_tidy(child, f"{path}.{key}[{at}]", where) for at, child in enumerate(value)]
+            tidy[key] = [_tidy(child, f"{path}.{key}[{index}]", where) for index, child in enumerate(value)]
         elif key in SINGLE:
             tidy[key] = _tidy(value, f"{path}.{key}", where)
         else:
@@ -264,8 +264,8 @@ def _check_json(value: Any, path: str, where: str, depth: int) -> None:
                 raise ConfigError(where, f"{path}: a key is not text")
             _check_json(child, f"{path}.{key}", where, depth + 1)
     elif isinstance(value, list):
-        for at, child in enumerate(value):
-            _check_json(child, f"{path}[{at}]", where, depth + 1)
+        for index, child in enumerate(value):
+            _check_json(child, f"{path}[{index}]", where, depth + 1)
     elif value is not None and not isinstance(value, str | int | float | bool):
         raise ConfigError(where, f"{path}: {type(value).__name__} is not a JSON type")
 
@@ -287,10 +287,10 @@ def _is_recursive(schema: Mapping[str, Any]) -> bool:
                 return True
             if isinstance(node.get("$ref"), str):
                 below.append(resolve(schema, node["$ref"], "$ref", ""))
-        found = any(map(leads_back, below))
+        leads = any(map(leads_back, below))
         around.discard(id(node))
         done.add(id(node))
-        return found
+        return leads
 
     return leads_back(schema)
 
@@ -365,7 +365,9 @@ def _declares_here(
     if isinstance(value, list):
         first = node.get("prefixItems", ())
         rest = node.get("items")
-        return all(fits(first[at] if at < len(first) else rest, part) for at, part in enumerate(value))
+        return all(
+            fits(first[index] if index < len(first) else rest, part) for index, part in enumerate(value)
+        )
     fields = node.get("properties", {})
     patterns = list(node.get("patternProperties", {}).values())
     open_to = node.get("additionalProperties", True)

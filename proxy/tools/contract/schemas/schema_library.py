@@ -84,8 +84,8 @@ class CompiledSchema:
         ``ValueError`` if the value cannot be checked.
         """
         try:
-            found = islice(self._made.iter_errors(value), most)
-            return [(error.instance_path, error.schema_path) for error in found]
+            errors = islice(self._made.iter_errors(value), most)
+            return [(error.instance_path, error.schema_path) for error in errors]
         except self._unresolved:
             raise ValueError("the schema refers to nothing") from None
 
@@ -180,8 +180,10 @@ def _bare(address: str) -> str:
 
 
 def _dialect(schema: Mapping[str, Any]) -> tuple[str, str]:
-    said = schema.get("$schema")
-    return _DIALECTS.get(_bare(said) if isinstance(said, str) else "", _DIALECTS[_bare(DEFAULT_DIALECT)])
+    declared = schema.get("$schema")
+    return _DIALECTS.get(
+        _bare(declared) if isinstance(declared, str) else "", _DIALECTS[_bare(DEFAULT_DIALECT)]
+    )
 
 
 @lru_cache(len(_DIALECTS))

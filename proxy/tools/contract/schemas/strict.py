@@ -206,7 +206,7 @@ class _Converter:
                 }
             elif key in ("anyOf", "oneOf"):
                 strict["anyOf"] = [
-                    self.convert(child, f"{path}.{key}[{at}]", level) for at, child in enumerate(value)
+                    self.convert(child, f"{path}.{key}[{index}]", level) for index, child in enumerate(value)
                 ]
             elif key == "items":
                 strict[key] = self.convert(value, f"{path}.items", level)
@@ -242,8 +242,8 @@ class _Converter:
             return True
         return any(self._takes_null(part, depth + 1) for part in _branches(node))
 
-    def _fault(self, path: str, words: str, hint: str = "") -> ConfigError:
-        return ConfigError(self._where, f"{path}: {words}", hint)
+    def _fault(self, path: str, problem: str, hint: str = "") -> ConfigError:
+        return ConfigError(self._where, f"{path}: {problem}", hint)
 
 
 def _kinds(node: Mapping[str, Any]) -> list[str]:

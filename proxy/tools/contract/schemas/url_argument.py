@@ -100,4 +100,4 @@ from it, redirects included."""
 
 def takes_url(metadata: Sequence[Any]) -> bool:
     """Return whether the metadata of a type marks it as a URL."""
-    return any(isinstance(one, UrlForm) for one in metadata)
+    return any(isinstance(form, UrlForm) for form in metadata)
