@@ -52,24 +52,16 @@ class SealedTokens:
         self._clock = clock
 
     def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that only one process at a time can hold for each name.
-
-        It is released when the block ends or the process dies. Raises :class:`StoreUnavailable`
-        if it cannot be entered in time.
-        """
         return self._lock(name)
 
     async def load(self, name: str) -> bytes | None:
-        """Return what any process saved last under a name; raises StoreError."""
         result = await self._read(TOKENS, name)
         return result[0][1] if result else None
 
     async def save(self, name: str, tokens: bytes) -> None:
-        """Store the tokens, sealed and committed on return; raises StoreUnavailable."""
         await self._commit(_PUT, (self._clock(), *self._ring.close(TOKENS, (name, tokens))))
 
     async def forget(self, name: str) -> None:
-        """Delete the tokens under a name, committed on return; raises StoreUnavailable."""
         await self._commit(_DELETE, (name,))
 
 

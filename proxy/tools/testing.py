@@ -195,11 +195,9 @@ class _Rows:
         self.rows: list[ToolInvocationRecord] = []
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
-        """Keep an opened row."""
         self.rows.append(record)
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
-        """Keep a closed row."""
         self.rows.append(record)
 
     def put_native_call(self, record: NativeCall) -> None:

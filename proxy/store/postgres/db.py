@@ -297,6 +297,5 @@ class PostgresReader:
     async def execute_fetchall(
         self, sql: str, parameters: Iterable[Any] | None = None, /
     ) -> Sequence[Sequence[Any]]:
-        """Return the rows of a query."""
         rows = await self._connection.fetch(numbered(sql), *fitting(parameters or ()))
         return [tuple(row.values()) for row in rows]

@@ -78,31 +78,25 @@ class SqlBase(ABC):
 
     @property
     def waiting(self) -> int:
-        """The number of writes that are queued or being committed."""
         return self._writer.waiting
 
     @property
     def lost(self) -> int:
-        """The number of writes that never reached the database."""
         return self._writer.lost
 
     @property
     def lost_needed(self) -> int:
-        """The number of those that a client's next request needs."""
         return self._writer.lost_needed
 
     @property
     def crowded(self) -> bool:
-        """Whether runs have to wait for room among the queued writes."""
         return self._writer.pressure.crowded
 
     async def wait_for_room(self, within_s: float) -> None:
-        """Wait for that room, at most ``within_s`` seconds."""
         await self._writer.pressure.wait(within_s)
 
     @property
     def sealed(self) -> bool:
-        """Whether content never reaches the disk in plain text: the store seals it, or does not write it."""
         return self._ring.seals or self._content == "none"
 
     @abstractmethod

@@ -180,7 +180,6 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         self._put(_PUT_TURN, (), rows.TURNS.row, (record,), needed=False)
 
     def put_messages(self, records: Sequence[MessageRecord]) -> None:
-        """Queue messages in one write, unless ``store.content`` is ``none``."""
         if self._content == "none" or not records:
             return
         self._note_run(MESSAGES, records[0].run_id, self._put_dated(MESSAGES, records))
@@ -203,14 +202,9 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             self._suspended.queue((record,), lambda settled: self._put_content(SUSPENDED, (record,), settled))
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
-        """Return the latest held turn with that key, also before its commit or after a failed write.
-
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         return (await self.find_all_suspended((key,))).get(key)
 
     async def find_all_suspended(self, keys: Sequence[str], caller: str = "") -> Mapping[str, SuspendedTurn]:
-        """Return the held turns of several keys with one query; raises the same errors."""
         known = {key: self._suspended.find(key) for key in keys}
         asked = {rows.clean_text(key): key for key in known if not self._suspended.has_latest(key)}
         if asked and self._content != "none":
@@ -231,10 +225,6 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         self._hidden.queue(records, lambda settled: self._put_content(HIDDEN, records, settled))
 
     async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:
-        """Return the two latest variants of each key, also before their commit or after a failed write.
-
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         variants = {key: {each.variant: each for each in self._hidden.find_all(key)} for key in keys}
         asked = {rows.clean_text(key): key for key, known in variants.items() if len(known) < 2}
         if asked and self._content != "none":
@@ -254,10 +244,6 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             self._responses.keep(record)
 
     async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
-        """Return the caller's own response with that id, also before its commit or after a failed write.
-
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         key = (response_id, caller)
         if self._responses.has_latest(key) or not self._writes_response(key):
             return self._responses.find(key)
@@ -298,10 +284,6 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             self._results.keep(record)
 
     async def find_result(self, handle: str, caller: str) -> KeptResult | None:
-        """Return the caller's own result with that handle, also before its commit.
-
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         key = (handle, caller)
         if self._results.has_latest(key) or not self._writes_response(key):
             return self._results.find(key)
@@ -326,7 +308,6 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return [rows.RUNS.record(tuple(row)) for row in result]
 
     async def get_run(self, run_id: str) -> RunDetail | None:
-        """Return one run by its id or by a unique prefix; raises the errors of :meth:`list_runs`."""
         wanted = rows.clean_text(run_id)
         if not wanted:
             return None
@@ -356,7 +337,6 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
-        """Return the calls of some runs in order; raises the errors of :meth:`list_runs`."""
         if not run_ids:
             return {}
         await self._writer.flush()
@@ -373,7 +353,6 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return calls
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
-        """Return the usage, a row for each group, sorted by group; raises the errors of :meth:`list_runs`."""
         await self._writer.flush()
         async with self._snapshot() as db:
             groups = await db.execute_fetchall(*usage_query(wanted))

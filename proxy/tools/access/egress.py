@@ -28,7 +28,7 @@ from proxy.tools.access.addresses import AddressRefused, CheckedResolver
 from proxy.tools.access.hosts import check_headers, may_call
 from proxy.tools.access.retrying import has_idempotency_key, parse_retry_after, wait_before_retry
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds
-from proxy.tools.contract.capabilities import HttpFailure, QueryParams, TextPage
+from proxy.tools.contract.capabilities import AdjustableClient, HttpFailure, QueryParams, TextPage
 
 __all__ = ["AddressForbidden", "Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text"]
 
@@ -181,9 +181,8 @@ class _Answer:
     challenge: str = ""
 
 
-class EgressClient:
-    """One tool's view of the pool. Implements :class:`~proxy.tools.contract.capabilities.HttpClient` and
-    :class:`~proxy.tools.contract.capabilities.RepeatingClient`.
+class EgressClient(AdjustableClient):
+    """One tool's view of the pool. Implements :class:`~proxy.tools.contract.capabilities.HttpClient`.
 
     ``reads`` says that the tool changes nothing, so that its POST requests may be repeated. ``timeout_s`` is
     the time limit of one request, by default the pool's; ``fetches`` bounds the URLs that one call requests.
@@ -207,7 +206,6 @@ class EgressClient:
         self._fetches = fetches
 
     def for_reading(self) -> "EgressClient":
-        """Return this client for a tool without effects."""
         return self._with(reads=True)
 
     def with_time(self, tool_s: float) -> "EgressClient":
@@ -215,7 +213,6 @@ class EgressClient:
         return self._with(timeout_s=0.8 * tool_s)
 
     def within(self, fetches: FetchBounds) -> "EgressClient":
-        """Return this client for one call with bounds on its URLs."""
         return self._with(fetches=fetches)
 
     def _with(self, **changes: Any) -> "EgressClient":
@@ -272,24 +269,22 @@ class EgressClient:
 
         Tools cannot call this.
         """
-        sent = {**headers, "Content-Type": "application/json"}
-        request = _Request("POST", _address(url, None), sent, orjson.dumps(body), unread=True)
-        try:
-            async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
-                return (await self._follow(request, None)).challenge
-        except TimeoutError:
-            raise HttpFailure("the service took too long to answer", transient=True) from None
+        return (await self._post_unread(url, orjson.dumps(body), headers)).challenge
 
     async def notify(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
         """POST JSON and return the status without reading the body; redirects are not followed.
 
         Tools cannot call this.
         """
+        return (await self._post_unread(url, body, headers)).status
+
+    async def _post_unread(self, url: str, body: bytes, headers: Mapping[str, str]) -> "_Answer":
+        """POST JSON once, and return the response without its body."""
         sent = {**headers, "Content-Type": "application/json"}
-        request = _Request("POST", _address(url, None), sent, body, repeatable=False, unread=True)
+        request = _Request("POST", _address(url, None), sent, body, unread=True)
         try:
             async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
-                return (await self._follow(request, None)).status
+                return await self._follow(request, None)
         except TimeoutError:
             raise HttpFailure("the service took too long to answer", transient=True) from None
 

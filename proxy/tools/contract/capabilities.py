@@ -4,10 +4,11 @@ A tool requests a capability by the type of a parameter. Such a parameter is not
 model cannot set it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import orjson
 
@@ -15,7 +16,7 @@ from proxy.base.errors import ToolFailure
 from proxy.tools.contract.bounds import FetchBounds
 
 __all__ = [
-    "BoundedClient",
+    "AdjustableClient",
     "CacheControl",
     "Capabilities",
     "Clock",
@@ -26,9 +27,7 @@ __all__ = [
     "HttpSource",
     "IdempotencyKey",
     "QueryParams",
-    "RepeatingClient",
     "TextPage",
-    "TimedClient",
     "Unconnected",
     "unconnected",
 ]
@@ -117,31 +116,20 @@ class HttpClient(Protocol):
         ...
 
 
-@runtime_checkable
-class RepeatingClient(Protocol):
-    """An :class:`HttpClient` that retries some requests and must know which ones it may retry."""
+class AdjustableClient(ABC):
+    """The base of an :class:`HttpClient` that adjusts to the tool, and to each call of it."""
 
+    @abstractmethod
     def for_reading(self) -> HttpClient:
         """Return this client for a tool that changes nothing: each of its requests may be retried."""
-        ...
 
-
-@runtime_checkable
-class TimedClient(Protocol):
-    """An :class:`HttpClient` with a time limit for each request."""
-
+    @abstractmethod
     def with_time(self, tool_s: float) -> HttpClient:
         """Return this client for a tool whose calls may take ``tool_s`` seconds."""
-        ...
 
-
-@runtime_checkable
-class BoundedClient(Protocol):
-    """An :class:`HttpClient` that can apply the policy bounds on a call's URL arguments."""
-
+    @abstractmethod
     def within(self, fetches: FetchBounds) -> HttpClient:
-        """Return this client for one call with the bounds ``fetches``."""
-        ...
+        """Return this client for one call with the policy's bounds on its URL arguments."""
 
 
 class Unconnected:
@@ -151,7 +139,6 @@ class Unconnected:
         self._connection = connection
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     async def post_json(
@@ -161,11 +148,9 @@ class Unconnected:
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     async def get_text(self, url: str) -> TextPage:
-        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     def _failure(self) -> HttpFailure:

@@ -171,28 +171,12 @@ def tool(
     Raises ``TypeError`` if a value has the wrong type or a class has an attribute ``definition`` of its own,
     and ``ValueError`` for an unknown type or effect.
     """
-    _check_kinds(locals())
+    given = {name: value for name, value in locals().items() if name not in ("target", "type")}
+    _check_kinds(given)
     if type != "function":
         raise ValueError('type is "function"')
-    declaration = ToolDeclaration(
-        name=name,
-        description=description,
-        effect=_effect(effect),
-        redaction=redaction,
-        timeout_s=timeout_s,
-        max_result_bytes=max_result_bytes,
-        strict=strict,
-        repeatable=repeatable,
-        untrusted_output=untrusted_output,
-        egress=egress,
-        hosts=texts(hosts, "hosts"),
-        safety=dict(safety or {}),
-        parameters=parameters,
-        output=output,
-        cache_ttl_s=cache_ttl_s,
-        retries=retries,
-        connection=connection,
-    )
+    changed = {"effect": _effect(effect), "hosts": texts(hosts, "hosts"), "safety": dict(safety or {})}
+    declaration = ToolDeclaration(**given | changed)
 
     def mark(marked: _Target) -> _Target:
         setattr(marked, _MARK, declaration)

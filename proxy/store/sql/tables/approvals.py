@@ -66,7 +66,6 @@ class SqlApprovals(SqlGrants):
     """The :class:`~proxy.records.approvals.ApprovalLog` part of a SQL store."""
 
     async def put_approvals(self, approvals: Sequence[Approval], most: int | None = None) -> bool:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
         if not approvals:
             return True
         made = [self._ring.close(APPROVALS, APPROVALS.row(approval)) for approval in approvals]
@@ -84,7 +83,6 @@ class SqlApprovals(SqlGrants):
         return True
 
     async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
         wanted = [each for each in ids if rows.is_text(each) and "\0" not in each][:_MOST_IDS]
         if not wanted:
             return ()
@@ -92,7 +90,6 @@ class SqlApprovals(SqlGrants):
         return await self._approvals(fit, *wanted, self._oldest_kept())
 
     async def list_approvals(self, wanted: ApprovalFilter) -> Sequence[Approval]:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
         clauses: list[str] = ["created_at >= ?"]
         values: list[Any] = [self._oldest_kept()]
         if wanted.waiting:
@@ -123,7 +120,6 @@ class SqlApprovals(SqlGrants):
         return [tool for (tool,) in names if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
 
     async def count_waiting(self, caller: str | None, now: float) -> int:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
         whose, values = ("", ()) if caller is None else ("caller = ? AND ", (rows.clean_name(caller),))
         sql = f"SELECT count(*) FROM approvals WHERE {whose}{_WAITING}"
         ((number,),) = await self._look_up(sql, (*values, now))
@@ -132,7 +128,6 @@ class SqlApprovals(SqlGrants):
     async def decide_approval(
         self, approval: Approval, decided: Decided, now: float, grant: Grant | None = None
     ) -> Approval:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
         changed = replace(approval, reason=decided.reason, edited=decided.arguments)
         *closed, sealed_by = self._ring.close(APPROVALS, APPROVALS.row(changed))
         values = dict(zip(APPROVALS.columns, closed, strict=True))

@@ -97,7 +97,6 @@ class SqlBackground(SqlBase):
     """The :class:`~proxy.records.background.BackgroundLog` part of a SQL store."""
 
     async def put_background(self, record: BackgroundRecord, request: bytes) -> None:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         row = rows.fitting(
             record.id,
             rows.clean_name(record.caller),
@@ -113,7 +112,6 @@ class SqlBackground(SqlBase):
         await self._writer.commit(_PUT, [(self._owner_id, *self._ring.close(BACKGROUND, row))], in_order=True)
 
     async def find_background(self, response_id: str, caller: str) -> BackgroundRecord | None:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         if not self._is_storable(response_id):
             return None
         fit = f"{_SELECT} b.id = ? AND b.caller = ?"
@@ -121,22 +119,18 @@ class SqlBackground(SqlBase):
         return _read(matches[0]) if matches else None
 
     async def orphaned_background(self) -> Sequence[BackgroundRecord]:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         return [_read(row) for row in await self._look_up(_ORPHANS, ())]
 
     async def background_request(self, response_id: str) -> bytes | None:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         matches = await self._find_rows(BACKGROUND, "id = ?", response_id)
         request = dict(zip(BACKGROUND.columns, matches[0], strict=True))["request"] if matches else None
         return None if request is None else bytes(request)
 
     async def started_effects(self, run_id: str) -> Sequence[StartedEffect]:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         calls = await self._look_up(_EFFECTS, (run_id, run_id, self._clock() - _CLAIMS_GO_S))
         return [StartedEffect(tool, status in ("success", "error")) for tool, status in calls]
 
     async def claim_background(self, lease: Lease, run_id: str) -> bool:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         now = self._clock()
         row = (
             run_id,
@@ -154,7 +148,6 @@ class SqlBackground(SqlBase):
         return [each[0] for each in claimed] == [run_id]
 
     async def release_background(self, lease: Lease) -> bool:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         now = self._clock()
         row = (lease.attempt, now - _CLAIMS_GO_S, now, lease.response_id, self._owner_id)
         if not await self._changes(lease, _RELEASE, row):
@@ -162,12 +155,10 @@ class SqlBackground(SqlBase):
         return await self._state_of(lease) == BackgroundState.RELEASED
 
     async def end_background(self, lease: Lease) -> bool:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         row = (lease.attempt, self._owner_id, self._owner_id, self._clock(), lease.response_id)
         return await self._changes(lease, _END, row)
 
     async def cancel_background(self, response_id: str, caller: str) -> None:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         await self._writer.commit(_CANCEL, [(response_id, rows.clean_name(caller))], in_order=True)
 
     async def _changes(self, lease: Lease, statement: str, row: rows.Row) -> bool:

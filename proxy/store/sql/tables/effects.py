@@ -117,10 +117,6 @@ class SqlEffects(SqlApprovals):
         )
 
     async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
-        """Commit the row and its claims, or return the earlier effect and commit nothing.
-
-        Raises :class:`~proxy.base.errors.StoreUnavailable` if neither is possible.
-        """
         claim = _clean(claim)
         mine = (rows.clean_text(record.id), self._owner_id, self._clock())
         # A place is claimed at most once by right, so every later claim of it counts as a repeat.
@@ -180,10 +176,6 @@ class SqlEffects(SqlApprovals):
         return None if used is None else EarlierEffect(*used)
 
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
-        """Return the outcome of a claimed effect; if its row was purged since then, it counts as over.
-
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         claim = _clean(claim)
         claims = await self._find_claims(claim.place, claim.request or claim.place)
         return self._earlier(claims[0]) if claims else None
@@ -248,12 +240,10 @@ class SqlEffects(SqlApprovals):
         return "running" if "running" in ended_by_status else "none"
 
     def settle_effects(self, invocation_ids: Collection[str]) -> None:
-        """Queue that a client got the whole answer of a run with these effects."""
         for invocation_id in invocation_ids:
             self._put(_SETTLE, (), lambda id_: (id_,), (invocation_id,))
 
     def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
-        """Queue the result that the model got, unless content is not kept."""
         if self._content == "none":
             return
 
@@ -264,7 +254,6 @@ class SqlEffects(SqlApprovals):
         self._put(_KEEP, (), encode, (result,))
 
     def release_effect(self, invocation_id: str) -> None:
-        """Queue the release of an execution's claims."""
         self._put(_RELEASE, (), lambda id_: (id_,), (invocation_id,))
 
     def _withdrawal(self, invocation_id: str) -> Write:

@@ -37,16 +37,13 @@ class SqlGrants(SqlBase):
     """The batch that lets one transaction at a time count; empty if the database has only one writer."""
 
     async def find_grants(self, ids: Sequence[str]) -> Sequence[Grant]:
-        """See :class:`~proxy.records.grants.GrantLog`."""
         return await self._find_ids(GRANTS, ids)
 
     async def grants_of_approval(self, approval_id: str) -> Sequence[Grant]:
-        """See :class:`~proxy.records.grants.GrantLog`."""
         of_approval = (rows.clean_text(approval_id), self._oldest_kept())
         return await self._find(GRANTS, "approval_id = ? AND created_at >= ?", *of_approval)
 
     async def list_grants(self, wanted: GrantFilter) -> Sequence[Grant]:
-        """See :class:`~proxy.records.grants.GrantLog`."""
         clauses: list[str] = ["created_at >= ?"]
         values: list[Any] = [self._oldest_kept()]
         if wanted.active:
@@ -72,7 +69,6 @@ class SqlGrants(SqlBase):
         return await self._find(GRANTS, where, *values, wanted.limit)
 
     async def use_grant(self, grant_id: str, now: float) -> bool:
-        """See :class:`~proxy.records.grants.GrantLog`."""
         try:
             await self._writer.commit(_USE, [(now, now, rows.clean_text(grant_id))])
         except RowRefused:
@@ -81,7 +77,6 @@ class SqlGrants(SqlBase):
         return bool(await self.find_grants([grant_id]))
 
     async def revoke_grant(self, grant_id: str, by: str, now: float) -> Grant | None:
-        """See :class:`~proxy.records.grants.GrantLog`."""
         await self._writer.commit(_REVOKE, [(now, rows.clean_name(by), rows.clean_text(grant_id))])
         grants = await self.find_grants([grant_id])
         return grants[0] if grants else None

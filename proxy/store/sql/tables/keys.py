@@ -68,10 +68,9 @@ class SqlKeys(SqlBase):
     @property
     @abstractmethod
     def keys_change_counter(self) -> int:
-        """See :class:`~proxy.store.base.KeyStore`."""
+        """A number that changes when this process learns that keys changed."""
 
     async def keys_version(self) -> int:
-        """Return the version of the keys; raises :class:`~proxy.base.errors.StoreError`."""
         await asyncio.to_thread(self._mark.attach)
         version, _ = await self._key_state()
         return version
@@ -106,7 +105,6 @@ class SqlKeys(SqlBase):
         raise StoreError("the record lacks the key that hashes client keys (key_state)")
 
     async def put_key(self, key: ClientKey) -> None:
-        """Store a new key; raises :class:`~proxy.base.errors.StoreUnavailable`, also if the name is taken."""
         # The mark comes first, so that it exists for every key that was created.
         await self._announce()
         await self._writer.commit(_PUT, [_KEYS.row(key)], in_order=True)
@@ -124,7 +122,6 @@ class SqlKeys(SqlBase):
             _log.warning("the record could not note that client keys are declared (%s)", error)
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key; return whether there was one to revoke."""
         async with self._snapshot() as db:
             result = await db.execute_fetchall(
                 "SELECT 1 FROM client_keys WHERE id = ? AND revoked_at IS NULL", (rows.clean_text(key_id),)
@@ -136,7 +133,6 @@ class SqlKeys(SqlBase):
         return True
 
     async def mark_once(self, name: str, until: float) -> bool:
-        """Set a mark; return whether this call set it."""
         holder, now = secrets.token_hex(16), self._clock()
         await self._writer.commit(
             _MARK, [(rows.clean_name(name), holder, until, now)], also=[(_FORGET_MARKS, [(now,)])]
@@ -149,7 +145,6 @@ class SqlKeys(SqlBase):
         return [row[0] for row in result] == [holder]
 
     async def marks(self, prefix: str) -> Mapping[str, float]:
-        """Return the end times of the marks that have this prefix and are not over."""
         async with self._snapshot() as db:
             result = await db.execute_fetchall(
                 "SELECT name, until FROM ui_marks WHERE name >= ? AND name < ? AND until > ? "
@@ -159,7 +154,6 @@ class SqlKeys(SqlBase):
         return {str(name): float(until) for name, until in result}
 
     async def is_marked(self, name: str) -> bool:
-        """Return whether the mark exists and is not over."""
         async with self._snapshot() as db:
             result = await db.execute_fetchall(
                 "SELECT 1 FROM ui_marks WHERE name = ? AND until > ?", (rows.clean_name(name), self._clock())
@@ -169,14 +163,12 @@ class SqlKeys(SqlBase):
     def put_response_owner(
         self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None
     ) -> None:
-        """Queue the row that names the owner of a response."""
         if rows.is_text(response_id) and "\0" not in response_id and len(response_id) <= rows.MAX_NAME:
             self._writer.put(Write(_PUT_OWNER, [(response_id, caller, self._clock())], settled=settled))
         elif settled is not None:
             settled(False)
 
     async def is_response_owner(self, response_id: str, caller: str) -> bool:
-        """Return whether the caller owns a response, also while the row waits for its commit."""
         if not rows.is_text(response_id) or "\0" in response_id:
             return False
         wanted = (response_id, caller, self._oldest_kept())

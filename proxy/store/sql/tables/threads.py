@@ -35,7 +35,6 @@ class SqlThreads(SqlBase):
         untrusted: str,
         settled: Callable[[bool], None] | None = None,
     ) -> None:
-        """Queue what is known about threads."""
         now = self._clock()
         thread_rows = [(thread, caller, untrusted[: rows.MAX_NAME], now) for thread in ids if _fits(thread)]
         if thread_rows and rows.is_text(caller) and rows.is_text(untrusted):
@@ -44,7 +43,6 @@ class SqlThreads(SqlBase):
             settled(False)
 
     async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
-        """Return what is known about threads, including uncommitted writes."""
         wanted = [thread for thread in ids if _fits(thread)]
         if not wanted or not rows.is_text(caller):
             return {}

@@ -21,18 +21,12 @@ class SqlWireLog(SqlBase):
             self._put_content(WIRE_BYTES, (record,), needed=False)
 
     async def find_wire(self, run_id: str) -> KeptWire | None:
-        """Return the bytes of a run, or ``None``.
-
-        Raises :class:`~proxy.base.errors.StoreUnavailable` if earlier writes cannot be committed, and
-        :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         await self._writer.flush()
         async with self._snapshot() as db:
             records = await self._read(db, WIRE_BYTES, *self._kept(run_id))
         return records[0] if records else None
 
     async def wire_size(self, run_id: str) -> int | None:
-        """Return how many bytes are kept of a run, or ``None``; raises the errors of :meth:`find_wire`."""
         await self._writer.flush()
         async with self._snapshot() as db:
             sizes = await select(db, WIRE_BYTES.name, ("size",), *self._kept(run_id))
