@@ -1,7 +1,6 @@
 """Dialects are data: how the data is found, and that no other module contains any of it."""
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -87,7 +86,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "proxy"
 @cache
 def forbidden() -> frozenset[str]:
     """What only a dialect says: paths, content type, end mark and its own names of usage."""
-    own = {field.name for field in dataclasses.fields(Usage)}
+    own = set(Usage.__struct_fields__)
     said = {known.path.partition("{")[0] for known in ENDPOINTS} - {"/"}
     for dialect in DIALECTS.values():
         names = {dialect.usage.received, dialect.usage.sent, dialect.usage.total} - own

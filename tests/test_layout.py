@@ -315,8 +315,9 @@ MADE_OF_DATA: dict[str, str] = {
 
 
 def _fields(kind: ast.ClassDef) -> list[str]:
-    """The fields that the constructor of a dataclass or a named tuple takes; none for any other class."""
-    named = any(ast.unparse(base) in ("NamedTuple", "typing.NamedTuple") for base in kind.bases)
+    """The fields that the constructor of a struct, a dataclass or a named tuple takes; none for any other
+    class."""
+    named = any(ast.unparse(base) in ("Struct", "NamedTuple", "typing.NamedTuple") for base in kind.bases)
     made = {ast.unparse(how.func if isinstance(how, ast.Call) else how) for how in kind.decorator_list}
     if not (named or made & {"dataclass", "value_class"}):
         return []

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import orjson
 import structlog
 from aiohttp import web
+from msgspec.structs import replace
 
 from proxy.api.context import Context
 from proxy.api.generate.forwarder import Forwarder

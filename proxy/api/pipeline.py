@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from dataclasses import replace
 from typing import Protocol
 
 from aiohttp import hdrs, web
+from msgspec.structs import replace
 
 from proxy.api.context import Context
 from proxy.api.own_paths import OwnPaths

@@ -5,9 +5,9 @@ Only this module and ``app/compose/`` name concrete wires, stores, upstreams and
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from proxy.api.own_paths import OwnPaths
 from proxy.api.pipeline import Pipeline
@@ -53,8 +53,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class App:
+class App(Struct, frozen=True):
     """Services with their HTTP surface, run by :class:`~proxy.server.connections.runner.EdgeRunner`.
 
     ``sessions`` are those of the web UI; ``None`` if the UI is not served.

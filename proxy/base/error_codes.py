@@ -5,9 +5,10 @@ Markdown; their links are relative to ``docs/``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 __all__ = ["ERRORS", "ERROR_DOCS", "ErrorCode", "docs_path", "help_link"]
 
@@ -21,8 +22,7 @@ _LIMIT: Final = "rate_limit_error"
 _SIGN_IN: Final = "authentication_error"
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorCode:
+class ErrorCode(Struct, frozen=True):
     """One kind of error.
 
     ``name`` is the code, or the HTTP status if ``error.code`` is null. ``statuses`` are the possible HTTP

@@ -5,10 +5,14 @@ same wire can forward the bytes instead of encoding them again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.caches import value_bytes
 from proxy.base.errors import ToolErrorCode
@@ -103,8 +107,7 @@ def aborted(word: str) -> dict[str, Any]:
     }
 
 
-@value_class
-class FinishWords:
+class FinishWords(Struct, frozen=True):
     """The words that one dialect writes.
 
     ``words`` has one for each reason but ``ERROR``, after which the client gets an error.  ``others`` are
@@ -233,8 +236,7 @@ class ToolProgress:
     inner: "InnerCall | None" = None
 
 
-@value_class
-class ToolResult:
+class ToolResult(Struct, frozen=True):
     """The result of a call.
 
     ``content`` is the text for the model: the tool's full output, or for a failure the JSON object ``{"ok":
@@ -265,8 +267,7 @@ class ToolResult:
         return replace(self, content="\n".join(part for part in (self.content, *words) if part), images=())
 
 
-@value_class
-class InnerCall:
+class InnerCall(Struct, frozen=True):
     """A call that an agent makes: it starts if ``result`` is ``None``, else it has ended.
 
     ``arguments`` and ``result`` are redacted.
@@ -277,8 +278,7 @@ class InnerCall:
     result: ToolResult | None = None
 
 
-@value_class
-class Usage:
+class Usage(Struct, frozen=True):
     """The tokens of one turn.  ``native`` is the upstream's own usage object with all its fields.
 
     ``cached_tokens`` are those of ``input_tokens`` that the upstream had cached, ``cache_write_tokens`` those
@@ -289,7 +289,7 @@ class Usage:
     input_tokens: int
     output_tokens: int
     total_tokens: int
-    native: Mapping[str, Any] = field(default_factory=dict)
+    native: Mapping[str, Any] = msgspec.field(default_factory=dict)
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
@@ -300,30 +300,26 @@ class Usage:
         return max(self.total_tokens, self.input_tokens + self.output_tokens)
 
 
-@value_class
-class TurnStarted:
+class TurnStarted(Struct, frozen=True):
     """The upstream sent the id of its response."""
 
     id: str
     model: str
 
 
-@value_class
-class TextDelta:
+class TextDelta(Struct, frozen=True):
     """Text of the answer."""
 
     text: str
 
 
-@value_class
-class ReasoningDelta:
+class ReasoningDelta(Struct, frozen=True):
     """Text of the model's reasoning."""
 
     text: str
 
 
-@value_class
-class RefusalDelta:
+class RefusalDelta(Struct, frozen=True):
     """Text of a refusal."""
 
     text: str
@@ -346,50 +342,44 @@ class CitationAdded:
     cited: str = field(default="", repr=False)
 
 
-@value_class
-class ToolCallStarted:
+class ToolCallStarted(Struct, frozen=True):
     """A call whose name is certain.  ``seq`` is its place in the turn, dense from 0."""
 
     seq: int
     call_id: str
     name: str
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@value_class
-class ToolCallDelta:
+class ToolCallDelta(Struct, frozen=True):
     """A piece of a call's arguments.  Sent only after its :class:`ToolCallStarted`."""
 
     seq: int
     arguments: str
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@value_class
-class ToolCallFinished:
+class ToolCallFinished(Struct, frozen=True):
     """A call is complete.  ``call.arguments`` are its final arguments."""
 
     seq: int
     call: ToolCall
 
 
-@value_class
-class UsageReported:
+class UsageReported(Struct, frozen=True):
     """The tokens so far in this turn.  Only the last report of a turn counts."""
 
     usage: Usage
 
 
-@value_class
-class TurnFinished:
+class TurnFinished(Struct, frozen=True):
     """The model gave its reason to stop.  ``word`` is the upstream's own word for ``ERROR``, else empty."""
 
     reason: FinishReason
     word: str = ""
 
 
-@value_class
-class TurnFailed:
+class TurnFailed(Struct, frozen=True):
     """The upstream reported an error inside its response.  ``error`` is its error object."""
 
     error: Mapping[str, Any]
@@ -426,8 +416,7 @@ def finished(word: str) -> TurnFinished:
 _FINISHED: Final = {word: TurnFinished(reason) for word, reason in _WORDS.items()}
 
 
-@value_class
-class Frame:
+class Frame(Struct, frozen=True):
     """One wire message: its exact bytes, its decoded payload, and the events that it means.
 
     ``payload`` is ``None`` for a comment, an end mark, or data that is not a JSON object.  ``undecided``

@@ -5,8 +5,8 @@ If the output is not a terminal, cells are separated by tabs and nothing is padd
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
@@ -17,8 +17,7 @@ __all__ = ["Column", "print_fitting"]
 _GAP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column of a table.
 
     ``rank`` decides which columns are left out if there is no room: the highest rank first, 0 never. A column

@@ -5,9 +5,10 @@ import sys
 import time
 import traceback
 import uuid
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+
+from msgspec.structs import replace
 
 import proxy.tools as tools_room
 from proxy.api.admin.json_output import tool_to_json

@@ -4,9 +4,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import Struct
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -32,8 +32,7 @@ def initial_config() -> str:
     return _HEAD + "".join(_section(dotted, model, info) for dotted, model, info in tables_of(Config))
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting. ``name`` is dotted, with ``*`` for a name that the user chooses.
 
     ``default`` is a TOML value, empty for a setting that is required. ``meaning`` is Markdown.

@@ -4,8 +4,9 @@ docgen makes docs/reference/headers.md from it. Meanings are Markdown; their lin
 ``proxy/http/rules.py`` says which other headers pass between clients and upstreams.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 __all__ = [
     "APPROVALS",
@@ -42,8 +43,7 @@ RATE_LIMITS: Final = {
 """The headers for each kind of limit that answers show: the limit, the rest, the time until the reset."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnHeader:
+class OwnHeader(Struct, frozen=True):
     """Headers with one meaning. ``names`` are in lower case, ``meaning`` is one or more sentences."""
 
     names: tuple[str, ...]

@@ -9,6 +9,8 @@ from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from proxy.base.values import value_class
 from proxy.records.grants import Grant, GrantLog
 from proxy.records.rows import InvocationStatus
@@ -176,8 +178,7 @@ class Approval:
         return self.edited or self.arguments
 
 
-@value_class
-class Decided:
+class Decided(Struct, frozen=True):
     """A decision.
 
     ``by`` names who decided, ``via`` how (:data:`DecidedVia`), and ``reason`` is the reason. ``arguments``
@@ -193,8 +194,7 @@ class Decided:
     until: float = 0.0
 
 
-@value_class
-class ApprovalFilter:
+class ApprovalFilter(Struct, frozen=True):
     """Which approvals to list, newest first: at most ``limit``, and only those older than the id ``before``.
 
     ``waiting`` limits the list to those that can still be decided at ``now``, ``decided`` to all others,

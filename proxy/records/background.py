@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
-from proxy.base.values import value_class
+from msgspec import Struct
+
 from proxy.records.transitions import Transitions
 
 __all__ = [
@@ -57,16 +58,14 @@ BACKGROUND_TRANSITIONS: Final[Transitions[BackgroundState, BackgroundEvent]] = T
 """``ended`` is final. A claim or a release is possible only while no call with an effect has started."""
 
 
-@value_class
-class Lease:
+class Lease(Struct, frozen=True):
     """The right of one attempt to run a response. The claim of the next attempt ends it."""
 
     response_id: str
     attempt: int
 
 
-@value_class
-class BackgroundRecord:
+class BackgroundRecord(Struct, frozen=True):
     """A background response on record.
 
     ``run_id`` is the run of its last attempt. ``deaths`` counts the attempts whose process died.
@@ -99,8 +98,7 @@ class BackgroundRecord:
         return self.state is BackgroundState.RELEASED
 
 
-@value_class
-class StartedEffect:
+class StartedEffect(Struct, frozen=True):
     """A call with an effect that has started. ``is_known`` says whether its outcome is on record."""
 
     tool: str

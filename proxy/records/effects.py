@@ -4,11 +4,11 @@ Times are seconds since the epoch (UTC). This module does not depend on a databa
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+from msgspec import Struct
+
 from proxy.base.errors import ToolErrorCode
-from proxy.base.values import value_class
 from proxy.records.background import Lease
 from proxy.records.rows import InvocationStatus, ToolInvocationRecord
 
@@ -35,8 +35,7 @@ UNANSWERED: Final = ("failed", "cancelled", "interrupted")
 """The final states of a run whose client did not get the whole answer."""
 
 
-@value_class
-class EffectClaim:
+class EffectClaim(Struct, frozen=True):
     """What a call claims before it causes its effect (rule R5).
 
     ``place`` names the run, the turn and the place in the turn. ``request`` is a digest of the client's
@@ -77,8 +76,7 @@ class EffectClaim:
         return key == self.place or self.is_repeat or (is_repeat and asked_at >= self.asked_at)
 
 
-@value_class
-class EffectResult:
+class EffectResult(Struct, frozen=True):
     """The result of an effect as the model got it; this is content (rule R3).
 
     ``redacted`` is what everyone but the model may see. ``untrusted`` says that it contains text from an
@@ -92,8 +90,7 @@ class EffectResult:
     untrusted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierEffect:
+class EarlierEffect(Struct, frozen=True):
     """The effect that another call has claimed, as far as it is known.
 
     Status ``started`` means that it is under way. ``interrupted`` means that its process died during it, so

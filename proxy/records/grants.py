@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Final, Literal, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from proxy.base.values import value_class
 
 __all__ = ["GRANT_ID", "MOST_GRANTS", "Grant", "GrantFilter", "GrantLog", "GrantScope", "GrantState"]
@@ -61,8 +63,7 @@ class Grant:
         return "expired" if now >= self.expires_at else "active"
 
 
-@value_class
-class GrantFilter:
+class GrantFilter(Struct, frozen=True):
     """Which grants to list, newest first: at most ``limit``, and only those older than the id ``before``.
 
     ``active`` limits the list to those that let calls run at ``now``, ``caller`` to one caller's, and

@@ -6,12 +6,12 @@ Times are seconds since the epoch (UTC). This module does not depend on a databa
 import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
 
+from msgspec import Struct, field
+
 from proxy.base.errors import ToolErrorCode
-from proxy.base.values import value_class
 
 __all__ = [
     "RESULTS_KEPT_S",
@@ -63,8 +63,7 @@ class ToolEffect(StrEnum):
     EXTERNAL_SIDE_EFFECT = "external_side_effect"
 
 
-@value_class
-class RunRecord:
+class RunRecord(Struct, frozen=True):
     """One client request with all that it caused.
 
     ``caller`` is the id of a client key, or ``"open"``, with the end user if one is named.
@@ -126,8 +125,7 @@ class RunRecord:
     agent_version: str = ""
 
 
-@value_class
-class TurnRecord:
+class TurnRecord(Struct, frozen=True):
     """One model response of an upstream.
 
     ``number`` counts from 1 within its run; ``cost`` is as in the run. The token counts are ``None`` if the
@@ -152,8 +150,7 @@ class TurnRecord:
     first_at: float | None = None
 
 
-@value_class
-class MessageRecord:
+class MessageRecord(Struct, frozen=True):
     """One message of a run's hidden or final conversation, in the Chat format (rule R2).
 
     ``content`` is text, and ``content_json`` any other content as JSON text. ``tool_calls`` and
@@ -173,8 +170,7 @@ class MessageRecord:
     name: str | None = None
 
 
-@value_class
-class ToolInvocationRecord:
+class ToolInvocationRecord(Struct, frozen=True):
     """One execution of a tool, redacted: allowlisted output fields, and arguments without private fields."""
 
     id: str
@@ -206,8 +202,7 @@ def operation_id(run_id: str, turn: int, seq: int) -> str:
     return f"{run_id}.{turn}.{seq}"
 
 
-@value_class
-class NativeCall:
+class NativeCall(Struct, frozen=True):
     """A call as the upstream sent it, stored beside the row of its execution.
 
     ``payload`` is the JSON of the wire's own call object, including fields that the proxy does not know.
@@ -219,8 +214,7 @@ class NativeCall:
     payload: str
 
 
-@value_class
-class SuspendedTurn:
+class SuspendedTurn(Struct, frozen=True):
     """A hidden part of a conversation, kept until the client continues it.
 
     ``key`` is a digest of the caller, the visible conversation and the exact set of the client's call ids.
@@ -237,8 +231,7 @@ class SuspendedTurn:
     ephemeral: bool = False
 
 
-@value_class
-class HiddenTurns:
+class HiddenTurns(Struct, frozen=True):
     """The hidden turns behind one answer, to be restored when the client sends that answer again.
 
     ``key`` is a digest of caller, model, tools, the visible conversation and the answer. ``variant`` is a
@@ -255,8 +248,7 @@ class HiddenTurns:
     created_at: float
 
 
-@value_class
-class ResponseRecord:
+class ResponseRecord(Struct, frozen=True):
     """A response of the Responses wire in which server tools took part: only the proxy has it whole.
 
     ``id`` is the id that the client got. ``response`` and ``input_items`` are the JSON of the Response
@@ -273,8 +265,7 @@ class ResponseRecord:
     created_at: float
 
 
-@value_class
-class KeptResult:
+class KeptResult(Struct, frozen=True):
     """A whole result that was too large to be shown at once. ``caller`` can read it by its ``handle``.
 
     This is content (rule R3). ``untrusted`` says that it is text from an outside source.
@@ -288,8 +279,7 @@ class KeptResult:
     created_at: float
 
 
-@value_class
-class KeptWire:
+class KeptWire(Struct, frozen=True):
     """The bytes of a run on both sides of the proxy, as :mod:`proxy.api.taping.tape` writes them.
 
     This is content (rule R3). ``size`` counts the bytes of the stored bodies. ``cut`` says that there were
@@ -390,8 +380,7 @@ class TokenVault(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ClientKey:
+class ClientKey(Struct, frozen=True):
     """A client key that was created, with what it may do.
 
     ``digest`` is the keyed hash of its secret, made with the hash key that ``hashed_by`` names. The secret
@@ -410,8 +399,7 @@ class ClientKey:
     revoked_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeySet:
+class KeySet(Struct, frozen=True):
     """All client keys of a store at one moment, oldest first, including revoked ones.
 
     ``version`` grows with every change. ``hash_keys`` are the hash keys of the store by name; a client key

@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from proxy.base.values import value_class
+from msgspec import Struct
+
 from proxy.http.headers import Headers
 from proxy.records.rows import Meter
 from proxy.relay.body import Body
@@ -44,8 +45,7 @@ class UpstreamPermissions(Protocol):
         ...
 
 
-@value_class
-class Identity:
+class Identity(Struct, frozen=True):
     """The caller, and the ids of the request and of its run.
 
     ``caller`` is the caller's name in the record, and ``key`` the client key of the request.  ``is_person``
@@ -59,16 +59,14 @@ class Identity:
     is_person: bool
 
 
-@value_class
-class RequestHead:
+class RequestHead(Struct, frozen=True):
     """The part of a request beside its body that upstreams may see; the query has no question mark."""
 
     headers: Headers = ()
     query: str = ""
 
 
-@value_class
-class Detached:
+class Detached(Struct, frozen=True):
     """A run that continues without its client, for at most ``time_s`` seconds.
 
     ``response_id`` and ``asked_at``, in seconds since the epoch, are the id and the time of its response,
@@ -85,8 +83,7 @@ class Detached:
     takes_over: str = ""
 
 
-@value_class
-class RequestOptions:
+class RequestOptions(Struct, frozen=True):
     """The options of a request for the proxy itself, with their defaults.
 
     ``wanted`` are the chosen tools, ``None`` if it chose none.  ``history`` says whether the proxy looks up
@@ -103,8 +100,7 @@ class RequestOptions:
     asks_by_call: bool = False
 
 
-@value_class
-class Access:
+class Access(Struct, frozen=True):
     """What the caller may use.  ``routes`` are the upstreams that may answer, in order.
 
     ``meter`` counts what the request uses; ``None`` if nothing is limited.
@@ -115,8 +111,7 @@ class Access:
     meter: Meter | None = None
 
 
-@value_class
-class Ask:
+class Ask(Struct, frozen=True):
     """One request of a wire with server tools, independent of who sent it and which upstream answers it.
 
     ``local`` holds the responses that only the client's connection knows; ``None`` if it remembers none.

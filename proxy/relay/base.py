@@ -1,8 +1,10 @@
 """The interfaces of the relay, and the operator's settings for a run."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.errors import UpstreamError
 from proxy.http.headers import Headers
@@ -100,8 +102,7 @@ class ClientStream(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RunSettings:
+class RunSettings(Struct, frozen=True):
     """Budgets and other settings of a run; 0 tokens or cost (in billionths) means no limit.  Times are
     seconds.
 

@@ -1,11 +1,11 @@
 """Runs inside of runs: what the run of an agent gets from the run that called it, and reports to it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec import Struct, field
+
 from proxy.base.events import FinishReason, ToolCall, ToolResult
-from proxy.base.values import value_class
 from proxy.records.approvals import Approval
 from proxy.records.rows import RunStatus
 from proxy.relay.base import RunSettings
@@ -99,8 +99,7 @@ class Purse:
         return "tools.request_timeout_s" if self.seconds_left() <= 0 else ""
 
 
-@value_class
-class AgentUsed:
+class AgentUsed(Struct, frozen=True):
     """What an agent has used of its own budgets; ``cost`` is in billionths."""
 
     turns: int = 0
@@ -119,8 +118,7 @@ class AgentUsed:
         )
 
 
-@value_class
-class RunEnd:
+class RunEnd(Struct, frozen=True):
     """The outcome of a run.
 
     ``text`` is what the model wrote in its last turn, complete or not; ``finish_reason`` is the upstream's.
@@ -157,8 +155,7 @@ class RunWatch(Protocol):
         ...
 
 
-@value_class
-class AgentAsking:
+class AgentAsking(Struct, frozen=True):
     """How an agent's run takes part in approvals.
 
     ``can_ask`` says that the client of the calling run can be asked about the agent's calls.  ``asked_in``
@@ -172,8 +169,7 @@ class AgentAsking:
     asked_in: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Nested:
+class Nested(Struct, frozen=True):
     """Links an agent's run to the call that it serves.
 
     ``agent`` is its definition.  ``parent_run`` is the id of the run that called it, and ``parent_call`` the

@@ -6,14 +6,15 @@ This module does not know HTTP: any code that fills an :class:`Ask` can start a 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
+
+from msgspec import Struct, field, structs
 
 from proxy.base.caches import declare_lru
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
-from proxy.base.values import value_class
 from proxy.json.in_thread import LARGE_BYTES, in_thread
 from proxy.records.approvals import Approval
 from proxy.records.rows import join_sources
@@ -58,9 +59,7 @@ from proxy.relay.run.parents import Parent, Parents, can_hold_turn
 from proxy.relay.run_memory import RunMemory
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
-from proxy.wires.crossed import CrossedEditor
 from proxy.wires.dialect import Dialect
-from proxy.wires.text_calls.editor import PromptedEditor
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
@@ -98,8 +97,7 @@ class Planning:
         return replace(restored, ran=self.ran, asked=self.asked)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The plan for one upstream: a job, or ``None`` to pass the request through.
 
     ``answer`` is a finished answer as JSON, if no upstream has to be asked.
@@ -110,8 +108,7 @@ class Plan:
     answer: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSettings:
+class PlanSettings(Struct, frozen=True):
     """The operator's settings for requests in which tools may take part.
 
     ``keep_requests`` says whether the record keeps the bodies of requests.  ``people_in_bodies`` says
@@ -123,8 +120,7 @@ class PlanSettings:
     people_in_bodies: bool = True
 
 
-@value_class
-class _Draft:
+class _Draft(Struct, frozen=True):
     """A request as one upstream would get it.
 
     ``offer_fingerprint`` is the fingerprint of the offer if answers are looked up and remembered, else
@@ -336,7 +332,7 @@ class Planner:
         body, untrusted = await self._items.resolve(wire, request, ask.body, ask.identity.caller, ask.local)
         if unknown := wire.parse(body.payload).references:
             raise item_not_found(unknown[0])
-        return replace(ask, body=body), untrusted
+        return structs.replace(ask, body=body), untrusted
 
     async def _draft(self, ask: Ask, route: Route, request: ClientRequest) -> _Draft:
         """Return what the upstream would be offered, and how it would be asked."""
@@ -361,11 +357,12 @@ class Planner:
         """Return the run of a request at one upstream."""
         ask, route, request, editor = planning.ask, draft.route, draft.request, draft.editor
         payload, is_large = ask.body.payload, len(ask.body.raw) > LARGE_BYTES
-        is_crossed = isinstance(editor, CrossedEditor | PromptedEditor)
-        if isinstance(editor, CrossedEditor | PromptedEditor):
+        is_crossed = editor.body.translates
+        if is_crossed:
             # The whole conversation must be here now: an upstream of another dialect stores no part of it.
             restored.check_found(request)
-            await in_thread(editor.translate) if is_large else editor.translate()
+            translate = partial(editor.body.left_out, editor.edits)
+            await in_thread(translate) if is_large else translate()
         check_switches(payload)
         tools = await self._tools(planning, draft, restored)
         meter = ask.access.meter
@@ -464,7 +461,7 @@ class Planner:
             return known
         digests, most = self._refusals.refused_tools(*place)
         strict = not self._refusals.refuses(*place, "strict")
-        return replace(known, most=most or known.most, refused=digests, strict=strict)
+        return structs.replace(known, most=most or known.most, refused=digests, strict=strict)
 
 
 def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, offer: Offer) -> BodyEditor:

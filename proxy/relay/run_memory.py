@@ -1,7 +1,8 @@
 """The memory that runs share between requests."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.hidden.history import History
@@ -16,8 +17,7 @@ if TYPE_CHECKING:  # The approvals import the memory.
 __all__ = ["RunMemory"]
 
 
-@dataclass(frozen=True, slots=True)
-class RunMemory:
+class RunMemory(Struct, frozen=True):
     """The memory of earlier requests that planning and running share.  The process has one instance.
 
     ``history`` holds hidden turns, and ``items`` finds items by their ids.  ``threads`` knows which

@@ -4,6 +4,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from proxy.rights.limit_rules import KeyLimits
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.wires.client_port import Trace
@@ -14,8 +16,7 @@ PLAYGROUND: Final = "ui"
 """The playground's caller in the record; the name of its user follows after a slash."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallerBound:
+class CallerBound(Struct, frozen=True):
     """One caller's limit on an argument: the value at ``path``, for the tools that match ``tools``.
 
     ``setting`` is the name of the setting that has it.
@@ -62,8 +63,7 @@ EVERYTHING: Final = Rights()
 """The rights of callers that have no limits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """A caller that was authenticated or let in.
 
     ``name`` identifies the caller in the record: a client key's id, a digest of the credential that a client

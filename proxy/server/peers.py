@@ -5,9 +5,9 @@ does not know how the others are reached: a process that serves alone has no oth
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 __all__ = ["MAX_ANSWER", "Answers", "Peers"]
 
@@ -15,8 +15,7 @@ MAX_ANSWER = 4 << 20
 """The most bytes that one process may publish under one name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(Struct, frozen=True):
     """The answers of the processes, this one's own first; ``missing`` is the number that gave none in time.
 
     ``ended`` are the last answers of processes that have ended, if they are kept.

@@ -1,8 +1,9 @@
 """The protocol of a store. Other packages use it without knowing which database is behind it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol
+
+from msgspec import Struct
 
 from proxy.records.background import BackgroundLog
 from proxy.records.effects import EffectLog
@@ -57,8 +58,7 @@ UsageKey = Literal["key", "caller", "model", "tool", "day"]
 """What usage can be grouped by: key, caller (each end user of a key), model, tool, day (UTC)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFilter:
+class RunFilter(Struct, frozen=True):
     """Which runs to list: the newest ``limit``, or those before the run id ``before``, the newest first.
 
     ``since`` and ``until`` limit the start time; ``since`` is included, ``until`` is not. ``caller`` is
@@ -81,8 +81,7 @@ class RunFilter:
     parent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PurgeFilter:
+class PurgeFilter(Struct, frozen=True):
     """Which runs to delete: all, those that started before a time, or the run with exactly this id and the
     runs of its agents."""
 
@@ -90,8 +89,7 @@ class PurgeFilter:
     before: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UsageFilter:
+class UsageFilter(Struct, frozen=True):
     """Which runs to count, by their start time, and how to group them; ``until`` itself is not included."""
 
     by: tuple[UsageKey, ...] = ()
@@ -99,8 +97,7 @@ class UsageFilter:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRow:
+class UsageRow(Struct, frozen=True):
     """The usage of one group of runs.
 
     ``group`` has one value for each entry of the filter's ``by``, in the same order; a day is the number of
@@ -130,8 +127,7 @@ class UsageRow:
     unreported: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunDetail:
+class RunDetail(Struct, frozen=True):
     """One run with all rows that belong to it, each sequence in order.
 
     ``children`` are the runs of its agents. ``continued_by`` are the first runs that continue it.
@@ -148,8 +144,7 @@ class RunDetail:
     taken_over_by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CalledTool:
+class CalledTool(Struct, frozen=True):
     """One tool call of a run, as a list of runs shows it."""
 
     tool: str

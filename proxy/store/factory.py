@@ -3,9 +3,10 @@
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from proxy.base.errors import ConfigError, NoRecord, how_to_install
 from proxy.records.rows import KeySet

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from proxy.store.key_file import KeyFile
 from proxy.store.seal import Seal
@@ -15,8 +16,7 @@ Synchronous = Literal["normal", "full"]
 """What a commit survives: with ``normal`` the death of the process, with ``full`` also a power failure."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOptions:
+class StoreOptions(Struct, frozen=True, kw_only=True):
     """What settings, commands and tests can choose for a store.
 
     ``content`` and ``keep_days`` determine which content is kept and how long; ``keep_days`` of 0 sets no

@@ -1,8 +1,9 @@
 """Create the instruments: hooks, metrics, traces and the measurement of the event loop."""
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from proxy.relay.base import RunEvents
 from proxy.rights.limit_rules import ConcurrentStreams
@@ -18,8 +19,7 @@ from proxy.wires.dialect import EndpointTable
 __all__ = ["Instruments", "known_models", "open_instruments"]
 
 
-@dataclass(frozen=True, slots=True)
-class Instruments:
+class Instruments(Struct, frozen=True):
     """The hooks, and the observers that they call; ``models`` are the names that may be labels."""
 
     hooks: Hooks

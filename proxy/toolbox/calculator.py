@@ -7,7 +7,6 @@ nesting, digits and exponents are limited, and so is the time: at the limits an 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import (
     ROUND_CEILING,
     ROUND_FLOOR,
@@ -26,6 +25,7 @@ from decimal import (
 from types import MappingProxyType
 from typing import Annotated, Any, NoReturn
 
+from msgspec import Struct
 from pydantic import Field
 
 from proxy.base.errors import ToolFailure
@@ -49,8 +49,7 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Struct, frozen=True):
     """One token and the position of its first character, from 1. The end token has an empty text."""
 
     kind: str
@@ -296,8 +295,7 @@ def _round(context: Context, values: Sequence[Decimal]) -> Decimal:
     return _rounded(context, values[0], values[1] if len(values) == 2 else Decimal(0), ROUND_HALF_UP)
 
 
-@dataclass(frozen=True, slots=True)
-class _Function:
+class _Function(Struct, frozen=True):
     """A function that an expression may call, and the number of values it takes."""
 
     least: int

@@ -7,7 +7,6 @@ fields of https://duffel.com/docs/api/offers/schema; other fields are ignored.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
+from msgspec import Struct
 from pydantic import (
     AwareDatetime,
     BaseModel,
@@ -266,8 +266,7 @@ def _check_trip(trip: list[tuple[str, str, date]], clock: Clock) -> None:
         raise ToolFailure("return_date is before departure_date", code="invalid_arguments")
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """The cheapest offers of an answer, and the numbers of the others by reason."""
 
     offers: list[_Offer]

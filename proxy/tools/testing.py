@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
+import msgspec
 import orjson
+from msgspec import Struct
 from structlog.testing import capture_logs
 from yarl import URL
 
@@ -57,19 +59,17 @@ class FakeClock:
         self._now += timedelta(seconds=seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class FakeRequest:
+class FakeRequest(Struct, frozen=True):
     """A request that a tool made, with its ``body``."""
 
     method: str
     url: str
     params: Mapping[str, str]
     body: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """A prepared response for a URL; with ``params``, only for exactly these parameters."""
 
     method: str

@@ -5,10 +5,10 @@ configuration and stores its newest findings there; every server on that record 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 __all__ = ["KeptFinding", "encode_diagnosis", "read_diagnosis"]
 
@@ -18,8 +18,7 @@ _MOST_NAME: Final = 200
 _OUTCOMES: Final = ("ok", "no", "quirk", "open")
 
 
-@dataclass(frozen=True, slots=True)
-class KeptFinding:
+class KeptFinding(Struct, frozen=True):
     """One finding: the check, its outcome (``ok``, ``no``, ``quirk``, ``open``), and a short note."""
 
     check: str

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
 
 from proxy.api.admin.json_output import to_line
 from proxy.base.errors import StoreError
@@ -35,8 +36,7 @@ PendingApprovals = Callable[[], Awaitable[list[dict[str, Any]]]]
 """Returns the waiting approvals and the newest others; each row has its ``id``, ``tool`` and ``status``."""
 
 
-@dataclass(frozen=True, slots=True)
-class FeedEvent:
+class FeedEvent(Struct, frozen=True):
     """A change.
 
     ``key`` names its subject: a later event with the same key replaces it. ``seq`` counts from 1. ``tool``

@@ -5,10 +5,10 @@ The page sends them with its session. They are served for the caller ``ui`` with
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.rights.callers import Caller

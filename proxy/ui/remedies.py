@@ -6,10 +6,10 @@ nothing: the page shows what an operator would write.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 __all__ = ["Lines", "remedy_of"]
 
@@ -32,8 +32,7 @@ _OF_THE_REQUEST: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """The configuration's lists that decide about tools, by their settings (``policy.allow``)."""
 
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)

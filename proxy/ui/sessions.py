@@ -15,10 +15,11 @@ import secrets
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.server.auth.key_ring import Key
 
@@ -82,8 +83,7 @@ class Marks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class UiSession:
+class UiSession(Struct, frozen=True):
     """A signed-in user; times are epoch seconds.
 
     ``key_id`` is ``None`` after a sign-in with a link. ``nonce`` identifies the session. ``began`` and

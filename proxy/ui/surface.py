@@ -1,11 +1,11 @@
 """Answer ``/ui``: pages and files for everyone, and JSON below ``/ui/api`` for signed-in users."""
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
 from aiohttp import hdrs, web
+from msgspec import Struct
 
 from proxy.api.admin.queries import parse_query
 from proxy.base.errors import RequestError, StoreError
@@ -23,8 +23,7 @@ _LONGEST_S: Final = 30.0
 """The time limit, in seconds, of an answer that is not a stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class UiRequest:
+class UiRequest(Struct, frozen=True):
     """A request of a signed-in user. ``rest`` is the path below the route's own name."""
 
     edge_request: EdgeRequest
@@ -66,8 +65,7 @@ class Handler(Protocol):
     def __call__(self, request: UiRequest) -> Coroutine[Any, Any, web.StreamResponse]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class UiRoute:
+class UiRoute(Struct, frozen=True):
     """The handler of a name. ``approvers``: approvers may use it, too. ``streams``: it has no time
     limit."""
 

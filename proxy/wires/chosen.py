@@ -11,12 +11,13 @@ Every other element belongs to the client or its vendor and stays unchanged.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
-from proxy.base.values import value_class
 
 __all__ = [
     "ANY_TOOL",
@@ -71,8 +72,7 @@ _NOT_RUN: Final = frozenset(
 # ---------------------------------------------------------------- what a request chooses
 
 
-@value_class
-class ToolFilter:
+class ToolFilter(Struct, frozen=True):
     """A filter of tools: those in ``names`` (``None``: all), or only the read-only ones of them."""
 
     names: frozenset[str] | None = None
@@ -86,8 +86,7 @@ class ToolFilter:
 ANY_TOOL: Final = ToolFilter()
 
 
-@value_class
-class ApprovalRequirement:
+class ApprovalRequirement(Struct, frozen=True):
     """Which tools of a server need the client's approval before each call.
 
     Those that ``never`` selects do not; all others do, unless ``default`` is false.
@@ -101,8 +100,7 @@ class ApprovalRequirement:
         return self.default and not (self.never is not None and self.never.fits(name, reads))
 
 
-@value_class
-class ChosenServer:
+class ChosenServer(Struct, frozen=True):
     """Tools of one server that a request chooses.
 
     ``label`` is what the client calls the server, and ``name`` the NAME of ``toolrelay/NAME``, empty for all
@@ -122,16 +120,14 @@ class ChosenServer:
     approval: ApprovalRequirement = ApprovalRequirement(default=False)
 
 
-@value_class
-class ChosenTool:
+class ChosenTool(Struct, frozen=True):
     """One server tool that a request chooses by its id, at a place in the body."""
 
     at: str
     name: str
 
 
-@value_class
-class Chosen:
+class Chosen(Struct, frozen=True):
     """All server tools that a request chooses in its body; most requests choose none.
 
     ``places`` holds, for each list of the body, the positions of the elements that choose them.
@@ -298,8 +294,7 @@ def approval_of(value: Any, param: str) -> ApprovalRequirement:
 # ---------------------------------------------------------------- what the client is shown
 
 
-@value_class
-class ServedTool:
+class ServedTool(Struct, frozen=True):
     """A tool of a server.
 
     ``id`` is its name for models, ``name`` its name at the server. ``reads`` says that it is read-only.
@@ -312,16 +307,14 @@ class ServedTool:
     reads: bool
 
 
-@value_class
-class ShownServer:
+class ShownServer(Struct, frozen=True):
     """A server that the client chose, and its tools that the client gets."""
 
     label: str
     tools: tuple[ServedTool, ...]
 
 
-@value_class
-class ShownTools:
+class ShownTools(Struct, frozen=True):
     """What the client sees of the tools that it chose in its request.
 
     ``reports_calls`` says that it chose at least one; usage then reports how many calls ran.

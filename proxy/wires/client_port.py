@@ -6,8 +6,9 @@ which writes the response. The relay knows no dialect by name.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
 
 from proxy.base.events import (
     FinishReason,
@@ -20,7 +21,6 @@ from proxy.base.events import (
     ToolResult,
     TurnEvent,
 )
-from proxy.base.values import value_class
 from proxy.wires.approving.read import ApprovalForm
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
@@ -212,24 +212,21 @@ class ClientRequest(Protocol):
         ...
 
 
-@value_class
-class ReturnedCalls:
+class ReturnedCalls(Struct, frozen=True):
     """An assistant message of the client's history that holds tool calls."""
 
     position: int
     call_ids: frozenset[str]
 
 
-@value_class
-class Answer:
+class Answer(Struct, frozen=True):
     """An assistant message of the client's history without calls."""
 
     position: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedTurn:
+class CarriedTurn(Struct, frozen=True):
     """An encrypted turn that the client sends back, and its position among the client's messages."""
 
     position: int
@@ -250,8 +247,7 @@ class CarryingRequest(ABC):
         """Return the encrypted turns that the client sends back, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovedCallResult:
+class ApprovedCallResult(Struct, frozen=True):
     """A call that an earlier answer asked the client to approve, and that has run since.
 
     ``call`` has the tool name that models use; ``approval_id`` is the id of its approval.
@@ -262,8 +258,7 @@ class ApprovedCallResult:
     result: ToolResult
 
 
-@dataclass(frozen=True, slots=True)
-class ClientView:
+class ClientView(Struct, frozen=True):
     """How a client sees its run.
 
     ``model`` is the name to use if no upstream names a model. ``is_hidden`` returns whether a name is a

@@ -7,38 +7,30 @@ The run and the writer do not know that there are two.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import replace as with_changes
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.conversation import Conversation, Message
-from proxy.base.events import ResultImage, ToolCall, ToolDefinition
+from proxy.base.events import ResultImage, ToolCall
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed_texts import crossed_reader
 from proxy.wires.crossing.exact import read_exactly
-from proxy.wires.crossing.ledger import Ledger, LeftOut
+from proxy.wires.crossing.ledger import Ledger, Written
 from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
 from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
 from proxy.wires.profile import Profile
-from proxy.wires.turn.restored import is_too_long_error
-from proxy.wires.upstream_port import (
-    BodyEditor,
-    CachingEditor,
-    ChainedEditor,
-    LossyClientEditor,
-    Mask,
-    StateHabit,
-    SuspendedCall,
-    TranslatedEditor,
-    TurnReader,
-)
+from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error
+from proxy.wires.upstream_port import BodyEditor, Mask, RequestBody, StateHabit, SuspendedCall, TurnReader
 from proxy.wires.wire import CrossableWire
 
-__all__ = ["CrossedEditor", "Crossing"]
+__all__ = ["Crossing", "TranslatedBody"]
+
+_Keep = Callable[[Edits, bytes, Sequence[SuspendedCall], Mask], bytes]
 
 
 class Crossing:
@@ -64,7 +56,8 @@ class Crossing:
         self._request = request
         self._model = request.model
         self._max_tokens: int | None = None
-        self._editor: CrossedEditor | None = None
+        self._body: _CrossedBody | None = None
+        self._editor: BodyEditor | None = None
 
     def ask_for(self, model: str, max_tokens: int | None = None) -> None:
         """Set the upstream's own name of the model, and the token limit to send if the client sets none.
@@ -82,18 +75,20 @@ class Crossing:
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
         """See :meth:`proxy.wires.upstream_port.UpstreamPort.editor`."""
-        own = self._client.editor(raw, request, "stateless", caller=caller)
-        kind = _ChainedCrossedEditor if isinstance(own, ChainedEditor) else CrossedEditor
+        own = self._client.body(raw, request, "stateless", caller=caller)
         translation = Translation(self._upstream.codec, self._profile, strict=self._strict)
-        self._editor = editor = kind(own, self._client, self._upstream, state, translation, caller=caller)
-        editor.ask_for(self._model, self._max_tokens)
+        self._body = body = _CrossedBody(own, self._client, self._upstream, state, translation, caller=caller)
+        body.ask_for(self._model, self._max_tokens)
+        self._editor = editor = BodyEditor(body)
         return editor
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> TurnReader:
         """See :meth:`proxy.wires.upstream_port.UpstreamPort.reader`."""
-        renamed = self._editor.renamed if self._editor is not None else {}
+        renamed: Mapping[str, str] = {}
+        if self._editor is not None and self._body is not None:
+            renamed = self._body.renamed(self._editor.edits)
         if renamed:
             theirs = {name: written for written, name in renamed.items()}
             declared = [theirs.get(name, name) for name in declared]
@@ -113,8 +108,67 @@ class Crossing:
         return self._upstream.reader(declared, is_hidden, max_argument_bytes)
 
 
-class CrossedEditor(LossyClientEditor):
-    """Two editors in step: the client's editor keeps the turns, and the upstream's body is sent.
+class TranslatedBody(RequestBody):
+    """The client's ``own`` body, which keeps the turns, and the ``translation`` that the upstream gets."""
+
+    translates = True
+
+    def __init__(self, own: RequestBody, client: CrossableWire, translation: Translation) -> None:
+        self._own = own
+        self._client = client
+        self._translation = translation
+        self._written: Written | None = None
+        self._known_fields: frozenset[str] = frozenset()
+        self.chained = own.chained
+
+    def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
+        return self._own.restore(position, payload, needed=needed)
+
+    def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
+        return self._own.turn(edits, message, results)
+
+    def suspend(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        return self._own.suspend(edits, message, calls, mask)
+
+    def continuation(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        return self._own.continuation(edits, message, calls, mask)
+
+    def input_items(self) -> bytes:
+        return self._own.input_items()
+
+    def records(self, edits: Edits, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+        return self._own.records(edits, run_id, mask)
+
+    def result_message(
+        self, edits: Edits, call: ToolCall, content: str, images: Sequence[ResultImage]
+    ) -> bytes:
+        return self._own.result_message(edits, call, content, images)
+
+    def forces_own_call(self, edits: Edits) -> bool:
+        return self._own.forces_own_call(edits)
+
+    def _check_history(self, raw: bytes) -> None:
+        """Raise :class:`~proxy.base.errors.RequestError` for a complete body that no model accepts."""
+        if self.chained:
+            # The body has all calls by now, so each result must answer one of them.
+            self._client.parse(orjson.loads(raw)).check_history(lambda name: False)
+
+    def _learn_fields(self, edits: Edits) -> None:
+        """Apply what the upstream refused before, and translate anew if that changes anything."""
+        if edits.fields_left_out != self._known_fields:
+            self._known_fields = edits.fields_left_out
+            if self._translation.leave_out(self._known_fields):
+                self._written = None
+
+    def _left_out_fields(self) -> Sequence[str]:
+        return [left.field for left in self._written.left_out] if self._written is not None else ()
+
+    def _with_lessons(self, edits: Edits) -> Edits:
+        return replace(edits, fields_refused=edits.fields_refused | self._translation.learned)
+
+
+class _CrossedBody(TranslatedBody):
+    """Two bodies: the client's keeps the turns, and the upstream's is sent.
 
     A held turn is put back into the client's own body before that body is translated. So an upstream of any
     dialect gets it, whichever upstream made it. If both speak the same dialect, the upstream gets the turn
@@ -123,7 +177,7 @@ class CrossedEditor(LossyClientEditor):
 
     def __init__(
         self,
-        own: BodyEditor,
+        own: RequestBody,
         client: CrossableWire,
         upstream: CrossableWire,
         state: StateHabit,
@@ -131,48 +185,52 @@ class CrossedEditor(LossyClientEditor):
         *,
         caller: str,
     ) -> None:
-        self._own = own
-        self._client = client
+        super().__init__(own, client, translation)
         self._upstream = upstream
         self._state = state
-        self._translation = translation
         self._caller = caller
-        self._changes: list[Callable[[BodyEditor], object]] = []
         self._own_results: dict[bytes, bytes] = {}
+        self._own_turns: list[AppendedTurn] = []
         self._natives = NativeTurns(upstream)
-        self._turns: list[bytes] = []
-        self._own_turns: list[tuple[bytes, Sequence[bytes]]] = []
         self._lacks_reasoning = False
         self._model = ""
         self._max_tokens: int | None = None
         self._has_own_limit = False
-        self._sent: BodyEditor | None = None
+        self._source: tuple[object, bytes] = None, b""
+        self._sent: RequestBody | None = None
 
-    def _translate(self) -> BodyEditor:
-        """Return the upstream's editor over the body as it is now."""
-        conversation = self._conversation()
-        conversation = replace(conversation, model=self._model or conversation.model)
+    def ask_for(self, model: str, max_tokens: int | None) -> None:
+        """See :meth:`Crossing.ask_for`."""
+        self._model, self._max_tokens = model, max_tokens
+
+    def _upstream_body(self, edits: Edits) -> RequestBody:
+        """Return the upstream's body, which is translated anew after turns were put back or a refusal."""
+        self._learn_fields(edits)
+        if self._sent is None or self._written is None or self._source != (edits.restored, edits.resumed):
+            if edits.resumed != self._source[1]:
+                self._natives.restore(edits.resumed)
+            self._sent = self._translate(edits)
+            self._source = edits.restored, edits.resumed
+        return self._sent
+
+    def _translate(self, edits: Edits) -> RequestBody:
+        conversation = self._conversation(edits)
+        conversation = with_changes(conversation, model=self._model or conversation.model)
         self._has_own_limit = conversation.output.max_tokens is not None
         if not self._has_own_limit and self._max_tokens is not None:
-            output = replace(conversation.output, max_tokens=self._max_tokens)
-            conversation = replace(conversation, output=output)
+            output = with_changes(conversation.output, max_tokens=self._max_tokens)
+            conversation = with_changes(conversation, output=output)
         if self._lacks_reasoning:
             conversation = self._upstream.codec.repair_missing_reasoning(conversation)
         self._written = written = self._translation.write(conversation)
         request = self._upstream.parse(orjson.loads(written.body))
-        editor = self._upstream.editor(written.body, request, self._state, caller=self._caller)
-        if isinstance(editor, CachingEditor):
-            editor.mark_cache()
-        if isinstance(editor, TranslatedEditor):
-            editor.mark_translated()
-        return editor
+        return self._upstream.body(written.body, request, self._state, caller=self._caller, translated=True)
 
-    def _conversation(self) -> Conversation:
+    def _conversation(self, edits: Edits) -> Conversation:
         """Return the client's request with the held turns that were put back."""
-        raw = self._own.render()
-        payload = orjson.loads(raw)
-        self._check(payload)
-        conversation = read_exactly(self._client.codec, raw, payload)
+        raw = self._own.render(Edits(restored=edits.restored, resumed=edits.resumed))
+        self._check_history(raw)
+        conversation = read_exactly(self._client.codec, raw)
         if conversation.output.logprobs:
             # Every dialect can ask for them, but no encoder writes those of another dialect's answer.
             ledger = Ledger(self._upstream.codec.fields, conversation.names)
@@ -183,78 +241,65 @@ class CrossedEditor(LossyClientEditor):
             )
         return self._natives.put_into(conversation)
 
-    def ask_for(self, model: str, max_tokens: int | None) -> None:
-        """See :meth:`Crossing.ask_for`."""
-        self._model, self._max_tokens = model, max_tokens
+    def _theirs(self, edits: Edits) -> Edits:
+        """Return the edits of the upstream's body. The turns that were put back are in it already."""
+        return replace(
+            edits,
+            restored={},
+            resumed=b"",
+            asks_usage=edits.asks_usage and "stream_usage" not in self._translation.profile.without,
+            # A limit that is not the client's applies to each turn.
+            used_tokens=edits.used_tokens if self._has_own_limit else 0,
+            fields_refused=edits.fields_refused - self._translation.learned,
+        )
 
-    def _check(self, payload: Mapping[str, Any]) -> None:
-        """Raise :class:`~proxy.base.errors.RequestError` for a complete client body that no model accepts."""
+    def left_out(self, edits: Edits) -> Sequence[str]:
+        self._upstream_body(edits)
+        return self._left_out_fields()
 
-    @property
-    def left_out(self) -> Sequence[LeftOut]:
-        """The parts of the client's request that are left out because the upstream's dialect lacks them."""
-        self.translate()
-        return self._written.left_out
-
-    @property
-    def renamed(self) -> Mapping[str, str]:
+    def renamed(self, edits: Edits) -> Mapping[str, str]:
         """The upstream's names → the client's, of the tools whose names the upstream does not accept."""
-        self.translate()
-        return self._written.renamed
+        self._upstream_body(edits)
+        return self._written.renamed if self._written is not None else {}
 
-    def translate(self) -> None:
-        """Write the upstream's body from the client's request and the turns put back, if not yet done.
+    def render(self, edits: Edits) -> bytes:
+        return self._upstream_body(edits).render(self._theirs(edits))
 
-        Raises :class:`~proxy.base.errors.RequestError` for what the upstream's dialect cannot express.
-        """
-        _ = self._editor
-
-    @property
-    def _editor(self) -> BodyEditor:
-        """The upstream's editor, with all changes so far."""
-        if self._sent is None:
-            self._sent = self._translate()
-            for change in self._changes:
-                change(self._sent)
-        return self._sent
-
-    def _change(self, change: Callable[[BodyEditor], object]) -> None:
-        """Change the upstream's body, and repeat the change whenever the body is translated anew."""
-        change(self._editor)
-        self._changes.append(change)
-
-    # Kept in the client's own form.
-
-    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.restore`."""
-        self._own.restore(position, payload, needed=needed)
+    def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
         self._natives.restore(payload)
-        self._sent = None
+        return super().restore(position, payload, needed=needed)
 
-    @property
-    def restored(self) -> tuple[int, int]:
-        """See :attr:`proxy.wires.upstream_port.BodyEditor.restored`."""
-        return self._own.restored
+    def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
+        return self._upstream_body(edits).turn(edits, message, results)
 
-    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.append_turn`."""
-        self._change(lambda editor: editor.append_turn(message, results))
-        self._turns.append(message)
-        self._own_turns.append((message, results))
+    def tools_named(self, edits: Edits, message: str) -> frozenset[str]:
+        return self._upstream_body(edits).tools_named(self._theirs(edits), message)
 
-    def _append_own_turns(self) -> None:
-        """Add the turns to the client's own body, before it is stored.
+    def forces_own_call(self, edits: Edits) -> bool:
+        return self._upstream_body(edits).forces_own_call(self._theirs(edits))
 
-        They are not added earlier: a new translation gets them as changes of the upstream's body.
-        """
-        for message, results in self._own_turns:
-            answers = [self._own_results[result] for result in results]
-            self._own.append_turn(self._own_message(message), answers)
-        self._own_turns.clear()
+    def records(self, edits: Edits, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+        return self._upstream_body(edits).records(self._theirs(edits), run_id, mask)
+
+    def result_message(
+        self, edits: Edits, call: ToolCall, content: str, images: Sequence[ResultImage]
+    ) -> bytes:
+        result = self._upstream_body(edits).result_message(edits, call, content, images)
+        self._own_results[result] = self._own.result_message(Edits(), call, content, images)
+        return result
+
+    # What is stored has the client's own form.
 
     def _own_message(self, message: bytes) -> bytes:
         """Return an upstream's turn in the client's form."""
         return self._client.write_turn(self._upstream.read_turn(message))
+
+    def _own_edits(self, edits: Edits) -> Edits:
+        kept = Edits(restored=edits.restored, resumed=edits.resumed)
+        for turn in edits.turns[len(self._own_turns) :]:
+            results = [self._own_results[result] for result in turn.results]
+            self._own_turns.append(self._own.turn(kept, self._own_message(turn.message), results))
+        return replace(kept, turns=tuple(self._own_turns))
 
     def _own_calls(self, calls: Sequence[SuspendedCall]) -> list[SuspendedCall]:
         return [
@@ -266,159 +311,58 @@ class CrossedEditor(LossyClientEditor):
             for call in calls
         ]
 
-    def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.suspend`."""
-        self._append_own_turns()
-        payload = self._own.suspend(self._own_message(message), self._own_calls(calls), mask)
-        return self._natives.add_to_stored(payload, [*self._turns, message], mask)
+    def _stored(
+        self, keep: _Keep, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask
+    ) -> bytes:
+        """Return what the client's body keeps of the run, with the turns in the upstream's form beside it."""
+        payload = keep(self._own_edits(edits), self._own_message(message), self._own_calls(calls), mask)
+        return self._natives.add_to_stored(payload, [*(turn.message for turn in edits.turns), message], mask)
 
-    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.result_message`."""
-        result = self._editor.result_message(call, content, images)
-        self._own_results[result] = self._own.result_message(call, content, images)
-        return result
+    def suspend(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        return self._stored(self._own.suspend, edits, message, calls, mask)
 
-    # Changes of the upstream's body alone.
-
-    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.offer`."""
-        self._change(lambda editor: editor.offer(added, replaced))
-
-    def withdraw(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.withdraw`."""
-        self._change(lambda editor: editor.withdraw())
-
-    def withhold(self, names: Collection[str]) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.withhold`."""
-        self._change(lambda editor: editor.withhold(names))
-
-    def rename_model(self, model: str) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.rename_model`."""
-        self._change(lambda editor: editor.rename_model(model))
-
-    def ask_usage(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.ask_usage`."""
-        self._change(self._ask_usage)
-
-    def _ask_usage(self, editor: BodyEditor) -> None:
-        if "stream_usage" not in self._translation.profile.without:
-            editor.ask_usage()
-
-    def leave_out_images(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_images`."""
-        self._change(lambda editor: editor.leave_out_images())
-
-    def leave_out_fields(self, names: Collection[str]) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.leave_out_fields`."""
-        if self._translation.leave_out(names):
-            self._sent = None
-        self._change(lambda editor: editor.leave_out_fields(names))
-
-    def tools_named(self, message: str) -> frozenset[str]:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.tools_named`."""
-        return self._editor.tools_named(message)
-
-    def relax_tool_choice(self, called: Collection[str]) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.relax_tool_choice`."""
-        self._change(lambda editor: editor.relax_tool_choice(called))
-
-    def forbid_tools(self) -> bool:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.forbid_tools`."""
-        left_out = self._editor.forbid_tools()
-        self._changes.append(lambda editor: editor.forbid_tools())
-        return left_out
-
-    def lower_token_limit(self, used: int) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.lower_token_limit`.
-
-        A limit that is not the client's applies to each turn, so it stays as it is.
-        """
-        self.translate()
-        if self._has_own_limit:
-            self._change(lambda editor: editor.lower_token_limit(used))
-
-    @property
-    def images_refused(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.BodyEditor.images_refused`."""
-        return self._editor.images_refused
-
-    @property
-    def fields_refused(self) -> frozenset[str]:
-        """See :attr:`proxy.wires.upstream_port.BodyEditor.fields_refused`."""
-        return self._editor.fields_refused | self._translation.learned
-
-    def render(self) -> bytes:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.render`."""
-        return self._editor.render()
-
-    def recover(self, message: str, code: str | None) -> bool:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.recover`."""
-        if self._translation.learn(message):
-            self._sent = None
-            return True
-        if self._editor.recover(message, code):
-            return True
-        if asks_for_reasoning(message):
-            return self._repair_missing_reasoning()
-        if not is_too_long_error(message, code) and self._natives.forget():
-            # The upstream may be another one of the same dialect, which rejects what it did not sign itself.
-            self._sent = None
-            return True
-        restored = self._own.restored
-        # The client's editor sees no body of the upstream's, so it can only remove restored turns.
-        if not self._own.recover(message, code) or self._own.restored == restored:
-            return False
-        self._sent = None
-        return True
-
-    def _repair_missing_reasoning(self) -> bool:
-        """Write the request for an upstream that misses reasoning; return whether that changes anything."""
-        conversation = self._conversation()
-        if (
-            self._lacks_reasoning
-            or self._upstream.codec.repair_missing_reasoning(conversation) == conversation
-        ):
-            return False
-        self._lacks_reasoning = True
-        self._sent = None
-        return True
-
-    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.records`."""
-        return self._editor.records(run_id, mask)
+    def continuation(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        return self._stored(self._own.continuation, edits, message, calls, mask)
 
     def has_unreturnable_content(self, message: bytes) -> bool:
-        """See :meth:`proxy.wires.upstream_port.LossyClientEditor.has_unreturnable_content`."""
         return self._natives.has_unreturnable_content(
             message, reasoning=not self._client.codec.returns_reasoning
         )
 
+    # What the upstream refuses.
 
-class _ChainedCrossedEditor(CrossedEditor, ChainedEditor):
-    """An editor whose client continues responses by their ids, which the upstream does not know."""
+    def recover(self, edits: Edits, message: str, code: str | None) -> Edits | None:
+        if self._translation.learn(message):
+            self._written = None
+            return self._with_lessons(edits)
+        learned = self._upstream_body(edits).recover(self._theirs(edits), message, code)
+        if learned is not None:
+            return self._with_lessons(
+                replace(
+                    learned,
+                    restored=edits.restored,
+                    resumed=edits.resumed,
+                    asks_usage=edits.asks_usage,
+                    used_tokens=edits.used_tokens,
+                )
+            )
+        if asks_for_reasoning(message):
+            return self._repair_missing_reasoning(edits)
+        if not is_too_long_error(message, code) and self._natives.forget():
+            # The upstream may be another one of the same dialect, which rejects what it did not sign itself.
+            self._written = None
+            return edits
+        # The client's body is not what the upstream refused, so only restored turns can be removed.
+        return edits.without_unneeded() if is_too_long_error(message, code) else None
 
-    @property
-    def _chained(self) -> ChainedEditor:
-        if not isinstance(self._own, ChainedEditor):
-            raise TypeError("the client's dialect has no responses with ids")
-        return self._own
-
-    def _check(self, payload: Mapping[str, Any]) -> None:
-        """Check the history: the body has all calls by now, so each result must answer one of them."""
-        self._client.parse(payload).check_history(lambda name: False)
-
-    def resume(self, continuation: bytes) -> None:
-        """See :meth:`proxy.wires.upstream_port.ChainedEditor.resume`."""
-        self._chained.resume(continuation)
-        self._natives.restore(continuation)
-        self._sent = None
-
-    def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        """See :meth:`proxy.wires.upstream_port.ChainedEditor.continuation`."""
-        self._append_own_turns()
-        payload = self._chained.continuation(self._own_message(message), self._own_calls(calls), mask)
-        return self._natives.add_to_stored(payload, [*self._turns, message], mask)
-
-    def input_items(self) -> bytes:
-        """See :meth:`proxy.wires.upstream_port.ChainedEditor.input_items`."""
-        return self._chained.input_items()
+    def _repair_missing_reasoning(self, edits: Edits) -> Edits | None:
+        """Write the request for an upstream that misses reasoning, if that changes anything."""
+        conversation = self._conversation(edits)
+        if (
+            self._lacks_reasoning
+            or self._upstream.codec.repair_missing_reasoning(conversation) == conversation
+        ):
+            return None
+        self._lacks_reasoning = True
+        self._written = None
+        return edits

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from proxy.base.errors import UpstreamError, WireError
 from proxy.base.events import (
     FinishReason,
@@ -103,7 +105,7 @@ class CrossedReader:
                 if (failure := _failure(event)) is not None:
                     # Nothing may come behind an error, not even from the same frame.
                     self._failed = True
-                    frame = replace(frame, events=(*frame.events[:place], failure))
+                    frame = structs.replace(frame, events=(*frame.events[:place], failure))
                     break
             encoded += self._encoder.encode(self._named(frame) if self._renamed else frame)
         return encoded
@@ -112,7 +114,7 @@ class CrossedReader:
         """Return a frame in which calls have the client's names of the tools."""
         if not self._renamed or not frame.events:
             return frame
-        return replace(frame, events=tuple(_called(event, self._renamed) for event in frame.events))
+        return structs.replace(frame, events=tuple(_called(event, self._renamed) for event in frame.events))
 
     def read_reply(self, body: bytes) -> Frame:
         """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`.
@@ -140,9 +142,9 @@ class CrossedReader:
 def _called(event: TurnEvent, names: Mapping[str, str]) -> TurnEvent:
     """Return the event with the client's name of its tool, if ``names`` has one."""
     if isinstance(event, ToolCallStarted) and event.name in names:
-        return replace(event, name=names[event.name])
+        return structs.replace(event, name=names[event.name])
     if isinstance(event, ToolCallFinished) and event.call.name in names:
-        return replace(event, call=replace(event.call, name=names[event.call.name]))
+        return structs.replace(event, call=replace(event.call, name=names[event.call.name]))
     return event
 
 

@@ -7,8 +7,9 @@ metering, telemetry and errors read that object and compare no path themselves.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from msgspec import Struct
 
 __all__ = [
     "NATIVE",
@@ -137,8 +138,7 @@ class Boundary(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Framing:
+class Framing(Struct, frozen=True):
     """How a stream is cut into events.
 
     ``event_end``: the bytes that end nearly every event. ``event_sign``: bytes that stand exactly once in
@@ -200,8 +200,7 @@ class ErrorText(NamedTuple):
         return f"'{self.field}': {self.message}" if self.field not in self.message else self.message
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+class Errors(Struct, frozen=True):
     """The form of a dialect's errors.
 
     ``id_header``: the header in which clients of the dialect look for the request's id. ``read`` takes the
@@ -215,8 +214,7 @@ class Errors:
     types: Sequence[tuple[int, str]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UsageFields:
+class UsageFields(Struct, frozen=True):
     """The fields in which a dialect reports tokens: received, sent and their sum (empty if it reports none).
 
     ``member`` is the member of an event or a reply that holds these fields; empty if they are at its top.
@@ -228,8 +226,7 @@ class UsageFields:
     member: str = "usage"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelLists:
+class ModelLists(Struct, frozen=True, eq=False):
     """How a dialect lists models: at ``path``, which is ``rooted`` if the dialect's paths are.
 
     ``query`` asks an upstream for all of them. ``read`` returns the models of a list, by name. ``entry``
@@ -252,8 +249,7 @@ class ModelLists:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Quirks:
+class Quirks(Struct, frozen=True):
     """Facts that only the text of an error tells.
 
     ``refuses_tools`` takes a message and returns whether it says that the model takes no tools.
@@ -265,8 +261,7 @@ class Quirks:
     unknown_response: re.Pattern[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class RepairSigns:
+class RepairSigns(Struct, frozen=True):
     """Text by which the proxy sees that a stream that passes through is defective, without parsing it.
 
     ``sound``: text in the first event of every sound stream; empty if the first event does not tell.
@@ -277,8 +272,7 @@ class RepairSigns:
     suspect: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dialect:
+class Dialect(Struct, frozen=True, eq=False):
     """The facts that all paths of a dialect share.
 
     ``wire``: the name of the wire that an upstream must speak to serve the dialect (``upstreams.*.wires``).
@@ -330,8 +324,7 @@ class Dialect:
         return boundary.done_seen
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Endpoint:
+class Endpoint(Struct, frozen=True, eq=False):
     """One operation of an API: a method and a path below its dialect's prefix.
 
     In ``path`` ``{id}`` stands for one segment and ``{rest}`` for anything. An empty ``method`` stands for

@@ -6,10 +6,12 @@ from the upstream's refusals, and the configuration can say (``upstreams.NAME.pr
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from proxy.base.caches import declare_lru
 from proxy.base.globs import fits
@@ -39,8 +41,7 @@ PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
 their own are named in the configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """What is known of some models: ``facts`` are fields of :class:`~proxy.wires.profile.Profile`.
 
     ``provider`` is a key of :data:`PROVIDERS`, empty for all.  ``wires`` are the dialects that it holds for.
@@ -323,8 +324,7 @@ def known_profile(wire: str, model: str, provider: str = "") -> Profile:
     return _known(provider, wire, model.lower()[-_LONGEST_NAME:])
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamProfiles:
+class UpstreamProfiles(Struct, frozen=True):
     """The profiles of one upstream's models.
 
     ``settings`` are what the configuration says of all its models, ``per_model`` of those that fit a pattern,

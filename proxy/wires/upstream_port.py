@@ -1,30 +1,30 @@
 """The side of a dialect that faces upstreams: it edits their requests and reads their responses.
 
-An :class:`UpstreamPort` makes a :class:`BodyEditor`, which holds the request body over all turns, and a
-:class:`TurnReader`, which reads a response. The relay knows no dialect by name.
+An :class:`UpstreamPort` makes a :class:`BodyEditor`, which holds the :class:`Edits` of the request body over
+all turns, and a :class:`TurnReader`, which reads a response. The relay knows no dialect by name.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.errors import WireError
-from proxy.base.events import Frame, ResultImage, ToolCall, ToolDefinition
+from proxy.base.events import Frame, ResultImage, ToolCall, ToolDefinition, ToolDefinitions
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.dialect import Dialect
+from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages
 
 __all__ = [
     "NO_TURN",
     "BodyEditor",
-    "CachingEditor",
-    "ChainedEditor",
-    "LossyClientEditor",
     "Mask",
+    "RequestBody",
     "StateHabit",
     "SuspendedCall",
-    "TranslatedEditor",
     "TurnReader",
     "UpstreamPort",
 ]
@@ -41,8 +41,7 @@ StateHabit = Literal["auto", "chained", "stateless"]
 """Whether an upstream stores responses that later requests can continue; ``auto``: its responses decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuspendedCall:
+class SuspendedCall(Struct, frozen=True):
     """A call of a suspended turn.
 
     ``call_id`` is its id at the upstream and ``client_id`` its id at the client, ``None`` if the client does
@@ -54,158 +53,160 @@ class SuspendedCall:
     result: bytes | None
 
 
-class BodyEditor(Protocol):
-    """The request body for the upstream, over all turns. Everything that is not edited keeps its bytes."""
+class RequestBody(ABC):
+    """A client's request body, and how a dialect renders it with :class:`Edits`.
+
+    Everything that is not edited keeps its bytes. A body serves one run: it counts the images of results.
+    """
+
+    chained: bool = False
+    """Whether responses have ids, so that later requests can continue them."""
+    translates: bool = False
+    """Whether the upstream gets a translation, so that no byte of the client's passes unchanged."""
+
+    @abstractmethod
+    def render(self, edits: Edits) -> bytes:
+        """Return the body of the next upstream request."""
+
+    @abstractmethod
+    def recover(self, edits: Edits, message: str, code: str | None) -> Edits | None:
+        """Return the edits after an upstream's error; ``None`` if no retry may succeed."""
+
+    @abstractmethod
+    def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
+        """Return an assistant message and the results of all its calls as a turn to append."""
+
+    @abstractmethod
+    def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
+        """Read a held turn that :meth:`suspend` made, for the client's message at ``position``."""
+
+    @abstractmethod
+    def suspend(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        """Return the part of the conversation that the client does not have, ready to be stored."""
+
+    @abstractmethod
+    def records(self, edits: Edits, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+        """Return the hidden messages so far as rows of the record (rule R2)."""
+
+    @abstractmethod
+    def result_message(
+        self, edits: Edits, call: ToolCall, content: str, images: Sequence[ResultImage]
+    ) -> bytes:
+        """Encode one result for the upstream; words describe images that it does not take."""
+
+    @abstractmethod
+    def tools_named(self, edits: Edits, message: str) -> frozenset[str]:
+        """Return the names of offered tools whose definitions an upstream's error is about."""
+
+    @abstractmethod
+    def forces_own_call(self, edits: Edits) -> bool:
+        """Return whether only a call of one of the client's own tools can satisfy its tool choice."""
+
+    def continuation(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        """Return what a request that continues this run needs, in a dialect that is :attr:`chained`."""
+        raise NotImplementedError
+
+    def input_items(self) -> bytes:
+        """Return the client's own input as a JSON array of items, in a dialect that is :attr:`chained`."""
+        raise NotImplementedError
+
+    def left_out(self, edits: Edits) -> Sequence[str]:
+        """Return the client's fields that the upstream gets with another value, or not at all.
+
+        Raise :class:`~proxy.base.errors.RequestError` for what its dialect cannot express.
+        """
+        return ()
+
+    def has_unreturnable_content(self, message: bytes) -> bool:
+        """Return whether a turn with calls has content that its client cannot send back with the results.
+
+        :meth:`TurnReader.message` returned ``message``.
+        """
+        return False
+
+
+class BodyEditor:
+    """A client's request body for an upstream, and the :class:`Edits` of the run so far."""
+
+    __slots__ = ("body", "edits")
+
+    def __init__(self, body: RequestBody) -> None:
+        self.body = body
+        self.edits = Edits()
+
+    def edit(self, **changes: Any) -> None:
+        """Set fields of the edits."""
+        self.edits = replace(self.edits, **changes)
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         """Add tools after the client's own, and use our schema of tools that the client declared."""
-        ...
+        self.edits = replace(self.edits, added=ToolDefinitions(added), replaced=replaced)
 
     def withdraw(self) -> None:
-        """Undo :meth:`offer` and :meth:`withhold`, so that the body is as the client sent it."""
-        ...
+        """Undo :meth:`offer`, so that the tools are as the client sent them."""
+        self.edits = replace(self.edits, added=ToolDefinitions(), replaced=(), withheld=())
 
-    def withhold(self, names: Collection[str]) -> None:
-        """Leave these of the offered tools out of every request from now on, and out of the tool choice.
+    def relax_tool_choice(self, called: Collection[str]) -> None:
+        """Stop forcing a call if these calls of server tools fulfil the tool choice (rule W9)."""
+        if called and not self.body.forces_own_call(self.edits):
+            self.edits = replace(self.edits, called=self.edits.called.union(called))
 
-        A choice that forces one of them becomes ``auto``. All other offered tools keep their bytes.
+    def forbid_tools(self) -> bool:
+        """Ask for an answer without calls. If the client forces a call of its own tool, keep asking for that
+        call, but leave the server tools out. Returns whether they are left out.
         """
-        ...
-
-    def rename_model(self, model: str) -> None: ...
-
-    def ask_usage(self) -> None:
-        """Ask for a usage report in the stream, even if the client did not."""
-        ...
+        forces = self.body.forces_own_call(self.edits)
+        withheld = self.edits.offered.union(self.edits.withheld) if forces else self.edits.withheld
+        self.edits = replace(
+            self.edits, withheld=withheld, forbids_calls=self.edits.forbids_calls or not forces
+        )
+        return forces
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """Replace the assistant message at ``position`` of the request by a held turn.
 
         :meth:`suspend` made the ``payload``. :meth:`recover` may remove a turn that is not ``needed``.
         """
-        ...
+        turn = self.body.restore(position, payload, needed=needed)
+        self.edits = replace(self.edits, restored={**self.edits.restored, position: turn})
 
     @property
     def restored(self) -> tuple[int, int]:
         """The number of turns in the next request that the client does not have, and the bytes they add."""
-        ...
+        turns = self.edits.restored
+        return len(turns) + bool(self.edits.resumed), sum(turn.size for turn in turns.values())
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
         """Add an assistant message and the results of all its calls to the conversation."""
-        ...
+        self.edits = replace(
+            self.edits, turns=(*self.edits.turns, self.body.turn(self.edits, message, results))
+        )
 
     def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        """Return the part of the conversation that the client does not have, ready to be stored."""
-        ...
+        """See :meth:`RequestBody.suspend`."""
+        return self.body.suspend(self.edits, message, calls, mask)
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """Encode one result for the upstream.
-
-        If the wire or this upstream takes no images, words describe them.
-        """
-        ...
-
-    def leave_out_images(self) -> None:
-        """Describe images in words: this upstream refused images before."""
-        ...
-
-    @property
-    def images_refused(self) -> bool:
-        """Whether :meth:`recover` left images out because the upstream takes none, not because one is bad."""
-        ...
+        """See :meth:`RequestBody.result_message`."""
+        return self.body.result_message(self.edits, call, content, images)
 
     def leave_out_fields(self, names: Collection[str]) -> None:
         """Leave these fields out of the model's messages: this upstream refused them there before."""
-        ...
-
-    @property
-    def fields_refused(self) -> frozenset[str]:
-        """The fields that :meth:`recover` left out of the model's messages."""
-        ...
-
-    def tools_named(self, message: str) -> frozenset[str]:
-        """Return the names of offered tools whose definitions an upstream's error is about."""
-        ...
-
-    def relax_tool_choice(self, called: Collection[str]) -> None:
-        """Stop forcing a call if these calls of server tools fulfil the tool choice (rule W9)."""
-        ...
-
-    def forbid_tools(self) -> bool:
-        """Ask for an answer without calls. If the client forces a call of its own tool, keep asking for that
-        call, but leave the server tools out. Returns whether they are left out.
-        """
-        ...
-
-    def lower_token_limit(self, used: int) -> None:
-        """Lower the client's own limit on output tokens by the tokens that earlier turns used."""
-        ...
+        self.edits = replace(self.edits, fields_left_out=self.edits.fields_left_out.union(names))
 
     def render(self) -> bytes:
-        """Return the body of the next upstream request."""
-        ...
+        """See :meth:`RequestBody.render`."""
+        return self.body.render(self.edits)
 
     def recover(self, message: str, code: str | None) -> bool:
         """Change what the upstream refused with this error. Returns whether a retry may succeed."""
-        ...
+        changed = self.body.recover(self.edits, message, code)
+        self.edits = changed or self.edits
+        return changed is not None
 
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
-        """Return the hidden messages so far as rows of the record (rule R2)."""
-        ...
-
-
-class ChainedEditor(ABC):
-    """The editor of a wire whose responses have ids, so that later requests can continue them."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def resume(self, continuation: bytes) -> None:
-        """Continue a response that the proxy made; the upstream does not know its id."""
-
-    @abstractmethod
-    def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        """Return what a request that continues this run needs; :meth:`resume` takes it."""
-
-    @abstractmethod
-    def input_items(self) -> bytes:
-        """Return the client's own input as a JSON array of items."""
-
-
-class CachingEditor(ABC):
-    """The editor of a dialect whose requests mark the parts to keep in the provider's prompt cache."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def mark_cache(self) -> None:
-        """Set cache marks in every request from now on, unless the body has its own."""
-
-
-class TranslatedEditor(ABC):
-    """The editor of a dialect whose request may be a translation from another dialect."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def mark_translated(self) -> None:
-        """Leave out of all the model's messages the fields that the upstream refuses there.
-
-        None of these messages has the client's own bytes.
-        """
-
-
-class LossyClientEditor(ABC):
-    """The editor of a request whose client cannot send back everything that its upstream sent."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def has_unreturnable_content(self, message: bytes) -> bool:
-        """Return whether a turn with calls has content that its client cannot send back with the results.
-
-        :meth:`TurnReader.message` returned ``message``.
-        """
+        """See :meth:`RequestBody.records`."""
+        return self.body.records(self.edits, run_id, mask)
 
 
 class TurnReader(Protocol):

@@ -6,7 +6,7 @@ from typing import Protocol
 from proxy.base.conversation import Message
 from proxy.wires.client_port import ClientPort, ClientRequest, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.upstream_port import UpstreamPort
+from proxy.wires.upstream_port import BodyEditor, RequestBody, StateHabit, UpstreamPort
 
 __all__ = ["CrossableWire", "Wire"]
 
@@ -30,6 +30,26 @@ class CrossableWire(Wire):
     @property
     @abstractmethod
     def codec(self) -> ConversationCodec: ...
+
+    @abstractmethod
+    def body(
+        self,
+        raw: bytes,
+        request: ClientRequest,
+        state: StateHabit = "auto",
+        *,
+        caller: str = "",
+        translated: bool = False,
+    ) -> RequestBody:
+        """Return a body for an upstream of this dialect; see :meth:`editor`.
+
+        ``translated``: the proxy has translated it, so the client wrote none of its messages.
+        """
+
+    def editor(
+        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
+    ) -> BodyEditor:
+        return BodyEditor(self.body(raw, request, state, caller=caller))
 
     @abstractmethod
     def encoder(self, request: ClientRequest) -> TurnEncoder:

@@ -52,7 +52,6 @@ NO_CACHE: dict[str, str] = {
     "proxy.base.conversation.Conversation": "one request",
     "proxy.json.halves.HalfPairs": "the texts of one stream that end in half a character",
     "proxy.base.hard_timeout.HardTimeout": "work that nobody waits for any more, until it ends",
-    "proxy.relay.approvals.approvals.Asked": "the calls of one turn",
     "proxy.relay.passing.sniffing.SniffedResponse": "the first bytes of one response",
     "proxy.relay.routing.deadlines.Deadlines": "requests that are open",
     "proxy.relay.routing.router.Router": "part of permissions, which count it: 64 names of 100 characters",
@@ -176,7 +175,8 @@ def filled_classes() -> Iterator[tuple[str, bool]]:
                     "self."
                 )
             ]
-            if "slots=True" not in "".join(map(ast.unparse, node.decorator_list)):
+            how = "".join(map(ast.unparse, (*node.decorator_list, *node.bases)))
+            if "slots=True" not in how and "Struct" not in how:
                 made += [each.value for each in node.body if isinstance(each, ast.AnnAssign)]
             if any(map(_begins_empty, made)):
                 declares = any(

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from chat_script import call, content, finish, payloads_of, reply, role, stream, text_of
 from logged import logged_to
+from msgspec.structs import replace
 from raw_upstream import RawUpstream, Step, head, whole
 from running_proxy import SERVER_KEY, Proxy, make_config, running
 from waiting import PATIENCE_S, until

@@ -74,8 +74,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
             noted.note("cut", len(raw))
             init(self, raw, *args, **named)
 
-        def rendered(self: Any, render: Any = body.render) -> bytes:
-            written: bytes = render(self)
+        def rendered(self: Any, edits: Any, render: Any = body.render) -> bytes:
+            written: bytes = render(self, edits)
             noted.note("rendered", len(written))
             return written
 

@@ -3,11 +3,11 @@
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from store_records import T0, files_below, invocation, run
 
 from proxy.base.errors import StoreError

@@ -4,11 +4,11 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from store_records import T0, files_below, invocation, kept, locked, query, run, spawn
 
 from proxy.base.errors import StoreError, StoreUnavailable

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from store_records import APPROVED, T0, approval, grant, run
 
 from proxy.records.approvals import ApprovalEvent, ApprovalStatus, Decided

@@ -5,11 +5,11 @@ import logging
 import os
 import stat
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from store_postgres import fetch
 from store_records import T0, files_below, locked, query, spawn
 from waiting import LATE_S, PATIENCE_S

@@ -3,12 +3,12 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from client_keys import bearer, declared, made
 from listed_runs import run
+from msgspec.structs import replace
 from ui_events import listening
 from ui_rig import ADMIN, CLIENT, QUESTION, Browser, ui_proxy
 from waiting import PATIENCE_S, until

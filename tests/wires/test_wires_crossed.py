@@ -8,8 +8,8 @@ from toy_dialect import ToyWire, event
 
 from proxy.base.events import TextDelta, ToolCall, ToolCallFinished, ToolCallStarted, ToolDefinition
 from proxy.wires.chat.wire import ChatWire
-from proxy.wires.crossed import CrossedEditor, Crossing
-from proxy.wires.upstream_port import SuspendedCall
+from proxy.wires.crossed import Crossing
+from proxy.wires.upstream_port import BodyEditor, SuspendedCall
 
 CHAT, TOY = ChatWire(), ToyWire()
 CHAT_ASK: dict[str, Any] = {
@@ -41,13 +41,11 @@ def same(name: str, arguments: str) -> str:
     return arguments
 
 
-def crossing(client: Any, upstream: Any, ask: dict[str, Any]) -> tuple[Crossing, CrossedEditor]:
+def crossing(client: Any, upstream: Any, ask: dict[str, Any]) -> tuple[Crossing, BodyEditor]:
     """Both sides of one request."""
     request = client.parse(ask)
     port = Crossing(client, upstream, request)
-    editor = port.editor(json.dumps(ask).encode(), request)
-    assert isinstance(editor, CrossedEditor)
-    return port, editor
+    return port, port.editor(json.dumps(ask).encode(), request)
 
 
 def test_a_chat_request_for_a_toy() -> None:
@@ -64,8 +62,8 @@ def test_a_toy_request_for_chat() -> None:
     """And the other way round, with everything that Chat's editor does to a body."""
     _, editor = crossing(TOY, CHAT, TOY_ASK)
     editor.offer([NOW], [])
-    editor.ask_usage()
-    editor.rename_model("other")
+    editor.edit(asks_usage=True)
+    editor.edit(model="other")
     body = json.loads(editor.render())
     assert body["messages"] == [{"role": "user", "content": "What time is it?"}]
     assert [tool["function"]["name"] for tool in body["tools"]] == ["mine", "now"]
@@ -178,8 +176,8 @@ def test_what_was_changed_is_changed_again_when_a_turn_is_put_back() -> None:
     """The body is translated anew, and nothing that was done to it before is lost."""
     _, editor = crossing(TOY, CHAT, TOY_RETURN)
     editor.offer([NOW], [])
-    editor.withhold(["now"])
-    editor.rename_model("other")
+    editor.edit(withheld=["now"])
+    editor.edit(model="other")
     before = json.loads(editor.render())
     editor.restore(1, held_turn(TOY, CHAT, TOY_ASK))
     after = json.loads(editor.render())

@@ -11,9 +11,9 @@ from responses_script import function_call, output, user
 
 from proxy.base.events import ResultImage, ToolCall
 from proxy.wires.chat.wire import ChatWire
-from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.own_items.outputs import image_bytes, output_item, recorded_output, without_images
 from proxy.wires.responses.wire import ResponsesWire
+from proxy.wires.upstream_port import BodyEditor
 
 DATA = b"\x89PNG\r\n\x1a\n-pixels"
 ENCODED = base64.b64encode(DATA).decode()
@@ -28,16 +28,14 @@ MODEL_TURN = json.dumps(
 ).encode()
 
 
-def body_of(body: Any = None, state: Any = "stateless") -> ResponsesBody:
+def body_of(body: Any = None, state: Any = "stateless") -> BodyEditor:
     """Make an editor of the Responses wire."""
     wire = ResponsesWire()
     asked = body or ASK
-    editor = wire.editor(json.dumps(asked).encode(), wire.parse(asked), state)
-    assert isinstance(editor, ResponsesBody)
-    return editor
+    return wire.editor(json.dumps(asked).encode(), wire.parse(asked), state)
 
 
-def output_of(editor: ResponsesBody) -> Any:
+def output_of(editor: BodyEditor) -> Any:
     """Return the only tool result in the next request."""
     items = json.loads(editor.render())["input"]
     (found,) = [item["output"] for item in items if item.get("type") == "function_call_output"]
@@ -68,8 +66,8 @@ def test_chat_has_words_for_images() -> None:
     raw = b'{"model":"m","messages":[]}'
     wire = ChatWire()
     editor = wire.editor(raw, wire.parse({"model": "m", "messages": []}))
-    editor.leave_out_images()
-    assert editor.images_refused is False
+    editor.edit(images_left_out=True)
+    assert editor.edits.images_refused is False
     message = json.loads(editor.result_message(CALL, "text", (IMAGE, FAR)))
     assert message["content"].splitlines() == [
         "text",
@@ -122,7 +120,7 @@ def test_a_refusal_leaves_images_out_once(state: str) -> None:
     editor.append_turn(MODEL_TURN, [editor.result_message(CALL, "text", (IMAGE,))])
     assert output_of(editor)[-1]["image_url"] == IMAGE.url
     assert editor.recover("Input should be a valid string", None) is True
-    assert editor.images_refused
+    assert editor.edits.images_refused
     assert output_of(editor) == f"text\n{LEFT_OUT}"
     assert editor.recover("Input should be a valid string", None) is False
     # From here on, notes replace all images.
@@ -151,7 +149,7 @@ def test_a_refusal_of_one_image_says_nothing_about_others(
     editor = body_of()
     editor.append_turn(MODEL_TURN, [editor.result_message(CALL, "text", (IMAGE,))])
     assert editor.recover(message, code) is True
-    assert editor.images_refused is refused
+    assert editor.edits.images_refused is refused
 
 
 def test_an_upstream_that_is_known_gets_words() -> None:
@@ -159,12 +157,12 @@ def test_an_upstream_that_is_known_gets_words() -> None:
     first = body_of()
     first.append_turn(MODEL_TURN, [first.result_message(CALL, "text", (IMAGE,))])
     done = json.dumps({"id": "resp_2", "store": False, "output": []}).encode()
-    kept = first.continuation(done, (), lambda name, arguments: arguments)
+    kept = first.body.continuation(first.edits, done, (), lambda name, arguments: arguments)
     assert ENCODED.encode() in kept
     later = body_of({"model": "m", "input": [user("so?")], "previous_response_id": "resp_1"})
-    later.resume(kept)
+    later.edit(resumed=kept)
     assert output_of(later)[-1]["image_url"] == IMAGE.url
-    later.leave_out_images()
+    later.edit(images_left_out=True)
     assert output_of(later) == f"text\n{LEFT_OUT}"
 
 

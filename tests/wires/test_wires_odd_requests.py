@@ -175,10 +175,10 @@ def use(wire: Any, body: dict[str, Any]) -> None:
 def edit(wire: Any, request: Any, raw: bytes) -> None:
     """Edit the body in each way that a run may."""
     steps: list[Callable[[Any], Any]] = [
-        lambda editor: editor.ask_usage(),
+        lambda editor: editor.edit(asks_usage=True),
         lambda editor: editor.relax_tool_choice(["now"]),
-        lambda editor: editor.withhold(["now"]),
-        lambda editor: editor.lower_token_limit(20),
+        lambda editor: editor.edit(withheld=["now"]),
+        lambda editor: editor.edit(used_tokens=20),
         lambda editor: editor.recover("property 'thinking' is unsupported", None),
         lambda editor: editor.forbid_tools(),
     ]

@@ -6,11 +6,11 @@ No tool runs here. The only changes are decisions about approvals and revoked gr
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 from aiohttp import web
+from msgspec.structs import replace
 
 from proxy.api.admin.approvals import AdminApprovals, decider_of
 from proxy.api.admin.json_output import detail_to_json, run_to_json, server_to_json, tool_to_json

@@ -13,12 +13,12 @@ import hashlib
 import hmac
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 import structlog
+from msgspec import Struct
 
 from proxy.base.plain_text import ascii_json
 from proxy.records.approvals import Approval
@@ -50,8 +50,7 @@ def _key(secret: str) -> bytes:
     return secret.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(Struct, frozen=True):
     approval_id: str
     expires_at: float
     body: bytes

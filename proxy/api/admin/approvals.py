@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 import structlog
+from msgspec import Struct
 
 from proxy.api.admin.grant_terms import read_terms
 from proxy.api.admin.queries import page, parse_query, read_bool, read_limit
@@ -151,8 +151,7 @@ def read_verdict(raw: bytes) -> Verdict:
     return Verdict(approve, reason or "", arguments, None if grant is None else read_terms(grant))
 
 
-@dataclass(frozen=True, slots=True)
-class AdminApprovals:
+class AdminApprovals(Struct, frozen=True):
     """The actions of administrators and approvers on approvals, for the admin API and for the pages."""
 
     decisions: Decisions

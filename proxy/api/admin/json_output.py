@@ -4,15 +4,16 @@ What the record holds was redacted before it was stored. Content (messages) is s
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from datetime import date, timedelta
 from typing import Any, Final
+
+from msgspec.structs import asdict
 
 from proxy.api.admin.memory_output import memory_to_json
 from proxy.api.admin.run_meaning import meaning_of_run
 from proxy.api.admin.withheld import withheld
 from proxy.base.plain_text import ascii_json
-from proxy.records.rows import MessageRecord, NativeCall, RunRecord, ToolInvocationRecord, TurnRecord
+from proxy.records.rows import RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_number, cost_text
 from proxy.store.base import RunDetail, UsageKey, UsageRow
 from proxy.tools.access.catalog import Catalog
@@ -52,7 +53,7 @@ def run_to_json(run: RunRecord) -> dict[str, Any]:
     currency."""
     known: dict[str, Any] = {} if reported(run) else dict.fromkeys(_TOKENS)
     return (
-        _fields(run)
+        asdict(run)
         | known
         | {
             "cost": cost_number(reported_cost(run)),
@@ -96,13 +97,11 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
         "run": run_to_json(detail.run),
         "meaning": meaning_of_run(detail),
         "turns": [
-            _fields(turn)
-            | _duration(turn)
-            | {"cost": cost_number(turn.cost), "withheld": dict(turn.withheld)}
+            asdict(turn) | _duration(turn) | {"cost": cost_number(turn.cost), "withheld": dict(turn.withheld)}
             for turn in detail.turns
         ],
         "invocations": [
-            _fields(row) | {"effect": row.effect.value, "operation_id": row.operation_id} | _duration(row)
+            asdict(row) | {"effect": row.effect.value, "operation_id": row.operation_id} | _duration(row)
             for row in detail.invocations
         ],
         "memory": memory_to_json(detail),
@@ -112,15 +111,15 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
         "message_count": len(detail.messages),
     }
     if content:
-        answer["messages"] = [_fields(message) for message in detail.messages]
-        answer["native_calls"] = [_fields(call) for call in detail.native_calls]
+        answer["messages"] = [asdict(message) for message in detail.messages]
+        answer["native_calls"] = [asdict(call) for call in detail.native_calls]
     return answer
 
 
 def usage_to_json(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
     """Return a group of a report. A day is a date (UTC), and ``id`` is unique within the report."""
     group = usage_group(by, row)
-    values = _fields(row) | ({} if reported(row) else dict.fromkeys(_TOKENS))
+    values = asdict(row) | ({} if reported(row) else dict.fromkeys(_TOKENS))
     return {
         "id": "/".join(str(value) for value in group.values()) or "all",
         **values,
@@ -240,9 +239,3 @@ def _duration(record: TurnRecord | ToolInvocationRecord) -> dict[str, float | No
     """Return how many seconds something took; ``None`` if it never ended."""
     ended_at = record.ended_at
     return {"duration_s": None if ended_at is None else max(0.0, ended_at - record.started_at)}
-
-
-def _fields(
-    record: RunRecord | TurnRecord | MessageRecord | ToolInvocationRecord | NativeCall | UsageRow,
-) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}

@@ -10,11 +10,13 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from proxy.api.detached.background_stream import BackgroundStream
 from proxy.api.detached.event_log import EventLog
@@ -48,8 +50,7 @@ _END_WAIT_S: Final = 60.0
 """Seconds for which the process retries to store the end of a response."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackgroundSettings:
+class BackgroundSettings(Struct, frozen=True):
     """Limits of background responses.
 
     One process runs at most ``total`` responses at a time, and ``per_caller`` of them for one caller. Each

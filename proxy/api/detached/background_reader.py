@@ -7,10 +7,10 @@ next attempt. A client that has seen part of an earlier attempt gets an error th
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.api.detached.background import PREFIX, BackgroundRun, BackgroundRuns
 from proxy.api.detached.background_stream import ENDED, LEADING

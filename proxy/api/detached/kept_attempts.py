@@ -7,10 +7,10 @@ the event.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from proxy.records.background import Lease
 from proxy.records.rows import KeptResult
@@ -34,8 +34,7 @@ def attempt_of(number: int) -> int:
     return number // _NUMBERS + 1
 
 
-@dataclass(frozen=True, slots=True)
-class KeptState:
+class KeptState(Struct, frozen=True):
     """The progress of an attempt.
 
     ``resource`` is the response so far, and ``run_id`` the run of the attempt. ``pieces`` counts the stored

@@ -1,6 +1,6 @@
 """Group the two kinds of runs that continue without their client."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from proxy.api.detached.background import BackgroundRuns
 from proxy.api.detached.background_reader import BackgroundReader
@@ -10,8 +10,7 @@ from proxy.server.auth.tickets import Tickets
 __all__ = ["DetachedRuns"]
 
 
-@dataclass(frozen=True, slots=True)
-class DetachedRuns:
+class DetachedRuns(Struct, frozen=True):
     """The background responses and the resumable streams; ``tickets`` find the callers of background
     responses."""
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from proxy.base.errors import StoreError
-from proxy.base.values import value_class
 from proxy.http.rules import HeaderRules
 from proxy.relay.ask import Ask
 from proxy.relay.memory.idempotency import Attempt
@@ -23,8 +23,7 @@ __all__ = ["StoredRequest", "read_request", "stored_request"]
 _MAX_BYTES: Final = 4 << 20
 
 
-@value_class
-class StoredRequest:
+class StoredRequest(Struct, frozen=True):
     """A background request and its caller.
 
     ``body`` holds the bytes that the client sent. ``ticket`` finds the caller again

@@ -9,11 +9,11 @@ after a death, with a growing delay.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Final, NoReturn
 
 import orjson
 import structlog
+from msgspec.structs import replace
 
 from proxy.api.detached.background import BackgroundRuns
 from proxy.api.detached.background_stream import ENDED

@@ -2,11 +2,11 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import orjson
 import structlog
 from aiohttp import web
+from msgspec.structs import replace
 
 from proxy.api.admin.grant_terms import read_terms
 from proxy.api.context import Context

@@ -7,12 +7,13 @@ reports progress, as a stream that ends with the answer.
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 import structlog
 from aiohttp import hdrs, web
+from msgspec import Struct
+from msgspec.structs import replace
 from multidict import istr
 
 from proxy import __version__
@@ -73,8 +74,7 @@ _STREAM_HEAD: Final[Headers] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A client's request: its message, its session, and the media types that it accepts as an answer.
 
     ``session`` is empty if the request names none.

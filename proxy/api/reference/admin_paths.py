@@ -5,8 +5,9 @@ generated from it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, get_args
+
+from msgspec import Struct
 
 from proxy.records.approvals import APPROVAL_ID
 from proxy.records.grants import GRANT_ID
@@ -25,8 +26,7 @@ _TEXT: Final[Schema] = {"type": "string"}
 _TRUTH: Final[Schema] = {"type": "boolean", "default": False}
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """A parameter of a query, or the last segment of a path (``where``)."""
 
     name: str
@@ -35,8 +35,7 @@ class Parameter:
     where: str = "query"
 
 
-@dataclass(frozen=True, slots=True)
-class AdminPath:
+class AdminPath(Struct, frozen=True):
     """One method of a path below ``/admin``.
 
     ``answer`` is the name of the schema of a 200. ``description`` describes the answer in Markdown; its links

@@ -1,6 +1,6 @@
 """Builds connections from their settings, and the broker of their credentials."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from proxy.config.credentials import CredentialConfig, server_of
 from proxy.config.load import Config
@@ -15,8 +15,7 @@ from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthToken
 __all__ = ["OpenCredentials", "connection_of", "oauth_pools", "open_credentials"]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCredentials:
+class OpenCredentials(Struct, frozen=True):
     """The credentials of a process, until they are closed."""
 
     broker: CredentialBroker

@@ -1,7 +1,8 @@
 """Builds the handlers of endpoints."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.api.detached.background import BackgroundRuns, BackgroundSettings
 from proxy.api.detached.background_reader import BackgroundReader
@@ -49,8 +50,7 @@ from proxy.wires.wire import CrossableWire, Wire
 __all__ = ["HandlerDependencies", "make_endpoint_handlers"]
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerDependencies:
+class HandlerDependencies(Struct, frozen=True):
     """The other parts of the server that handlers need: upstreams, draining, the permissions and tickets of
     callers, and the other processes of the port."""
 

@@ -1,9 +1,10 @@
 """Replacements that a caller of the composition gives for the default parts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from proxy.base.chance import Value
 from proxy.relay.run.approver import Approver, NobodyApproves
@@ -23,8 +24,7 @@ from proxy.wires.wire import Wire
 __all__ = ["Overrides"]
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(Struct, frozen=True):
     """Replacements for the default parts, such as the clock, the tools' HTTP or the authenticator.
     ``wrap_upstream`` and ``wrap_provider`` wrap every upstream and every source of tools. ``on_run_event``
     gets the events of runs, and ``listen`` the answers to clients.

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 
 import structlog
+from msgspec import Struct, field
 
 from proxy import __version__
 from proxy.api.admin.approval_webhook import ApprovalWebhook
@@ -60,8 +60,7 @@ from proxy.wires.wire import Wire
 __all__ = ["Services", "built_in_wires", "completion_wires", "create_services"]
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+class Services(Struct, frozen=True):
     """Everything that serves requests, built from one configuration."""
 
     config: Config

@@ -2,8 +2,9 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from proxy import __version__
 from proxy.api.admin.admin import Admin
@@ -52,8 +53,7 @@ def make_sessions(services: Services, authentication: Authentication, hash_key: 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class UiDependencies:
+class UiDependencies(Struct, frozen=True):
     """The parts of the HTTP surface that the pages need besides the services."""
 
     admin: Admin

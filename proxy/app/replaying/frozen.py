@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from proxy.base.errors import ToolFailure, UpstreamError
 from proxy.base.events import ToolCall
@@ -37,8 +38,7 @@ __all__ = [
 _STATUSES = frozenset(str(status) for status in range(300, 600))
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
+class RecordedCall(Struct, frozen=True):
     """A server call, and the text of its result as the model got it."""
 
     tool: str
@@ -46,8 +46,7 @@ class RecordedCall:
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
+class RecordedRun(Struct, frozen=True):
     """The conversation of a run, as far as it is on record.
 
     ``request`` is the client's body, or ``None`` if it was not kept. ``replies`` are the model's messages in

@@ -8,13 +8,13 @@ server that ``serve`` makes, with a record in memory, and no tool runs.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import aiohttp
 import orjson
 import structlog
 from aiohttp import web
+from msgspec import Struct
 
 from proxy.api.admin.json_output import to_line
 from proxy.api.taping.tape import MAX_BYTES, Taped, read_tape
@@ -70,8 +70,7 @@ MakeApp = Callable[[Config, Overrides], Awaitable[ReplayApp]]
 """Makes a server from a configuration and overrides."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(Struct, frozen=True):
     """The outcome of the second run.
 
     ``refused`` describes the response if the server answered without a run.
@@ -85,8 +84,7 @@ class _Attempt:
     taped: Taped | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Struct, frozen=True):
     """The outcome of a replay.
 
     ``status`` is the status of the second run, or ``None`` if there was none. ``missing`` lists what the
@@ -165,8 +163,7 @@ async def replay_again(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """How a run is replayed; see :func:`replay_again`. ``exact`` holds the run's bytes if all were kept."""
 
     online: bool
@@ -376,8 +373,7 @@ async def _post(url: str, body: bytes, more: Mapping[str, str], timeout_s: float
 # --- the difference --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """The compared values as (name, before, now); each value is plain JSON."""
 
     lines: Sequence[tuple[str, Any, Any]]

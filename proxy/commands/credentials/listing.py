@@ -1,8 +1,9 @@
 """``toolrelay credentials list`` and ``logout``: shows the state of connections, and ends a login."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from proxy.app.compose.credentials import connection_of, oauth_pools
 from proxy.base.plain_text import plain_text
@@ -19,8 +20,7 @@ from proxy.tools.oauth.stored_tokens import Login, StoredTokens, read_stored_tok
 __all__ = ["list_credentials", "log_out", "login_lines"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """A connection. ``missing`` says what to do before it can be used; empty if nothing."""
 
     name: str

@@ -4,8 +4,9 @@ A check reads replies to the requests of :mod:`.questions`; several checks may r
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from proxy.commands.doctor.probing.exchange import Reply
 from proxy.wires.chat import quirks as chat
@@ -18,8 +19,7 @@ Outcome = Literal["yes", "no", "quirk", "unknown"]
 ``unknown``: could not be determined."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What a check found: ``words`` in one line; ``setting`` is a key of the upstream and its value."""
 
     outcome: Outcome
@@ -27,8 +27,7 @@ class Finding:
     setting: tuple[str, object] | None = None
 
 
-@dataclass(frozen=True)
-class Replies:
+class Replies(Struct, frozen=True):
     """The replies by the name of their request, and the dialects that the upstream speaks."""
 
     by_name: Mapping[str, Reply]
@@ -47,8 +46,7 @@ class Replies:
         return frozenset[str]().union(*quirks)
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """One check. ``key`` is its name for programs, ``title`` for people. ``meaning`` explains what is wrong,
     and how toolrelay handles it."""
 

@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from proxy.app.compose.services import built_in_wires, create_services
 from proxy.base.errors import ConfigError, UpstreamError
@@ -42,8 +43,7 @@ _WORDS: Final[Mapping[Outcome, tuple[str, str]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """The findings about one model of an upstream."""
 
     model: str

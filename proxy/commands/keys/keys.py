@@ -3,11 +3,11 @@
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Literal
 
+from msgspec import Struct
 from pydantic import ValidationError
 
 from proxy.app.open_authentication import open_authentication
@@ -153,8 +153,7 @@ async def revoke_key(config: Config, wanted: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """One key in the list."""
 
     id: str

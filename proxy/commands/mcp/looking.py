@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from proxy.app.compose.credentials import open_credentials
 from proxy.app.compose.overrides import Overrides
@@ -31,8 +32,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class InspectedTool:
+class InspectedTool(Struct, frozen=True):
     """One tool: its pin, its current definition, and the result of their comparison."""
 
     id: str
@@ -42,8 +42,7 @@ class InspectedTool:
     live: Definition | None
 
 
-@dataclass(frozen=True, slots=True)
-class InspectedServer:
+class InspectedServer(Struct, frozen=True):
     """One server: its state, and its tools sorted by id."""
 
     server: Server

@@ -5,11 +5,11 @@ import contextlib
 import getpass
 import os
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 import structlog
+from msgspec.structs import asdict, replace
 
 from proxy.api.admin.json_output import detail_to_json, run_to_json, to_line
 from proxy.app.open_record import opened_record

@@ -8,10 +8,10 @@ what people wrote.
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from msgspec import Struct
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -66,8 +66,7 @@ _STATUS_STYLES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
+class _Span(Struct, frozen=True):
     """One line of the time line; ``ended_at`` is ``None`` if the end is not recorded."""
 
     started_at: float

@@ -2,8 +2,9 @@
 
 import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 __all__ = ["SUPERVISOR", "WORKER", "Holder", "explain_holders", "find_holders", "set_process_name"]
 
@@ -16,8 +17,7 @@ _LISTENING = "0A"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A process that listens on the port."""
 
     pid: int

@@ -1,7 +1,8 @@
 """``toolrelay serve``: runs the proxy, and prints its state at the start."""
 
 import os
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from proxy.app.app import Overrides, create_app
 from proxy.base.plain_text import plain_text

@@ -1,7 +1,8 @@
 """Finds settings about tools that do not fit the loaded tools."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.base.errors import ConfigError
 from proxy.base.globs import fits
@@ -30,8 +31,7 @@ def missing_connections(catalog: Catalog, policy: Policy) -> list[ConfigError]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class BoundFault:
+class BoundFault(Struct, frozen=True):
     """A bound that limits no argument.
 
     ``tools`` are those that its pattern matches. It is ``passing`` if only tools of configured MCP servers

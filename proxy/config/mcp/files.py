@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
 from proxy.base.plain_text import plain_text
 from proxy.tools.mcp.names import SERVER_NAME
 
@@ -56,8 +58,7 @@ class UnknownVariable(Exception):
     """Raised if a text has a variable that is not known here; the message is the variable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """A variable in a text: its ``name`` in the environment, and its ``default`` if it is not set.
 
     ``input_id`` is the id of a VS Code input. VS Code asks a person for its value; toolrelay asks nobody.
@@ -72,8 +73,7 @@ class UnusableFile(Exception):
     """Raised if a file cannot be read as one with MCP servers; the message follows the file's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnusableServer:
+class UnusableServer(Struct, frozen=True):
     """An entry of a file that cannot be a server here; ``reason`` follows its name in a message."""
 
     key: str

@@ -5,9 +5,10 @@ The files are read whenever the configuration is read: at the start and at each 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from proxy.base.errors import ConfigError, Faults
 from proxy.base.plain_text import plain_text
@@ -32,8 +33,7 @@ _OF_ONE_SERVER: Final = ("command", "args", "env", "cwd", "url", "headers")
 """The keys that define how a server is reached; a section may set all other keys of an imported server."""
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     """An imported file: its name in the setting, its folder, and the environment variables."""
 
     name: str

@@ -19,13 +19,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
 import orjson
 import structlog
+from msgspec import Struct, structs
 
 from proxy.base.chance import replayable
 from proxy.base.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
 from proxy.base.events import ToolCall, ToolResult
-from proxy.base.values import value_class
 from proxy.records.approvals import (
     MOST_REASON,
     Approval,
@@ -63,8 +64,7 @@ _MOST_STEPS: Final = 64
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
 
-@value_class
-class Asked:
+class Asked(Struct, frozen=True):
     """The calls of a turn that now wait for approval.
 
     ``waiting`` has the approvals of these calls by ``ToolCall.index``.  ``granted`` has the grants of calls
@@ -72,17 +72,16 @@ class Asked:
     The policy refuses all other calls that need an approval.
     """
 
-    waiting: Mapping[int, Approval] = field(default_factory=dict)
+    waiting: Mapping[int, Approval] = msgspec.field(default_factory=dict)
     refused: Sequence[ToolResult] = ()
-    granted: Mapping[int, GrantedCall] = field(default_factory=dict)
+    granted: Mapping[int, GrantedCall] = msgspec.field(default_factory=dict)
 
 
 def _anywhere(agent: AgentCall) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-@value_class
-class Resuming:
+class Resuming(Struct, frozen=True):
     """The request that continues a held turn, and for which approved calls run, with its limits.
 
     Each call of an agent runs in a block of ``within``.
@@ -300,7 +299,7 @@ class Approvals(Decisions):
     @staticmethod
     def marked(tool: str, result: ToolResult) -> ToolResult:
         """Return the result of a call, with a mark if the agent waits for approvals."""
-        return replace(result, awaits_approval=True) if _asked_by(tool, result) else result
+        return structs.replace(result, awaits_approval=True) if _asked_by(tool, result) else result
 
     async def asked_by_agent(self, tool: str, result: ToolResult, caller: str) -> Sequence[Approval]:
         """Return the approvals that a call of an agent waits for, read from its result; none for any other

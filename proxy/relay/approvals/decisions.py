@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
-from proxy.base.values import value_class
 from proxy.http.own_headers import APPROVE
 from proxy.records.approvals import (
     MOST_IN_TEXT,
@@ -34,8 +34,7 @@ _APPROVED: Final = (ApprovalStatus.APPROVED, ApprovalStatus.USED, ApprovalStatus
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
 
-@value_class
-class Verdict:
+class Verdict(Struct, frozen=True):
     """A decision that a decider wants to make.
 
     ``arguments`` replace the model's, and ``grant`` lets later calls run, unless they are ``None``.

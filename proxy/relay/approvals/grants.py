@@ -11,15 +11,15 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolCall
-from proxy.base.values import value_class
 from proxy.records.approvals import Approval
 from proxy.records.grants import MOST_GRANTS, Grant, GrantFilter, GrantLog
 from proxy.relay.approvals.rules import ApprovalRules, Decider, own_rule
@@ -45,8 +45,7 @@ def ignore_event(kind: str, facts: Mapping[str, Any]) -> None:
     """Ignore the event: the default when nothing listens."""
 
 
-@value_class
-class GrantTerms:
+class GrantTerms(Struct, frozen=True):
     """The terms of a grant that an approver wants to give with an approval.
 
     ``seconds`` is its duration; ``None`` for the longest that the operator allows.  ``in_conversation``

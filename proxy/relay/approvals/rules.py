@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from proxy.base.errors import RequestError
 from proxy.base.globs import fits
@@ -45,8 +46,7 @@ def own_rule(approval: Approval) -> str:
     return _BY_AGENT.sub("", approval.rule, count=1)
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalRules:
+class ApprovalRules(Struct, frozen=True):
     """The settings ``approvals``.
 
     ``expires_s`` is how long a call waits for a decision, and an approved call for its use, in seconds.
@@ -69,8 +69,7 @@ class ApprovalRules:
         return self.by == "caller" and not any(fits(tool, pattern) for pattern in self.admin_only)
 
 
-@dataclass(frozen=True, slots=True)
-class Decider:
+class Decider(Struct, frozen=True):
     """A person or program that decides.
 
     ``name`` is stored in the record.  ``caller`` is its identity as a caller of runs, empty for decisions by

@@ -26,9 +26,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import orjson
+from msgspec import Struct
 
 from proxy.base.caches import CacheSize, declare
-from proxy.base.values import value_class
 from proxy.records.effects import REPEATS_WITHIN_S, UNMARKED_REPEAT_WITHIN_S
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger, ServedRequest
 
@@ -45,8 +45,7 @@ _WAITING: Final = 100
 """The most first attempts of one request that are tracked as being without an answer."""
 
 
-@value_class
-class Attempt:
+class Attempt(Struct, frozen=True):
     """How a client identifies a request: ``key`` is its ``Idempotency-Key``.
 
     ``counts`` are its values of ``x-stainless-retry-count``; one that is not 0 marks a repeat.  ``session``

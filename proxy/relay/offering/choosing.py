@@ -6,8 +6,9 @@ of ``core__calculate``).
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from proxy.base.errors import RequestError
-from proxy.base.values import value_class
 from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.chosen import (
@@ -24,8 +25,7 @@ __all__ = ["Choice", "choose"]
 _MOST_NAMED = 20
 
 
-@value_class
-class Choice:
+class Choice(Struct, frozen=True):
     """The tools that a request chose: their ids, and how the client sees their servers.
 
     ``asked`` are the ids of the tools whose calls the client wants to approve.

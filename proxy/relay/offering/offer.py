@@ -9,6 +9,9 @@ import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+from msgspec import Struct, structs
+
 from proxy.base.caches import Derived, text_bytes
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolDefinition, ToolDefinitions
@@ -42,8 +45,7 @@ _MAX_BYTES = 16 << 20
 few."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """The tools that a client chose with ``x-toolrelay-tools`` or in its body: none, all, or names.
 
     ``param`` is the field of that choice.
@@ -71,12 +73,11 @@ def parse_wanted(header: str | None) -> Wanted | None:
     return Wanted(names=names)
 
 
-@dataclass(frozen=True, slots=True)
-class OfferRules:
+class OfferRules(Struct, frozen=True):
     """The operator's settings: whether tools are injected unasked, and the aliases of tools."""
 
     inject: bool = True
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -296,7 +297,7 @@ def with_required_approvals(
         max_image_bytes=policy.max_image_bytes,
         settings=("this request", "require_approval of this request", "this request"),
     )
-    return policy.intersect(wish), replace(selection, asking=selection.asking | asked)
+    return policy.intersect(wish), structs.replace(selection, asking=selection.asking | asked)
 
 
 class Offers:

@@ -1,7 +1,8 @@
 """What a model of an upstream takes of tools: any at all, how many, and which definitions."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.base.plain_text import plain_text
 from proxy.schemas.portable import REFUSED_BY, subschemas
@@ -13,8 +14,7 @@ REFUSED = "the model was seen to refuse its definition"
 """Why a tool is withheld that a model has refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLimits:
+class ToolLimits(Struct, frozen=True):
     """What a model takes of tools.
 
     ``takes``: whether it takes any.  ``most`` is the largest number in a request, the client's own included;
@@ -57,8 +57,7 @@ ANY_TOOLS = ToolLimits()
 NO_TOOLS = ToolLimits(takes=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLesson:
+class ToolLesson(Struct, frozen=True):
     """What a refusal says about tools; to be remembered for the model if it then takes the request.
 
     ``digests`` are those of tools whose definitions it refused, ``most`` the most tools that it takes, and

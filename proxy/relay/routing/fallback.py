@@ -7,10 +7,10 @@ the failure permits it: no connection, no answer in time, an answer that breaks 
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from proxy.base.errors import ToolRelayError, UpstreamError
 from proxy.relay.routing.router import Route, ServedUpstream
@@ -39,8 +39,7 @@ class NextUpstream(ToolRelayError):
     """This upstream gave no answer for the client, and another upstream can be asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class FallbackRules:
+class FallbackRules(Struct, frozen=True):
     """The failures after which a request may go to another upstream.
 
     ``unsent``: the upstream certainly did not work on it.  ``failed``: the upstream may have worked on it.

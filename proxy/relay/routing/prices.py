@@ -5,9 +5,10 @@ Amounts are whole numbers of billionths of a currency, so that no amount is roun
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
+
+from msgspec import Struct
 
 from proxy.base.events import Usage
 from proxy.base.globs import fits
@@ -46,8 +47,7 @@ def cost_text(nanos: int | None) -> str:
     return f"{whole}.{rest.rstrip('0').ljust(2, '0')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """Prices for a million tokens of each kind, in billionths."""
 
     input: int

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from proxy.base.errors import RequestError
 from proxy.base.globs import fits
 from proxy.http.secrets import Secrets
@@ -90,8 +92,7 @@ class ServedUpstream:
         return model if any(fits(model, pattern) for pattern in self.models) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """The upstream for one request.  ``wire`` is the wire in which it is asked, empty for the request's
     own."""
 

@@ -10,7 +10,7 @@ from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
 from proxy.wires.client_port import CarryingWriter
-from proxy.wires.upstream_port import ChainedEditor, LossyClientEditor, SuspendedCall
+from proxy.wires.upstream_port import SuspendedCall
 
 __all__ = ["RunEnding"]
 
@@ -97,7 +97,7 @@ class RunEnding:
 
         Return whether the record holds something for the client's next request.
         """
-        if not job.client.request.continues or not isinstance(job.upstream.editor, ChainedEditor):
+        if not job.client.request.continues or not job.upstream.editor.body.chained:
             # If no model was asked, only the place of the question is held.
             is_model = not job.continuity.approvals.asked
             state.outcome.has_data_for_next_request |= self._history.hold_asked(
@@ -209,12 +209,7 @@ def _has_unreturnable_content(job: Job, state: State) -> bool:
     """Return whether the turn has calls for the client and content that the client cannot send back."""
     reason = state.run.turn.reason
     calls = bool(state.run.client_calls) and (reason is None or reason.is_complete)
-    editor = job.upstream.editor
-    return (
-        calls
-        and isinstance(editor, LossyClientEditor)
-        and editor.has_unreturnable_content(state.outcome.message())
-    )
+    return calls and job.upstream.editor.body.has_unreturnable_content(state.outcome.message())
 
 
 def _last_turn(job: Job, state: State) -> LastTurn:

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
+from msgspec import Struct
+
 from proxy.base.events import ToolResult
 from proxy.base.values import value_class
 from proxy.records.approvals import Approval
@@ -19,8 +21,6 @@ from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RequestKey, RunLedger
 from proxy.wires.client_port import ClientPort, ClientRequest, Trace
-from proxy.wires.crossed import CrossedEditor
-from proxy.wires.text_calls.editor import PromptedEditor
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 
 __all__ = [
@@ -36,8 +36,7 @@ __all__ = [
 ]
 
 
-@value_class
-class ClientSide:
+class ClientSide(Struct, frozen=True):
     """What the client asked, as it was planned.  The answer is written in the dialect of ``port``."""
 
     ask: Ask
@@ -46,8 +45,7 @@ class ClientSide:
     trace: Trace
 
 
-@value_class
-class UpstreamSide:
+class UpstreamSide(Struct, frozen=True):
     """How the proxy asks the upstream: in the dialect of ``port``, with the body of ``editor``.
 
     ``crossed`` says that the client speaks another dialect.  Then no byte passes unchanged.  ``head`` goes
@@ -64,13 +62,10 @@ class UpstreamSide:
     @property
     def left_out(self) -> Sequence[str]:
         """The client's fields that the upstream gets with another value, or not at all."""
-        if self.crossed and isinstance(self.editor, CrossedEditor | PromptedEditor):
-            return [left.field for left in self.editor.left_out]
-        return ()
+        return self.editor.body.left_out(self.editor.edits)
 
 
-@value_class
-class ToolAccess:
+class ToolAccess(Struct, frozen=True):
     """The tools of a run: ``offer`` is what it offers at first, the rest is what the caller may use.
 
     ``policy`` is the caller's effective policy, and ``selection`` is its result for a catalog.  ``ledger``
@@ -83,8 +78,7 @@ class ToolAccess:
     ledger: RunLedger
 
 
-@value_class
-class ApprovalOutcomes:
+class ApprovalOutcomes(Struct, frozen=True):
     """The outcome of calls of earlier turns that waited for approvals.
 
     ``waiting`` are the undecided approvals: no model is asked before they are decided.  ``ran`` are those
@@ -126,16 +120,14 @@ class Continuity:
     recall: Recall = field(default_factory=Recall, compare=False)
 
 
-@value_class
-class Accounting:
+class Accounting(Struct, frozen=True):
     """The meter of the caller's use (``None`` without limits) and the model's price (``None`` if unknown)."""
 
     meter: Meter | None
     price: Price | None
 
 
-@value_class
-class Recording:
+class Recording(Struct, frozen=True):
     """What the record gets of the request.
 
     ``request`` is the client's body if it is to be stored, else empty.  ``prompt_hash`` is a digest
@@ -146,8 +138,7 @@ class Recording:
     prompt_hash: str
 
 
-@value_class
-class Fallback:
+class Fallback(Struct, frozen=True):
     """The upstreams that may still serve the run as long as none has answered.
 
     ``next_job`` plans the same request for the next of the ``candidates``.
@@ -157,8 +148,7 @@ class Fallback:
     next_job: "Callable[[], Awaitable[Job]]"
 
 
-@value_class
-class Job:
+class Job(Struct, frozen=True):
     """One client request that may use server tools."""
 
     identity: Identity

@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from proxy.base.errors import NotOnRecord, UpstreamError, WireError
 from proxy.base.events import ToolCall
@@ -315,12 +316,8 @@ def _repair(job: Job, state: State) -> None:
 def _prepare(job: Job, *, adds_usage: bool) -> None:
     """Change the client's body for the upstream: the model's name, the offered tools, and usage."""
     editor, route, offer = job.upstream.editor, job.upstream.route, job.tools.offer
-    if route.renamed:
-        editor.rename_model(route.model)
     editor.offer(offer.added, offer.replaced)
-    editor.withhold(offer.guarded)
-    if adds_usage:
-        editor.ask_usage()
+    editor.edit(model=route.model if route.renamed else "", withheld=offer.guarded, asks_usage=adds_usage)
 
 
 def _tell_usage(job: Job, state: State) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from proxy.base.events import (
     FinishReason,
@@ -32,7 +33,6 @@ from proxy.base.events import (
     UsageReported,
     aborted,
 )
-from proxy.base.values import value_class
 from proxy.relay.base import RunSettings
 from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price
@@ -53,23 +53,20 @@ __all__ = [
 _BUDGET_NOTE = "[The tool budget of this request is spent; further tool calls were not run.]"
 
 
-@value_class
-class CallModel:
+class CallModel(Struct, frozen=True):
     """Ask the model.  ``number`` counts turns from 1; in the ``last`` turn the model must not call tools."""
 
     number: int
     last: bool = False
 
 
-@value_class
-class AskApproval:
+class AskApproval(Struct, frozen=True):
     """Ask whether ``calls`` may run; no call of the turn runs before :meth:`Run.decided` gets the answer."""
 
     calls: tuple[ToolCall, ...]
 
 
-@value_class
-class RunTools:
+class RunTools(Struct, frozen=True):
     """Run ``calls``; ``refused`` are the results of calls that do not run.
 
     ``approved`` are the indices of calls that needed an approval and got it.  ``waiting`` are calls that do
@@ -82,8 +79,7 @@ class RunTools:
     waiting: tuple[ToolCall, ...] = ()
 
 
-@value_class
-class Suspend:
+class Suspend(Struct, frozen=True):
     """Hand ``calls`` to the client; what is hidden waits until it returns.
 
     ``waiting`` are server calls whose approval is undecided; ``calls`` may be empty then.
@@ -93,8 +89,7 @@ class Suspend:
     waiting: tuple[ToolCall, ...] = ()
 
 
-@value_class
-class Finish:
+class Finish(Struct, frozen=True):
     """The run is over.
 
     ``reason`` is the finish reason for the client, ``None`` for the upstream's own.  ``error`` is the error

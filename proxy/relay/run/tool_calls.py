@@ -284,7 +284,7 @@ def _withhold_guarded(job: Job, state: State) -> None:
     untrusted = job.tools.ledger.untrusted_before(state.run.turn.number)
     asks = job.tools.selection.asks
     rules = guarded_names(offer, tools.catalog.get, job.tools.policy, untrusted, asks=asks)
-    job.upstream.editor.withhold(rules)
+    job.upstream.editor.edit(withheld=frozenset(rules))
     tools.withheld = {offer.names[name]: rule for name, rule in rules.items() if name not in offer.guarded}
 
 

@@ -14,11 +14,12 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.caches import Derived
 from proxy.base.errors import RequestError, ToolErrorCode, ToolFailure, ToolRelayError
@@ -75,8 +76,7 @@ _STOPPED: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _AgentPermissions:
+class _AgentPermissions(Struct, frozen=True):
     """The part of its caller's permissions that an agent keeps; see
     :class:`~proxy.relay.ask.UpstreamPermissions`."""
 

@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from proxy.base.errors import ServerStopping, ToolFailure
 from proxy.base.events import ToolCall, ToolResult

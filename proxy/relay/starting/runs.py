@@ -1,6 +1,6 @@
 """The planner and the orchestrator in one object, for code that starts runs."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from proxy.relay.planning import Planner
 from proxy.relay.routing.prices import Prices
@@ -10,8 +10,7 @@ from proxy.relay.run_memory import RunMemory
 __all__ = ["Runs"]
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(Struct, frozen=True):
     """Plans and runs an :class:`~proxy.relay.planning.Ask`, for any part of the server."""
 
     planner: Planner

@@ -14,10 +14,10 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
 from pydantic import ValidationError
 
 from proxy.base.errors import RequestError, StoreError
@@ -81,8 +81,7 @@ def new_key(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """A key that can be checked. ``verify_key`` is ``None`` if it may not mint tokens.
 
     ``approves`` are patterns of the tools whose calls it may approve.

@@ -2,9 +2,11 @@
 rights."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, structs
 
 from proxy.base.caches import Derived
 from proxy.relay.routing.router import Router
@@ -29,8 +31,7 @@ _TOOL_BYTES: Final = 500
 decision."""
 
 
-@dataclass(frozen=True, slots=True)
-class Permissions:
+class Permissions(Struct, frozen=True):
     """The permissions of a caller.
 
     ``policies`` are the caller's policies by the names of the upstreams, and ``selections`` are the tools
@@ -121,7 +122,7 @@ class PermissionSets:
         }
         if not self._tools_enabled:
             selections = {
-                name: replace(parts, offered=(), withheld={}, guards=False)
+                name: structs.replace(parts, offered=(), withheld={}, guards=False)
                 for name, parts in selections.items()
             }
         return Permissions(
@@ -166,7 +167,7 @@ def _without_tools(selection: Selection, rules: Mapping[str, str]) -> Selection:
     if not withheld:
         return selection
     offered = tuple(spec for spec in selection.offered if spec.name not in withheld)
-    return replace(selection, offered=offered, withheld={**selection.withheld, **withheld})
+    return structs.replace(selection, offered=offered, withheld={**selection.withheld, **withheld})
 
 
 def _permissions_bytes(_: Rights, permissions: Permissions) -> int:

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import HttpVersion11, hdrs, web
+from msgspec import Struct
 
 from proxy.base.errors import RequestError
 from proxy.server.messages.heads.head import Head
@@ -25,8 +25,7 @@ _COUNTED = {
 them."""
 
 
-@dataclass(frozen=True, slots=True)
-class BodyBounds:
+class BodyBounds(Struct, frozen=True):
     """Limits of a body: its size in bytes and JSON values, and the seconds that its client may take."""
 
     max_body_bytes: int

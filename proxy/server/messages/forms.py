@@ -6,9 +6,9 @@ fields have the order in which their caller wrote them.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
@@ -24,8 +24,7 @@ _MOST_NAME: Final = 512
 """The most bytes of a model's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True):
     """A body that is streamed on; ``added`` is by how many bytes it is longer than the client's."""
 
     chunks: AsyncIterator[bytes]

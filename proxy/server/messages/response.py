@@ -11,13 +11,13 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
+from msgspec import Struct
 
 from proxy.base.caches import declare_lru
 from proxy.base.errors import UpstreamBroken
@@ -287,8 +287,7 @@ _MOST_CASES = 8
 """The most templates that are cached for the same names of an upstream's headers."""
 
 
-@dataclass(frozen=True, slots=True)
-class _HeadTemplate:
+class _HeadTemplate(Struct, frozen=True):
     """A response's head without its status and values, and how its body is framed.
 
     ``parts`` has a place for the status and one for each value.  ``take`` selects those values of the

@@ -2,8 +2,9 @@
 sent."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from proxy.base.caches import Memo
 from proxy.base.error_codes import ERROR_DOCS
@@ -34,8 +35,7 @@ _OWN_FAMILIES: Final = frozenset({"admin", "toolrelay"})
 _OWN_ROOTS: Final = ("/admin/", f"{ERROR_DOCS}/", _UI_DATA, _UI)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A request's target: its ``path`` as sent (still percent-encoded) and its ``query`` without question
     mark.
 

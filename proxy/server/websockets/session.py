@@ -13,13 +13,13 @@ import hashlib
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
 from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
+from msgspec import Struct
 from multidict import CIMultiDict, CIMultiDictProxy, istr
 
 from proxy.base.errors import RequestError
@@ -54,8 +54,7 @@ _HANDSHAKE_HEADERS: Final = (
 """Headers that concern the handshake, and not the requests that follow."""
 
 
-@dataclass(frozen=True, slots=True)
-class WebSocketBounds:
+class WebSocketBounds(Struct, frozen=True):
     """Limits of WebSocket connections.
 
     At most ``most`` connections may be open, and ``most_of_one`` of one caller.  A connection ends after

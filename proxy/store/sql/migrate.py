@@ -12,8 +12,9 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 import proxy
 from proxy.base.errors import StoreError, StoreTooNew, StoreUnavailable
@@ -40,8 +41,7 @@ _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _SIDE_FILES = ("", "-wal", "-shm", "-journal")
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     """One step of the schema: its number (from 1), its file's name and its statements."""
 
     number: int
@@ -49,8 +49,7 @@ class Migration:
     sql: str
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationReport:
+class MigrationReport(Struct, frozen=True):
     """The result of a migration. ``copy`` is the path of the copy of the file before it, if one was kept."""
 
     before: int

@@ -12,9 +12,10 @@ import sqlite3
 import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from proxy.base.caches import CacheSize, declare
 from proxy.base.errors import StoreUnavailable

@@ -7,10 +7,10 @@ with until it ends; the :class:`Registry` has the newest one.
 import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
+from msgspec import Struct, field
 
 from proxy.base.caches import Snapshot
 from proxy.base.errors import ConfigError, Guard
@@ -31,8 +31,7 @@ _MOST_NAMES: Final = 2000
 """The most ids of served tools that are remembered; above this number none is added."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Selection:
+class Selection(Struct, frozen=True, eq=False):
     """The decisions of a policy about the tools of a catalog.
 
     ``offered`` are the tools that a model may see, sorted by id; ``withheld`` has the rule for each other

@@ -11,7 +11,6 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -19,6 +18,7 @@ from urllib.parse import urlencode
 import aiohttp
 import orjson
 from aiohttp.abc import AbstractResolver
+from msgspec import Struct
 from yarl import URL
 
 from proxy.json.size import count_values
@@ -150,8 +150,7 @@ class EgressPool:
             self._session = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True):
     """A request as the tool makes it, before redirects and retries.
 
     ``roams`` allows a redirect to change the host. ``repeatable`` says that a repeat has no second effect.
@@ -168,8 +167,7 @@ class _Request:
     bounds: tuple[ArgumentBound, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """A complete response. ``retry_after_s`` is the wait before a retry, if the service says so."""
 
     url: URL

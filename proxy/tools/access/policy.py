@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+
 from proxy.base.caches import Memo
 from proxy.base.globs import fits
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_violation
@@ -22,8 +24,7 @@ def reasons_of(rule: str) -> frozenset[str]:
     return frozenset(rule.split(_AND))
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """A policy's decision about one tool. ``rule`` is the line of configuration that decided, or the one to
     change for another decision."""
 

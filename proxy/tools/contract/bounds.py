@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from msgspec import Struct
+
 from proxy.tools.contract.argument_paths import ABSENT, IN_THE_WAY, Schema, defaults_at, values_at
 from proxy.tools.contract.schemas.schema_library import LinearPattern, linear_pattern
 from proxy.tools.contract.schemas.url_argument import canonical_url
@@ -99,8 +101,7 @@ class ArgumentBound:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FetchBounds:
+class FetchBounds(Struct, frozen=True):
     """The bounds on the URLs among a call's arguments, which also apply to what the tool fetches.
 
     ``by_address`` has each URL that the call gave, with the bounds of its argument.

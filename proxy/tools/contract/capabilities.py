@@ -6,11 +6,12 @@ model cannot set it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Protocol
 
 import orjson
+from msgspec import Struct, field
 
 from proxy.base.errors import ToolFailure
 from proxy.tools.contract.bounds import FetchBounds
@@ -218,8 +219,7 @@ ConnectedHttpSource = Callable[[str, Sequence[str]], HttpClient]
 """Return an HTTP client for the named connection and hosts; the client adds the credentials itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True):
     """The capabilities that a provider can give to its tools.
 
     ``http`` creates a client for a tool's own hosts; ``connected`` creates one that also sends the

@@ -2,10 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypedDict, TypeVar, overload
 
+from msgspec import Struct, field
 from pydantic import BaseModel
 
 from proxy.tools.contract.signature import description_of, make_contract, own_name, read_signature
@@ -19,8 +19,7 @@ _Target = TypeVar("_Target", bound=Callable[..., Any])
 _MARK = "__toolrelay_tool__"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolDeclaration:
+class ToolDeclaration(Struct, frozen=True):
     """The declaration of a tool by its author.  :func:`tool` explains each field."""
 
     name: str | None = None

@@ -6,10 +6,10 @@ import json
 import re
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, get_args, get_origin
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 
@@ -28,8 +28,7 @@ _FIELD_PREFIX = "arg_"
 _MAX_DESCRIPTION = 1024  # OpenAI refuses a longer description with 400.
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """The parameters of a function, or of a class's constructor.
 
     ``arguments`` are those that the model fills, each with its type and its default; ``capabilities`` are
@@ -84,8 +83,7 @@ def read_signature(target: Any, where: str, *, verbatim: bool, extra: Collection
     return Signature(arguments, capabilities)
 
 
-@dataclass(frozen=True, slots=True)
-class Contract:
+class Contract(Struct, frozen=True):
     """What a tool's arguments must be.
 
     ``schema`` is the JSON Schema that goes on the wire, ``loose`` the same before strict mode, or ``None``

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct
+
 from proxy.base.events import ToolDefinition
 from proxy.records.rows import ToolEffect
 from proxy.schemas.portable import repaired, unportable
@@ -43,8 +45,7 @@ class Redaction:
         object.__setattr__(self, "private_arguments", private)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOrigin:
+class ToolOrigin(Struct, frozen=True):
     """The origin of a tool of an MCP server.
 
     ``server`` is the server's name in the configuration, ``name`` is that server's name for the tool, and

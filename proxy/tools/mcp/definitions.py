@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec import Struct
+
 from proxy.base.errors import ConfigError
 from proxy.base.plain_text import INVISIBLE, VARIATIONS, plain_text
 from proxy.tools.contract.schemas.schema import check_schema
@@ -147,16 +149,14 @@ class Definition:
         return made
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOutTool:
+class LeftOutTool(Struct, frozen=True):
     """A tool that cannot be used, and the reason; both can be printed."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """The outcome of listing a server's tools."""
 
     definitions: Sequence[Definition] = ()

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.errors import ToolFailure
 from proxy.base.events import ToolProgress
@@ -24,8 +26,7 @@ _MAX_ASKED: Final = 1024
 _DOUBT = "; it may have taken effect all the same"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
+class ServerStatus(Struct, frozen=True):
     """The status of a server.
 
     ``state`` is ``starting``, ``ready``, ``reconnecting`` or ``unauthorized``. ``reason`` says why the
@@ -67,8 +68,7 @@ class ServerStatus:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ServerListing:
+class ServerListing(Struct, frozen=True):
     """A server's status and definitions; ``stderr`` is the end of its process's standard error."""
 
     status: ServerStatus

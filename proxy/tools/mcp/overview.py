@@ -1,7 +1,9 @@
 """The status of the configured servers and the pin states of their tools, for people."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.host_client import ServerStatus
@@ -12,8 +14,7 @@ from proxy.tools.mcp.servers import Server
 __all__ = ["ServerOverview", "ToolOverview", "build_overview", "with_pinned"]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOverview:
+class ToolOverview(Struct, frozen=True):
     """One tool: its id, the server's own name for it, and its pin state.
 
     If requested, ``pinned`` is the allowed definition. For a changed tool ``current`` is the server's
@@ -28,8 +29,7 @@ class ToolOverview:
     difference: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOverview:
+class ServerOverview(Struct, frozen=True):
     """One server, and its tools sorted by id; ``reconnects`` is how often it was connected again."""
 
     server: Server

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 import structlog
+from msgspec.structs import replace
 
 from proxy.base.errors import ConfigError, ToolFailure, ToolRelayError
 from proxy.json.in_thread import in_thread

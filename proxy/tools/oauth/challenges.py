@@ -5,9 +5,10 @@ Sources: RFC 9110, section 11.6.1 (the header); RFC 6750, section 3 (``scope``, 
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 from urllib.request import parse_http_list
+
+from msgspec import Struct
 
 from proxy.tools.oauth.parameters import read_scopes
 
@@ -18,8 +19,7 @@ _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _ITEM = re.compile(rf"(?:({_TOKEN})\s+)?({_TOKEN})\s*=\s*(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(Struct, frozen=True):
     """A challenge of the scheme ``Bearer``; its content is untrusted.
 
     ``resource_metadata`` is the URL of the document about the resource, ``error`` the code for the refusal.

@@ -4,8 +4,9 @@ The order is that of the MCP specification: the document that the server's 401 n
 RFC 9728, and, as in revision 2025-03-26, the origin of the server as its own authorization server.
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from proxy.base.plain_text import plain_text
 from proxy.tools.contract.capabilities import HttpFailure
@@ -25,8 +26,7 @@ from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 __all__ = ["Discovery", "discover"]
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(Struct, frozen=True):
     """The result of :func:`discover`.
 
     ``resource`` is the audience of the tokens to request; empty for a service that is not an MCP server.

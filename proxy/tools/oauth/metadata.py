@@ -5,10 +5,10 @@ RFC 9207 (``iss`` in the response), the draft on client id metadata documents, a
 documents the MCP specification's pages on authorization.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from proxy.base.plain_text import plain_text
@@ -33,8 +33,7 @@ _Word = Annotated[str, Field(max_length=256)]
 _Words = Annotated[list[_Word], Field(max_length=1000)]
 
 
-@dataclass(frozen=True, slots=True)
-class ProtectedResource:
+class ProtectedResource(Struct, frozen=True):
     """The resource that tokens are for; ``resource`` is their audience."""
 
     resource: str
@@ -42,8 +41,7 @@ class ProtectedResource:
     scopes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorizationServer:
+class AuthorizationServer(Struct, frozen=True):
     """A server that issues tokens. An endpoint that it does not have is empty.
 
     ``auth_methods`` are the authentication methods for clients at the token endpoint, ``None`` if the

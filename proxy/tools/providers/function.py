@@ -9,10 +9,11 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
+from msgspec import Struct
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
@@ -60,8 +61,7 @@ _PER_CALL: Mapping[type, Callable[[CallContext], Any]] = MappingProxyType(
 """The parameter types whose value is created for each call."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
+class _Bound(Struct, frozen=True):
     """One tool, ready to run: its contract, its function, and the source of each parameter.
 
     ``function`` of a class makes an instance of it and calls its method ``run``.
@@ -207,8 +207,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     return _Bound(spec, function, is_async, contract.unpack, inputs.constants, inputs.per_call)
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
+class _Inputs(Struct, frozen=True):
     """The parameters that the proxy fills, grouped by the source of their values."""
 
     constants: Mapping[str, Any]

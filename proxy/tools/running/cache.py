@@ -9,10 +9,10 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import orjson
+from msgspec import Struct
 
 from proxy.base.caches import CacheSize, declare, value_bytes
 from proxy.base.errors import StoreError
@@ -44,8 +44,7 @@ def cache_key(*parts: str) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """A cached result. ``dies_at`` is in monotonic seconds, ``until`` in seconds since the epoch."""
 
     output: Output

@@ -13,8 +13,9 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from proxy.base.errors import StoreError, ToolErrorCode, ToolFailure
 from proxy.base.events import ToolResult

@@ -5,6 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from proxy.tools.access.policy import reasons_of
 from proxy.tools.contract.argument_paths import ABSENT, values_at
 from proxy.tools.contract.bounds import ArgumentBound, bounds_from_json, bounds_to_json, find_violation
@@ -14,11 +17,10 @@ from proxy.tools.contract.spec import ToolSpec
 __all__ = ["ArgumentLimits", "GrantedCall"]
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentLimits:
+class ArgumentLimits(Struct, frozen=True):
     """Bounds of arguments by path, as in ``policy.arguments``; without bounds everything is allowed."""
 
-    bounds: Mapping[str, ArgumentBound] = field(default_factory=dict)
+    bounds: Mapping[str, ArgumentBound] = msgspec.field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> "ArgumentLimits":

@@ -3,15 +3,16 @@
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from proxy.base.caches import text_bytes, value_bytes
 from proxy.base.events import ToolCall, ToolResult
-from proxy.base.values import value_class
 from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
@@ -83,8 +84,7 @@ NO_KEY: Final = RequestKey(str)
 """The key of a request that no other request can repeat."""
 
 
-@value_class
-class ServedRequest:
+class ServedRequest(Struct, frozen=True):
     """The client's request that a run serves.
 
     ``key`` identifies it. ``asked_at`` is when it came in, in seconds since the epoch.
@@ -252,8 +252,7 @@ def _without_content(result: ToolResult) -> ToolResult:
     )
 
 
-@value_class
-class RunContext:
+class RunContext(Struct, frozen=True):
     """The run, the turn and the caller of a call.
 
     ``request_id`` is the client's own id, for logs. All turns of a run share the ``ledger``; :meth:`at_turn`

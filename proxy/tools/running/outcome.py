@@ -1,6 +1,6 @@
 """End a call: close its row and build the result for the model."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from proxy.base.errors import ToolFailure
 from proxy.base.events import ToolCall, ToolResult

@@ -9,6 +9,8 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct
+
 from proxy.base.errors import ToolErrorCode, ToolFailure
 from proxy.base.events import ToolCall
 from proxy.tools.access.policy import Policy
@@ -39,8 +41,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovedCall:
+class ApprovedCall(Struct, frozen=True):
     """The call that a person approved: this definition of a tool with these arguments, and nothing else.
 
     ``id`` is the id of the approval, ``by`` the person. ``spec_digest`` is the digest of the definition,
@@ -71,8 +72,7 @@ class ApprovedCall:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class ContinuedCall:
+class ContinuedCall(Struct, frozen=True):
     """A call that continues an earlier call of the same tool, once.
 
     ``id`` is the execution of the earlier call, ``spec_digest`` the tool's definition at that time.

@@ -11,9 +11,10 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from proxy.base.errors import StoreError, ToolFailure
 from proxy.base.events import ToolCall, ToolResult

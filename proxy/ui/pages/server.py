@@ -1,10 +1,10 @@
 """Show keys, usage, upstreams, settings and health."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from aiohttp import web
+from msgspec import Struct, field
 
 from proxy.api.admin.json_output import usage_to_json
 from proxy.api.admin.queries import json_answer, page, parse_query
@@ -26,8 +26,7 @@ _MOST_ROWS: Final = 2000
 _USAGE_KEYS: Final[tuple[UsageKey, ...]] = get_args(UsageKey)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True):
     """The facts of the configuration, without secrets.
 
     ``settings`` are rows with ``name``, ``value``, ``default``, ``changed``, ``secret`` and ``description``.

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
 from aiohttp import web
+from msgspec import Struct
 
 from proxy.api.admin.admin import RUN_QUERY, Admin
 from proxy.api.admin.json_output import detail_to_json, to_line
@@ -27,8 +27,7 @@ from proxy.ui.surface import UiRequest
 __all__ = ["Budget", "CapturedBytes", "OfferFacts", "Replay", "RunPages"]
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """A limit of runs; ``most`` is 0 for no limit. ``unit`` is empty for plain counts."""
 
     name: str
@@ -67,8 +66,7 @@ class CapturedBytes(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OfferFacts:
+class OfferFacts(Struct, frozen=True):
     """Explains why a tool was offered or not, from the present tools, policy and settings."""
 
     registry: Registry

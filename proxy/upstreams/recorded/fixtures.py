@@ -5,11 +5,11 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
 from proxy.base.errors import ConfigError
@@ -38,8 +38,7 @@ RecordedConversation = list[Any]
 """The messages or input items of a request, without anything that may differ between two runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedTurn:
+class RecordedTurn(Struct, frozen=True):
     """One request to an upstream and its response.
 
     ``chunks`` are the network pieces as (milliseconds since the request, number of bytes). ``broken`` says

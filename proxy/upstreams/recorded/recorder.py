@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 import structlog
+from msgspec import Struct
 
 from proxy.base.errors import UpstreamError
 from proxy.http.bodies import REDACTED, shapes_of_secrets
@@ -285,8 +286,7 @@ class RecordingUpstream:
         return data
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """A response as it came over the network."""
 
     status: int

@@ -10,10 +10,11 @@ breakpoint.  A later request that begins the same way reads it at a tenth of the
 then the messages.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition
 from proxy.json.splice import elements, extend_object, join_array, join_object, members, replace_values
@@ -35,27 +36,26 @@ from proxy.wires.anthropic.held import (
 )
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
 from proxy.wires.message_list.body import MessageListBody
-from proxy.wires.turn.choice import forces_own, relaxed
-from proxy.wires.turn.narrowed import without_tools
+from proxy.wires.turn.choice import relaxed
+from proxy.wires.turn.edits import AppendedTurn, Edits, is_too_long_error
 from proxy.wires.turn.refused_fields import BLOCK_FIELDS
-from proxy.wires.turn.restored import is_too_long_error
 from proxy.wires.turn.token_limit import LEAST_TOKENS, tokens_left
-from proxy.wires.upstream_port import CachingEditor, Mask
+from proxy.wires.upstream_port import Mask
 
 __all__ = ["MARK", "AnthropicBody", "with_breakpoints"]
 
 
-class AnthropicBody(MessageListBody, CachingEditor):
+class AnthropicBody(MessageListBody):
     """The body of one run's upstream requests."""
 
     _NEEDED_FIELDS = BLOCK_FIELDS
-    _ONLY_WITH_TOOLS = ("tool_choice",)
+    _CHOICE = "tool_choice"
     _MOST_IMAGE_BYTES = 20 << 20  # The provider accepts requests of 32 MB.
 
-    def __init__(self, raw: bytes, request: AnthropicRequest) -> None:
-        super().__init__(raw, request)
-        self._without_thoughts = False
-        self._marks_cache = False
+    def __init__(self, raw: bytes, request: AnthropicRequest, *, translated: bool = False) -> None:
+        super().__init__(raw, request, translated=translated)
+        # A client of another dialect has set no marks of its own, except in texts and schemas.
+        self._marks_cache = translated and MARK not in raw
         self._has_translated = request.has_proxy_calls and TRANSLATED_SIGNATURE.encode() in raw
         if request.has_proxy_calls:
             self._client_messages = list(map(without_ours, elements(self._members["messages"])))
@@ -86,19 +86,14 @@ class AnthropicBody(MessageListBody, CachingEditor):
     def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
         return masked_turn(raw, mask)
 
-    def mark_cache(self) -> None:
-        values = (self._raw,) if self._cut is None else self._cut.values()
-        self._marks_cache = not any(MARK in part for part in values)
-
     def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
         """Put everything else that the client sent with its results after the results."""
         return collect_results(self._messages, start, held["calls"]) if held["calls"] else (start, [])
 
-    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
-        """Add a turn, with all its results in one message; a turn that paused has no results."""
-        self._added.append(message)
-        if results:
-            self._added.append(b'{"role":"user","content":' + join_array(results) + b"}")
+    def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
+        """Put all results of a turn in one message; a turn that paused has no results."""
+        answers = (b'{"role":"user","content":' + join_array(results) + b"}",) if results else ()
+        return AppendedTurn(message, results, (message, *answers))
 
     def _result(self, call: ToolCall, text: str, images: Sequence[ResultImage]) -> bytes:
         """Encode a result as a block; :meth:`append_turn` puts all results into one message."""
@@ -110,90 +105,64 @@ class AnthropicBody(MessageListBody, CachingEditor):
     def _without_images(self, message: bytes) -> bytes:
         return without_images(message)
 
-    @property
     def _choice(self) -> Any:
-        """The client's choice in the form of the other wires, which have common code for choices."""
-        asked = orjson.loads(self._members["tool_choice"]) if "tool_choice" in self._members else None
+        asked = super()._choice()
         return "required" if isinstance(asked, dict) and asked.get("type") == "any" else asked
 
-    def relax_tool_choice(self, called: Collection[str]) -> None:
-        if "tool_choice" not in self._named:
-            return
-        choice = self._choice
-        if relaxed(choice, called, self._own, declared_name) != choice:
-            self._members["tool_choice"] = _free(self._members["tool_choice"])
+    def _choose(self, parts: dict[str, bytes], edits: Edits) -> None:
+        choice = self._choice()
+        if edits.forbids_calls and "tools" in parts:
+            parts["tool_choice"] = b'{"type":"none"}'
+        elif relaxed(choice, edits.called, (), declared_name) != choice:
+            parts["tool_choice"] = _free(parts["tool_choice"])
 
-    def forbid_tools(self) -> bool:
-        if forces_own(self._choice, self._own, declared_name):
-            self._withheld |= self._offered
-            return True
-        if "tools" in self._members:
-            self._members["tool_choice"] = b'{"type":"none"}'
-        return False
-
-    def recover(self, message: str, code: str | None) -> bool:
+    def recover(self, edits: Edits, message: str, code: str | None) -> Edits | None:
         """Leave out our cache marks, too, if the upstream refuses them."""
         about_marks = "cache_control" in _error_words(message, code) and not is_too_long_error(message, code)
-        if self._marks_cache and about_marks:
-            self._marks_cache = False
-            return True
-        return super().recover(message, code)
+        if self._marks(edits) and about_marks:
+            return replace(edits, cache_marks_left_out=True)
+        return super().recover(edits, message, code)
 
-    def _leave_out_refused(self, message: str, code: str | None) -> bool:
+    def _leave_out_refused(self, edits: Edits, message: str, code: str | None) -> Edits | None:
         """Leave out thoughts, too, that another upstream has signed, or the proxy."""
         text = _error_words(message, code)
-        theirs = self._restored or self._has_translated
-        if theirs and not self._without_thoughts and "signature" in text and "thinking" in text:
-            self._without_thoughts = True
-            return True
-        return super()._leave_out_refused(message, code)
+        theirs = edits.restored or self._has_translated
+        if theirs and not edits.reasoning_left_out and "signature" in text and "thinking" in text:
+            return replace(edits, reasoning_left_out=True)
+        return super()._leave_out_refused(edits, message, code)
 
-    def _may_learn(self) -> bool:
-        return self._has_translated or super()._may_learn()
+    def _may_learn(self, edits: Edits) -> bool:
+        return self._has_translated or super()._may_learn(edits)
 
-    @property
-    def _strips_all(self) -> bool:
-        return self._without_thoughts or super()._strips_all
+    def _strips_all(self, edits: Edits) -> bool:
+        return edits.reasoning_left_out or super()._strips_all(edits)
 
-    def _uncut(self) -> bytes | None:
-        return None if self._marks_cache else super()._uncut()
+    def _marks(self, edits: Edits) -> bool:
+        """Return whether the request gets the proxy's marks of the prompt cache."""
+        return self._marks_cache and not edits.cache_marks_left_out
 
-    def _joined(self, parts: dict[str, bytes]) -> bytes:
-        return super()._joined(with_breakpoints(parts) if self._marks_cache else parts)
+    def _only_adds(self, edits: Edits) -> bool:
+        return not self._marks(edits) and super()._only_adds(edits)
 
-    def _stripped(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
-        kept = super()._stripped(messages, theirs)
-        if self._without_thoughts:
+    def _joined(self, parts: dict[str, bytes], edits: Edits) -> bytes:
+        return super()._joined(with_breakpoints(parts) if self._marks(edits) else parts, edits)
+
+    def _stripped(
+        self, messages: Sequence[bytes], edits: Edits, theirs: Sequence[bytes] = ()
+    ) -> Sequence[bytes]:
+        kept = super()._stripped(messages, edits, theirs)
+        if edits.reasoning_left_out:
             sent = set(map(id, theirs))
             kept = [without_translated(raw) if id(raw) in sent else without_thoughts(raw) for raw in kept]
         return kept
 
-    def _limit_tokens(self, parts: dict[str, bytes]) -> None:
+    def _limit_tokens(self, parts: dict[str, bytes], used: int) -> None:
         if "max_tokens" in parts:
-            parts["max_tokens"] = self._tokens_left(parts)
+            parts["max_tokens"] = _tokens_left(parts, used)
 
-    def _tokens_left(self, parts: Mapping[str, bytes]) -> bytes:
-        """Return what earlier turns left of the client's token limit, but more than the thinking budget."""
-        bound = orjson.loads(parts["max_tokens"])
-        if type(bound) is not int:
-            return parts["max_tokens"]
-        thinking = orjson.loads(parts.get("thinking", b"null"))
-        budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else 0
-        least = LEAST_TOKENS + (budget if type(budget) is int else 0)
-        return tokens_left(bound, self._used_tokens, least)
-
-    def _narrowed(self) -> dict[str, bytes]:
-        """Return the members of the body without the tools that are withheld."""
-        left = without_tools(
-            self._members,
-            self._withheld,
-            declared_name,
-            tools="tools",
-            choice="tool_choice",
-            only_with_tools=("tool_choice",),
-        )
-        choice = left.get("tool_choice")
-        if choice == b'"auto"' and choice != self._members["tool_choice"]:
+    def _narrowed(self, edits: Edits, changed: Mapping[str, bytes]) -> dict[str, bytes]:
+        left = super()._narrowed(edits, changed)
+        if left.get("tool_choice") == b'"auto"' != self._members["tool_choice"]:
             left["tool_choice"] = _free(self._members["tool_choice"])
         return left
 
@@ -204,6 +173,17 @@ class AnthropicBody(MessageListBody, CachingEditor):
 def _error_words(message: str, code: str | None) -> str:
     """Return what an upstream says of an error, in lower case."""
     return f"{code or ''} {message}".lower()
+
+
+def _tokens_left(parts: Mapping[str, bytes], used: int) -> bytes:
+    """Return what earlier turns left of the client's token limit, but more than the thinking budget."""
+    bound = orjson.loads(parts["max_tokens"])
+    if type(bound) is not int:
+        return parts["max_tokens"]
+    thinking = orjson.loads(parts.get("thinking", b"null"))
+    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else 0
+    least = LEAST_TOKENS + (budget if type(budget) is int else 0)
+    return tokens_left(bound, used, least)
 
 
 def _free(choice: bytes) -> bytes:

@@ -5,10 +5,10 @@ Source: Anthropic's API reference, "Messages", "Streaming messages" and "Errors"
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, ErrorText, Framing, UsageFields

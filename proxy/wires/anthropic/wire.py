@@ -23,7 +23,7 @@ from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.turn.chosen import without_elements
-from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.upstream_port import RequestBody, StateHabit
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["AnthropicWire"]
@@ -61,10 +61,16 @@ class AnthropicWire(CrossableWire, HasNativeTurns):
         messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
         return messages[0] if messages else Message("assistant")
 
-    def editor(
-        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
-    ) -> BodyEditor:
-        return AnthropicBody(raw, cast(AnthropicRequest, request))
+    def body(
+        self,
+        raw: bytes,
+        request: ClientRequest,
+        state: StateHabit = "auto",
+        *,
+        caller: str = "",
+        translated: bool = False,
+    ) -> RequestBody:
+        return AnthropicBody(raw, cast(AnthropicRequest, request), translated=translated)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(AnthropicRequest, request)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from proxy.base.values import value_class
+from msgspec import Struct
+
 from proxy.json.splice import elements, join_array, join_object, members
 from proxy.records.approvals import mention
 from proxy.wires.approving.answers import leave_out_function
@@ -24,8 +25,7 @@ def _joined(visible: str, mentions: Sequence[str]) -> str:
     return "\n\n".join([*filter(None, [visible.strip()]), *mentions])
 
 
-@value_class
-class ApprovalForm:
+class ApprovalForm(Struct, frozen=True):
     """How the conversations of a dialect hold questions and answers about approvals.
 
     ``read`` takes the messages or items, their bytes and the whole body. ``field`` is the member of the body

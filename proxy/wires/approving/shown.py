@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.base.values import value_class
+from msgspec import Struct
 
 __all__ = [
     "APPROVE",
@@ -63,8 +63,7 @@ def approval_of_item(item_id: object) -> str:
     return f"appr_{match[1]}" if match is not None else ""
 
 
-@value_class
-class ApprovalQuestion:
+class ApprovalQuestion(Struct, frozen=True):
     """A question that a client sends back.
 
     ``at`` is its path in the body. ``tool`` and ``arguments`` are what the client sends; ``None`` if it
@@ -77,8 +76,7 @@ class ApprovalQuestion:
     arguments: Any = None
 
 
-@value_class
-class ApprovalAnswer:
+class ApprovalAnswer(Struct, frozen=True):
     """A client's answer about one approval.
 
     ``at`` is its path in the body. ``is_new`` means that no model message follows, so the answer may still
@@ -97,8 +95,7 @@ class ApprovalAnswer:
     grant: Any = None
 
 
-@value_class
-class ApprovalMessages:
+class ApprovalMessages(Struct, frozen=True):
     """What a request contains about approvals.
 
     ``raw`` is its body without all of that. ``declares`` means that the client declared the function.

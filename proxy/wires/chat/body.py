@@ -6,7 +6,7 @@ even cut.  Tools and messages grow only at their end.  So each request of a run 
 the one before, and the provider's prompt cache works.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,8 +16,6 @@ from proxy.json.splice import join_object, members
 from proxy.records.rows import MessageRecord
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.message_list.body import MessageListBody
-from proxy.wires.turn.choice import forces_own, relaxed
-from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import MESSAGE_FIELDS
 from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask
@@ -29,13 +27,19 @@ class ChatBody(MessageListBody):
     """The body of one run's upstream requests."""
 
     _NEEDED_FIELDS = MESSAGE_FIELDS
-    _ONLY_WITH_TOOLS = ("tool_choice", "parallel_tool_calls")
+    _CHOICE, _OTHERS_WITH_TOOLS = "tool_choice", ("parallel_tool_calls",)
     _RESULT_ID = "tool_call_id"
 
-    def __init__(self, raw: bytes, request: ChatRequest) -> None:
-        super().__init__(raw, request, tools_key="functions" if request.legacy else "")
-        self._choice_key = "function_call" if request.legacy else "tool_choice"
-        self._legacy = request.legacy
+    def __init__(self, raw: bytes, request: ChatRequest, *, translated: bool = False) -> None:
+        legacy = request.legacy
+        super().__init__(
+            raw,
+            request,
+            tools_key="functions" if legacy else "",
+            choice_key="function_call" if legacy else "",
+            translated=translated,
+        )
+        self._legacy = legacy
 
     def _tool(self, definition: ToolDefinition) -> bytes:
         """Return one element of ``tools``, or of the older ``functions``."""
@@ -58,10 +62,13 @@ class ChatBody(MessageListBody):
             return raw  # orjson wrote the message, and it escapes no letter of a name.
         return masked_turn(raw, mask)
 
-    def ask_usage(self) -> None:
+    def _chosen_name(self, tool: Any) -> str | None:
+        return declared_name(tool) or declared_name(tool, legacy=True)
+
+    def _usage_request(self) -> Mapping[str, bytes]:
         options = self._members["stream_options"] if "stream_options" in self._named else b"null"
         parts = members(options) if options[:1] == b"{" else {}
-        self._set("stream_options", join_object({**parts, "include_usage": b"true"}))
+        return {"stream_options": join_object({**parts, "include_usage": b"true"})}
 
     def _result(self, call: ToolCall, text: str, images: Sequence[ResultImage]) -> bytes:
         """Encode a result.  Tool messages of this dialect hold only text, so there are no images."""
@@ -69,37 +76,11 @@ class ChatBody(MessageListBody):
             return orjson.dumps({"role": "function", "name": call.name, "content": text})
         return orjson.dumps({"role": "tool", "tool_call_id": call.call_id, "content": text})
 
-    def relax_tool_choice(self, called: Collection[str]) -> None:
-        if self._choice_key in self._members:
-            choice = orjson.loads(self._members[self._choice_key])
-            free = relaxed(choice, called, self._own, _tool_name)
-            if free != choice:
-                self._members[self._choice_key] = orjson.dumps(free)
-
-    def forbid_tools(self) -> bool:
-        choice = orjson.loads(self._members.get(self._choice_key, b"null"))
-        if forces_own(choice, self._own, _tool_name):
-            self._withheld |= self._offered
-            return True
-        self._members[self._choice_key] = b'"none"'
-        return False
-
-    def _limit_tokens(self, parts: dict[str, bytes]) -> None:
+    def _limit_tokens(self, parts: dict[str, bytes], used: int) -> None:
         for key in ("max_completion_tokens", "max_tokens"):
             bound = orjson.loads(parts[key]) if key in parts else None
             if type(bound) is int:
-                parts[key] = tokens_left(bound, self._used_tokens)
-
-    def _narrowed(self) -> dict[str, bytes]:
-        """Return the members of the body without the tools that are withheld."""
-        return without_tools(
-            self._members,
-            self._withheld,
-            _tool_name,
-            tools=self._tools_key,
-            choice=self._choice_key,
-            only_with_tools=(self._choice_key, "parallel_tool_calls"),
-        )
+                parts[key] = tokens_left(bound, used)
 
     def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
         content = message.get("content")
@@ -120,11 +101,6 @@ class ChatBody(MessageListBody):
                 name=message.get("name"),
             )
         ]
-
-
-def _tool_name(tool: Any) -> str | None:
-    """Return the name of a tool, from a declaration in either form or from a choice."""
-    return declared_name(tool) or declared_name(tool, legacy=True)
 
 
 def masked_turn(message: bytes, mask: Mask) -> bytes:

@@ -1,7 +1,8 @@
 """OpenAI Chat Completions, as data."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from proxy.wires.dialect import Endpoint, RepairSigns
 from proxy.wires.openai.dialect import SHARED

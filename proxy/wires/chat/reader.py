@@ -5,10 +5,10 @@ providers show how they differ.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.errors import Unreadable, WireError
 from proxy.base.events import (

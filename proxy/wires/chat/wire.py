@@ -22,7 +22,7 @@ from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.crossing.reasoning import with_blank_reasoning
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
-from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.upstream_port import RequestBody, StateHabit
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["ChatWire"]
@@ -61,10 +61,16 @@ class ChatWire(CrossableWire, HasNativeTurns):
     def read_turn(self, message: bytes) -> Message:
         return self.codec.read({"model": "-", "messages": [orjson.loads(message)]}).messages[0]
 
-    def editor(
-        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
-    ) -> BodyEditor:
-        return ChatBody(raw, cast(ChatRequest, request))
+    def body(
+        self,
+        raw: bytes,
+        request: ClientRequest,
+        state: StateHabit = "auto",
+        *,
+        caller: str = "",
+        translated: bool = False,
+    ) -> RequestBody:
+        return ChatBody(raw, cast(ChatRequest, request), translated=translated)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         chat = cast(ChatRequest, request)

@@ -1,8 +1,9 @@
 """How a dialect's requests are translated from and to other dialects."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from proxy.base.conversation import Conversation
 from proxy.wires.crossing.ledger import Written
@@ -22,8 +23,7 @@ def _unchanged(conversation: Conversation) -> Conversation:
     return conversation
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationCodec:
+class ConversationCodec(Struct, frozen=True):
     """The functions that read the requests of a dialect's clients and write requests for its upstreams.
 
     ``read`` raises :class:`RequestError`, which names a field of the wrong type.

@@ -3,11 +3,11 @@
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Native
 from proxy.base.errors import RequestError
@@ -19,8 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _DIGEST: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """A field that the body lacks or has with another value; ``field`` is its path in the client's request,
     without indices."""
 
@@ -28,8 +27,7 @@ class LeftOut:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """A request body.
 
     ``left_out`` are the fields that it lacks or has with another value, each once.  ``renamed`` are the tool

@@ -18,15 +18,17 @@ Only the text of the error says so.  Examples, each of a provider:
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Final
+
+from msgspec import Struct
 
 from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Image, ToolResultPart
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.profile import EFFORTS, HINTS, PORTABLE_EFFORTS, LimitField, Profile
 from proxy.wires.turn.refused_fields import UNSUPPORTED
-from proxy.wires.turn.result_images import is_about_one_image
+from proxy.wires.turn.result_images import takes_no_images
 
 __all__ = ["Refusal", "after_refusal"]
 
@@ -61,8 +63,7 @@ _BARE: Final = frozenset({"effort", "thinking", "temperature", "verbosity"})
 """Names that mean a field of a request even outside of quotes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """What a refusal shows: the ``profile`` of the model with it.
 
     ``lasts`` says that it holds for other requests of the same model, too.
@@ -89,7 +90,7 @@ def after_refusal(message: str, asked: Conversation, profile: Profile, table: Fi
         found = _limited(said, asked, profile, table) if is_limit else _without(aspect, said, asked, profile)
         if found is not None and found.profile != profile:
             return found
-    about_images = "image" in said.lower() and not is_about_one_image(said.lower())
+    about_images = "image" in said.lower() and takes_no_images(said, None)
     if about_images and profile.result_images and _has_result_images(asked):
         return Refusal(replace(profile, result_images=False))
     return None

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 import orjson
+from msgspec import Struct
 
 from proxy.base.conversation import Loss, Native
 
@@ -28,8 +28,7 @@ _DATE = re.compile(r"_20\d{6}(?=\]$)")
 """The date that ends the types of Anthropic's own tools; a newer one is the same tool."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What happens to a field.
 
     ``translated`` fields become the aspects ``to`` (see :data:`.ASPECTS`) or, in the other
@@ -74,8 +73,7 @@ UNKNOWN_FIELD: Final = refused("This proxy does not know the field, so it cannot
 UNKNOWN_VALUE: Final = refused("This proxy does not know the value, so it cannot translate it.")
 
 
-@dataclass(frozen=True, slots=True)
-class FieldTable:
+class FieldTable(Struct, frozen=True):
     """How a dialect handles every field.
 
     ``read`` is the rule for each field of its requests, by path (``messages[].name``); a part, item or tool

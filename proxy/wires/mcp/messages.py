@@ -11,8 +11,9 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from proxy.base.errors import ToolRelayError
 from proxy.wires.mcp.dialect import INVALID_REQUEST
@@ -82,8 +83,7 @@ class ProtocolFault(ToolRelayError):
         super().__init__(message)
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingHeaders:
+class RoutingHeaders(Struct, frozen=True):
     """The headers that repeat what a message is. Each holds the values of all its header lines.
 
     ``version`` is ``MCP-Protocol-Version``, ``method`` is ``Mcp-Method``, ``name`` is ``Mcp-Name``.
@@ -94,8 +94,7 @@ class RoutingHeaders:
     name: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One message of a client.
 
     ``id`` is ``None`` for a message that wants no answer. ``modern`` means that the message is

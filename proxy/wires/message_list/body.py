@@ -6,14 +6,15 @@ message and a result.
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import orjson
+from msgspec.structs import replace
 
-from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition
 from proxy.json.splice import (
     elements,
     extend_array,
@@ -24,38 +25,31 @@ from proxy.json.splice import (
 )
 from proxy.records.rows import MessageRecord
 from proxy.wires.message_list.request import MessageListRequest
-from proxy.wires.turn.choice import own_and_offered
+from proxy.wires.turn.choice import forces_own, relaxed
+from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error, with_restored
 from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import RefusedFields
-from proxy.wires.turn.restored import (
-    RestoredMessages,
-    drop_unneeded,
-    is_too_long_error,
-    restored_size,
-    with_restored,
-)
-from proxy.wires.turn.result_images import ImageBudget, choose_images
-from proxy.wires.upstream_port import Mask, SuspendedCall, TranslatedEditor
+from proxy.wires.turn.result_images import ImageBudget, choose_images, takes_no_images
+from proxy.wires.upstream_port import Mask, RequestBody, SuspendedCall
 
 __all__ = ["MessageListBody"]
 
 
-class MessageListBody(TranslatedEditor):
+class MessageListBody(RequestBody):
     """The body of one run's upstream requests.
 
-    :class:`~proxy.wires.upstream_port.BodyEditor` describes the public methods.
-
     The body is cut into the raw values of its members only when a member that the client sent must change.
-    Until then ``_added_members`` holds the added members.
     """
 
     _MESSAGES: ClassVar[str] = "messages"
     """The member with the conversation."""
     _TOOLS: ClassVar[str] = "tools"
     """The member with the tools."""
-    _ONLY_WITH_TOOLS: ClassVar[Sequence[str]] = ()
-    """The members that upstreams refuse without tools: first the choice of a tool."""
+    _CHOICE: ClassVar[str] = ""
+    """The member with the choice of a tool; empty if the dialect cannot force a call."""
+    _OTHERS_WITH_TOOLS: ClassVar[Sequence[str]] = ()
+    """The other members that upstreams refuse without tools."""
     _RESULT_ID: ClassVar[str]
     """The member of a result with the id of its call, in a dialect whose messages have one result each."""
     _NEEDED_FIELDS: ClassVar[frozenset[str]] = frozenset()
@@ -63,29 +57,34 @@ class MessageListBody(TranslatedEditor):
     _MOST_IMAGE_BYTES: ClassVar[int] = 0
     """The size limit for our images in one request, in base64; 0 if results have no place for images."""
 
-    def __init__(self, raw: bytes, request: MessageListRequest, *, tools_key: str = "") -> None:
-        """``tools_key`` is the name of the member with the tools; empty for the usual name."""
+    def __init__(
+        self,
+        raw: bytes,
+        request: MessageListRequest,
+        *,
+        tools_key: str = "",
+        choice_key: str = "",
+        translated: bool = False,
+    ) -> None:
+        """The keys are the names of the members with the tools and with the choice; empty for the usual.
+
+        ``translated``: the client sent no message of this body, so fields may be left out of each.
+        """
         self._raw = raw
         self._request = request
         self._named = request.members
-        self._added_members: dict[str, bytes] = {}
         self._cut: dict[str, bytes] | None = None
         self._client_messages: list[bytes] | None = None
         self._tools_key = tools_key or self._TOOLS
+        self._choice_key = choice_key or self._CHOICE
         self._form = f"{request.dialect_name} {self._tools_key}"
         self._declared = self._members.get(self._tools_key) if self._tools_key in self._named else None
-        self._restored: dict[int, RestoredMessages] = {}
-        self._added: list[bytes] = []
+        self._offered: tuple[object, object, bytes] | None = None
         self._masked: dict[bytes, bytes] = {}
-        self._used_tokens = 0
         self._is_model_message = partial(_is_model_message, type(request))
         self._refused = RefusedFields(self._MESSAGES, self._NEEDED_FIELDS, self._is_model_message)
         self._images = ImageBudget(self._MOST_IMAGE_BYTES)
-        self._own: Collection[str] = request.declared
-        self._offered: frozenset[str] = frozenset()
-        self._withheld: frozenset[str] = frozenset()
-        self._without_tools = False
-        self._translated = False
+        self._translated = translated
 
     # How a dialect writes and reads tools and messages.
 
@@ -109,6 +108,14 @@ class MessageListBody(TranslatedEditor):
     def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
         """Return a message as rows of the record, which are numbered later."""
 
+    def _chosen_name(self, tool: Any) -> str | None:
+        """Return the name of a tool, from a declaration or from a choice."""
+        return self._declared_name(tool)
+
+    def _usage_request(self) -> Mapping[str, bytes]:
+        """Return the members that ask for usage, in a dialect that reports it only on request."""
+        return {}
+
     def _replacement(self, declared: bytes, definition: ToolDefinition) -> bytes:
         """Return what replaces a tool that the client ``declared`` under the name of a server tool."""
         return self._definition(definition)
@@ -128,7 +135,7 @@ class MessageListBody(TranslatedEditor):
         """Return a message with words in place of our images."""
         return message
 
-    def _limit_tokens(self, parts: dict[str, bytes]) -> None:
+    def _limit_tokens(self, parts: dict[str, bytes], used: int) -> None:
         """Lower the client's limit on output tokens in ``parts`` by the tokens that earlier turns used.
 
         Do nothing if the dialect has no such limit.
@@ -139,9 +146,9 @@ class MessageListBody(TranslatedEditor):
 
     @property
     def _members(self) -> dict[str, bytes]:
-        """The raw values of the body's members. Callers may change this mapping."""
+        """The raw values of the members of the client's body."""
         if self._cut is None:
-            self._cut = {**members(self._raw), **self._added_members}
+            self._cut = members(self._raw)
             self._raw = b""
         return self._cut
 
@@ -152,119 +159,117 @@ class MessageListBody(TranslatedEditor):
             self._client_messages = elements(self._members.get(self._MESSAGES, b"[]"))
         return self._client_messages
 
-    def _set(self, name: str, value: bytes) -> None:
-        """Set a member that the client may have sent, too."""
-        if self._cut is None and name not in self._named:
-            self._added_members[name] = value
-        else:
-            self._members[name] = value
+    def _changed(self, edits: Edits) -> dict[str, bytes]:
+        """Return the members that are added, or have a new value whatever the client sent."""
+        changed = {"model": orjson.dumps(edits.model)} if edits.model else {}
+        if edits.added or edits.replaced:
+            changed[self._tools_key] = self._with_offered(edits)
+        if edits.asks_usage:
+            changed |= self._usage_request()
+        return changed
 
-    def _uncut(self) -> bytes | None:
-        """Return the client's bytes and the added members; ``None`` if anything else has changed."""
-        tools_changed = self._withheld or self._without_tools
-        changed = self._restored or self._added or tools_changed or self._used_tokens or self._strips_all
-        if self._cut is None and not changed and not self._may_drop_choice:
-            return extend_object(self._raw, self._added_members)
-        return None
-
-    def _put_messages(self, parts: dict[str, bytes]) -> None:
-        """Set the conversation in ``parts``, the members of the next request."""
-        if self._restored or self._strips_all:
-            parts[self._MESSAGES] = join_array(self._stripped(self._whole(), self._theirs))
-        elif self._added:
-            parts[self._MESSAGES] = extend_array(
-                parts.get(self._MESSAGES, b"[]"), self._stripped(self._added)
-            )
-
-    def render(self) -> bytes:
-        if (whole := self._uncut()) is not None:
-            return whole
-        parts = self._narrowed()
-        if self._may_drop_choice:
-            choice, *others = self._ONLY_WITH_TOOLS
-            drop_idle_choice(parts, tools=self._tools_key, choice=choice, others=others)
-        self._put_messages(parts)
-        if self._used_tokens:
-            self._limit_tokens(parts)
-        return self._joined(parts)
-
-    def _joined(self, parts: dict[str, bytes]) -> bytes:
-        """Return the body with these members."""
-        return join_object(parts)
-
-    def rename_model(self, model: str) -> None:
-        self._members["model"] = orjson.dumps(model)
-
-    # Tools.
-
-    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        new = ToolDefinitions(added)
-        self._own, self._offered = own_and_offered(self._request.declared, new, replaced)
-        tools = self._declared if self._declared and self._declared[:1] == b"[" else b"[]"
-        if replaced:
-            ours = {definition.name: definition for definition in replaced}
-            tools = join_array(self._replaced(raw, ours) for raw in elements(tools))
-        if new or replaced:
-            ours_joined = new.joined(self._form, self._definition)
-            self._set(self._tools_key, extend_array(tools, [ours_joined] if new else ()))
+    def _with_offered(self, edits: Edits) -> bytes:
+        """Return the client's tools and the offered ones. They are joined once for all turns."""
+        if (
+            self._offered is None
+            or self._offered[0] is not edits.added
+            or self._offered[1] is not edits.replaced
+        ):
+            tools = self._declared if self._declared and self._declared[:1] == b"[" else b"[]"
+            if edits.replaced:
+                ours = {definition.name: definition for definition in edits.replaced}
+                tools = join_array(self._replaced(raw, ours) for raw in elements(tools))
+            new = [edits.added.joined(self._form, self._definition)] if edits.added else ()
+            self._offered = edits.added, edits.replaced, extend_array(tools, new)
+        return self._offered[2]
 
     def _replaced(self, raw: bytes, ours: Mapping[str, ToolDefinition]) -> bytes:
         definition = ours.get(self._declared_name(orjson.loads(raw)) or "")
         return raw if definition is None else self._replacement(raw, definition)
 
-    def withhold(self, names: Collection[str]) -> None:
-        self._withheld = frozenset(names)
+    def _only_adds(self, edits: Edits) -> bool:
+        """Return whether the request differs from the client's by added members alone."""
+        tools_changed = edits.withheld or edits.forbids_calls
+        changed = edits.restored or edits.turns or tools_changed or edits.used_tokens
+        return self._cut is None and not (changed or self._strips_all(edits) or self._may_drop_choice)
 
-    def withdraw(self) -> None:
-        self._withheld = self._offered = frozenset()
-        self._own = self._request.declared
-        if self._declared is not None:
-            self._members[self._tools_key] = self._declared
-        elif self._cut is None:
-            self._added_members.pop(self._tools_key, None)
-        else:
-            self._cut.pop(self._tools_key, None)
+    def _put_messages(self, parts: dict[str, bytes], edits: Edits) -> None:
+        """Set the conversation in ``parts``, the members of the next request."""
+        if edits.restored or self._strips_all(edits):
+            parts[self._MESSAGES] = join_array(self._stripped(self._whole(edits), edits, self._theirs))
+        elif edits.turns:
+            added = self._stripped(_added(edits), edits)
+            parts[self._MESSAGES] = extend_array(parts.get(self._MESSAGES, b"[]"), added)
 
-    def tools_named(self, message: str) -> frozenset[str]:
-        tools = elements(self._narrowed().get(self._tools_key, b"[]"))
-        return named_tools(message, tools, self._offered, self._declared_name)
+    def render(self, edits: Edits) -> bytes:
+        changed = self._changed(edits)
+        if self._only_adds(edits) and changed.keys().isdisjoint(self._named):
+            return extend_object(self._raw, changed)
+        parts = self._narrowed(edits, changed)
+        if self._may_drop_choice:
+            drop_idle_choice(
+                parts, tools=self._tools_key, choice=self._choice_key, others=self._OTHERS_WITH_TOOLS
+            )
+        self._put_messages(parts, edits)
+        if edits.used_tokens:
+            self._limit_tokens(parts, edits.used_tokens)
+        return self._joined(parts, edits)
 
-    def relax_tool_choice(self, called: Collection[str]) -> None:
-        """Do nothing, unless the dialect can force a call."""
-        return
+    def _joined(self, parts: dict[str, bytes], edits: Edits) -> bytes:
+        """Return the body with these members."""
+        return join_object(parts)
 
-    def forbid_tools(self) -> bool:
-        """Leave out all tools, also the client's, unless the dialect has another way to prevent calls."""
-        self._without_tools = True
-        return False
+    # Tools.
 
-    def _narrowed(self) -> dict[str, bytes]:
-        """Return the members of the body without the tools that are withheld or forbidden."""
-        parts = without_tools(
-            self._members,
-            self._withheld,
-            self._declared_name,
-            tools=self._tools_key,
-            choice="",
-            only_with_tools=(),
+    def tools_named(self, edits: Edits, message: str) -> frozenset[str]:
+        parts = self._narrowed(edits, self._changed(edits))
+        return named_tools(
+            message, elements(parts.get(self._tools_key, b"[]")), edits.offered, self._declared_name
         )
-        if self._without_tools:
-            parts.pop(self._tools_key, None)
-        return parts
 
-    def ask_usage(self) -> None:
-        """Do nothing, unless the dialect reports usage only on request."""
-        return
+    def forces_own_call(self, edits: Edits) -> bool:
+        own = [name for name in self._request.declared if name not in edits.offered]
+        return forces_own(self._choice(), own, self._chosen_name)
+
+    def _choice(self) -> Any:
+        """Return the client's tool choice, ``None`` without one, in the form of Chat and Responses."""
+        return orjson.loads(self._members[self._choice_key]) if self._choice_key in self._named else None
+
+    def _narrowed(self, edits: Edits, changed: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return the members of the body without the tools that are withheld or forbidden."""
+        parts = {**self._members, **changed}
+        if self._choice_key:
+            self._choose(parts, edits)
+        elif edits.forbids_calls:
+            parts.pop(self._tools_key, None)
+        return without_tools(
+            parts,
+            edits.withheld,
+            self._chosen_name,
+            tools=self._tools_key,
+            choice=self._choice_key,
+            only_with_tools=(self._choice_key, *self._OTHERS_WITH_TOOLS),
+        )
+
+    def _choose(self, parts: dict[str, bytes], edits: Edits) -> None:
+        """Set the tool choice of the next request."""
+        if edits.forbids_calls:
+            parts[self._choice_key] = b'"none"'
+        elif edits.called and self._choice_key in parts:
+            choice = orjson.loads(parts[self._choice_key])
+            free = relaxed(choice, edits.called, (), self._chosen_name)
+            if free != choice:
+                parts[self._choice_key] = orjson.dumps(free)
 
     # Turns.
 
-    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
-        self._added += [message, *results]
+    def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
+        return AppendedTurn(message, results, (message, *results))
 
-    def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+    def suspend(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         return orjson.dumps(
             {
-                "messages": [self._shown(part, mask).decode() for part in (*self._added, message)],
+                "messages": [self._shown(part, mask).decode() for part in (*_added(edits), message)],
                 "calls": [
                     {
                         "call_id": call.call_id,
@@ -276,15 +281,13 @@ class MessageListBody(TranslatedEditor):
             }
         )
 
-    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
+    def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
         held = orjson.loads(payload)
         end, results = self._collect_results(position + 1, held)
         restored = [*(part.encode() for part in held["messages"]), *results]
         if (size := sum(map(self._image_bytes, restored))) and not self._images.take(size):
             restored = list(map(self._without_images, restored))
-        self._restored[position] = RestoredMessages.replacing(
-            self._messages, position, end, restored, needed=needed
-        )
+        return RestoredMessages.replacing(self._messages, position, end, restored, needed=needed)
 
     def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
         """Return where the client's results of a held turn end, and the messages that replace them.
@@ -312,10 +315,6 @@ class MessageListBody(TranslatedEditor):
         """Return a result as the result of another call."""
         return join_object({**members(result), self._RESULT_ID: orjson.dumps(call_id)})
 
-    @property
-    def restored(self) -> tuple[int, int]:
-        return restored_size(self._restored)
-
     def _shown(self, raw: bytes, mask: Mask) -> bytes:
         """Return one of the proxy's messages as the store may hold it, for later restoring and the record."""
         masked = self._masked.get(raw)
@@ -323,24 +322,14 @@ class MessageListBody(TranslatedEditor):
             masked = self._masked[raw] = self._masked_turn(raw, mask)
         return masked
 
-    def _whole(self) -> list[bytes]:
+    def _whole(self, edits: Edits) -> list[bytes]:
         """Return the whole conversation as the upstream gets it, before anything is left out."""
-        return [*with_restored(self._messages, self._restored), *self._added]
+        return [*with_restored(self._messages, edits.restored), *_added(edits)]
 
-    def _ours(self) -> list[bytes]:
-        """Return the messages of the next request that the client did not send in this request."""
-        return [
-            *self._added,
-            *(one for replacement in self._restored.values() for one in replacement.messages),
-        ]
-
-    def lower_token_limit(self, used: int) -> None:
-        self._used_tokens = used
-
-    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+    def records(self, edits: Edits, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         rows: list[MessageRecord] = []
         turn = 0
-        for raw in self._added:
+        for raw in _added(edits):
             message = orjson.loads(self._recorded(raw, mask))
             turn += self._is_model_message(message)
             rows += [
@@ -354,48 +343,43 @@ class MessageListBody(TranslatedEditor):
 
     # Results and their images.
 
-    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        text, passed = choose_images(content, images, self._fits)
+    def result_message(
+        self, edits: Edits, call: ToolCall, content: str, images: Sequence[ResultImage]
+    ) -> bytes:
+        text, passed = choose_images(
+            content, images, (lambda _: False) if edits.images_left_out else self._fits
+        )
         return self._result(call, text, passed)
 
     def _fits(self, image: ResultImage) -> bool:
         """Return whether an image may be sent, and reserve room for it."""
-        may_send = self._MOST_IMAGE_BYTES > 0 and not self._images.closed
-        return may_send and self._images.take(len(image.url))
-
-    def leave_out_images(self) -> None:
-        self._images.closed = True
-
-    @property
-    def images_refused(self) -> bool:
-        return self._images.refused
+        return self._MOST_IMAGE_BYTES > 0 and self._images.take(len(image.url))
 
     # What the upstream refuses.
 
-    def recover(self, message: str, code: str | None) -> bool:
+    def recover(self, edits: Edits, message: str, code: str | None) -> Edits | None:
         if is_too_long_error(message, code):
-            return drop_unneeded(self._restored)
-        return self._may_learn() and self._leave_out_refused(message, code)
+            return edits.without_unneeded()
+        return self._leave_out_refused(edits, message, code) if self._may_learn(edits) else None
 
-    def _leave_out_refused(self, message: str, code: str | None) -> bool:
-        """Leave out a field of the model's messages, or our images; return whether the error names one."""
-        if self._refused.learn(message, self._whole(), self._theirs):
-            return True
-        if not self._images.closed and any(map(self._image_bytes, self._ours())):
-            self._images.refuse(message, code)
-            return True
-        return False
+    def _leave_out_refused(self, edits: Edits, message: str, code: str | None) -> Edits | None:
+        """Leave out a field of the model's messages, or our images, if the error names one."""
+        if learned := self._refused.learn(edits, message, self._whole(edits), self._theirs):
+            return learned
+        restored = chain.from_iterable(replacement.messages for replacement in edits.restored.values())
+        if not edits.images_left_out and any(map(self._image_bytes, (*_added(edits), *restored))):
+            return replace(edits, images_left_out=True, images_refused=takes_no_images(message, code))
+        return None
 
-    def _stripped(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
+    def _stripped(
+        self, messages: Sequence[bytes], edits: Edits, theirs: Sequence[bytes] = ()
+    ) -> Sequence[bytes]:
         """Return messages without what was refused. The client's own messages, ``theirs``, stay complete."""
-        kept = self._refused.strip(messages, theirs)
-        if not self._images.closed:
+        kept = self._refused.strip(edits.fields_left_out, messages, theirs)
+        if not edits.images_left_out:
             return kept
         sent = set(map(id, theirs))
         return [raw if id(raw) in sent else self._without_images(raw) for raw in kept]
-
-    def mark_translated(self) -> None:
-        self._translated = True
 
     @property
     def _theirs(self) -> Sequence[bytes]:
@@ -405,24 +389,22 @@ class MessageListBody(TranslatedEditor):
     @property
     def _may_drop_choice(self) -> bool:
         """Whether the request is a translation that chooses among tools; it may have none."""
-        return self._translated and any(member in self._named for member in self._ONLY_WITH_TOOLS)
+        members = (self._choice_key, *self._OTHERS_WITH_TOOLS)
+        return self._translated and any(member in self._named for member in members)
 
-    @property
-    def _strips_all(self) -> bool:
-        """Whether fields are left out of messages that the request held from the beginning."""
-        return self._translated and bool(self._refused)
+    def _strips_all(self, edits: Edits) -> bool:
+        """Return whether fields are left out of messages that the request held from the beginning."""
+        return self._translated and bool(edits.fields_left_out)
 
-    def _may_learn(self) -> bool:
+    def _may_learn(self, edits: Edits) -> bool:
         """Return whether a refusal may concern something that the client did not write itself."""
-        return bool(self._restored or self._added or self._translated)
-
-    def leave_out_fields(self, names: Collection[str]) -> None:
-        self._refused.leave_out(names)
-
-    @property
-    def fields_refused(self) -> frozenset[str]:
-        return self._refused.learned
+        return bool(edits.restored or edits.turns or self._translated)
 
 
 def _is_model_message(dialect: type[MessageListRequest], message: Mapping[str, Any]) -> bool:
     return dialect.speaker(message) == "model"
+
+
+def _added(edits: Edits) -> list[bytes]:
+    """Return the messages of this run's turns."""
+    return [message for turn in edits.turns for message in turn.written]

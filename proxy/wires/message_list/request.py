@@ -7,10 +7,11 @@ messages.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, ClassVar
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition
 from proxy.json.splice import join_object, members
@@ -23,6 +24,7 @@ from proxy.wires.ollama.held import (
     without_images,
 )
 from proxy.wires.ollama.request import OllamaRequest, declared_name
+from proxy.wires.turn.edits import Edits
 from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask
 
@@ -40,8 +42,8 @@ class OllamaBody(MessageListBody):
         }
     )
 
-    def __init__(self, raw: bytes, request: OllamaRequest) -> None:
-        super().__init__(raw, request)
+    def __init__(self, raw: bytes, request: OllamaRequest, *, translated: bool = False) -> None:
+        super().__init__(raw, request, translated=translated)
         # WIRE: the grammar of `format` applies from the first token on, so the model cannot call a tool.
         self._calls_nothing = request.wants_json
 
@@ -59,10 +61,12 @@ class OllamaBody(MessageListBody):
     def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
         return masked_turn(raw, mask)
 
-    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        """Add tools, unless the client sets a ``format``: the model could not call them."""
-        if not self._calls_nothing:
-            super().offer(added, replaced)
+    def _changed(self, edits: Edits) -> dict[str, bytes]:
+        """Add no tools if the client sets a ``format``: the model could not call them."""
+        return super()._changed(replace(edits, added=(), replaced=()) if self._calls_nothing else edits)
+
+    def tools_named(self, edits: Edits, message: str) -> frozenset[str]:
+        return frozenset() if self._calls_nothing else super().tools_named(edits, message)
 
     def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
         if not held["calls"]:
@@ -83,20 +87,21 @@ class OllamaBody(MessageListBody):
     def _without_images(self, message: bytes) -> bytes:
         return without_images(message)
 
-    def _limit_tokens(self, parts: dict[str, bytes]) -> None:
+    def _limit_tokens(self, parts: dict[str, bytes], used: int) -> None:
         if "options" in parts:
-            parts["options"] = self._with_tokens_left(parts["options"])
-
-    def _with_tokens_left(self, raw: bytes) -> bytes:
-        """Return the client's options, with its token limit minus what earlier turns used."""
-        options = members(raw) if raw[:1] == b"{" else {}
-        bound = orjson.loads(options.get("num_predict", b"null"))
-        if type(bound) is not int or bound <= 0:
-            return raw
-        return join_object({**options, "num_predict": tokens_left(bound, self._used_tokens)})
+            parts["options"] = _with_tokens_left(parts["options"], used)
 
     def _recorded(self, raw: bytes, mask: Mask) -> bytes:
         return without_images(self._shown(raw, mask))
 
     def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
         return [row_of(run_id, turn, message)]
+
+
+def _with_tokens_left(raw: bytes, used: int) -> bytes:
+    """Return the client's options, with its token limit minus what earlier turns used."""
+    options = members(raw) if raw[:1] == b"{" else {}
+    bound = orjson.loads(options.get("num_predict", b"null"))
+    if type(bound) is not int or bound <= 0:
+        return raw
+    return join_object({**options, "num_predict": tokens_left(bound, used)})

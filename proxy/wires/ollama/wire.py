@@ -25,7 +25,7 @@ from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest, parse_ollama_request
 from proxy.wires.ollama.writer import OllamaStreamWriter
 from proxy.wires.turn.chosen import without_elements
-from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.upstream_port import RequestBody, StateHabit
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["OllamaWire"]
@@ -64,10 +64,16 @@ class OllamaWire(CrossableWire, HasNativeTurns, LoadsModels):
         messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
         return messages[0] if messages else Message("assistant")
 
-    def editor(
-        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
-    ) -> BodyEditor:
-        return OllamaBody(raw, cast(OllamaRequest, request))
+    def body(
+        self,
+        raw: bytes,
+        request: ClientRequest,
+        state: StateHabit = "auto",
+        *,
+        caller: str = "",
+        translated: bool = False,
+    ) -> RequestBody:
+        return OllamaBody(raw, cast(OllamaRequest, request), translated=translated)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(OllamaRequest, request)

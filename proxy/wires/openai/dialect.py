@@ -1,10 +1,10 @@
 """The data that OpenAI's dialects share, and the paths of its API in no dialect with server tools."""
 
 import re
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.wires.dialect import (
     Credential,

@@ -5,8 +5,9 @@ requests. Then the conversation before an answer is no longer the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
 
 __all__ = ["Evidence", "Place", "Speaker", "chained", "fits_window", "was_asked"]
 
@@ -19,8 +20,7 @@ _BLANKS: Final = " \t"
 _CHAINED_CHARS: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """The place of an answer in a conversation.
 
     ``system`` is a digest of the system messages, and ``question`` one of the messages since the model's last

@@ -7,13 +7,14 @@ and wants only the outputs.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
-from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
+from proxy.base.events import ResultImage, ToolCall
 from proxy.json.splice import elements, join_array, join_object, members
 from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import (
@@ -39,20 +40,14 @@ from proxy.wires.responses.own_items.outputs import (
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.responses.request import ResponsesRequest
-from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
+from proxy.wires.turn.choice import forces_own, relaxed
+from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error, with_restored
 from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
-from proxy.wires.turn.restored import (
-    RestoredMessages,
-    drop_unneeded,
-    is_too_long_error,
-    restored_size,
-    with_restored,
-)
-from proxy.wires.turn.result_images import choose_images, is_about_one_image
+from proxy.wires.turn.result_images import choose_images, takes_no_images
 from proxy.wires.turn.token_limit import tokens_left
-from proxy.wires.upstream_port import ChainedEditor, Mask, StateHabit, SuspendedCall, TranslatedEditor
+from proxy.wires.upstream_port import Mask, RequestBody, StateHabit, SuspendedCall
 
 __all__ = ["ResponsesBody", "upstream_ids"]
 
@@ -66,8 +61,27 @@ _NOT_RUN = orjson.dumps(
 ).decode()
 
 
-class ResponsesBody(ChainedEditor, TranslatedEditor):
+class _Turn(AppendedTurn, frozen=True):
+    """A turn; ``outputs`` are its results as items, ``response`` is the upstream's response without its
+    output, and ``calls_made`` the number of calls that the proxy and the provider ran."""
+
+    outputs: Sequence[bytes]
+    response: Mapping[str, Any]
+    calls_made: int
+
+
+class _Resumed(Struct, frozen=True):
+    """What a request continues: the items before its input, and its ``previous_response_id`` as JSON."""
+
+    items: Sequence[bytes] = ()
+    previous: bytes | None = None
+    image_bytes: int = 0
+
+
+class ResponsesBody(RequestBody):
     """The body of one run's upstream requests."""
+
+    chained = True
 
     def __init__(
         self,
@@ -76,13 +90,14 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         state: StateHabit,
         signer: ItemSigner,
         summaries: SealedSummaries,
+        *,
+        translated: bool = False,
     ) -> None:
         """Raise :class:`RequestError` for a compaction of the proxy that it cannot read."""
         self._signer = signer
         self._members = members(raw)
         self._request = request
         self._state: StateHabit = state
-        self._chained = False
         given = self._members.get("input", b"[]")
         self._text_input = given if given[:1] == b'"' else None
         is_array = given[:1] == b"["
@@ -90,27 +105,11 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         if request.has_proxy_calls:
             self._open_compactions(summaries)
         self._declared = self._members.get("tools")
-        self._before: list[bytes] = []
-        self._restored: dict[int, RestoredMessages] = {}
-        self._resumed = False
-        self._added: list[bytes] = []
-        self._outputs: list[bytes] = []
-        self._callers: dict[str, Any] = {}
-        self._last_id = ""
-        self._used_tokens = 0
-        self._without_reasoning = False
-        self._repair = False
-        self._calls_made = 0
-        self._kept_upstream: list[str] = []
-        self._without_images = False
-        self._images_refused = False
+        self._offered: tuple[object, object, bytes] | None = None
+        self._resumed: tuple[bytes, _Resumed] = b"", _Resumed()
         self._refused = RefusedFields("input", ITEM_FIELDS, is_model_item)
-        self._image_bytes: dict[int, int] = {}
         self._new_image_bytes = 0
-        self._withheld: frozenset[str] = frozenset()
-        self._translated = False
-        self._own: Collection[str] = request.declared
-        self._offered: frozenset[str] = frozenset()
+        self._translated = translated
 
     def _open_compactions(self, summaries: SealedSummaries) -> None:
         """Replace the proxy's own compaction items by their summaries."""
@@ -118,58 +117,39 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
             if is_own_compaction(item):
                 self._input[position] = orjson.dumps(summaries.message(item, f"input[{position}]"))
 
-    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        new = ToolDefinitions(added)
-        self._own, self._offered = own_and_offered(self._request.declared, new, replaced)
-        ours = {definition.name: definition_of(definition) for definition in replaced}
-        declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
-        kept = [ours.get(function_name(raw), raw) for raw in declared]
-        if new:
-            kept.append(new.joined("responses", definition_of))
-        if kept:
-            self._members["tools"] = join_array(kept)
+    def _with_offered(self, edits: Edits) -> bytes:
+        """Return the client's tools and the offered ones. They are joined once for all turns."""
+        if (
+            self._offered is None
+            or self._offered[0] is not edits.added
+            or self._offered[1] is not edits.replaced
+        ):
+            ours = {definition.name: definition_of(definition) for definition in edits.replaced}
+            declared = elements(self._declared) if self._declared and self._declared[:1] == b"[" else []
+            tools = [ours.get(function_name(raw), raw) for raw in declared]
+            if edits.added:
+                tools.append(edits.added.joined("responses", definition_of))
+            self._offered = edits.added, edits.replaced, join_array(tools)
+        return self._offered[2]
 
-    def mark_translated(self) -> None:
-        self._translated = True
+    def _continued(self, edits: Edits) -> _Resumed:
+        """Return what the request continues: a response of the proxy, whose id the upstream does not know.
 
-    def withhold(self, names: Collection[str]) -> None:
-        self._withheld = frozenset(names)
-
-    def withdraw(self) -> None:
-        self._withheld = self._offered = frozenset()
-        self._own = self._request.declared
-        if self._declared is None:
-            self._members.pop("tools", None)
-        else:
-            self._members["tools"] = self._declared
-
-    def rename_model(self, model: str) -> None:
-        self._members["model"] = orjson.dumps(model)
-
-    def ask_usage(self) -> None:
-        """Do nothing: the terminal event always has the usage."""
-
-    def resume(self, continuation: bytes) -> None:
-        """Continue from a response of the proxy, whose id the upstream does not know.
-
-        ``continuation`` is the result of :meth:`continuation` for that response's run.
+        ``edits.resumed`` is the result of :meth:`continuation` for that response's run.
         """
-        self._resumed = True
-        held = orjson.loads(continuation)
-        before = [part.encode() for part in held["items"]]
-        if held["upstream_id"]:
-            self._members["previous_response_id"] = orjson.dumps(held["upstream_id"])
-        elif held["previous_response_id"]:
-            self._members["previous_response_id"] = orjson.dumps(held["previous_response_id"])
-        else:
-            self._members.pop("previous_response_id", None)
-        if before:
-            self._text_input = None
-            self._before = before
-            self._repair = True
-            self._count_images(-1, before)
+        if self._resumed[0] != edits.resumed:
+            held = orjson.loads(edits.resumed)
+            items = [part.encode() for part in held["items"]]
+            previous = held["upstream_id"] or held["previous_response_id"]
+            read = _Resumed(items, orjson.dumps(previous) if previous else None, image_bytes(items))
+            self._resumed = edits.resumed, read
+        return self._resumed[1]
 
-    def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+    def _previous(self, edits: Edits) -> bytes | None:
+        """Return the JSON of the request's ``previous_response_id``."""
+        return self._continued(edits).previous if edits.resumed else self._members.get("previous_response_id")
+
+    def continuation(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         """Return what the request after this run needs to continue it.
 
         ``message`` is the run's last turn. ``calls`` are its calls with the proxy's results, which wait for
@@ -177,17 +157,20 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
         """
         turn = orjson.loads(message)
         pending = self._answers(calls)
-        chained = self._can_chain(turn)
+        chained = self._can_chain(edits, turn)
         if chained or "conversation" in self._members:
             items = pending
         else:
-            items = [*self._whole_input(), *self._added, *self._turn_items(turn), *pending]
-        self._note_kept(turn)
+            items = [*self._whole_input(edits), *_added(edits), *_turn_items(turn), *pending]
         return orjson.dumps(
             {
-                "upstream_ids": self._kept_upstream,
+                "upstream_ids": [
+                    response["id"]
+                    for response in (*(made.response for made in _turns(edits)), turn)
+                    if response["store"] is True and _ID.fullmatch(response["id"])
+                ],
                 "upstream_id": turn["id"] if chained else "",
-                "previous_response_id": orjson.loads(self._members.get("previous_response_id", b"null")),
+                "previous_response_id": orjson.loads(self._previous(edits) or b"null"),
                 "items": [masked_item(item, mask).decode() for item in items],
             }
         )
@@ -203,202 +186,168 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
     def input_items(self) -> bytes:
         return orjson.dumps(list(self._request.items))
 
-    def _whole_input(self) -> list[bytes]:
-        """Return the items before a resumed response, then the client's input with the hidden items in it."""
-        return [*self._before, *with_restored(self._input, self._restored)]
+    def _whole_input(self, edits: Edits) -> list[bytes]:
+        """Return the items before a resumed response, then the client's input with the hidden items in it.
 
-    def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
-        """Put the hidden items of a run back into a client's full input.
+        The oldest of the proxy's images become text if there are too many bytes of them.
+        """
+        before, restored = self._continued(edits).items, edits.restored
+        sizes = {at: turn.image_bytes for at, turn in restored.items() if turn.image_bytes}
+        sizes[-1] = self._continued(edits).image_bytes
+        while sum(sizes.values()) > _MOST_IMAGE_BYTES - self._new_image_bytes:
+            oldest = min(sizes)
+            del sizes[oldest]
+            if oldest < 0:
+                before = [without_images(item) for item in before]
+            else:
+                messages = [without_images(item) for item in restored[oldest].messages]
+                restored = {**restored, oldest: replace(restored[oldest], messages=messages)}
+        return [*before, *with_restored(self._input, restored)]
+
+    def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
+        """Read the hidden items of a run.
 
         They replace the client's version of the model's turn. In a conversation the client sends only
         outputs, so they are inserted before these.
         """
         held = orjson.loads(payload)
         end = position + answer_length(orjson.loads(item) for item in self._input[position:])
-        restored = [part.encode() for part in held["items"]]
-        self._text_input = None
-        replacement = RestoredMessages.replacing(self._input, position, end, restored, needed=needed)
+        items = [part.encode() for part in held["items"]]
+        replacement = RestoredMessages.replacing(self._input, position, end, items, needed=needed)
         # Encrypted turns never go upstream, so they do not count as replaced.
-        sealed = sealed_bytes(self._input[position:end])
-        self._restored[position] = replace(replacement, size=replacement.size + sealed)
-        self._repair = True
-        self._count_images(position, restored)
+        size = replacement.size + sealed_bytes(self._input[position:end])
+        return replace(replacement, size=size, image_bytes=image_bytes(items))
 
-    @property
-    def restored(self) -> tuple[int, int]:
-        turns, size = restored_size(self._restored)
-        return turns + self._resumed, size
-
-    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
+    def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
         turn = orjson.loads(message)
-        self._chained = self._can_chain(turn)
-        self._last_id = turn["id"]
-        self._note_kept(turn)
-        self._callers = {
+        callers = {
             item["call_id"]: item["caller"]
             for item in turn["output"]
             if item.get("type") == "function_call" and item.get("caller") is not None
         }
-        self._outputs = [self._with_caller(result) for result in results]
-        self._calls_made += len(results) + sum(map(_is_provider_run, turn["output"]))
-        self._added += [*self._turn_items(turn), *self._outputs]
+        outputs = [_with_caller(result, callers) for result in results]
+        calls_made = len(results) + sum(map(_is_provider_run, turn["output"]))
+        written = [*_turn_items(turn), *outputs]
+        return _Turn(message, results, written, outputs, {**turn, "output": None}, calls_made)
 
-    def _note_kept(self, turn: Mapping[str, Any]) -> None:
-        """Record a response that the upstream says it stores, so that it can be deleted."""
-        if turn["store"] is True and _ID.fullmatch(turn["id"]):
-            self._kept_upstream.append(turn["id"])
-
-    def _can_chain(self, turn: Mapping[str, Any]) -> bool:
+    def _can_chain(self, edits: Edits, turn: Mapping[str, Any]) -> bool:
         """Return whether the upstream stored the turn, as far as it tells."""
-        if self._state == "stateless" or not turn["id"] or not self._request.may_store:
+        if edits.stateless or self._state == "stateless" or not turn["id"] or not self._request.may_store:
             return False
         return self._state == "chained" or turn["store"] is True
 
-    def _turn_items(self, turn: Mapping[str, Any]) -> list[bytes]:
-        return [orjson.dumps(item) for item in turn["output"]]
+    def _last_turn(self, edits: Edits) -> _Turn | None:
+        """Return the turn whose response the next request continues; ``None`` if there is none."""
+        last = _turns(edits)[-1] if edits.turns else None
+        return last if last is not None and self._can_chain(edits, last.response) else None
 
-    def _with_caller(self, result: bytes) -> bytes:
-        """Return the output with the caller of its call, which calls of a program need."""
-        caller = self._callers.get(orjson.loads(result)["call_id"])
-        return result if caller is None else join_object({**members(result), "caller": orjson.dumps(caller)})
-
-    def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+    def suspend(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         turn = orjson.loads(message)
-        items = [*self._added, *self._turn_items(turn), *self._answers(calls)]
+        items = [*_added(edits), *_turn_items(turn), *self._answers(calls)]
         if "conversation" in self._members:
             # The upstream has the rest.
             items = self._answers(calls)
         return orjson.dumps({"items": [masked_item(item, mask).decode() for item in items]})
 
-    def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
+    def result_message(
+        self, edits: Edits, call: ToolCall, content: str, images: Sequence[ResultImage]
+    ) -> bytes:
         """Return one result. Images go beside the text if the request has room for them."""
-        text, passed = choose_images(content, images, self._fits)
+        text, passed = choose_images(
+            content, images, (lambda _: False) if edits.images_left_out else self._fits
+        )
         return output_item(call.call_id, text, passed)
 
     def _fits(self, image: ResultImage) -> bool:
         """Reserve room for an image. Return whether there was enough."""
-        if self._without_images or not self._make_room(len(image.url)):
+        size = self._new_image_bytes + len(image.url)
+        if size > _MOST_IMAGE_BYTES:
             return False
-        self._new_image_bytes += len(image.url)
+        self._new_image_bytes = size
         return True
-
-    def leave_out_images(self) -> None:
-        self._without_images = True
-
-    @property
-    def images_refused(self) -> bool:
-        return self._images_refused
-
-    def leave_out_fields(self, names: Collection[str]) -> None:
-        self._refused.leave_out(names)
-
-    @property
-    def fields_refused(self) -> frozenset[str]:
-        return self._refused.learned
 
     @property
     def _theirs(self) -> Sequence[bytes]:
         """The items that the client wrote itself. Nothing is left out of them."""
         return () if self._translated else self._input
 
-    def _count_images(self, place: int, items: Sequence[bytes]) -> None:
-        """Count the images that were restored at a place of the input; -1 stands for before all."""
-        if size := image_bytes(items):
-            self._image_bytes[place] = size
-            self._make_room(0)
+    def tools_named(self, edits: Edits, message: str) -> frozenset[str]:
+        tools = elements(self._narrowed(edits).get("tools", b"[]"))
+        return named_tools(message, tools, edits.offered, called_by)
 
-    def _make_room(self, size: int) -> bool:
-        """Return whether ``size`` more bytes of images fit, after replacing older images by text."""
-        most = _MOST_IMAGE_BYTES - self._new_image_bytes - size
-        if most < 0:
-            return False
-        while sum(self._image_bytes.values()) > most:
-            oldest = min(self._image_bytes)
-            del self._image_bytes[oldest]
-            if oldest < 0:
-                self._before = [without_images(item) for item in self._before]
-            else:
-                replacement = self._restored[oldest]
-                messages = [without_images(item) for item in replacement.messages]
-                self._restored[oldest] = replace(replacement, messages=messages)
-        return True
+    def forces_own_call(self, edits: Edits) -> bool:
+        own = [name for name in self._request.declared if name not in edits.offered]
+        return forces_own(orjson.loads(self._members.get("tool_choice", b"null")), own, called_by)
 
-    def tools_named(self, message: str) -> frozenset[str]:
-        tools = elements(self._narrowed().get("tools", b"[]"))
-        return named_tools(message, tools, self._offered, called_by)
-
-    def relax_tool_choice(self, called: Collection[str]) -> None:
-        choice = orjson.loads(self._members.get("tool_choice", b"null"))
-        free = relaxed(choice, called, self._own, called_by)
-        if free != choice:
-            self._members["tool_choice"] = orjson.dumps(free)
-
-    def forbid_tools(self) -> bool:
-        choice = orjson.loads(self._members.get("tool_choice", b"null"))
-        if forces_own(choice, self._own, called_by):
-            self._withheld |= self._offered
-            return True
-        self._members["tool_choice"] = b'"none"'
-        return False
-
-    def lower_token_limit(self, used: int) -> None:
-        self._used_tokens = used
-
-    def recover(self, message: str, code: str | None) -> bool:
-        """Change what the upstream refused, if possible. Return whether a retry makes sense."""
+    def recover(self, edits: Edits, message: str, code: str | None) -> Edits | None:
         if is_too_long_error(message, code):
-            dropped = drop_unneeded(self._restored)
-            known = {at: size for at, size in self._image_bytes.items() if at < 0 or at in self._restored}
-            self._image_bytes = known
-            return dropped
+            return edits.without_unneeded()
         text = f"{code or ''} {message}".lower()
         if any(pattern in text for pattern in _REASONING_REFUSED) or ("rs_" in text and "not found" in text):
-            if self._without_reasoning or not any(map(_is_reasoning, (*self._whole_input(), *self._added))):
-                return False
-            self._without_reasoning = True
-            return True
-        if self._chained and "previous_response" in text:
-            self._chained = False
-            self._state = "stateless"
-            return True
-        if self._refused.learn(message, self._kept(self._ours()), self._theirs):
-            return True
-        ours = self._ours() if not self._without_images else []
-        if any(without_images(item) != item for item in ours):
+            may_help = any(map(_is_reasoning, (*self._whole_input(edits), *_added(edits))))
+            is_new = may_help and not edits.reasoning_left_out
+            return replace(edits, reasoning_left_out=True) if is_new else None
+        if self._last_turn(edits) is not None and "previous_response" in text:
+            return replace(edits, stateless=True)
+        ours = self._ours(edits)
+        if learned := self._refused.learn(edits, message, self._kept(ours, edits), self._theirs):
+            return learned
+        if not edits.images_left_out and any(without_images(item) != item for item in ours):
             # Servers without images word their refusals in many ways.
-            self._without_images = True
-            self._images_refused = bool(message) and not is_about_one_image(text)
-            return True
-        return False
+            return replace(edits, images_left_out=True, images_refused=takes_no_images(message, code))
+        return None
 
-    def _ours(self) -> list[bytes]:
+    def _ours(self, edits: Edits) -> Sequence[bytes]:
         """Return the items of the next request that may hold results of server tools."""
-        if self._added and (self._chained or "conversation" in self._members):
-            return self._outputs
-        return [*self._whole_input(), *self._added]
+        if edits.turns and (self._last_turn(edits) is not None or "conversation" in self._members):
+            return _turns(edits)[-1].outputs
+        return [*self._whole_input(edits), *_added(edits)]
 
-    def render(self) -> bytes:
-        parts = self._narrowed()
-        if self._added:
-            parts["input"] = self._later_input(parts)
-        elif self._text_input is None and (whole := self._whole_input()):
-            kept = self._kept(whole)
+    def render(self, edits: Edits) -> bytes:
+        parts = self._narrowed(edits)
+        is_edited = bool(edits.restored or self._continued(edits).items)
+        if edits.turns:
+            parts["input"] = self._later_input(edits, parts)
+        elif (self._text_input is None or is_edited) and (whole := self._whole_input(edits)):
+            kept = self._kept(whole, edits)
             # The client is responsible for what it sent; what the proxy adds must fit to it.
-            parts["input"] = join_array(unique_calls(kept) if self._repair else kept)
-        if self._used_tokens:
+            parts["input"] = join_array(unique_calls(kept) if is_edited else kept)
+        if edits.used_tokens:
             bound = orjson.loads(parts.get("max_output_tokens", b"null"))
             if type(bound) is int:
-                parts["max_output_tokens"] = tokens_left(bound, self._used_tokens)
-        if self._calls_made and self._request.max_calls is not None:
+                parts["max_output_tokens"] = tokens_left(bound, edits.used_tokens)
+        made = sum(turn.calls_made for turn in _turns(edits))
+        if made and self._request.max_calls is not None:
             # Providers accept no less than 1. A run without calls left also forbids tools.
-            parts["max_tool_calls"] = str(max(1, self._request.max_calls - self._calls_made)).encode()
+            parts["max_tool_calls"] = str(max(1, self._request.max_calls - made)).encode()
         return join_object(parts)
 
-    def _narrowed(self) -> dict[str, bytes]:
+    def _edited_members(self, edits: Edits) -> dict[str, bytes]:
+        """Return the members with the model's name, the offered tools, the choice and the response before."""
+        parts = dict(self._members)
+        if edits.model:
+            parts["model"] = orjson.dumps(edits.model)
+        if edits.resumed:
+            if (previous := self._previous(edits)) is not None:
+                parts["previous_response_id"] = previous
+            else:
+                parts.pop("previous_response_id", None)
+        if edits.added or edits.replaced:
+            parts["tools"] = self._with_offered(edits)
+        if edits.forbids_calls:
+            parts["tool_choice"] = b'"none"'
+        elif edits.called and "tool_choice" in parts:
+            choice = orjson.loads(parts["tool_choice"])
+            free = relaxed(choice, edits.called, (), called_by)
+            if free != choice:
+                parts["tool_choice"] = orjson.dumps(free)
+        return parts
+
+    def _narrowed(self, edits: Edits) -> dict[str, bytes]:
         """Return the members of the body without the withheld tools."""
         left = without_tools(
-            self._members,
-            self._withheld,
+            self._edited_members(edits),
+            edits.withheld,
             called_by,
             tools="tools",
             choice="tool_choice",
@@ -409,52 +358,48 @@ class ResponsesBody(ChainedEditor, TranslatedEditor):
             drop_idle_choice(left, tools="tools", choice="tool_choice", others=("parallel_tool_calls",))
         return left
 
-    def _later_input(self, parts: dict[str, bytes]) -> bytes:
+    def _later_input(self, edits: Edits, parts: dict[str, bytes]) -> bytes:
         """Return the input of a turn after the first."""
-        if "conversation" in parts:
-            return join_array(self._said(self._outputs))
-        if self._chained:
-            parts["previous_response_id"] = orjson.dumps(self._last_id)
-            return join_array(self._said(self._outputs))
-        return join_array(unique_calls(self._kept([*self._whole_input(), *self._added])))
+        last = self._last_turn(edits)
+        if last is not None and "conversation" not in parts:
+            parts["previous_response_id"] = orjson.dumps(last.response["id"])
+        if last is not None or "conversation" in parts:
+            return join_array(_sent(_turns(edits)[-1].outputs, edits))
+        return join_array(unique_calls(self._kept([*self._whole_input(edits), *_added(edits)], edits)))
 
-    def _said(self, items: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the items, with text in place of the proxy's images if the upstream takes none."""
-        return [without_images(item) for item in items] if self._without_images else items
-
-    def _as_upstream(self, raw: bytes) -> list[bytes]:
+    def _as_upstream(self, raw: bytes, edits: Edits) -> list[bytes]:
         """Return an item unchanged, or the items that replace one of the proxy's own."""
         labels = self._request.chosen.labels
         if not (labels or _OURS in raw) or not is_ours(item := orjson.loads(raw), labels):
             return [raw]
         signed = self._signer.verify(item)
-        called = called_name(item, self._request.chosen.servers, self._offered)
+        called = called_name(item, self._request.chosen.servers, edits.offered)
         items = as_upstream_items(item, signed=signed, labels=labels, called=called)
         return [orjson.dumps(item) for item in items]
 
-    def _kept(self, items: Sequence[bytes]) -> list[bytes]:
+    def _kept(self, items: Sequence[bytes], edits: Edits) -> list[bytes]:
         """Return the items without unreadable ones, and without those that lost the item they belong to."""
-        known = [sent for item in self._said(items) for sent in self._as_upstream(item)]
+        known = [sent for item in _sent(items, edits) for sent in self._as_upstream(item, edits)]
         # This must be first: the client's own items are recognized by object identity.
-        known = list(self._refused.strip(known, self._theirs))
+        known = list(self._refused.strip(edits.fields_left_out, known, self._theirs))
         kept: list[bytes] = []
         for position, item in enumerate(known):
             if _is_reasoning(item):
                 following = known[position + 1] if position + 1 < len(known) else None
                 orphaned = following is None or not _is_model_item(following)
-                if self._without_reasoning or orphaned:
+                if edits.reasoning_left_out or orphaned:
                     continue
-            elif self._without_reasoning and _kind(item) == "function_call":
+            elif edits.reasoning_left_out and _kind(item) == "function_call":
                 # With the id, the provider would require the reasoning that belongs to it.
                 item = join_object({key: raw for key, raw in members(item).items() if key != "id"})
             kept.append(item)
         return kept
 
-    def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+    def records(self, edits: Edits, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         rows = []
         turn = 1
         answered = False
-        for seq, raw in enumerate(self._added):
+        for seq, raw in enumerate(_added(edits)):
             item = orjson.loads(masked_item(raw, mask))
             is_output = item.get("type") == "function_call_output"
             turn += answered and not is_output
@@ -467,6 +412,31 @@ def upstream_ids(continuation: bytes) -> list[str]:
     """Return the ids of a run's responses that the upstream stores, from the run's ``continuation``."""
     held = orjson.loads(continuation)
     return list(held.get("upstream_ids") or ())
+
+
+def _turns(edits: Edits) -> Sequence[_Turn]:
+    return cast(Sequence[_Turn], edits.turns)
+
+
+def _added(edits: Edits) -> list[bytes]:
+    """Return the items of this run's turns."""
+    return [item for turn in edits.turns for item in turn.written]
+
+
+def _turn_items(turn: Mapping[str, Any]) -> list[bytes]:
+    return [orjson.dumps(item) for item in turn["output"]]
+
+
+def _with_caller(result: bytes, callers: Mapping[str, Any]) -> bytes:
+    """Return the output with the caller of its call, which calls of a program need."""
+    if not callers or (caller := callers.get(orjson.loads(result)["call_id"])) is None:
+        return result
+    return join_object({**members(result), "caller": orjson.dumps(caller)})
+
+
+def _sent(items: Sequence[bytes], edits: Edits) -> Sequence[bytes]:
+    """Return the items, with text in place of the proxy's images if the upstream takes none."""
+    return [without_images(item) for item in items] if edits.images_left_out else items
 
 
 def _is_provider_run(item: Mapping[str, Any]) -> bool:

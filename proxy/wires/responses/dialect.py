@@ -1,10 +1,10 @@
 """OpenAI Responses, as data."""
 
 import re
-from dataclasses import replace
 from typing import Final
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.wires.dialect import Endpoint, Errors, RepairSigns, UsageFields
 from proxy.wires.openai.dialect import SHARED, error_body, read_error

@@ -6,10 +6,11 @@ Source: OpenAI's API reference, "Create a model response".
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.base.values import value_class

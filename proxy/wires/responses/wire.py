@@ -37,7 +37,7 @@ from proxy.wires.responses.request import ResponsesRequest, parse_responses_requ
 from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
-from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit
+from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["ResponsesWire"]
@@ -102,11 +102,18 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
         output = [orjson.Fragment(masked_item(orjson.dumps(item), mask)) for item in turn["output"]]
         return orjson.dumps({**turn, "output": output})
 
-    def editor(
-        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
-    ) -> BodyEditor:
+    def body(
+        self,
+        raw: bytes,
+        request: ClientRequest,
+        state: StateHabit = "auto",
+        *,
+        caller: str = "",
+        translated: bool = False,
+    ) -> RequestBody:
         asked = cast(ResponsesRequest, request)
-        return ResponsesBody(raw, asked, state, ItemSigner(self._key, caller), self.summaries(caller))
+        signer, summaries = ItemSigner(self._key, caller), self.summaries(caller)
+        return ResponsesBody(raw, asked, state, signer, summaries, translated=translated)
 
     def summaries(self, caller: str) -> SealedSummaries:
         """Return the writer and reader of a caller's compaction items."""

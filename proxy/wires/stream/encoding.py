@@ -2,8 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from proxy.base.events import (
     CitationAdded,

@@ -9,8 +9,9 @@ import re
 from abc import abstractmethod
 from typing import Final
 
+from msgspec import Struct
+
 from proxy.base.errors import FrameTooLarge
-from proxy.base.values import value_class
 
 __all__ = ["CONTENT_TYPE", "Line", "LineBoundary", "LineParser", "begins_lines", "decode_line"]
 
@@ -23,8 +24,7 @@ _LARGE: Final = 256 * 1024
 _LOOKED_AT: Final = 16 * 1024
 
 
-@value_class
-class Line:
+class Line(Struct, frozen=True):
     """One line with the exact bytes that carried it, including its line end; ``data`` is its content."""
 
     raw: bytes

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import orjson
+from msgspec import structs
 
 from proxy.base.errors import Unreadable, WireError
 from proxy.base.events import (
@@ -243,7 +244,7 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         self._vain = 0
         count = template.count
         frame = self._read(self.stream_format.decode(template.merge()))
-        return [replace(frame, raw=b"", count=count)]
+        return [structs.replace(frame, raw=b"", count=count)]
 
     def close(self) -> list[Frame]:
         if self._stopped:

@@ -9,8 +9,9 @@ Grammar: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-
 
 import re
 
+from msgspec import Struct
+
 from proxy.base.errors import FrameTooLarge
-from proxy.base.values import value_class
 from proxy.json.patterns import repeated
 
 __all__ = [
@@ -56,8 +57,7 @@ _BEFORE = b" \t\r\n\xef\xbb\xbf"
 _LAST_BOUNDARY = re.compile(rb"(?s).*((?>\r\n|\n|\r)(?>\r\n|\n|\r))")
 
 
-@value_class
-class SSEEvent:
+class SSEEvent(Struct, frozen=True):
     """One event with the exact bytes that carried it, including its blank line.
 
     ``data`` is the joined ``data`` fields; empty for a comment or an event without data.

@@ -7,8 +7,9 @@ an event fits. An event that does not fit may still mean the same, and is read.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from proxy.json.patterns import repeated
 
@@ -44,8 +45,7 @@ _ENDS = (b"\n\n", b"\r\n\r\n")
 _QUOTE, _BACKSLASH, _ZERO = b'"\\0'
 
 
-@dataclass(frozen=True, slots=True)
-class _Placeholder:
+class _Placeholder(Struct, frozen=True):
     """A variable part of an event: the place of its value, which values fit, and whether it is text."""
 
     start: int

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
-from proxy.base.values import value_class
 from proxy.json.size import count_values
 from proxy.json.splice import elements, members
 from proxy.wires.text_calls.repairing import repaired_json
@@ -21,8 +21,7 @@ _ORDER: Final = ("null", "boolean", "integer", "number", "array", "object", "str
 """The order in which types are tried, the most exact first: a value gets the first allowed type that fits."""
 
 
-@value_class
-class TextCall:
+class TextCall(Struct, frozen=True):
     """A call that was found in a text.
 
     ``arguments`` is the text of a JSON object, unchanged if the model wrote JSON. ``call_id`` is empty if

@@ -9,8 +9,9 @@ the text was cut.
 import re
 from typing import Final
 
+from msgspec import Struct
+
 from proxy.base.events import ReasoningDelta, TextDelta
-from proxy.base.values import value_class
 
 __all__ = ["ChannelCall", "Channels", "Piece"]
 
@@ -27,8 +28,7 @@ _MOST_OPENING: Final = 256
 _PARAGRAPH: Final = "\n\n"
 
 
-@value_class
-class ChannelCall:
+class ChannelCall(Struct, frozen=True):
     """A message to a tool: the ``recipient`` as written, the ``body``, and the whole text of the message."""
 
     recipient: str

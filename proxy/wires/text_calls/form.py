@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 import orjson
+from msgspec import Struct
 
-from proxy.base.values import value_class
 from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.source import Incomplete, NotACall, Reading, Source
 
@@ -16,8 +16,7 @@ _KEYS: Final = frozenset({"name", "arguments", "parameters", "function", "type",
 """Possible first members of a call that is an object."""
 
 
-@value_class
-class Result:
+class Result(Struct, frozen=True):
     """The result of a call, as text."""
 
     call_id: str

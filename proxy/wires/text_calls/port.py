@@ -14,7 +14,7 @@ from proxy.wires.dialect import Dialect
 from proxy.wires.profile import Profile
 from proxy.wires.text_calls.channel_reader import ChannelReader
 from proxy.wires.text_calls.continued import continued
-from proxy.wires.text_calls.editor import PromptedEditor, prompted_editor
+from proxy.wires.text_calls.editor import PromptedBody
 from proxy.wires.text_calls.prompting import prompted
 from proxy.wires.text_calls.reader import CallReading, TextCallReader, TextTools
 from proxy.wires.text_calls.rules import TextCallRules
@@ -136,7 +136,8 @@ class _PromptedPort:
         self._reading = reading
         self._profile = profile
         self._strict = strict
-        self._editor: PromptedEditor | None = None
+        self._body: PromptedBody | None = None
+        self._editor: BodyEditor | None = None
 
     @property
     def dialect(self) -> Dialect:
@@ -147,13 +148,14 @@ class _PromptedPort:
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
         """See :meth:`proxy.wires.upstream_port.UpstreamPort.editor`."""
-        own = self._client.editor(raw, request, "stateless", caller=caller)
+        own = self._client.body(raw, request, "stateless", caller=caller)
         written = self._upstream.codec.fields.written["output.stops"]
         takes_stops = written.handling == "translated"
         change = partial(prompted, form=self._reading.form, takes_stops=takes_stops)
         translation = Translation(self._upstream.codec, self._profile, strict=self._strict)
-        self._editor = prompted_editor(own, self._client, translation, change)
-        return self._editor
+        self._body = PromptedBody(own, self._client, translation, change)
+        self._editor = editor = BodyEditor(self._body)
+        return editor
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -172,7 +174,9 @@ class _PromptedPort:
         return CrossedReader(reader, self._client.encoder(self._request), {})
 
     def _asked(self) -> Conversation | None:
-        return self._editor.conversation() if self._editor is not None else None
+        if self._body is None or self._editor is None:
+            return None
+        return self._body.conversation(self._editor.edits)
 
 
 def _reader_of(reading: CallReading) -> type[TextCallReader]:

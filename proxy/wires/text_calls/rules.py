@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from msgspec import Struct
+
 from proxy.base.globs import fits
-from proxy.base.values import value_class
 from proxy.wires.text_calls.form import Form
 from proxy.wires.text_calls.table import FORMS, form_for_model
 
@@ -17,8 +18,7 @@ _WITHOUT_FORM: Final = "seed"
 """The form for models that were trained on no known form."""
 
 
-@value_class
-class TextCallRules:
+class TextCallRules(Struct, frozen=True):
     """How one model writes calls. ``prompt`` means that its prompt describes the tools."""
 
     form: Form
@@ -26,8 +26,7 @@ class TextCallRules:
     prompt: bool = False
 
 
-@value_class
-class ModelTextCalls:
+class ModelTextCalls(Struct, frozen=True):
     """The settings for models that fit ``pattern``. ``None`` leaves a setting to the next entry that fits.
 
     ``text_calls`` is ``off``, ``auto``, or the name of a form.

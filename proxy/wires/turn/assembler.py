@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import orjson
+from msgspec import Struct
 
 from proxy.base.chance import replayable
 from proxy.base.errors import Unreadable, WireError
 from proxy.base.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted, TurnEvent
-from proxy.base.values import value_class
 from proxy.json.lenient import UNPLACED_CALL
 from proxy.json.size import count_values
 
@@ -42,15 +43,14 @@ def mint_call_id(prefix: str = "call_") -> str:
     return prefix + call_id.removeprefix("call_")
 
 
-@value_class
-class Fragment:
+class Fragment(Struct, frozen=True):
     """One fragment of one call. A blank id or name counts as absent: it is ``None``, never ``""``."""
 
     index: int | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
     legacy: bool = False
     item_id: str = ""
 

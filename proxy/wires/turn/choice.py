@@ -4,23 +4,13 @@ A forced choice belongs to the client. If the client declared tools of its own, 
 of them. A call of a server tool does not satisfy the choice, because the client never sees that call.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from proxy.base.events import ToolDefinition, ToolDefinitions
-
-__all__ = ["NameOf", "forces_own", "own_and_offered", "relaxed"]
+__all__ = ["NameOf", "forces_own", "relaxed"]
 
 NameOf = Callable[[Any], str | None]
 """Returns the name of a tool from its declaration or from a choice; ``None`` if there is none."""
-
-
-def own_and_offered(
-    declared: Collection[str], added: ToolDefinitions, replaced: Sequence[ToolDefinition]
-) -> tuple[Collection[str], frozenset[str]]:
-    """Return the names of the tools that remain the client's own, and of the server tools in the request."""
-    offered = added.names.union([tool.name for tool in replaced])
-    return [name for name in declared if name not in offered], offered
 
 
 def _allowed(choice: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from proxy.wires.turn.restored import is_too_long_error
+from proxy.wires.turn.edits import is_too_long_error
 
 __all__ = ["named_tools"]
 

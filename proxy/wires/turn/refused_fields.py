@@ -11,6 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
+
+from proxy.wires.turn.edits import Edits
 
 __all__ = ["BLOCK_FIELDS", "ITEM_FIELDS", "MESSAGE_FIELDS", "UNSUPPORTED", "RefusedFields"]
 
@@ -32,13 +35,12 @@ UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 """Matches the words with which providers say that they do not have a field."""
-_NONE: frozenset[str] = frozenset()
 _NEAR = 160
 """The largest distance of the field from such words, in characters. Farther text may be a quotation."""
 
 
 class RefusedFields:
-    """The fields that are left out of the model's messages in one run.
+    """How fields are left out of the model's messages.
 
     ``place`` is the member of the request that holds the messages; ``keep`` are fields that are never left
     out. ``is_models`` returns whether a model wrote a message. Methods take the client's own messages as
@@ -51,20 +53,11 @@ class RefusedFields:
         self._is_models = is_models
         self._place = place
         self._keep = keep
-        self._left_out = _NONE
-        self.learned = _NONE
-        """The part of these fields that the upstream named during this run."""
 
-    def __bool__(self) -> bool:
-        """Return whether any field is left out."""
-        return bool(self._left_out)
-
-    def leave_out(self, names: Collection[str]) -> None:
-        """Leave these fields out from the first request on."""
-        self._left_out |= frozenset(names)
-
-    def learn(self, said: str, messages: Sequence[bytes], theirs: Sequence[bytes]) -> bool:
-        """Learn the fields that the error text ``said`` refuses. Return whether any of them is new.
+    def learn(
+        self, edits: Edits, said: str, messages: Sequence[bytes], theirs: Sequence[bytes]
+    ) -> Edits | None:
+        """Return the edits without the fields that the error text ``said`` refuses; ``None`` if none is new.
 
         If the text names only positions of the client's own messages, learn nothing: that error is the
         client's.
@@ -75,31 +68,37 @@ class RefusedFields:
             for at, raw in enumerate(messages)
             if id(raw) not in sent and self._is_models(read := orjson.loads(raw))
         }
-        if len(self.learned) >= _MOST or not ours:
-            return False
+        if len(edits.fields_refused) >= _MOST or not ours:
+            return None
         positions = re.findall(rf"\b{self._place}\W{{1,4}}(\d{{1,6}})", said)
         named = set(map(int, positions))
         if named and named.isdisjoint(ours):
-            return False
+            return None
         near = [said[max(0, m.start() - _NEAR) : m.end() + _NEAR] for m in UNSUPPORTED.finditer(said)]
         held = {name for message in ours.values() for name in _names(message, self._keep)}
-        found = {
-            name for name in held - self._left_out if any(_is_named(name, words) for words in near)
-        }  # fmt: skip
-        self._left_out |= found
-        self.learned |= found
-        return bool(found)
+        refused = [
+            name for name in held - edits.fields_left_out if any(_is_named(name, text) for text in near)
+        ]
+        if not refused:
+            return None
+        return replace(
+            edits,
+            fields_left_out=edits.fields_left_out.union(refused),
+            fields_refused=edits.fields_refused.union(refused),
+        )
 
-    def strip(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
+    def strip(
+        self, names: Collection[str], messages: Sequence[bytes], theirs: Sequence[bytes] = ()
+    ) -> Sequence[bytes]:
         """Return the messages without these fields; a message that has none keeps its bytes."""
-        if not self._left_out:
+        if not names:
             return messages
         sent = set(map(id, theirs))
-        return [raw if id(raw) in sent else self._stripped(raw) for raw in messages]
+        return [raw if id(raw) in sent else self._without(names, raw) for raw in messages]
 
-    def _stripped(self, raw: bytes) -> bytes:
+    def _without(self, names: Collection[str], raw: bytes) -> bytes:
         message = orjson.loads(raw)
-        changed = self._is_models(message) and _drop(message, self._left_out)
+        changed = self._is_models(message) and _drop(message, names)
         return orjson.dumps(message) if changed else raw
 
 

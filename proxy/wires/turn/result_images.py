@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from proxy.base.events import ResultImage, left_out
 
-__all__ = ["ImageBudget", "choose_images", "is_about_one_image"]
+__all__ = ["ImageBudget", "choose_images", "takes_no_images"]
 
 _ONE_IMAGE = re.compile(
     r"(valid|corrupt\w*|process|parse|decode|download\w*|fetch\w*|load\w*|read)\b[^.]{0,40}\bimages?\b"
@@ -14,9 +14,9 @@ _ONE_IMAGE = re.compile(
 )
 
 
-def is_about_one_image(said: str) -> bool:
-    """Return whether a lower-case error text is about one unusable image, and so not about others."""
-    return _ONE_IMAGE.search(said) is not None
+def takes_no_images(message: str, code: str | None) -> bool:
+    """Return whether an upstream's error says that it takes no images, not only that one is bad."""
+    return bool(message) and _ONE_IMAGE.search(f"{code or ''} {message}".lower()) is None
 
 
 def choose_images(
@@ -37,16 +37,10 @@ def choose_images(
 
 
 class ImageBudget:
-    """The room for result images in the requests of one run: ``most_bytes``, counted in base64.
-
-    ``closed``: no more images are sent. ``refused``: the upstream's error says that it takes no images at
-    all.
-    """
+    """The room for result images in the requests of one run: ``most_bytes``, counted in base64."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
-        self.closed = False
-        self.refused = False
 
     def take(self, size: int) -> bool:
         """Reserve ``size`` bytes. Return whether there was enough room."""
@@ -54,8 +48,3 @@ class ImageBudget:
             return False
         self._left -= size
         return True
-
-    def refuse(self, message: str, code: str | None) -> None:
-        """Close the budget after the upstream refused a request with this error."""
-        self.closed = True
-        self.refused = bool(message) and not is_about_one_image(f"{code or ''} {message}".lower())

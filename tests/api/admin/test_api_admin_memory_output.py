@@ -1,8 +1,8 @@
 """The "Memory" section of a run, as JSON and on a terminal."""
 
 import io
-from dataclasses import replace
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from proxy.api.admin.json_output import detail_to_json

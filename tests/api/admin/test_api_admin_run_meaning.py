@@ -1,9 +1,9 @@
 """What the status of a run means, in a sentence for people."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from store_records import run
 
 from proxy.api.admin.run_meaning import meaning_of_run

@@ -5,13 +5,13 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import responses_script
 from client_keys import ALICE, bearer, declared
+from msgspec.structs import replace
 from raw_upstream import RawUpstream
 from responses_script import message
 from running_proxy import Proxy, make_config, running

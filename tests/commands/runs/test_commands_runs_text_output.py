@@ -2,11 +2,11 @@
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from proxy.api.admin.json_output import costs_text, detail_to_json, run_to_json, tokens_text

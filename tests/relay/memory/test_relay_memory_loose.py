@@ -9,6 +9,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from remembering import DIALECTS, Exchange, Line, Memory, Sent
 from store_postgres import need_postgres, new_schema
 
@@ -286,7 +287,7 @@ class Older(MemoryStore):
         if "chain" not in kept:
             return record
         kept["chain"] = [one + "0" * 12 for one in kept["chain"]]
-        return replace(record, payload=orjson.dumps(kept))
+        return structs.replace(record, payload=orjson.dumps(kept))
 
 
 async def test_rows_of_an_earlier_version_are_still_found() -> None:

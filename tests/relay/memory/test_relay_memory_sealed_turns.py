@@ -3,11 +3,12 @@
 import base64
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.records.rows import SuspendedTurn
 from proxy.relay.memory.hidden.sealed_turns import MAX_BYTES, Carried, SealedTurns

@@ -1,12 +1,12 @@
 """Turns that call both server tools and client tools: what the client gets, and what is restored later."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from chat_script import call, chunk_of, content, finish, payloads_of, reply, role, stream, text_of, usage
 from looping import ANSWER, ASK, CLIENT_TOOL, TIME, called, looping, messages_of, one_loop
+from msgspec.structs import replace
 from probe_tools import Watch
 from raw_upstream import RawUpstream
 from running_proxy import make_config, running

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 from client_keys import ALICE, BOB, made
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from proxy.base.errors import RequestError, StoreUnavailable

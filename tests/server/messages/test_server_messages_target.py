@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from client_keys import ALICE, BOB, bearer, declared
+from msgspec.structs import replace
 from raw_upstream import RawUpstream, whole
 from running_proxy import Answer, Proxy, make_config, running
 

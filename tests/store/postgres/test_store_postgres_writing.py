@@ -1,10 +1,10 @@
 """How a group of writes reaches PostgreSQL: in how many statements, and what a refused row takes along."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from store_postgres import fetch
 from store_records import hidden, hidden_of, invocation, message, run, suspended, turn, wire
 from waiting import LATE_S

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from store_records import invocation, run, turn
 from waiting import LATE_S, PATIENCE_S, until
 

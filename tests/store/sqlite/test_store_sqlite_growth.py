@@ -7,10 +7,10 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from store_records import (
     T0,
     hidden,

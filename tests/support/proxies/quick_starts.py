@@ -10,11 +10,11 @@ import copy
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from functools import cache
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.store.sql.migrate import make_schema
 from proxy.tools.contract.signature import Contract, make_contract

@@ -6,10 +6,10 @@ a model or a tool.  A stream consists of the events ``{"text"}``, ``{"call": {"r
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.conversation import (
     Conversation,
@@ -330,8 +330,10 @@ class ToyWire(CrossableWire):
     def encoder(self, request: ClientRequest) -> ToyEncoder:
         return ToyEncoder()
 
-    def editor(self, raw: bytes, request: Any, state: Any = "auto", *, caller: str = "") -> ToyBody:
-        return ToyBody(raw, request)
+    def body(
+        self, raw: bytes, request: Any, state: Any = "auto", *, caller: str = "", translated: bool = False
+    ) -> ToyBody:
+        return ToyBody(raw, request, translated=translated)
 
     def reader(self, declared: Collection[str], is_hidden: Any, max_argument_bytes: int) -> ToyReader:
         return ToyReader(declared, is_hidden, max_argument_bytes)

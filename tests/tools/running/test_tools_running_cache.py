@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime
 
 from proxy.base.errors import ConfigError, ToolFailure
@@ -145,7 +146,7 @@ async def test_equal_calls_get_the_kept_result(
     fetcher = Fetcher()
     runner = await make_runner([fetcher.tool])
     first = await runner.run(call("fetch", '{"q":"a","n":1}'), context)
-    later = replace(context, run_id="run_2", ledger=RunLedger())
+    later = structs.replace(context, run_id="run_2", ledger=RunLedger())
     second = await runner.run(call("fetch", ' {"n":1, "q":"\\u0061"}', 3), later)
     assert (first.content, first.redacted) == (second.content, second.redacted)
     assert second.call_id == "call_3"
@@ -168,7 +169,7 @@ async def test_no_caller_gets_what_was_fetched_for_another(
     fetcher = Fetcher()
     runner = await make_runner([fetcher.tool])
     await runner.run(call("fetch", '{"q":"a"}'), context)
-    await runner.run(call("fetch", '{"q":"a"}'), replace(context, caller="other", ledger=RunLedger()))
+    await runner.run(call("fetch", '{"q":"a"}'), structs.replace(context, caller="other", ledger=RunLedger()))
     await runner.run(call("fetch", '{"q":"b"}', 1), context)
     assert fetcher.times == 3
     assert [one.caller for one in fetcher.contexts] == ["open", "other", "open"]
@@ -197,7 +198,7 @@ async def test_what_makes_a_call_another_one(
     caller = other.get("caller", context.caller)
     changed = replace(spec, **{name: value for name, value in other.items() if name != "caller"})
     registry.replace([(changed, provider)])
-    later = replace(context, run_id="run_2", caller=caller, ledger=RunLedger())
+    later = structs.replace(context, run_id="run_2", caller=caller, ledger=RunLedger())
     second = asyncio.create_task(runner.run(call("fetch", '{"q":"a"}'), later))
     await until(lambda: len(log.opened) == 2)
     await until(lambda: second.done() or fetcher.times == 2 or not other)
@@ -438,7 +439,7 @@ async def test_a_full_house_is_rate_limited(
     await until(lambda: bool(runner._executor._slots._callers))
     second = await runner.run(call("quick", "{}", 1), context)
     assert second.error_code == "rate_limited"
-    other = replace(context, caller="other", ledger=RunLedger())
+    other = structs.replace(context, caller="other", ledger=RunLedger())
     assert (await runner.run(call("quick"), other)).ok
     go_on.set()
     assert (await first).ok

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from request_keys import keyed
 from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime, failure
 from waiting import LATE_S, PATIENCE_S

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from request_keys import keyed
 from waiting import LATE_S
 
@@ -82,7 +83,7 @@ def _context(run_id: str, request: ServedRequest | None = ASKED) -> RunContext:
 
 
 def _again(**changes: Any) -> ServedRequest:
-    return replace(ASKED, is_repeat=True, asked_at=101.0, **changes)
+    return structs.replace(ASKED, is_repeat=True, asked_at=101.0, **changes)
 
 
 async def test_a_repeat_elsewhere_gets_the_first_result(pair: Any, call: Make) -> None:
@@ -129,7 +130,7 @@ async def test_a_repeat_waits_no_longer_than_its_run_may(still_time: Any, pair: 
     assert "nobody knows how it ended" in told.safe_message
     world.go_on.set()
     assert (await first).ok
-    later = await two.run(buy, replace(context, turn=2))
+    later = await two.run(buy, structs.replace(context, turn=2))
     assert later.content == '{"done":"milk"}'
     assert world.bought == ["milk"]
 
@@ -151,7 +152,7 @@ async def test_one_place_of_a_run_has_one_effect(pair: Any, call: Make) -> None:
     for name, arguments in (("buy", '{"what":"milk"}'), ("ring", "{}")):
         context = _context(name, None)
         await one.run(call(name, arguments), context)
-        again = await two.run(call(name, arguments), replace(context, ledger=RunLedger()))
+        again = await two.run(call(name, arguments), structs.replace(context, ledger=RunLedger()))
         assert again.ok
     assert world.bought == ["milk", "ring"]
     await two.run(call("ring"), _context("run_9", _again()))
@@ -207,7 +208,7 @@ async def test_a_second_repeat_knows_what_both_before_it_did(many: int, pair: An
     await _buy(runners[0], call, second, "milk", "eggs")
     ledger = second.ledger.for_repeat(_again())
     results = await _buy(
-        runners[1], call, replace(second, run_id="run_3", ledger=ledger), "milk", "oil", "tea"
+        runners[1], call, structs.replace(second, run_id="run_3", ledger=ledger), "milk", "oil", "tea"
     )
     assert results[0].content == '{"done":"milk"}'
     assert _told(results[1])["arguments"] == {"what": "eggs"}
@@ -305,7 +306,7 @@ async def test_other_tools_and_other_requests_are_not_in_the_way(pair: Any, call
     await one.run(call("ring", "{}"), _context("run_2"))
     assert (await two.run(call("ring", "{}"), _context("run_3", _again()))).ok
     (other,) = await _buy(two, call, _context("run_4", _again(key=keyed("another"))), "eggs")
-    (anew,) = await _buy(two, call, _context("run_5", replace(ASKED, asked_at=200.0)), "bread")
+    (anew,) = await _buy(two, call, _context("run_5", structs.replace(ASKED, asked_at=200.0)), "bread")
     assert other.ok
     assert anew.ok
     assert world.bought == ["milk", "ring", "ring", "eggs", "bread"]

@@ -13,6 +13,7 @@ import structlog
 from argument_texts import argument_texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from pydantic import BaseModel, Field, field_validator
 from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime, echo, failure
 from waiting import PATIENCE_S
@@ -255,7 +256,7 @@ async def test_identical_effect_in_another_run_runs(
     counter = Counter()
     runner = await make_runner([counter.tool])
     await runner.run(call("count"), context)
-    await runner.run(call("count"), replace(context, run_id="run_2", ledger=RunLedger()))
+    await runner.run(call("count"), structs.replace(context, run_id="run_2", ledger=RunLedger()))
     assert counter.times == 2
 
 

@@ -4,13 +4,13 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from local_service import Answer, Service, local_service
+from msgspec.structs import replace
 
 from proxy.base.errors import StoreError
 from proxy.base.events import ResultImage, ToolCall

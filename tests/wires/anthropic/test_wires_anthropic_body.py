@@ -132,12 +132,12 @@ def test_images_are_blocks() -> None:
     assert url["source"] == {"type": "url", "url": "https://example.com/a.png"}
     editor.append_turn(TURN, [editor.result_message(CALL, "Here.", [IMAGE])])
     assert editor.recover("this model does not support image input", None)
-    assert editor.images_refused
+    assert editor.edits.images_refused
     (result,) = rendered(editor)["messages"][-1]["content"]
     assert [part["type"] for part in result["content"]] == ["text", "text"]
     assert "was left out" in result["content"][1]["text"]
     assert not editor.recover("this model does not support image input", None)
-    editor.leave_out_images()
+    editor.edit(images_left_out=True)
     assert "was left out" in json.loads(editor.result_message(CALL, "Here.", [IMAGE]))["content"]
 
 
@@ -146,7 +146,7 @@ def test_one_image_that_cannot_be_used_says_nothing_of_others() -> None:
     editor = editor_of({})
     editor.append_turn(TURN, [editor.result_message(CALL, "", [IMAGE])])
     assert editor.recover("Could not process image", None)
-    assert not editor.images_refused
+    assert not editor.edits.images_refused
 
 
 def test_images_beyond_a_requests_size_are_words() -> None:
@@ -202,12 +202,12 @@ def test_what_is_withheld_is_in_no_request() -> None:
     """A withheld tool disappears from tools and choice, and without tools the choice disappears."""
     editor = editor_of({"tools": [tool("mine")], "tool_choice": {"type": "tool", "name": "core__now"}})
     editor.offer([NOW], [])
-    editor.withhold(["core__now"])
+    editor.edit(withheld=["core__now"])
     body = rendered(editor)
     assert (body["tools"], body["tool_choice"]) == ([tool("mine")], {"type": "auto"})
     alone = editor_of({"tool_choice": {"type": "any"}})
     alone.offer([NOW], [])
-    alone.withhold(["core__now"])
+    alone.edit(withheld=["core__now"])
     assert not {"tools", "tool_choice"} & set(rendered(alone))
 
 
@@ -225,7 +225,7 @@ def test_what_is_withheld_is_in_no_request() -> None:
 def test_tokens_are_spent(fields: dict[str, Any], used: int, left: Any) -> None:
     """The client's token limit covers all turns; with thinking it stays above the thinking budget."""
     editor = editor_of(fields)
-    editor.lower_token_limit(used)
+    editor.edit(used_tokens=used)
     assert rendered(editor).get("max_tokens") == left
 
 
@@ -294,9 +294,9 @@ def test_fields_that_are_refused_are_left_out() -> None:
     )
     messages = rendered(editor)["messages"]
     assert ("caller" in messages[0]["content"][0], "caller" in messages[1]["content"][0]) == (True, False)
-    assert editor.fields_refused == {"caller"}
+    assert editor.edits.fields_refused == {"caller"}
     other = editor_of({"messages": []})
-    other.leave_out_fields(editor.fields_refused)
+    other.leave_out_fields(editor.edits.fields_refused)
     other.append_turn(json.dumps(message).encode(), [])
     assert "caller" not in rendered(other)["messages"][0]["content"][0]
 
@@ -341,8 +341,8 @@ def test_masked_arguments_stay_an_object() -> None:
 def test_a_model_is_renamed_in_place() -> None:
     """A new model name replaces the old one, and every other byte stays."""
     editor = editor_of(b'{"model":"m","max_tokens":1.50,"messages":[]}')
-    editor.rename_model("claude")
-    editor.ask_usage()
+    editor.edit(model="claude")
+    editor.edit(asks_usage=True)
     assert editor.render() == b'{"model":"claude","max_tokens":1.50,"messages":[]}'
 
 

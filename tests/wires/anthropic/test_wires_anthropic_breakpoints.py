@@ -6,7 +6,7 @@ from typing import Any
 from proxy.json.splice import members
 from proxy.wires.anthropic.body import with_breakpoints
 from proxy.wires.anthropic.wire import AnthropicWire
-from proxy.wires.upstream_port import CachingEditor
+from proxy.wires.upstream_port import BodyEditor
 
 WIRE = AnthropicWire()
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -21,12 +21,9 @@ BODY: dict[str, Any] = {
 
 
 def editor_of(body: dict[str, Any]) -> Any:
-    """Return an editor that was told to mark the cache."""
+    """Return an editor of a translated request, which marks the cache."""
     raw = json.dumps(body).encode()
-    editor = WIRE.editor(raw, WIRE.parse(body))
-    assert isinstance(editor, CachingEditor)
-    editor.mark_cache()
-    return editor
+    return BodyEditor(WIRE.body(raw, WIRE.parse(body), translated=True))
 
 
 def test_the_prefix_is_kept() -> None:

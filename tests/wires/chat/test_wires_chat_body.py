@@ -11,7 +11,7 @@ from proxy.base.events import ToolCall, ToolDefinition
 from proxy.json.splice import elements, members
 from proxy.wires.chat.body import ChatBody
 from proxy.wires.chat.request import parse_chat_request
-from proxy.wires.upstream_port import SuspendedCall
+from proxy.wires.upstream_port import BodyEditor, SuspendedCall
 
 TIME = ToolDefinition("core__time", "Tells the time.", {"type": "object", "properties": {}}, strict=True)
 WEATHER = ToolDefinition("core__weather", "Tells the weather.", {"type": "object"})
@@ -29,10 +29,10 @@ def unmasked(name: str, arguments: str) -> str:
     return arguments
 
 
-def editor(raw: bytes | dict[str, Any]) -> ChatBody:
+def editor(raw: bytes | dict[str, Any]) -> BodyEditor:
     """Return an editor of this request."""
     text = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
-    return ChatBody(text, parse_chat_request(json.loads(text)))
+    return BodyEditor(ChatBody(text, parse_chat_request(json.loads(text))))
 
 
 def request(**fields: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def request(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
 
 
-def rendered(body: ChatBody) -> dict[str, Any]:
+def rendered(body: BodyEditor) -> dict[str, Any]:
     """Return the body as an upstream reads it."""
     found = json.loads(body.render())
     assert isinstance(found, dict)
@@ -157,13 +157,13 @@ def test_what_is_withheld_is_not_sent() -> None:
     body, less = editor(ODD), editor(ODD)
     body.offer([TIME, WEATHER], [])
     before = members(body.render())
-    body.withhold([TIME.name])
+    body.edit(withheld=[TIME.name])
     less.offer([WEATHER], [])
     assert body.render() == less.render()
     after = members(body.render())
     assert list(after) == list(before)
     assert {key for key in before if before[key] != after[key]} == {"tools"}
-    body.withhold([])
+    body.edit(withheld=[])
     assert members(body.render()) == before
 
 
@@ -171,7 +171,7 @@ def test_a_declaration_of_ours_is_withheld_too() -> None:
     """A withheld tool disappears even if the client declared it; the client's own functions stay."""
     body = editor(request(tools=[named("mine"), named("now")]))
     body.offer([], [ToolDefinition("now", "ours", {})])
-    body.withhold(["now"])
+    body.edit(withheld=["now"])
     assert rendered(body)["tools"] == [named("mine")]
 
 
@@ -194,7 +194,7 @@ def test_no_choice_names_what_is_withheld(choice: Any, left: Any) -> None:
     """A choice of a withheld tool becomes ``auto``; it leaves a list, and an empty list becomes ``none``."""
     body = editor(request(tools=[named("mine")], tool_choice=choice))
     body.offer([TIME], [])
-    body.withhold([TIME.name])
+    body.edit(withheld=[TIME.name])
     assert rendered(body)["tool_choice"] == (choice if left is None else left)
     raw = json.dumps(choice).encode()
     assert (members(body.render())["tool_choice"] == raw) == (left in (choice, None))
@@ -205,7 +205,7 @@ def test_nothing_is_chosen_where_no_tool_is_left(choice: Any) -> None:
     """Without tools, no choice and no ``parallel_tool_calls`` is sent, because upstreams refuse them."""
     body = editor(request(tool_choice=choice, parallel_tool_calls=False))
     body.offer([TIME], [])
-    body.withhold([TIME.name])
+    body.edit(withheld=[TIME.name])
     assert rendered(body) == request()
     body.forbid_tools()
     assert rendered(body) == request()
@@ -223,7 +223,7 @@ def test_the_older_form_is_withheld_alike() -> None:
     ):
         body = editor(request(functions=declared, function_call=choice))
         body.offer([TIME], [ToolDefinition("now", "ours", {})])
-        body.withhold([TIME.name, "now"])
+        body.edit(withheld=[TIME.name, "now"])
         assert rendered(body) == left
 
 
@@ -238,7 +238,7 @@ def test_offers_are_byte_stable() -> None:
 def test_renaming() -> None:
     """A new model name replaces the old one in its place."""
     body = editor(ODD)
-    body.rename_model('x"y')
+    body.edit(model='x"y')
     assert members(body.render())["model"] == b'"x\\"y"'
     assert next(iter(members(body.render()))) == "model"
 
@@ -256,7 +256,7 @@ def test_asking_for_usage(options: bytes | None, sent: bytes) -> None:
     """The editor asks for usage and keeps other stream options."""
     more = b"" if options is None else b',"stream_options":' + options
     body = editor(b'{"model":"m","messages":[]' + more + b"}")
-    body.ask_usage()
+    body.edit(asks_usage=True)
     assert members(body.render())["stream_options"] == sent
 
 
@@ -284,7 +284,7 @@ def test_what_was_sent_stays_a_prefix(
         answers = [body.result_message(c, r) for c, r in zip(calls, results, strict=True)]
         body.append_turn(json.dumps({"role": "assistant", "content": text}).encode(), answers)
         body.relax_tool_choice(["core__time"])
-        body.lower_token_limit(5)
+        body.edit(used_tokens=5)
         if last:
             body.forbid_tools()
         after = members(body.render())
@@ -428,14 +428,14 @@ def test_nothing_to_relax() -> None:
 def test_tokens_are_spent(key: str, bound: Any, used: int, left: Any) -> None:
     """The client's token limit covers all turns: later turns get what is left, with a small minimum."""
     body = editor(request(**{key: bound}))
-    body.lower_token_limit(used)
+    body.edit(used_tokens=used)
     assert rendered(body)[key] == left
 
 
 def test_no_bound_is_made_up() -> None:
     """The editor adds no token limit if the client set none."""
     body = editor(request())
-    body.lower_token_limit(50)
+    body.edit(used_tokens=50)
     assert rendered(body) == request()
 
 
@@ -452,7 +452,7 @@ MESSAGE = (
 )
 
 
-def held(body: ChatBody) -> bytes:
+def held(body: BodyEditor) -> bytes:
     """A turn with a server call, a client call with a changed id, and one with its own id."""
     result = body.result_message(ToolCall("s", "core__time", "{}", 0), "noon")
     calls = [
@@ -631,14 +631,14 @@ def test_what_is_added_without_a_cut_is_what_a_cut_adds(
 ) -> None:
     """Adding members without cutting the body gives the same members as cutting it."""
     whole, cut = editor(raw), editor(raw)
-    cut.rename_model("m")  # Only a cut can change a member.
+    cut.edit(model="m")  # Only a cut can change a member.
     for body in (whole, cut):
         if offers:
             body.offer([WEATHER, TIME], [])
         if asks:
-            body.ask_usage()
+            body.edit(asks_usage=True)
         if withdraws:
             body.withdraw()
     assert list(members(whole.render()).items()) == list(members(cut.render()).items())
-    whole.rename_model("m")
+    whole.edit(model="m")
     assert whole.render() == cut.render()

@@ -10,10 +10,11 @@ from responses_rig import OURS, WIRE
 from responses_script import custom, function, function_call, message, output, reasoning, user
 
 from proxy.base.events import ToolCall, ToolDefinition
-from proxy.wires.responses.body import ResponsesBody, upstream_ids
+from proxy.wires.responses.body import upstream_ids
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.wire import ResponsesWire
-from proxy.wires.upstream_port import ChainedEditor, StateHabit, SuspendedCall
+from proxy.wires.turn.edits import Edits
+from proxy.wires.upstream_port import BodyEditor, StateHabit, SuspendedCall
 
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
 RESULT = output("call_h", "noon")
@@ -26,12 +27,10 @@ def keep(name: str, arguments: str) -> str:
     return arguments
 
 
-def body_of(ask: dict[str, Any] | str, state: StateHabit = "auto") -> ResponsesBody:
+def body_of(ask: dict[str, Any] | str, state: StateHabit = "auto") -> BodyEditor:
     """Return the editor of a request."""
     raw = ask if isinstance(ask, str) else json.dumps(ask)
-    editor = WIRE.editor(raw.encode(), WIRE.parse(json.loads(raw)), state)
-    assert isinstance(editor, ResponsesBody)
-    return editor
+    return WIRE.editor(raw.encode(), WIRE.parse(json.loads(raw)), state)
 
 
 def ask(*items: Any, **more: Any) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def turn_of(*items: dict[str, Any], id: str = "resp_1", store: bool | None = Non
     return json.dumps({"id": id, "store": store, "output": list(items)}).encode()
 
 
-def sent(body: ResponsesBody) -> dict[str, Any]:
+def sent(body: BodyEditor) -> dict[str, Any]:
     """Return what goes upstream next."""
     return dict(json.loads(body.render()))
 
@@ -125,7 +124,7 @@ def test_what_is_withheld_is_not_sent() -> None:
     asked = ask(user("hi"), tools=[{"type": "web_search"}, named("mine", "custom"), function("mine_too")])
     body, less = body_of(asked), body_of(asked)
     body.offer([now, then], [])
-    body.withhold([OURS])
+    body.edit(withheld=[OURS])
     less.offer([then], [])
     assert body.render() == less.render()
     body.append_turn(turn_of(CALL), [result("call_h")])
@@ -152,7 +151,7 @@ def test_no_choice_names_what_is_withheld(choice: Any, left: Any) -> None:
     """A choice of a withheld tool becomes ``auto``; it leaves a list, and an empty list becomes ``none``."""
     body = body_of(ask(user("hi"), tools=[function("mine")], tool_choice=choice))
     body.offer([ToolDefinition(OURS, "d", {}, False)], [])
-    body.withhold([OURS])
+    body.edit(withheld=[OURS])
     assert sent(body)["tool_choice"] == (choice if left is None else left)
 
 
@@ -161,7 +160,7 @@ def test_nothing_is_chosen_where_no_tool_is_left() -> None:
     for prompt in ({}, {"prompt": {"id": "pmpt_1"}}):
         body = body_of(ask(user("hi"), tool_choice=named(OURS), **prompt))
         body.offer([ToolDefinition(OURS, "d", {}, False)], [])
-        body.withhold([OURS])
+        body.edit(withheld=[OURS])
         left = {"tool_choice": "auto", **prompt} if prompt else {}
         assert sent(body) == ask(user("hi"), **left)
         body.forbid_tools()
@@ -174,7 +173,7 @@ def test_nothing_is_chosen_where_no_tool_is_left() -> None:
 def test_a_model_is_renamed() -> None:
     """A new model name replaces the old one, and nothing else changes."""
     body = body_of(ask(user("hi")))
-    body.rename_model("other")
+    body.edit(model="other")
     assert sent(body) == {**ask(user("hi")), "model": "other"}
 
 
@@ -427,14 +426,14 @@ def test_tools_are_forbidden_on_the_last_turn() -> None:
 def test_the_clients_bound_counts_over_the_run(bound: int, used: int, left: int) -> None:
     """``max_output_tokens`` is reduced by what earlier turns used, with a small minimum."""
     body = body_of(ask(user("hi"), max_output_tokens=bound))
-    body.lower_token_limit(used)
+    body.edit(used_tokens=used)
     assert sent(body)["max_output_tokens"] == left
 
 
 def test_no_bound_is_made_up() -> None:
     """The editor adds no limit if the client set none."""
     body = body_of(ask(user("hi")))
-    body.lower_token_limit(10)
+    body.edit(used_tokens=10)
     body.append_turn(turn_of(CALL), [result("call_h")])
     assert not {"max_output_tokens", "max_tool_calls"} & set(sent(body))
 
@@ -600,7 +599,7 @@ def test_private_arguments_are_not_held() -> None:
     mask = lambda name, arguments: '{"pin":"***"}'  # noqa: E731 (one line says it)
     for held in (
         editor.suspend(turn_of(private, THEIRS), HELD, mask),
-        editor.continuation(turn_of(private, THEIRS), HELD, mask),
+        editor.body.continuation(editor.edits, turn_of(private, THEIRS), HELD, mask),
     ):
         assert b"1234" not in held
         assert b"5678" not in held
@@ -613,8 +612,8 @@ def test_private_arguments_are_not_held() -> None:
 def resumed(held: bytes, *items: Any, **more: Any) -> dict[str, Any]:
     """Return the first upstream request of a continued response."""
     body = body_of(ask(*items, previous_response_id="resp_ours", **more))
-    assert isinstance(body, ChainedEditor)
-    body.resume(held)
+    assert body.body.chained
+    body.edit(resumed=held)
     return sent(body)
 
 
@@ -622,7 +621,7 @@ def test_a_chain_goes_on_from_its_end() -> None:
     """The proxy's response id becomes the id of the upstream's last response."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(CALL, store=True), [result("call_h")])
-    held = editor.continuation(turn_of(message("noon"), id="resp_2", store=True), [], keep)
+    held = editor.body.continuation(editor.edits, turn_of(message("noon"), id="resp_2", store=True), [], keep)
     assert resumed(held, user("and now?")) == {
         "model": "m", "input": [user("and now?")], "previous_response_id": "resp_2",
     }  # fmt: skip
@@ -632,7 +631,7 @@ def test_without_a_chain_all_items_go_on() -> None:
     """If the upstream stored nothing, the complete conversation replaces the proxy's response id."""
     editor = body_of({"model": "m", "input": "hi"})
     editor.append_turn(turn_of(BLOB, CALL), [result("call_h")])
-    held = editor.continuation(turn_of(message("noon")), [], keep)
+    held = editor.body.continuation(editor.edits, turn_of(message("noon")), [], keep)
     assert resumed(held, user("and now?")) == {
         "model": "m", "input": [user("hi"), BLOB, CALL, RESULT, message("noon"), user("and now?")],
     }  # fmt: skip
@@ -642,7 +641,7 @@ def test_ids_that_repeat_over_a_chain_of_runs_are_repaired() -> None:
     """Client ids that repeat kept ones are replaced; repetitions in the client's own input stay."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(function_call("f:0", OURS)), [result("f:0", "hidden")])
-    held = editor.continuation(turn_of(message("noon")), [], keep)
+    held = editor.body.continuation(editor.edits, turn_of(message("noon")), [], keep)
     theirs = [function_call("f:0", "mine"), output("f:0", "theirs")]
     ids = [item["call_id"] for item in resumed(held, *theirs)["input"] if "call_id" in item]
     assert ids[0] == ids[1] == "f:0"
@@ -653,16 +652,18 @@ def test_ids_that_repeat_over_a_chain_of_runs_are_repaired() -> None:
 def test_a_text_goes_on_too() -> None:
     """A text as ``input`` follows the earlier items as a user message."""
     editor = body_of(ask(user("hi")))
-    held = editor.continuation(turn_of(message("noon")), [], keep)
+    held = editor.body.continuation(editor.edits, turn_of(message("noon")), [], keep)
     body = body_of({"model": "m", "input": "so?", "previous_response_id": "resp_ours"})
-    body.resume(held)
+    body.edit(resumed=held)
     assert sent(body)["input"] == [user("hi"), message("noon"), user("so?")]
 
 
 def test_results_that_waited_go_first() -> None:
     """After a mixed turn, the server's outputs come before the client's in one request."""
     for store in (True, None):
-        held = body_of(ask(user("hi"))).continuation(turn_of(CALL, THEIRS, store=store), HELD, keep)
+        held = body_of(ask(user("hi"))).body.continuation(
+            Edits(), turn_of(CALL, THEIRS, store=store), HELD, keep
+        )
         request = resumed(held, output("call_1", "theirs"))
         assert request["input"][-2:] == [RESULT, output("call_1", "theirs")]
         assert request.get("previous_response_id") == ("resp_1" if store else None)
@@ -672,7 +673,7 @@ def test_a_foreign_chain_before_ours_is_gone_on_with() -> None:
     """The response id that the client first continued is sent again below the items that were not stored."""
     editor = body_of(ask(user("hi"), previous_response_id="resp_foreign"))
     editor.append_turn(turn_of(CALL), [result("call_h")])
-    held = editor.continuation(turn_of(message("noon")), [], keep)
+    held = editor.body.continuation(editor.edits, turn_of(message("noon")), [], keep)
     assert resumed(held, user("so?"))["previous_response_id"] == "resp_foreign"
 
 
@@ -680,7 +681,9 @@ def test_calls_that_nobody_ran_are_answered() -> None:
     """A server call that did not run gets an error output, so that no call is left open."""
     unanswered = [SuspendedCall("call_h", None, None)]
     for store in (True, None):
-        held = body_of(ask(user("hi"))).continuation(turn_of(CALL, store=store), unanswered, keep)
+        held = body_of(ask(user("hi"))).body.continuation(
+            Edits(), turn_of(CALL, store=store), unanswered, keep
+        )
         answer = resumed(held, user("so?"))["input"][-2]
         assert (answer["type"], answer["call_id"]) == ("function_call_output", "call_h")
         assert json.loads(answer["output"])["error_code"] == "budget_exhausted"
@@ -694,20 +697,20 @@ def test_what_the_upstream_keeps_is_known() -> None:
     editor.append_turn(turn_of(CALL, store=True), [result("call_h")])
     editor.append_turn(turn_of(function_call("c2", OURS), id="resp_2", store=None), [result("c2")])
     editor.append_turn(turn_of(function_call("c3", OURS), id="../files/x", store=True), [result("c3")])
-    held = editor.continuation(turn_of(message("noon"), id="resp_4", store=True), [], keep)
+    held = editor.body.continuation(editor.edits, turn_of(message("noon"), id="resp_4", store=True), [], keep)
     assert upstream_ids(held) == ["resp_1", "resp_4"]
 
 
 def test_a_conversation_goes_on_by_itself() -> None:
     """Of an upstream's conversation only waiting results are kept."""
     editor = body_of(ask(user("hi"), conversation="conv_1"))
-    held = json.loads(editor.continuation(turn_of(CALL, THEIRS), HELD, keep))
+    held = json.loads(editor.body.continuation(editor.edits, turn_of(CALL, THEIRS), HELD, keep))
     assert [json.loads(item) for item in held["items"]] == [RESULT]
 
 
 def test_the_clients_own_input_is_what_it_asked() -> None:
     """``input_items`` returns the request's own input as items."""
-    assert json.loads(body_of({"model": "m", "input": "hi"}).input_items()) == [user("hi")]
+    assert json.loads(body_of({"model": "m", "input": "hi"}).body.input_items()) == [user("hi")]
 
 
 # The record.

@@ -29,16 +29,16 @@ ASKS: list[tuple[Any, dict[str, Any]]] = [
 def test_tools_are_found_by_name_and_by_place(wire: Any, ask: dict[str, Any]) -> None:
     """Offered tools are found, the client's are not, and a withdrawn offer has none."""
     editor = wire.editor(json.dumps(ask).encode(), wire.parse(ask))
-    assert editor.tools_named("Invalid schema for function 'core__a'") == frozenset()
+    assert editor.body.tools_named(editor.edits, "Invalid schema for function 'core__a'") == frozenset()
     editor.offer(OURS, [])
-    assert editor.tools_named("Invalid schema for function 'core__a': x") == {"core__a"}
-    assert editor.tools_named("tools.2.custom.input_schema: x") == {"core__a_b"}
-    assert editor.tools_named("tools[0].parameters: x") == frozenset()
-    assert editor.tools_named("Invalid schema for function 'mine': x") == frozenset()
-    editor.withhold(["core__a"])
-    assert editor.tools_named("tools.1.custom.input_schema: x") == {"core__a_b"}
+    assert editor.body.tools_named(editor.edits, "Invalid schema for function 'core__a': x") == {"core__a"}
+    assert editor.body.tools_named(editor.edits, "tools.2.custom.input_schema: x") == {"core__a_b"}
+    assert editor.body.tools_named(editor.edits, "tools[0].parameters: x") == frozenset()
+    assert editor.body.tools_named(editor.edits, "Invalid schema for function 'mine': x") == frozenset()
+    editor.edit(withheld=["core__a"])
+    assert editor.body.tools_named(editor.edits, "tools.1.custom.input_schema: x") == {"core__a_b"}
     editor.withdraw()
-    assert editor.tools_named("tools.1.custom.input_schema: core__a") == frozenset()
+    assert editor.body.tools_named(editor.edits, "tools.1.custom.input_schema: core__a") == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 
 from proxy.wires.chat.body import ChatBody
 from proxy.wires.chat.request import parse_chat_request
+from proxy.wires.turn.edits import Edits
 from proxy.wires.turn.refused_fields import MESSAGE_FIELDS, RefusedFields
-from proxy.wires.upstream_port import SuspendedCall
+from proxy.wires.upstream_port import BodyEditor, SuspendedCall
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "t", "arguments": "{}"}, "extra_content": {}}
@@ -30,8 +31,9 @@ def learned(said: str) -> frozenset[str]:
     """Return the fields that the proxy learns; the second message of the history is its own."""
     messages = [orjson.dumps(each) for each in (USER, OURS, RESULT)]
     fields = RefusedFields("messages", MESSAGE_FIELDS, by_model)
-    assert fields.learn(said, messages, messages[:1]) is bool(fields.learned)
-    return fields.learned
+    learned = fields.learn(Edits(), said, messages, messages[:1])
+    assert learned is None or learned.fields_refused == learned.fields_left_out
+    return learned.fields_refused if learned is not None else frozenset()
 
 
 @pytest.mark.parametrize(
@@ -63,14 +65,14 @@ def test_what_words_refuse(said: str, names: set[str]) -> None:
     assert learned(said) == names
 
 
-def body_with_restored() -> ChatBody:
+def body_with_restored() -> BodyEditor:
     """A request whose second message stands for the proxy's hidden turns; the fourth is the client's."""
     shown = {"role": "assistant", "content": "It is noon."}
     theirs = {"role": "assistant", "content": "x", "reasoning": "theirs"}
     raw = {"model": "m", "messages": [USER, shown, USER, theirs, USER]}
-    editor = ChatBody(orjson.dumps(raw), parse_chat_request(raw))
+    editor = BodyEditor(ChatBody(orjson.dumps(raw), parse_chat_request(raw)))
     last = {**shown, "reasoning": "r2"}
-    before = ChatBody(orjson.dumps(raw), parse_chat_request(raw))
+    before = BodyEditor(ChatBody(orjson.dumps(raw), parse_chat_request(raw)))
     before.append_turn(orjson.dumps(OURS), [orjson.dumps(RESULT)])
     held = before.suspend(orjson.dumps(last), list[SuspendedCall](), lambda name, arguments: arguments)
     editor.restore(1, held, needed=False)
@@ -88,7 +90,7 @@ def test_restored_turns_are_sent_without_it() -> None:
     assert [{k: v for k, v in m.items() if k != "reasoning"} for m in before] == [
         {k: v for k, v in m.items() if k != "reasoning"} for m in after
     ]
-    assert editor.fields_refused == {"reasoning"}
+    assert editor.edits.fields_refused == {"reasoning"}
     assert not editor.recover("('messages.1' : property 'reasoning' is unsupported)", None)
 
 
@@ -100,12 +102,16 @@ def test_the_record_keeps_what_is_not_sent() -> None:
     held = editor.suspend(orjson.dumps(OURS), [], lambda name, arguments: arguments)
     assert held.count(b'\\"reasoning\\"') == 2
     assert editor.render().count(b'"reasoning"') == 1
-    assert editor.fields_refused == set()
+    assert editor.edits.fields_refused == set()
 
 
 def test_one_request_is_tried_again_four_times_at_most() -> None:
     """The proxy retries a request without refused fields at most four times."""
     message = {"role": "assistant", "content": "x", **{f"f{n}": n for n in range(9)}}
     fields = RefusedFields("messages", MESSAGE_FIELDS, by_model)
-    tried = [fields.learn(f"Unknown parameter: 'f{n}'", [orjson.dumps(message)], []) for n in range(9)]
+    edits, tried = Edits(), []
+    for n in range(9):
+        learned = fields.learn(edits, f"Unknown parameter: 'f{n}'", [orjson.dumps(message)], [])
+        edits = learned or edits
+        tried.append(learned is not None)
     assert tried == [True] * 4 + [False] * 5

@@ -6,7 +6,8 @@ answer.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.base.conversation import Conversation, Message, Output, Text
 from proxy.base.errors import RequestError, UpstreamError, WireError
@@ -38,8 +39,7 @@ _NO_ANSWER = "the response is not valid in this dialect"
 _SAID = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallStarted, UsageReported)
 
 
-@dataclass(frozen=True, slots=True)
-class SpokenDialect:
+class SpokenDialect(Struct, frozen=True):
     """Whether an upstream speaks a dialect; ``name`` is the one that ``upstreams.*.wires`` uses.
 
     ``spoken`` is ``None`` if the answer is inconclusive, for example because the key was refused. ``status``

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from proxy.base.errors import UpstreamError, WireError
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
@@ -32,8 +33,7 @@ _TOOL = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
+class ProbeResult(Struct, frozen=True):
     """The result of a probe. ``None`` means not tested; ``problem`` is one line, empty if there is none."""
 
     reachable: bool
@@ -69,8 +69,7 @@ async def lacks_v1(upstream: Upstream, *, timeout_s: float) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class ListedModels:
+class ListedModels(Struct, frozen=True):
     """The response to a request for the list of models; ``names`` is ``None`` if it is no list."""
 
     status: int

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import orjson
+from msgspec import Struct
 
-from proxy.base.values import value_class
 from proxy.records.approvals import approval_ids_in
 from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
 from proxy.relay.memory.hidden.marks import waiting_of
@@ -12,13 +12,12 @@ from proxy.relay.memory.hidden.outcomes import PutBack, PutBackKind, Recall
 from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, marks_of
 from proxy.relay.memory.hidden.turns import Restored
 from proxy.wires.client_port import Answer, ClientRequest
-from proxy.wires.upstream_port import BodyEditor, ChainedEditor
+from proxy.wires.upstream_port import BodyEditor
 
 __all__ = ["Found", "asked_about", "awaited_approvals", "payloads_of", "put_back"]
 
 
-@value_class
-class Found:
+class Found(Struct, frozen=True):
     """Everything that was found for a request: the response that it continues, and turns with their
     positions.
 
@@ -54,8 +53,8 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
     """Put back the found turns that fit what the client sends."""
     turns, untrusted, upstream, bound = 0, "", "", False
     asked_in: list[str] = []
-    if found.response is not None and isinstance(editor, ChainedEditor):
-        editor.resume(found.response.continuation)
+    if found.response is not None and editor.body.chained:
+        editor.edit(resumed=found.response.continuation)
         kept = orjson.loads(found.response.continuation)
         untrusted, upstream = marks_of(kept)
         asked_in += asked_in_of(kept)

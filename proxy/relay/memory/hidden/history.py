@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import orjson
 import structlog
+from msgspec import structs
 
 from proxy.base.errors import StoreError
 from proxy.base.events import ToolCall
@@ -42,7 +43,7 @@ from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule
-from proxy.wires.upstream_port import NO_TURN, BodyEditor, ChainedEditor
+from proxy.wires.upstream_port import NO_TURN, BodyEditor
 
 __all__ = ["ApprovalResults", "History", "LastTurn", "Restored", "SettleApprovals"]
 
@@ -134,15 +135,15 @@ class History:
         results, renewed = said.results, said.renewed
         response, held = found.response, list(found.held)
         if response is not None and any(one in results for one in waiting_of(response.continuation)):
-            response = replace(response, continuation=fill(response.continuation, results, renewed))
+            response = structs.replace(response, continuation=fill(response.continuation, results, renewed))
             keep = local.put if found.is_local and local is not None else self._store.put_response
             keep(response)
         for place, (position, turn) in enumerate(held):
             if any(one in results for one in waiting_of(turn.payload)):
-                turn = replace(turn, payload=fill(turn.payload, results, renewed))
+                turn = structs.replace(turn, payload=fill(turn.payload, results, renewed))
                 self._store.put_suspended(turn)
                 held[place] = (position, turn)
-        return replace(found, response=response, held=held)
+        return structs.replace(found, response=response, held=held)
 
     def _tell_unavailable(self, error: StoreError) -> None:
         self._log.error("history_unavailable", reason=str(error))
@@ -295,16 +296,16 @@ class History:
 
         With ``local`` it is kept there instead of on record.  Return whether something was put on record.
         """
-        if not isinstance(editor, ChainedEditor) or not isinstance(resource.get("id"), str):
+        if not editor.body.chained or not isinstance(resource.get("id"), str):
             return False
         record = ResponseRecord(
             id=resource["id"],
             run_id=turn.run_id,
             caller=turn.caller,
             response=orjson.dumps(resource),
-            input_items=editor.input_items(),
+            input_items=editor.body.input_items(),
             continuation=with_marks(
-                editor.continuation(turn.message, turn.calls, turn.mask),
+                editor.body.continuation(editor.edits, turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
                 **turn.waits,
@@ -346,7 +347,7 @@ class History:
                 raise
             self._tell_unavailable(error)
             return False
-        self._store.put_suspended(replace(made, payload=with_marks(made.payload, **marks)))
+        self._store.put_suspended(structs.replace(made, payload=with_marks(made.payload, **marks)))
         return request.may_store
 
     async def seal(
@@ -366,9 +367,9 @@ class History:
         if self._sealed is None or turn.waiting or not self._sealed.wants(request):
             return None
         # All of it is encrypted, so nothing need be masked.
-        whole = replace(turn, mask=lambda name, arguments: arguments)
+        whole = structs.replace(turn, mask=lambda name, arguments: arguments)
         made, marks = self._suspended(request, editor, whole, visible, shown)
-        sealed = await self._sealed.close(replace(made, payload=with_marks(made.payload, **marks)))
+        sealed = await self._sealed.close(structs.replace(made, payload=with_marks(made.payload, **marks)))
         if sealed is None:
             self._log.warning("turn_too_long_to_seal", run_id=turn.run_id, bytes=len(made.payload))
         return sealed

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+
 __all__ = ["MEANINGS", "OUTCOMES", "MemoryOutcome", "PutBack", "PutBackKind", "Recall"]
 
 MemoryOutcome = Literal[
@@ -57,8 +59,7 @@ OUTCOMES: Final[Sequence[MemoryOutcome]] = tuple(MEANINGS)
 _MOST_NAMED: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class PutBack:
+class PutBack(Struct, frozen=True):
     """Hidden turns of one earlier run that were put back into a request, and how many bytes they added.
 
     ``kind`` is ``answer`` (behind an answer), ``calls`` (a turn that waited for the client's results),

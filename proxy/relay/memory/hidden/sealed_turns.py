@@ -9,10 +9,10 @@ no tool again.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from proxy.base.sealed_text import TextSeal
 from proxy.json.in_thread import in_thread
@@ -36,8 +36,7 @@ _VERSION: Final = b"\x01"
 """The format of a sealed text, including the payload, which is JSON in the client's dialect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(Struct, frozen=True):
     """The sealed turns of one request.
 
     ``turns`` holds the turns by key.  ``ambiguous`` are keys with several different turns.  ``missed`` has,

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
 
+from msgspec import Struct
+
 from proxy.base.errors import RequestError, StoreError
 from proxy.base.events import ToolResult
 from proxy.base.values import value_class
@@ -17,8 +19,7 @@ from proxy.wires.upstream_port import Mask, SuspendedCall
 __all__ = ["ApprovalResults", "LastTurn", "Restored", "SettleApprovals"]
 
 
-@value_class
-class LastTurn:
+class LastTurn(Struct, frozen=True):
     """The last turn of a run, as it is stored for the client's next request.
 
     ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's

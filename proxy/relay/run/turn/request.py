@@ -51,13 +51,13 @@ class TurnRequests:
         """Edit the body for this turn, and for what the model was seen to refuse."""
         editor, route, tools = job.upstream.editor, job.upstream.route, state.tools
         if command.number > 1:
-            editor.lower_token_limit(state.run.output_tokens)
+            editor.edit(used_tokens=state.run.output_tokens)
         if command.last and editor.forbid_tools():
             rule = f"{state.run.spent} is spent, and the client forces a call of its own tool"
             tools.withheld = {**tools.withheld, **dict.fromkeys(tools.offer.tool_ids(), rule)}
         place = route.served.upstream.name, route.model
         if command.number == 1 and self._refusals.refuses(*place, "images"):
-            editor.leave_out_images()
+            editor.edit(images_left_out=True)
         if self._refusals.knows_fields and (fields := self._refusals.refused_fields(*place)):
             editor.leave_out_fields(fields)
             _tell_left_out(job, state)
@@ -71,15 +71,15 @@ class TurnRequests:
         if response.status >= 300:
             return
         place = route.served.upstream.name, route.model
-        if editor.images_refused:
+        if editor.edits.images_refused:
             self._refusals.remember(*place, "images")
         for lesson in state.turn.lessons:
             if lesson.strict:
                 self._refusals.remember(*place, "strict")
             else:
                 self._refusals.remember_tools(*place, lesson.digests, lesson.most)
-        if state.turn.fields_recovered and editor.fields_refused:
-            self._refusals.remember_fields(*place, editor.fields_refused)
+        if state.turn.fields_recovered and editor.edits.fields_refused:
+            self._refusals.remember_fields(*place, editor.edits.fields_refused)
 
     async def _open_first(self, job: Job, state: State) -> UpstreamResponse:
         response = await job.fallback.candidates.ask(job.upstream.route, await _request(job))
@@ -193,10 +193,10 @@ async def _request(job: Job) -> UpstreamRequest:
 def _recover(job: Job, state: State, message: str, code: str | None) -> bool:
     """Change what the upstream refused; return whether there was something to change."""
     editor = job.upstream.editor
-    known = editor.fields_refused
+    known = editor.edits.fields_refused
     changed = editor.recover(message, code)
     # A success after other changes as well would prove nothing about the fields.
-    state.turn.fields_recovered = changed and editor.fields_refused != known
+    state.turn.fields_recovered = changed and editor.edits.fields_refused != known
     return changed
 
 

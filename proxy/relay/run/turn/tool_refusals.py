@@ -40,19 +40,18 @@ def adapt_tools(job: Job, state: State, message: str) -> bool:
     state.turn.lessons.append(lesson)
     tools, editor = state.tools, job.upstream.editor
     tools.offer = offer
-    editor.withdraw()
     editor.offer(offer.added, offer.replaced)
     later = {name for name, tool in offer.names.items() if tool in tools.withheld}
-    editor.withhold(offer.guarded | later)
+    editor.edit(withheld=offer.guarded | later)
     return True
 
 
 def _learn(job: Job, state: State, message: str) -> tuple[Offer, ToolLesson] | None:
     """Return the offer without what the refusal is about, and the lesson; ``None`` for another refusal."""
-    offer, catalog = state.tools.offer, state.tools.catalog
+    offer, catalog, editor = state.tools.offer, state.tools.catalog, job.upstream.editor
     if any(tool.strict for tool in (*offer.added, *offer.replaced)) and _STRICT.search(message):
         return offer.loosened(), ToolLesson(strict=True)
-    if named := job.upstream.editor.tools_named(message) or _suspected(state, message):
+    if named := editor.body.tools_named(editor.edits, message) or _suspected(state, message):
         specs = [catalog.get(offer.names[name]) for name in named]
         lesson = ToolLesson(frozenset(spec.digest for spec in specs if spec is not None))
         return _rest(state, named, REFUSED), lesson

@@ -6,10 +6,11 @@ processes that claim at the same moment one is refused.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from proxy.records.effects import (
     REPEATS_WITHIN_S,

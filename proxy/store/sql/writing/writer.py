@@ -14,8 +14,9 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from proxy.base.caches import CacheSize, declare
 from proxy.base.errors import StoreUnavailable
@@ -71,8 +72,7 @@ class Database(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WriterHooks:
+class WriterHooks(Struct, frozen=True):
     """The callbacks of the store for the writer.
 
     ``prepare`` runs before the first group and returns statements that begin it. They also begin later groups

@@ -8,6 +8,8 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from proxy.base.errors import ToolFailure
 from proxy.base.events import ResultImage, left_out
 from proxy.net.public_addresses import INNER_NAMES
@@ -35,8 +37,7 @@ class Image:
     url: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ImageBounds:
+class ImageBounds(Struct, frozen=True):
     """The limits for the images that are passed on.
 
     ``max_bytes`` is for all images of one result together; 0 passes none on. ``addresses`` says whether
@@ -48,8 +49,7 @@ class ImageBounds:
     addresses: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedImages:
+class CheckedImages(Struct, frozen=True):
     """The images of a result after the checks.
 
     ``notes`` are lines for the model about images that were left out. ``seen`` is what redaction reads: it

@@ -10,7 +10,8 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.base.caches import CacheSize, declare
 from proxy.records.rows import RESULTS_KEPT_S, KeptResult, KeptResults
@@ -25,8 +26,7 @@ _OVERHEAD_BYTES = 500
 """The bytes that a kept result takes beside its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A piece of a result: characters ``start`` to ``end`` of ``total``.
 
     ``untrusted`` has the sources of the text if they are untrusted (:func:`proxy.records.rows.join_sources`).
@@ -39,8 +39,7 @@ class Page:
     untrusted: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     """A kept result."""
 
     caller: str

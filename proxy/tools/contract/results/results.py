@@ -3,16 +3,17 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from proxy.base.errors import ToolErrorCode, ToolFailure
 from proxy.base.events import ResultImage
-from proxy.base.values import value_class
 from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind, utf8_length
 from proxy.tools.contract.results.images import Image, ImageBounds, check_images, note_bytes
 from proxy.tools.contract.results.paging import READ_RESULT
@@ -40,8 +41,7 @@ _LEAST_FOR_HANDLE = 512
 """The result limit in bytes below which a note about a handle would leave too little room for the result."""
 
 
-@value_class
-class Output:
+class Output(Struct, frozen=True):
     """A tool's output.
 
     ``text`` is the text for the model, complete unless ``truncated``; ``size`` is its size in bytes

@@ -7,10 +7,10 @@ refuses any other spelling and gives the model the canonical one.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
+from msgspec import Struct
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 from yarl import URL
@@ -78,8 +78,7 @@ def _is_ambiguous(path: str) -> bool:
     return any(segment.partition(";")[0] in (".", "..") for segment in segments)
 
 
-@dataclass(frozen=True, slots=True)
-class UrlForm:
+class UrlForm(Struct, frozen=True):
     """The marker of an argument that is a URL; :data:`Url` contains it."""
 
 

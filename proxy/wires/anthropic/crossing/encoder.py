@@ -10,10 +10,11 @@ them as they come, unchecked, because its client asked for that.
 
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.chance import replayable
 from proxy.base.conversation import Message, Refusal, Text, ToolCallPart

@@ -5,10 +5,10 @@ completion object".
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.chance import epoch_s
 from proxy.base.conversation import Message, Refusal, Text, ToolCallPart

@@ -20,8 +20,9 @@ from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.ollama.writer import OllamaStreamWriter
+from proxy.wires.turn.edits import AppendedTurn, Edits
 from proxy.wires.turn.request_members import model_name, preview_of
-from proxy.wires.upstream_port import BodyEditor, StateHabit
+from proxy.wires.upstream_port import RequestBody, StateHabit
 
 __all__ = ["OllamaCompletionWire"]
 
@@ -54,10 +55,16 @@ class OllamaCompletionWire(OllamaWire):
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         return OllamaTurnEncoder(request.model, CompletionLines)
 
-    def editor(
-        self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
-    ) -> BodyEditor:
-        return _CompletionBody(raw, cast(OllamaRequest, request))
+    def body(
+        self,
+        raw: bytes,
+        request: ClientRequest,
+        state: StateHabit = "auto",
+        *,
+        caller: str = "",
+        translated: bool = False,
+    ) -> RequestBody:
+        return _CompletionBody(raw, cast(OllamaRequest, request), translated=translated)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         kind = OllamaStreamWriter if request.stream else OllamaReplyWriter
@@ -67,5 +74,6 @@ class OllamaCompletionWire(OllamaWire):
 class _CompletionBody(OllamaBody):
     """The client's own body, which has no place for turns; only the upstream's body gets them."""
 
-    def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
-        """Do nothing: the body has no place for turns."""
+    def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
+        """Write nothing: the body has no place for turns."""
+        return AppendedTurn(message, results, ())

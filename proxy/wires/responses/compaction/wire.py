@@ -6,8 +6,9 @@ Source: OpenAI's API reference, "Compact a response".
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from proxy.wires.chosen import NOTHING_SHOWN
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter

@@ -6,10 +6,11 @@ end, because clients expect one item after the other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.base.chance import epoch_s
 from proxy.base.events import (
