@@ -5,11 +5,14 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from proxy.base.events import Usage
-from proxy.wires.registry.table import SERVED
+from proxy.base.events import FinishReason, Usage
+from proxy.records import rows
+from proxy.rights.limit_rules import LimitKind
+from proxy.wires.registry.table import BY_WIRE, SERVED
 
 ENDPOINTS = SERVED.endpoints
 DIALECTS = {known.dialect.name: known.dialect for known in ENDPOINTS}
@@ -150,3 +153,59 @@ def test_nobody_outside_of_the_wires_says_what_a_dialect_says() -> None:
         if (said := said_in(text))
     ]
     assert found == []
+
+
+def _rows() -> set[str]:
+    """The names of columns, finish reasons and limits, which are the proxy's own also where a dialect has
+    the same name."""
+    columns = {name for kind in vars(rows).values() for name in getattr(kind, "__struct_fields__", ())}
+    columns |= {name for kind in vars(rows).values() for name in getattr(kind, "__dataclass_fields__", ())}
+    return columns | {reason.value for reason in FinishReason} | set(get_args(LimitKind))
+
+
+@cache
+def members() -> frozenset[str]:
+    """The members of requests and of turns by which the data of some dialect decides."""
+    named: set[str] = set()
+    for dialect in BY_WIRE.values():
+        fields, turns = dialect.fields, dialect.turns
+        named |= {fields.turns, *fields.tools[1:], *fields.deciding}
+        named |= turns.ids | turns.volatile | turns.reasoning | turns.lists
+    return frozenset(named - _rows())
+
+
+SPEAKS_A_DIALECT = {
+    "app/replaying/frozen.py": "answers a replay in Chat, from rows that have its form",
+    "commands/doctor/checks.py": "a check has the name of the member that it tries",
+    "relay/starting/agents.py": "asks for agents in Chat",
+}
+"""Modules that write a dialect of their own choice, and why."""
+
+
+def test_nobody_outside_of_the_wires_decides_by_a_member_of_a_dialect() -> None:
+    """A name that only a dialect has stands nowhere else, and no body is asked there for any of its names."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE).as_posix()
+        if path.is_relative_to(PACKAGE / "wires") or place in SPEAKS_A_DIALECT:
+            continue
+        said = [(line, text) for line, text in constants(path) if text in members() and "_" in text]
+        found += [f"{place}:{line} says {text}" for line, text in said]
+        found += [f"{place}:{line} reads {text}" for line, text in asked_of_bodies(path) if text in members()]
+    assert found == []
+
+
+def asked_of_bodies(path: Path) -> Iterator[tuple[int, str]]:
+    """The members that a module takes by name from a variable ``payload``, with their lines."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        key: ast.expr | None = None
+        if isinstance(node, ast.Subscript):
+            holder, key = node.value, node.slice
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            holder, key = node.func.value, node.args[0] if node.func.attr == "get" else None
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and _is_body(holder):
+            yield key.lineno, key.value
+
+
+def _is_body(holder: ast.expr) -> bool:
+    return ast.unparse(holder).rpartition(".")[2] == "payload"

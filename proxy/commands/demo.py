@@ -308,7 +308,7 @@ def approval_lines(address: str, folder: Path) -> list[str]:
     question, going_on = NOTE
     curl = f"curl -s {address}/v1{RESPONSES.path} -H 'content-type: application/json' -d "
     asked = json.dumps({"model": MODEL, "input": question})
-    further = json.dumps({"model": MODEL, "input": going_on, "previous_response_id": ""})[:-2]
+    further = json.dumps({"model": MODEL, "input": going_on, RESPONSES.fields.continues: ""})[:-2]
     approve = _command(folder, "approvals", "approve")
     return [
         f"{LEAVE_NOTE} writes into {folder / NOTES_FILE}. A person must approve its calls first:",

@@ -21,7 +21,6 @@ from proxy.records.rows import join_sources
 from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
-from proxy.relay.body import check_switches
 from proxy.relay.headers import of_any_dialect
 from proxy.relay.memory.hidden.history import ApprovalResults, Restored, SettleApprovals
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
@@ -60,6 +59,7 @@ from proxy.relay.run_memory import RunMemory
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
 from proxy.wires.dialect import Dialect
+from proxy.wires.registry.requests import check_switches
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 

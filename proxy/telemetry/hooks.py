@@ -20,7 +20,7 @@ from proxy.http.headers import Headers
 from proxy.records.rows import ToolInvocationRecord
 from proxy.telemetry.refused_keys import REFUSALS, RefusedKeys
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
-from proxy.wires.dialect import EndpointTable
+from proxy.wires.registry.table import EndpointTable
 
 __all__ = ["OWN_PATHS", "Hooks", "Observer", "Operation", "RequestFacts", "ResponseProgress"]
 

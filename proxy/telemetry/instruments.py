@@ -14,7 +14,7 @@ from proxy.telemetry.loop_held import LoopHeld
 from proxy.telemetry.metrics import Metrics, Sources
 from proxy.telemetry.refused_keys import RefusedKeys
 from proxy.telemetry.tracing import Tracing, open_tracing
-from proxy.wires.dialect import EndpointTable
+from proxy.wires.registry.table import EndpointTable
 
 __all__ = ["Instruments", "known_models", "open_instruments"]
 

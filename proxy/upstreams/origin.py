@@ -8,8 +8,8 @@ from yarl import URL
 from proxy.base.errors import ConfigError
 from proxy.http.bodies import shapes_of_secrets
 from proxy.http.secrets import Secrets
-from proxy.wires.dialect import Dialect, EndpointTable
-from proxy.wires.registry.table import SERVED
+from proxy.wires.dialect import Dialect
+from proxy.wires.registry.table import SERVED, EndpointTable
 
 __all__ = [
     "UpstreamCredentials",

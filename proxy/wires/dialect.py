@@ -1,12 +1,13 @@
 """The description of a dialect as data: its paths, stream framing, errors and credentials.
 
 A :class:`Dialect` holds what all its paths share; an :class:`Endpoint` holds the facts of one path. The
-server looks the endpoint of a request up once, in an :class:`EndpointTable`. Authentication, limits,
+server looks the endpoint of a request up once, in an
+:class:`~proxy.wires.registry.table.EndpointTable`. Authentication, limits,
 metering, telemetry and errors read that object and compare no path themselves.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -17,7 +18,6 @@ __all__ = [
     "Credential",
     "Dialect",
     "Endpoint",
-    "EndpointTable",
     "ErrorBody",
     "ErrorEvent",
     "ErrorText",
@@ -25,10 +25,13 @@ __all__ = [
     "Event",
     "EventParser",
     "Framing",
+    "HostedTool",
     "Kind",
     "ModelLists",
     "Quirks",
     "RepairSigns",
+    "RequestFields",
+    "TurnFields",
     "UsageFields",
 ]
 
@@ -272,6 +275,72 @@ class RepairSigns(Struct, frozen=True):
     suspect: bytes = b""
 
 
+class RequestFields(Struct, frozen=True):
+    """Members of a request by which it says what it refers to, where it goes and how it is counted.
+
+    ``turns``: the messages or items. ``tools``: lists of tools. ``tool_holders``: lists whose entries may
+    have tools. ``usage``: the member, and its field, that ask for usage in a stream. ``models``: the paths at
+    which further models may be named: one, or a list of names and of objects with a ``model``. ``choosing``:
+    members by which a provider chooses models that the request does not name.
+
+    Each of these is empty if the dialect has none: ``continues``: the id of the stored response that the
+    request continues. ``conversation``: a conversation that the provider keeps. ``stored_prompt``: a prompt
+    that the provider keeps, if it is an object. ``background``: a switch for answers that come later.
+    """
+
+    turns: str = "messages"
+    tools: Sequence[str] = ("tools",)
+    continues: str = ""
+    conversation: str = ""
+    stored_prompt: str = ""
+    background: str = ""
+    tool_holders: Sequence[str] = ()
+    usage: tuple[str, ...] = ()
+    models: Sequence[tuple[str, ...]] = ()
+    choosing: Sequence[str] = ()
+
+    @property
+    def usage_asked(self) -> dict[str, Any]:
+        """The members that ask for usage in a stream."""
+        return {self.usage[0]: {self.usage[1]: True}}
+
+    @property
+    def deciding(self) -> frozenset[str]:
+        """The names of the members that decide, and of the field in ``usage``."""
+        one = (self.continues, self.conversation, self.stored_prompt, self.background)
+        models = (path[0] for path in self.models)
+        return frozenset(filter(None, (*one, *self.tool_holders, *self.usage, *self.choosing, *models)))
+
+
+class HostedTool(NamedTuple):
+    """A kind of tools that a provider may run, or that a client runs without a schema of its own.
+
+    ``type``: the beginning of the type. ``repeatable``: whether a request with such a tool may run twice: the
+    client runs the tool, or it only reads. ``chooses_model``: whether the tool asks a model, which the
+    provider chooses unless the tool names it; ``asks_models``: whether it may ask models that nobody names,
+    except in a tool whose whole type is in ``asks_none``.
+    """
+
+    type: str
+    repeatable: bool = False
+    chooses_model: bool = False
+    asks_models: bool = False
+    asks_none: frozenset[str] = frozenset()
+
+
+class TurnFields(Struct, frozen=True):
+    """Members of the messages and items of a model's turn.
+
+    ``ids``: ids of calls and items. ``volatile``: what differs if a model gives the same answer again.
+    ``reasoning``: types of blocks and items of reasoning. ``lists``: lists of calls or of blocks.
+    """
+
+    ids: frozenset[str] = frozenset()
+    volatile: frozenset[str] = frozenset()
+    reasoning: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
+
+
 class Dialect(Struct, frozen=True, eq=False):
     """The facts that all paths of a dialect share.
 
@@ -287,7 +356,8 @@ class Dialect(Struct, frozen=True, eq=False):
     ``last_event``: matches the event that ends a stream, at the end of what came; for a dialect whose streams
     may lack the end mark of the framing. ``refused_schemas``: the keys of
     :data:`~proxy.schemas.portable.REFUSED_BY` that every provider of the dialect refuses in the schemas of
-    tools.
+    tools. ``fields``, ``turns`` and ``tools``: what is known of its requests, of the turns in them, and of
+    the types of tools; the longest type that fits counts.
     """
 
     name: str
@@ -310,6 +380,9 @@ class Dialect(Struct, frozen=True, eq=False):
     answer_ids: str = ""
     last_event: re.Pattern[bytes] | None = None
     refused_schemas: frozenset[str] = frozenset()
+    fields: RequestFields = RequestFields()
+    turns: TurnFields = TurnFields()
+    tools: Sequence[HostedTool] = ()
 
     def shown(self, below: str) -> str:
         """Return a path of the dialect as a client writes it."""
@@ -384,68 +457,3 @@ class Endpoint(Struct, frozen=True, eq=False):
     def is_inference(self) -> bool:
         """Whether a model computes the answer, so that every client key may call it."""
         return self.kind in ("generate", "complete", "count", "infer", "socket")
-
-
-class EndpointTable:
-    """An immutable lookup of endpoints. Only this class compares paths with those of the dialects.
-
-    ``endpoints``: all known endpoints. ``other``: the endpoint for all other paths. ``labels``: the paths
-    that metrics count one by one; ``families``: the first segments by which metrics count the others.
-    """
-
-    def __init__(self, endpoints: Iterable[Endpoint], other: Dialect) -> None:
-        """Build the table. In ``endpoints``, specific paths must stand before general ones. ``other`` is
-        the dialect of all other paths.
-
-        Raises ValueError for two endpoints with the same method and path.
-        """
-        self.endpoints = known = tuple(endpoints)
-        self._plain = {(one.method, one.path): one for one in known if "{" not in one.path}
-        self._patterns = [(one.method, one.pattern, one) for one in known if "{" in one.path]
-        if len({(one.method, one.path) for one in known}) < len(known):
-            raise ValueError("two endpoints have the same method and path")
-        self.other = Endpoint(other, "", "")
-        dialects = {other, *(one.dialect for one in known)}
-        self._prefixes = tuple(sorted({(f"{dialect.prefix}/", dialect.rooted) for dialect in dialects}))
-        rooted = (one for one in known if one.dialect.rooted)
-        self._roots = frozenset(one.path for one in rooted if one.path == one.dialect.prefix)
-        self._rooted = frozenset(dialect.prefix[1:] for dialect in dialects if dialect.rooted)
-        self.families = frozenset[str]().union(*(dialect.families for dialect in dialects))
-        plain = self._plain.values()
-        self.labels = frozenset(one.path for one in plain if one.operation or one.kind in ("models", "mcp"))
-
-    def find(self, method: str, below: str) -> Endpoint:
-        """Return the endpoint for a method and a path; the path is written as in :attr:`Endpoint.path`.
-
-        Returns the endpoint of kind ``other`` if none is known; such a request passes through.
-        """
-        found = self._plain.get((method, below)) or self._plain.get(("", below))
-        if found is not None:
-            return found
-        for wanted, pattern, known in self._patterns:
-            if wanted in (method, "") and pattern.fullmatch(below) is not None:
-                return known
-        return self.other
-
-    def is_rooted(self, path: str) -> bool:
-        """Return whether any server may read a path as one of a rooted dialect.
-
-        Some servers ignore the case of a path, and Java servers ignore parameters (``/api;x/pull``).
-        """
-        return path[1:].partition("/")[0].partition(";")[0].casefold() in self._rooted
-
-    def extended_with(self, endpoints: Iterable[Endpoint]) -> "EndpointTable":
-        """Return a table with these endpoints in addition to its own."""
-        return EndpointTable((*endpoints, *self.endpoints), self.other.dialect)
-
-    def below(self, path: str) -> str | None:
-        """Return the part of a path below a dialect's prefix, or the whole path if the dialect is rooted.
-
-        Returns ``None`` if the path is below no dialect's prefix.
-        """
-        if path in self._roots:
-            return path
-        for prefix, rooted in self._prefixes:
-            if path.startswith(prefix):
-                return path if rooted else path[len(prefix) - 1 :]
-        return None

@@ -1,5 +1,6 @@
 """The meaning of a run's status, as one sentence for people."""
 
+from proxy.base.events import FinishReason
 from proxy.store.base import RunDetail
 
 __all__ = ["meaning_of_run"]
@@ -34,6 +35,6 @@ def _suspended(detail: RunDetail) -> str:
         return f"The run ended with calls that waited, and {detail.continued_by[0].id} goes on from it."
     if parent := detail.run.parent_run:
         return f"The agent waits until a person has decided about its calls and {parent} is continued."
-    if detail.run.finish_reason == "tool_calls":
+    if detail.run.finish_reason == FinishReason.TOOL_CALLS:
         return "The run waits for the next request of its client, which has calls to run or to decide about."
     return "The run waits until a person has decided about its calls and its client sends the next request."

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from proxy.api.detached.background_stream import BackgroundStream
 from proxy.api.detached.event_log import EventLog
 from proxy.api.detached.kept_attempts import KeptAttempts, KeptState, first_number
-from proxy.api.detached.messages import STOPPED, TOO_LONG, after_effects, queued
+from proxy.api.detached.messages import STOPPED, TOO_LONG, after_effects
 from proxy.api.detached.stored_request import StoredRequest
 from proxy.base.errors import NotOnRecord, RequestError, StoreError
 from proxy.http.rules import HeaderRules
@@ -32,6 +32,7 @@ from proxy.relay.body import Body
 from proxy.relay.run.job import Job
 from proxy.relay.starting.runs import Runs
 from proxy.store.base import Store
+from proxy.wires.responses.resource import queued
 
 __all__ = ["PREFIX", "BackgroundRun", "BackgroundRuns", "BackgroundSettings"]
 

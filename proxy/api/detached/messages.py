@@ -1,7 +1,7 @@
 """Build the messages that clients get about background responses that failed or cannot be continued."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from proxy.records.background import StartedEffect
 
@@ -12,7 +12,6 @@ __all__ = [
     "TOO_LONG",
     "after_effects",
     "failure",
-    "queued",
     "too_many_deaths",
 ]
 
@@ -57,26 +56,3 @@ def _named(tools: Sequence[str]) -> str:
     names = list(dict.fromkeys(tools))
     shown = ", ".join(names[:_MOST_NAMED])
     return shown if len(names) <= _MOST_NAMED else f"{shown} and {len(names) - _MOST_NAMED} more tools"
-
-
-def queued(response_id: str, asked: Mapping[str, Any], created_at: float) -> dict[str, Any]:
-    """Return the resource of a response that has not started; ``asked`` is the body of its request."""
-    return {
-        "id": response_id,
-        "object": "response",
-        "created_at": int(created_at),
-        "status": "queued",
-        "background": True,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": asked.get("instructions"),
-        "max_output_tokens": asked.get("max_output_tokens"),
-        "metadata": asked.get("metadata") or {},
-        "model": asked.get("model"),
-        "output": [],
-        "parallel_tool_calls": asked.get("parallel_tool_calls", True),
-        "previous_response_id": asked.get("previous_response_id"),
-        "tool_choice": asked.get("tool_choice", "auto"),
-        "tools": asked.get("tools") or [],
-        "usage": None,
-    }

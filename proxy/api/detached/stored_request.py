@@ -16,7 +16,8 @@ from proxy.relay.ask import Ask
 from proxy.relay.memory.idempotency import Attempt
 from proxy.relay.offering.offer import Wanted
 from proxy.wires.client_port import Trace
-from proxy.wires.upstream_tools import acting_tool
+from proxy.wires.registry.hosted_tools import acting_tool
+from proxy.wires.registry.requests import conversation_of
 
 __all__ = ["StoredRequest", "read_request", "stored_request"]
 
@@ -108,7 +109,7 @@ def _refusal_reason(ask: Ask, ticket: Mapping[str, Any] | None) -> str:
         return "it came with a credential that the server does not keep"
     if len(ask.body.raw) > _MAX_BYTES:
         return f"it is larger than {_MAX_BYTES >> 20} MiB"
-    if payload.get("conversation") is not None:
+    if conversation_of(payload) is not None:
         return "the provider may have added its input to the conversation already"
     if (kind := acting_tool(payload.get("tools"))) is not None:
         return f"the provider may have run a tool of the type {kind[:100]}"

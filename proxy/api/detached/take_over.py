@@ -18,21 +18,14 @@ from msgspec.structs import replace
 from proxy.api.detached.background import BackgroundRuns
 from proxy.api.detached.background_stream import ENDED
 from proxy.api.detached.kept_attempts import LAST_NUMBER, KeptAttempts, KeptState, first_number
-from proxy.api.detached.messages import (
-    DIED,
-    STOPPED,
-    TOO_LONG,
-    after_effects,
-    failure,
-    queued,
-    too_many_deaths,
-)
+from proxy.api.detached.messages import DIED, STOPPED, TOO_LONG, after_effects, failure, too_many_deaths
 from proxy.api.detached.stored_request import StoredRequest, read_request
 from proxy.base.errors import RequestError, StoreError
 from proxy.net.keep_running import keep_running
 from proxy.records.background import BackgroundRecord, BackgroundState
 from proxy.relay.ask import Ask
 from proxy.store.base import Store
+from proxy.wires.responses.resource import queued
 from proxy.wires.stream.sse import encode_event
 
 __all__ = ["AskAgain", "TakeOver"]

@@ -36,6 +36,7 @@ from proxy.server.messages.body import check_counts
 from proxy.server.messages.request import WebSocketMessage, new_ids
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import ApprovalMessages
+from proxy.wires.registry.requests import background_of, continued_by
 from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["Generate"]
@@ -256,7 +257,8 @@ def _note_run(context: Context, job: Job) -> str:
 def _is_background(context: Context, body: Body) -> bool:
     """Return whether a request asks for a response in the background."""
     creates = context.target.endpoint.creates == "response"
-    return creates and body.payload.get("background") is True and context.request.websocket is None
+    background = background_of(body.payload) if creates and context.request.websocket is None else None
+    return background is not None and background.value is True
 
 
 def _has_to_be_planned(
@@ -284,4 +286,4 @@ def _has_to_be_planned(
         return True
     raw = body.raw
     ours = _PART_OF_BOTH in raw and (_NAMED in raw or _OUR_ID in raw)
-    return ours or body.payload.get("previous_response_id") is not None
+    return ours or continued_by(body.payload) is not None

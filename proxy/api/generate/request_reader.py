@@ -14,6 +14,7 @@ from proxy.server.messages.body import BodyBounds, read_body, received_body, str
 from proxy.server.messages.forms import Form
 from proxy.server.messages.json_bodies import JsonBodies
 from proxy.store.base import Store
+from proxy.wires.registry.requests import continued_by, conversation_of
 
 __all__ = ["RequestReader"]
 
@@ -87,7 +88,7 @@ class RequestReader:
 
 def _is_local(context: Context, body: Body, principal: Principal) -> bool:
     """Return whether a message continues only from a response that its own connection remembers."""
-    message, previous = context.request.websocket, body.payload.get("previous_response_id")
-    if message is None or not isinstance(previous, str) or body.payload.get("conversation") is not None:
+    message, previous = context.request.websocket, continued_by(body.payload)
+    if message is None or previous is None or conversation_of(body.payload) is not None:
         return False
-    return message.local.find(previous, principal.name) is not None
+    return isinstance(previous.value, str) and message.local.find(previous.value, principal.name) is not None

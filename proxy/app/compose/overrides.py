@@ -17,8 +17,7 @@ from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.mcp.pins import PinSource
 from proxy.tools.running.runner import OnCrash
 from proxy.upstreams.base import Upstream
-from proxy.wires.dialect import EndpointTable
-from proxy.wires.registry.table import SERVED
+from proxy.wires.registry.table import SERVED, EndpointTable
 from proxy.wires.wire import Wire
 
 __all__ = ["Overrides"]

@@ -50,9 +50,9 @@ from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
 from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.chat.wire import ChatWire
-from proxy.wires.dialect import EndpointTable
 from proxy.wires.ollama.completions.wire import OllamaCompletionWire
 from proxy.wires.ollama.wire import OllamaWire
+from proxy.wires.registry.table import EndpointTable
 from proxy.wires.responses.compaction.wire import ResponsesCompactionWire
 from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.wire import Wire

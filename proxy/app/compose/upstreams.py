@@ -16,8 +16,8 @@ from proxy.upstreams.base import Upstream
 from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.origin import long_secrets
 from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures
-from proxy.wires.dialect import EndpointTable
 from proxy.wires.providers import UpstreamProfiles, provider_at
+from proxy.wires.registry.table import EndpointTable
 from proxy.wires.text_calls.rules import ModelTextCalls, TextCalls, ToolMode
 
 __all__ = ["open_upstreams", "served"]

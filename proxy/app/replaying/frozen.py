@@ -13,10 +13,9 @@ import orjson
 from msgspec import Struct
 
 from proxy.base.errors import ToolFailure, UpstreamError
-from proxy.base.events import ToolCall
+from proxy.base.events import FinishReason, ToolCall
 from proxy.http.headers import Headers
 from proxy.records.rows import MessageRecord, TurnRecord, recorded_call_id
-from proxy.relay.run.parallel_tool_use import expand, is_wrapper
 from proxy.store.base import RunDetail
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.provider import CallContext, ToolProvider
@@ -24,6 +23,7 @@ from proxy.tools.contract.redaction import MASK, redact_arguments
 from proxy.tools.contract.spec import Redaction, ToolSpec
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
 from proxy.wires.chat.dialect import CHAT
+from proxy.wires.openai.parallel_tool_use import expand, is_wrapper
 
 __all__ = [
     "FrozenProvider",
@@ -330,7 +330,7 @@ class FrozenUpstream:
             return _error(error)
         if turn is None or reply is None:
             return _Answer(502, CHAT.errors.body("the recording has no further turn", type="upstream_error"))
-        reason = "tool_calls" if reply.get("tool_calls") else turn.finish_reason or "stop"
+        reason = FinishReason.TOOL_CALLS.value if reply.get("tool_calls") else turn.finish_reason or "stop"
         choice = {"index": 0, "message": reply, "finish_reason": reason}
         usage = {
             CHAT.usage.received: turn.input_tokens,

@@ -49,6 +49,7 @@ from proxy.store.base import RunDetail, RunFilter
 from proxy.telemetry.log.setup import REPLAY
 from proxy.tools.access.catalog import Catalog
 from proxy.upstreams.base import Upstream
+from proxy.wires.registry.requests import continued_by
 
 __all__ = ["MakeApp", "ReplayApp", "Replayed", "Report", "replay_again"]
 
@@ -211,7 +212,7 @@ def _missing(detail: RunDetail, recorded: RecordedRun, *, online: bool) -> list[
         missing.append("any turn of the model")
     if online and recorded.request is None:
         missing.append('the client\'s request (kept only by store.content = "all", up to 4 MiB)')
-    if online and recorded.request is not None and orjson.loads(recorded.request).get("previous_response_id"):
+    if online and recorded.request is not None and continued_by(orjson.loads(recorded.request)):
         missing.append("the response that the request continues")
     if recorded.masked:
         missing.append("private tool arguments (they are masked; a tool's schema may refuse the mask)")

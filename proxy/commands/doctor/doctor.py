@@ -29,6 +29,7 @@ from proxy.upstreams.base import Upstream
 from proxy.wires.crossing.refused import after_refusal
 from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.providers import known_profile
+from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["Diagnosis", "diagnose", "doctor", "find_model", "hiding", "new_lines"]
@@ -176,7 +177,7 @@ async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -
     if "responses" in dialects and isinstance(responses, CrossableWire):
         first = await exchange(upstream, responses, asked["plain_stream"], {"store": True})
         replies["response"] = first
-        more = {"previous_response_id": _response_id(first), "store": True}
+        more = {RESPONSES.fields.continues: _response_id(first), "store": True}
         replies["next_response"] = await exchange(upstream, responses, asked["plain_stream"], more)
     findings = judge(Replies(replies, dialects))
     settings = dict(finding.setting for _, finding in findings if finding.setting is not None)

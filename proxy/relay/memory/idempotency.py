@@ -31,15 +31,13 @@ from msgspec import Struct
 from proxy.base.caches import CacheSize, declare
 from proxy.records.effects import REPEATS_WITHIN_S, UNMARKED_REPEAT_WITHIN_S
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger, ServedRequest
+from proxy.wires.registry.requests import TRANSPORT
 
 __all__ = ["NO_ATTEMPT", "NO_REPEAT", "Attempt", "Idempotency", "Repeat", "repeat_of"]
 
 _MAX_BYTES: Final = 32 * 2**20
 _CAUSED_BYTES: Final = 1000
 """The memory of a request beside its ledger, in bytes."""
-
-_TRANSPORT: Final = frozenset({"stream", "stream_options"})
-"""Members of a body that describe the transport of the answer, not what is asked."""
 
 _WAITING: Final = 100
 """The most first attempts of one request that are tracked as being without an answer."""
@@ -92,7 +90,7 @@ def _digest_of(caller: str, people: str, path: str, body: Mapping[str, Any], att
     if attempt.key:
         asked = ["key", ascii(attempt.key)]
     else:
-        said = {name: value for name, value in body.items() if name not in _TRANSPORT}
+        said = {name: value for name, value in body.items() if name not in TRANSPORT}
         asked = ["body", ascii(attempt.session), said]
     # A header may hold text that JSON cannot express.
     whole = orjson.dumps([ascii(caller), ascii(people), path, asked], option=orjson.OPT_SORT_KEYS)

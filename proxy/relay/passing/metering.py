@@ -1,6 +1,6 @@
 """Count the usage of requests that pass through.
 
-Usage is counted if tokens or cost are limited, or if the proxy always asks an upstream for it.  In all other
+Usage is counted if tokens or cost are limited, or if the proxy always asks an upstream for it. In all other
 cases nothing is read.
 """
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxy.base.errors import RequestError
-from proxy.json.splice import join_object, members
 from proxy.records.rows import Meter
-from proxy.relay.body import FURTHER_MODELS, Body, check_names, check_switches
+from proxy.relay.body import Body
 from proxy.relay.routing.prices import Price, Prices, estimated_usage
 from proxy.relay.routing.router import Route
 from proxy.wires.dialect import Dialect, Endpoint
+from proxy.wires.registry.requests import FURTHER_MODELS, background_of, check_counted, with_usage_asked
 from proxy.wires.stream.usage_tap import UsageTap
 
 __all__ = ["Metered", "meter", "price_of"]
@@ -55,8 +55,8 @@ def meter(
 ) -> Metered | None:
     """Return how a POST to an endpoint is counted; ``None`` if it is not.
 
-    ``body`` is ``None`` if it is streamed.  Streams of an upstream with ``force_usage`` are counted even if
-    nothing is limited.  Raise :class:`RequestError` for a request that could not be counted.
+    ``body`` is ``None`` if it is streamed. Streams of an upstream with ``force_usage`` are counted even if
+    nothing is limited. Raise :class:`RequestError` for a request that could not be counted.
     """
     if not counting.counts_usage and not route.served.force_usage:
         return None
@@ -72,13 +72,8 @@ def meter(
     price = price_of(counting, prices, route, body.payload)
     strip = False
     if streams:
-        options = body.payload.get("stream_options")
-        strip = not (isinstance(options, dict) and options.get("include_usage") is True)
-        if strip:
-            parts = members(raw)
-            given = members(parts["stream_options"]) if isinstance(options, dict) else {}
-            asked = join_object({**given, "include_usage": b"true"})
-            raw = join_object({**parts, "stream_options": asked})
+        raw = with_usage_asked(endpoint.dialect, raw, body.payload)
+        strip = raw is not body.raw
     return Metered(counting, price, raw, dialect=endpoint.dialect, strip=strip)
 
 
@@ -106,10 +101,7 @@ def price_of(meter: Meter | None, prices: Prices, route: Route, payload: Mapping
 
 def _check_countable(meter: Meter, payload: Mapping[str, Any]) -> None:
     """Raise RequestError (400) for a body whose answer an upstream could produce without being counted."""
-    check_names(payload)
-    if isinstance(options := payload.get("stream_options"), dict):
-        check_names(options)
-    check_switches(payload)
+    check_counted(payload)
     for field in FURTHER_MODELS:
         if meter.counts_cost and payload.get(field):
             raise RequestError(
@@ -118,10 +110,10 @@ def _check_countable(meter: Meter, payload: Mapping[str, Any]) -> None:
                 "out.",
                 param=field,
             )
-    if payload.get("background") is True:
+    if (background := background_of(payload)) is not None and background.value is True:
         raise RequestError(
             400,
             "The proxy cannot count what a background response uses, and tokens or cost are limited. "
-            "Leave background out.",
-            param="background",
+            f"Leave {background.name} out.",
+            param=background.name,
         )

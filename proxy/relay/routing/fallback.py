@@ -1,9 +1,9 @@
 """Several upstreams for one model: in which order they are asked, and when the next one is asked.
 
-Once an upstream has answered with a response head, the request belongs to it.  Later turns go to it, and
-nothing is asked twice after the first byte of an answer.  Before that, another upstream takes its place if
+Once an upstream has answered with a response head, the request belongs to it. Later turns go to it, and
+nothing is asked twice after the first byte of an answer. Before that, another upstream takes its place if
 the failure permits it: no connection, no answer in time, an answer that breaks off in its head, 408, 429 and
-5xx.  Any other 4xx is about the request, so the client gets it (rule E2).
+5xx. Any other 4xx is about the request, so the client gets it (rule E2).
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,8 +15,9 @@ from msgspec import Struct
 from proxy.base.errors import ToolRelayError, UpstreamError
 from proxy.relay.routing.router import Route, ServedUpstream
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
+from proxy.wires.registry.hosted_tools import acting_tool
+from proxy.wires.registry.requests import background_of, continued_by, conversation_of, prompt_of
 from proxy.wires.responses.dialect import RESPONSES
-from proxy.wires.upstream_tools import acting_tool
 
 __all__ = [
     "FALLBACK_IF_ABSENT",
@@ -42,8 +43,8 @@ class NextUpstream(ToolRelayError):
 class FallbackRules(Struct, frozen=True):
     """The failures after which a request may go to another upstream.
 
-    ``unsent``: the upstream certainly did not work on it.  ``failed``: the upstream may have worked on it.
-    ``unknown``: the upstream does not know the response that the body continues.  ``absent``: it does not
+    ``unsent``: the upstream certainly did not work on it. ``failed``: the upstream may have worked on it.
+    ``unknown``: the upstream does not know the response that the body continues. ``absent``: it does not
     know the response that the path names.
     """
 
@@ -63,20 +64,24 @@ FALLBACK_IF_ABSENT = FallbackRules(absent=True)
 def fallback_rules_of(payload: Mapping[str, Any]) -> FallbackRules:
     """Return how freely a request may move to another upstream, judged by its body.
 
-    What one provider stores (a conversation, a stored prompt, a background job) is unknown to another.  A
+    What one provider stores (a conversation, a stored prompt, a background job) is unknown to another. A
     tool that the provider runs, and that may change something, must not run twice.
     """
-    if payload.get("background") or payload.get("conversation") or isinstance(payload.get("prompt"), dict):
+    prompt = prompt_of(payload)
+    if prompt is not None and isinstance(prompt.value, dict):
         return NO_FALLBACK
+    if any(member and member.value for member in (background_of(payload), conversation_of(payload))):
+        return NO_FALLBACK
+    previous = continued_by(payload)
     acts = acting_tool(payload.get("tools")) is not None
-    return FallbackRules(unsent=True, failed=not acts, unknown=bool(payload.get("previous_response_id")))
+    return FallbackRules(unsent=True, failed=not acts, unknown=bool(previous and previous.value))
 
 
 class Candidates:
     """The upstreams that may answer one request, in the order in which they are asked.
 
-    An upstream whose breaker is open is skipped.  If the breakers of all are open, this says nothing about
-    any of them, and all are asked as if there were no breakers.  The same holds for a request about
+    An upstream whose breaker is open is skipped. If the breakers of all are open, this says nothing about
+    any of them, and all are asked as if there were no breakers. The same holds for a request about
     something that only one of them has.
     """
 
@@ -89,7 +94,7 @@ class Candidates:
 
     @classmethod
     def of(cls, routes: Sequence[Route], payload: Mapping[str, Any]) -> "Candidates":
-        """Return the candidates for a request with this body.  The body is read only if there are
+        """Return the candidates for a request with this body. The body is read only if there are
         several."""
         return cls(routes, fallback_rules_of(payload) if len(routes) > 1 else NO_FALLBACK)
 
@@ -117,7 +122,7 @@ class Candidates:
     def pin(self, asked: Route, upstream: str, *, bound: bool) -> Route:
         """Return the upstream that a conversation belongs to, if it has not been asked yet, else ``asked``.
 
-        If the conversation is ``bound`` to it, no other upstream is asked.  Otherwise the others are asked
+        If the conversation is ``bound`` to it, no other upstream is asked. Otherwise the others are asked
         after it, or before it if it keeps failing.
         """
         home = next((route for route in self._left if route.served.upstream.name == upstream), asked)
@@ -133,7 +138,7 @@ class Candidates:
     async def ask(self, route: Route, request: UpstreamRequest) -> UpstreamResponse:
         """Send a request to one of them and return its response's head.
 
-        Raise :class:`NextUpstream` if the next upstream may be asked.  Otherwise raise what
+        Raise :class:`NextUpstream` if the next upstream may be asked. Otherwise raise what
         :meth:`~proxy.upstreams.base.Upstream.open` raises.
         """
         served = route.served

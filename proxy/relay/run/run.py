@@ -36,7 +36,7 @@ from proxy.base.events import (
 from proxy.relay.base import RunSettings
 from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price
-from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
+from proxy.wires.openai.parallel_tool_use import expand, is_wrapper, join_results
 
 __all__ = [
     "AgentUse",

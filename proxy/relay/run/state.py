@@ -14,7 +14,6 @@ from proxy.relay.offering.offer import Offer
 from proxy.relay.offering.tool_limits import ToolLesson
 from proxy.relay.run.job import ToolAccess
 from proxy.relay.run.keepalive import SilenceTimer
-from proxy.relay.run.parallel_tool_use import is_wrapper, mask_parts
 from proxy.relay.run.run import Run
 from proxy.relay.run.usage import RunUsage
 from proxy.tools.access.catalog import Catalog
@@ -23,6 +22,7 @@ from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext
 from proxy.wires.approving.shown import APPROVE
 from proxy.wires.client_port import StreamWriter
+from proxy.wires.openai.parallel_tool_use import is_wrapper, mask_parts
 from proxy.wires.upstream_port import TurnReader
 
 __all__ = ["ClientOutput", "Outcome", "RunClock", "State", "ToolState", "TurnProgress"]

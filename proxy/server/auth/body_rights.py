@@ -5,14 +5,15 @@ from typing import Any, Final
 
 from proxy.base.errors import RequestError
 from proxy.base.globs import fits
-from proxy.relay.body import check_names
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.rights.callers import Rights
-from proxy.server.auth.named_models import named_models
 from proxy.server.messages.request import EdgeRequest
 from proxy.server.messages.target import Target
 from proxy.store.base import Store
 from proxy.wires.openai.dialect import CONVERSATIONS
+from proxy.wires.registry.named_models import named_models
+from proxy.wires.registry.requests import check_names, continued_by, conversation_of
+from proxy.wires.responses.dialect import response_not_found
 
 __all__ = ["FORM", "check_references", "check_rights", "must_read", "not_found"]
 
@@ -52,8 +53,8 @@ def check_rights(rights: Rights, permits: Callable[[str], bool], payload: Mappin
     """Refuse a body that a client key's rights do not cover.
 
     ``permits`` says whether a further model that the body names may be used. Raises :class:`RequestError`
-    (400, 403, 404) as :func:`~proxy.server.auth.named_models.named_models` does, and 404 for a model that the
-    key may not use.
+    (400, 403) as :func:`~proxy.wires.registry.named_models.named_models` does, and 404 for a model that
+    the key may not use.
     """
     check_names(payload)
     for field, model in named_models(payload) if rights.models else ():
@@ -74,7 +75,8 @@ async def check_references(
     Raises :class:`RequestError` (404), the same for another caller's and for a missing one, and
     :class:`~proxy.base.errors.StoreError` if the record cannot be read.
     """
-    previous = payload.get("previous_response_id")
+    member = continued_by(payload)
+    previous = None if member is None else member.value
 
     async def look() -> bool | None:
         if not isinstance(previous, str):
@@ -85,18 +87,14 @@ async def check_references(
 
     # Another process may have given it to the client a moment ago.
     if previous is not None and not await commits.look_again(look):
-        raise RequestError(
-            404,
-            f"Previous response with id {str(previous)[:100]!r} not found.",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
-    conversation = payload.get("conversation")
-    named = conversation.get("id") if isinstance(conversation, dict) else conversation
+        raise response_not_found(404, previous)
+    if (member := conversation_of(payload)) is None:
+        return
+    named = member.value.get("id") if isinstance(member.value, dict) else member.value
     if named is not None and not any(
         fits(f"{CONVERSATIONS.path}/{named}", pattern) for pattern in rights.endpoints
     ):
-        raise RequestError(404, f"Conversation with id {str(named)[:100]!r} not found.", param="conversation")
+        raise RequestError(404, f"Conversation with id {str(named)[:100]!r} not found.", param=member.name)
 
 
 def not_found(response_id: str) -> RequestError:

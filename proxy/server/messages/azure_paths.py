@@ -15,7 +15,7 @@ import orjson
 
 from proxy.base.errors import RequestError
 from proxy.json.splice import extend_object, join_object, members
-from proxy.wires.dialect import EndpointTable
+from proxy.wires.registry.table import EndpointTable
 
 __all__ = ["SLASH", "below_openai", "name_deployment", "named_deployment", "without_slashes"]
 

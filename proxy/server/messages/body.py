@@ -10,19 +10,9 @@ from msgspec import Struct
 from proxy.base.errors import RequestError
 from proxy.server.messages.heads.head import Head
 from proxy.server.messages.request import EdgeRequest
+from proxy.wires.registry.requests import FEWEST_COUNTED, LISTS
 
 __all__ = ["BodyBounds", "check_counts", "read_body", "received_body", "stream_body"]
-
-_MAX_MESSAGES = 20_000
-_MAX_TOOLS = 2_000
-_COUNTED = {
-    "messages": _MAX_MESSAGES,
-    "input": _MAX_MESSAGES,
-    "tools": _MAX_TOOLS,
-    "functions": _MAX_TOOLS,
-}
-"""The most entries of a request's long lists.  No model takes so many, and the proxy's work grows with
-them."""
 
 
 class BodyBounds(Struct, frozen=True):
@@ -43,9 +33,9 @@ def check_counts(payload: Mapping[str, Any], size: int) -> None:
 
     ``size`` is the size of the body in bytes; each entry of a list takes at least two.
     """
-    if size < 2 * _MAX_TOOLS:
+    if size < 2 * FEWEST_COUNTED:
         return
-    for field, most in _COUNTED.items():
+    for field, most in LISTS.items():
         entries = payload.get(field)
         if isinstance(entries, list) and len(entries) > most:
             raise RequestError(
@@ -112,7 +102,7 @@ def _too_large(limit: int) -> RequestError:
 def received_body(request: EdgeRequest, limit: int) -> bytes | None:
     """Return the whole JSON body if it has arrived, or ``None`` if :func:`read_body` must wait for it.
 
-    A body of a few kilobytes nearly always arrives with its head.  Raises :class:`RequestError` (413, 415)
+    A body of a few kilobytes nearly always arrives with its head. Raises :class:`RequestError` (413, 415)
     without reading a body that is not allowed.
     """
     if not request.head[_is_plain]:
@@ -131,7 +121,7 @@ def received_body(request: EdgeRequest, limit: int) -> bytes | None:
 
 
 async def read_body(request: EdgeRequest, limit: int, timeout_s: float) -> bytes:
-    """Return the whole body.  Raises as :func:`received_body` does.
+    """Return the whole body. Raises as :func:`received_body` does.
 
     Also raises :class:`RequestError` with 408 if the client takes more than ``timeout_s`` seconds in all, and
     with 400 if the framing is malformed.
@@ -145,10 +135,10 @@ async def read_body(request: EdgeRequest, limit: int, timeout_s: float) -> bytes
 def stream_body(
     request: EdgeRequest, limit: int, timeout_s: float, bytes_per_timeout: int
 ) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives.  Raises :class:`RequestError` at once for a body that is not allowed.
+    """Yield the body as it arrives. Raises :class:`RequestError` at once for a body that is not allowed.
 
-    If only reading shows that a limit is exceeded, the upload is broken off.  The client has ``timeout_s``
-    seconds, and as many again for each ``bytes_per_timeout`` bytes that it sends.  The time does not run
+    If only reading shows that a limit is exceeded, the upload is broken off. The client has ``timeout_s``
+    seconds, and as many again for each ``bytes_per_timeout`` bytes that it sends. The time does not run
     while the upstream is slow.
     """
     _check(request, limit)
@@ -158,7 +148,7 @@ def stream_body(
 async def _pieces(
     request: EdgeRequest, limit: int, timeout_s: float, *, earned_s: float
 ) -> AsyncIterator[bytes]:
-    """Yield the body's pieces.  Each byte extends the time limit by ``earned_s`` seconds."""
+    """Yield the body's pieces. Each byte extends the time limit by ``earned_s`` seconds."""
     if any(_expected(request)):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         # Otherwise it would count as the start of the response.

@@ -1,7 +1,7 @@
 """Reads which model a form names, while its files pass through unread.
 
-Fields before the first file are read as they come, and nothing of the file is held.  If a file comes first,
-the form is held up to the bound of a JSON body, until the model is known.  Some clients send it so: the
+Fields before the first file are read as they come, and nothing of the file is held. If a file comes first,
+the form is held up to the bound of a JSON body, until the model is known. Some clients send it so: the
 fields have the order in which their caller wrote them.
 """
 
@@ -13,12 +13,12 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from proxy.base.errors import RequestError
-from proxy.relay.body import FURTHER_MODELS
+from proxy.wires.registry.requests import CHOOSING, FURTHER_MODELS
 
 __all__ = ["Form", "Upload"]
 
 _MODEL: Final = "model"
-_CHOOSING: Final = frozenset({_MODEL, *FURTHER_MODELS, "plugins", "preset", "route"})
+_CHOOSING: Final = frozenset({_MODEL, *FURTHER_MODELS, *CHOOSING})
 """Fields by which a provider chooses a model."""
 _MOST_NAME: Final = 512
 """The most bytes of a model's name."""
@@ -71,7 +71,7 @@ class Form:
         self.model: str | None = None
 
     async def read_model(self, most: int) -> str | None:
-        """Read up to the form's model; hold at most ``most`` bytes.  Return ``None`` if it names none.
+        """Read up to the form's model; hold at most ``most`` bytes. Return ``None`` if it names none.
 
         Raises RequestError: 400 for a malformed form, and for one whose model does not come early enough.
         """

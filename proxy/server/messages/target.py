@@ -12,8 +12,8 @@ from proxy.base.errors import RequestError
 from proxy.server.messages.azure_paths import SLASH, below_openai, without_slashes
 from proxy.server.messages.heads.head import Head
 from proxy.telemetry.hooks import OWN_PATHS
-from proxy.wires.dialect import Dialect, Endpoint, EndpointTable
-from proxy.wires.registry.table import dialect_of
+from proxy.wires.dialect import Dialect, Endpoint
+from proxy.wires.registry.table import EndpointTable, dialect_of
 
 __all__ = ["MAX_TARGET", "Target", "Targets"]
 

@@ -1,7 +1,7 @@
 """Serve the WebSocket mode of ``/v1/responses``: each message is a request, and they are answered in order.
 
 Every message passes the same stages as a request over HTTP, with the headers of the handshake: browser rules,
-authentication, limits, tools, record.  In addition, the connection remembers the responses that must not be
+authentication, limits, tools, record. In addition, the connection remembers the responses that must not be
 recorded.
 
 Source: OpenAI's guide "WebSocket mode" and the SDK's ``responses_client_event``; Open Responses, "WebSocket
@@ -10,11 +10,10 @@ transport".
 
 import asyncio
 import hashlib
-import re
 import time
 from collections import Counter
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import orjson
 from aiohttp import hdrs, web
@@ -24,7 +23,6 @@ from multidict import CIMultiDict, CIMultiDictProxy, istr
 
 from proxy.base.errors import RequestError
 from proxy.json.in_thread import LARGE_BYTES, in_thread
-from proxy.json.splice import join_object, members
 from proxy.relay.memory.local import LocalResponses
 from proxy.rights.callers import Caller
 from proxy.server.connections.connection import EdgeConnection
@@ -38,14 +36,11 @@ from proxy.server.messages.response import sent_response
 from proxy.server.transport.websocket import CloseCode, WebSocket, handshake_answer
 from proxy.server.websockets.stream import error_message
 from proxy.telemetry.hooks import RequestFacts
+from proxy.wires.responses.websocket import CreateRequest, create_request, lane_of
 
 __all__ = ["WebSocketBounds", "WebSockets", "no_websocket_here"]
 
 _IDEMPOTENCY_KEY: Final = istr("Idempotency-Key")
-_LANE: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
-_PROTOCOL_MEMBERS: Final = frozenset({"type", "stream_id", "generate", "stream", "background"})
-"""Members of a message that do not belong to the request in it."""
-
 _HANDSHAKE_HEADERS: Final = (
     *(hdrs.UPGRADE, hdrs.CONNECTION, hdrs.SEC_WEBSOCKET_KEY, hdrs.SEC_WEBSOCKET_VERSION),
     *(hdrs.SEC_WEBSOCKET_EXTENSIONS, hdrs.SEC_WEBSOCKET_PROTOCOL, hdrs.CONTENT_LENGTH),
@@ -57,8 +52,8 @@ _HANDSHAKE_HEADERS: Final = (
 class WebSocketBounds(Struct, frozen=True):
     """Limits of WebSocket connections.
 
-    At most ``most`` connections may be open, and ``most_of_one`` of one caller.  A connection ends after
-    ``idle_s`` seconds without a message, and after ``lifetime_s`` seconds in any case.  While one message is
+    At most ``most`` connections may be open, and ``most_of_one`` of one caller. A connection ends after
+    ``idle_s`` seconds without a message, and after ``lifetime_s`` seconds in any case. While one message is
     answered, ``most_waiting`` others may wait.
     """
 
@@ -69,15 +64,6 @@ class WebSocketBounds(Struct, frozen=True):
     idle_s: float
     lifetime_s: float
     most_waiting: int = 8
-
-
-class _CreateRequest(NamedTuple):
-    """A client's message that asks for a response; ``previous`` is the id of the response it continues."""
-
-    body: bytes
-    lane: str
-    generates: bool
-    previous: str
 
 
 class WebSockets:
@@ -198,8 +184,8 @@ class _Session:
         lane = ""
         try:
             said = await self._read(raw)
-            lane = _lane_of(said)
-            read = partial(_request_in, said, raw, lane)
+            lane = lane_of(said)
+            read = partial(create_request, said, raw, lane)
             frame = await in_thread(read) if len(raw) > LARGE_BYTES else read()
         except RequestError as error:
             self._refuse(error, lane)
@@ -221,7 +207,7 @@ class _Session:
             said = await self._bodies.load(raw, self._caller.counted_as, self._caller.parent_counted_as)
         return said
 
-    def _message(self, frame: _CreateRequest, message: WebSocketMessage) -> EdgeRequest:
+    def _message(self, frame: CreateRequest, message: WebSocketMessage) -> EdgeRequest:
         """Make a request from a message."""
         head = self._head
         if _IDEMPOTENCY_KEY in head.headers:
@@ -265,54 +251,6 @@ class _Session:
         if lane:
             data = data[:-1] + b',"stream_id":' + orjson.dumps(lane) + b"}"
         self._socket.send(data)
-
-
-def _lane_of(said: dict[str, Any]) -> str:
-    """Return the ``stream_id`` of a message, which names its lane on the connection; empty without one.
-
-    Raises :class:`~proxy.base.errors.RequestError` (400) if it is malformed.
-    """
-    lane = said.get("stream_id")
-    if lane is None:
-        return ""
-    if not isinstance(lane, str) or not _LANE.match(lane):
-        raise RequestError(
-            400,
-            "stream_id must be 1 to 256 letters, digits, '_', '.' or '-'.",
-            param="stream_id",
-            code="invalid_stream_id",
-        )
-    return lane
-
-
-def _request_in(said: dict[str, Any], raw: bytes, lane: str) -> _CreateRequest:
-    """Extract the request from a message; raises :class:`~proxy.base.errors.RequestError` (400) for other
-    kinds."""
-    kind = said.get("type")
-    if kind != "response.create":
-        raise RequestError(
-            400,
-            f"Messages of the type {str(kind)[:80]!r} are not supported. Send response.create.",
-            param="type",
-            code="unsupported_event",
-        )
-    if said.get("background") not in (None, False):
-        raise RequestError(
-            400,
-            "Background responses are not possible on a WebSocket. Leave background out, or use HTTP.",
-            param="background",
-        )
-    generate = said.get("generate")
-    if generate not in (None, True, False) or type(generate) is int:
-        raise RequestError(400, "generate must be true or false.", param="generate")
-    kept = {name: value for name, value in members(raw).items() if name not in _PROTOCOL_MEMBERS}
-    previous = said.get("previous_response_id")
-    return _CreateRequest(
-        join_object({**kept, "stream": b"true"}),
-        lane,
-        generate is not False,
-        previous if isinstance(previous, str) else "",
-    )
 
 
 def _too_old(lifetime_s: float) -> RequestError:

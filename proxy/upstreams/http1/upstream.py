@@ -30,8 +30,7 @@ from proxy.upstreams.origin import (
     root_of,
     secret_shapes,
 )
-from proxy.wires.dialect import EndpointTable
-from proxy.wires.registry.table import SERVED
+from proxy.wires.registry.table import SERVED, EndpointTable
 
 __all__ = ["Http1Response", "Http1Upstream"]
 

@@ -1,4 +1,4 @@
-"""Reads folders of recorded exchanges (fixtures), and compares conversations.
+"""Reads folders of recorded exchanges (fixtures).
 
 ``proxy/upstreams/recorded/format.py`` says which files and keys a folder has.
 """
@@ -26,16 +26,11 @@ from proxy.upstreams.recorded.format import (
 )
 from proxy.wires.registry.table import BY_WIRE
 
-__all__ = ["RecordedConversation", "RecordedTurn", "conversation_of", "load_turns", "results_of"]
+__all__ = ["RecordedTurn", "load_turns"]
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
-_RESULT_ROLES = ("tool", "function")
-_TEXT_PARTS = ("text", "input_text", "output_text")
 
 _Model = TypeVar("_Model", bound=BaseModel)
-
-RecordedConversation = list[Any]
-"""The messages or input items of a request, without anything that may differ between two runs."""
 
 
 class RecordedTurn(Struct, frozen=True):
@@ -93,95 +88,6 @@ def load_turns(folders: Iterable[Path]) -> list[RecordedTurn]:
             numbered = sorted((_turn_number(turn), turn) for turn in folder.glob(f"{TURN}*") if turn.is_dir())
             turns.extend(_turn(name, number, turn, meta) for number, turn in numbered)
     return turns
-
-
-def conversation_of(request: Mapping[str, Any]) -> tuple[str, RecordedConversation]:
-    """Return the name of the field with the request's conversation, and the conversation in comparable form.
-
-    Results of tools, ids of calls and items, and empty fields are left out. Arguments are compared as JSON,
-    and a list of text parts as its text.
-    """
-    if "messages" in request or "input" not in request:
-        messages = request.get("messages")
-        return "messages", [_message(m) for m in messages] if isinstance(messages, list) else []
-    items = request["input"]
-    if isinstance(items, str):
-        items = [{"role": "user", "content": items}]
-    return "input", [_item(item) for item in items] if isinstance(items, list) else []
-
-
-def results_of(request: Mapping[str, Any]) -> list[str]:
-    """Return the tool results in a request as texts; a result that is not text becomes JSON."""
-    messages, items = request.get("messages"), request.get("input")
-    contents = [
-        message.get("content")
-        for message in (messages if isinstance(messages, list) else ())
-        if isinstance(message, dict) and message.get("role") in _RESULT_ROLES
-    ]
-    contents += [
-        item.get("output")
-        for item in (items if isinstance(items, list) else ())
-        if isinstance(item, dict) and str(item.get("type", "")).endswith("_call_output")
-    ]
-    texts = [_content(content) for content in contents]
-    return [text if isinstance(text, str) else orjson.dumps(text).decode() for text in texts]
-
-
-def _message(message: Any) -> Any:
-    if not isinstance(message, dict):
-        return message
-    left_out = {"tool_call_id"}
-    if message.get("role") in _RESULT_ROLES:
-        left_out.add("content")
-    kept = {k: _content(v) if k == "content" else v for k, v in message.items() if k not in left_out}
-    if isinstance(calls := kept.get("tool_calls"), list):
-        kept["tool_calls"] = [_call(call) for call in calls]
-    if isinstance(legacy := kept.get("function_call"), dict):
-        kept["function_call"] = _with_arguments_read(legacy)
-    return {k: v for k, v in kept.items() if v not in (None, "", [])}
-
-
-def _call(call: Any) -> Any:
-    if not isinstance(call, dict):
-        return call
-    kept = {k: v for k, v in call.items() if k not in ("id", "index")}
-    if isinstance(function := kept.get("function"), dict):
-        kept["function"] = _with_arguments_read(function)
-    return kept
-
-
-def _item(item: Any) -> Any:
-    if not isinstance(item, dict):
-        return item
-    left_out = {"id", "status", "call_id"}
-    if str(item.get("type", "")).endswith("_call_output"):
-        left_out.add("output")
-    if item.get("type") == "message":
-        left_out.add("type")
-    kept = {k: _content(v) if k == "content" else v for k, v in item.items() if k not in left_out}
-    return {k: v for k, v in _with_arguments_read(kept).items() if v not in (None, "", [])}
-
-
-def _content(content: Any) -> Any:
-    """Join a list that has only text parts into its text; return other content unchanged."""
-    if not isinstance(content, list) or not content:
-        return content
-    if all(
-        isinstance(p, dict) and p.get("type") in _TEXT_PARTS and isinstance(p.get("text"), str)
-        for p in content
-    ):
-        return "".join(part["text"] for part in content)
-    return content
-
-
-def _with_arguments_read(function: dict[str, Any]) -> dict[str, Any]:
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str):
-        return function
-    try:
-        return {**function, "arguments": orjson.loads(arguments or "{}")}
-    except orjson.JSONDecodeError:
-        return function
 
 
 def _turn(exchange: str, number: int, folder: Path, meta: ExchangeMeta) -> RecordedTurn:

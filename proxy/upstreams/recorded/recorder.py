@@ -24,7 +24,6 @@ from proxy.http.bodies import REDACTED, shapes_of_secrets
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse, read_whole
-from proxy.upstreams.recorded.fixtures import RecordedConversation, conversation_of
 from proxy.upstreams.recorded.format import (
     CLIENT,
     EVENTS,
@@ -36,6 +35,7 @@ from proxy.upstreams.recorded.format import (
     meta_text,
     response_text,
 )
+from proxy.wires.registry.comparing import ComparableConversation, comparable_conversation
 from proxy.wires.registry.table import BY_WIRE, STREAM_TYPES
 
 __all__ = ["ClientExchanges", "RecordingUpstream"]
@@ -55,7 +55,7 @@ class _Recorded:
 
     path: str
     model: Any
-    sent: RecordedConversation
+    sent: ComparableConversation
     folder: Path
     turns: int
     requests: int = 0
@@ -241,7 +241,7 @@ class RecordingUpstream:
 
     def _place(self, path: str, asked: Mapping[str, Any]) -> _Recorded:
         """Return the longest conversation that a request continues, or a new one."""
-        _, sent = conversation_of(asked)
+        _, sent = comparable_conversation(asked)
         continued = [
             known
             for known in self._conversations

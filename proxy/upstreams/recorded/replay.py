@@ -19,8 +19,9 @@ from proxy.base.errors import ConfigError, UpstreamBroken, UpstreamError
 from proxy.http.headers import Headers
 from proxy.http.rules import HOP_BY_HOP, HeaderRules, media_type, without
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
-from proxy.upstreams.recorded.fixtures import RecordedTurn, conversation_of, load_turns, results_of
+from proxy.upstreams.recorded.fixtures import RecordedTurn, load_turns
 from proxy.wires.openai.dialect import OPENAI
+from proxy.wires.registry.comparing import comparable_conversation, results_of
 from proxy.wires.registry.table import SERVED
 
 __all__ = ["ReplayUpstream", "packaged_fixtures", "serve_replay"]
@@ -121,13 +122,13 @@ class ReplayUpstream:
     def _find(
         self, request: UpstreamRequest, asked: Mapping[str, Any], *, stream: bool
     ) -> RecordedTurn | None:
-        conversation, results = conversation_of(asked), results_of(asked)
+        conversation, results = comparable_conversation(asked), results_of(asked)
         fitting = [
             turn
             for turn in self._turns
             if (turn.method, turn.path) == (request.method, request.path)
             and turn.request.get("model") == asked.get("model")
-            and conversation_of(turn.request) == conversation
+            and comparable_conversation(turn.request) == conversation
             and all(turn.request.get(field) == asked.get(field) for field in turn.match)
             and turn.fits_results(results)
             and turn.body(stream=stream) is not None
@@ -282,8 +283,8 @@ def _likeness(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
 
 def _nearness(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[bool, int, float]:
     """Rank a recorded request: same model, then longest common beginning, then most similar next message."""
-    _, theirs = conversation_of(recorded)
-    _, ours = conversation_of(asked)
+    _, theirs = comparable_conversation(recorded)
+    _, ours = comparable_conversation(asked)
     common = 0
     for left, other in zip(theirs, ours, strict=False):
         if left != other:
@@ -296,8 +297,8 @@ def _nearness(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[bo
 
 def _difference(turn: RecordedTurn, asked: Mapping[str, Any]) -> tuple[str, Any, Any]:
     """Find the first difference of a request to a recorded turn: path, recorded value, given value."""
-    field, theirs = conversation_of(turn.request)
-    _, ours = conversation_of(asked)
+    field, theirs = comparable_conversation(turn.request)
+    _, ours = comparable_conversation(asked)
     pairs = [("model", turn.request.get("model"), asked.get("model")), (field, theirs, ours)]
     pairs += [(name, turn.request.get(name), asked.get(name)) for name in turn.match]
     for path, recorded, given in pairs:

@@ -11,7 +11,18 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
-from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, ErrorText, Framing, UsageFields
+from proxy.wires.dialect import (
+    Credential,
+    Dialect,
+    Endpoint,
+    Errors,
+    ErrorText,
+    Framing,
+    HostedTool,
+    RequestFields,
+    TurnFields,
+    UsageFields,
+)
 from proxy.wires.openai import dialect as openai
 from proxy.wires.stream.sse import EventBoundary, SSEEvent, SSEParser, begins_events, encode_event
 
@@ -241,6 +252,22 @@ ANTHROPIC: Final = Dialect(
     headers=(("anthropic-version", "2023-06-01"),),
     answer_ids="msg_",
     refused_schemas=frozenset({"a property name"}),
+    # Source: anthropic 2.14 (``beta_fallbacks_param``, ``beta_advisor_tool_20260301_param``).
+    fields=RequestFields(models=(("fallbacks",),)),
+    turns=TurnFields(
+        ids=frozenset({"id", "tool_use_id"}),
+        volatile=frozenset({"thinking", "signature", "encrypted_content"}),
+        reasoning=frozenset({"thinking", "redacted_thinking"}),
+        lists=frozenset({"content"}),
+    ),
+    # ``code_execution`` may keep files in its container and reach other hosts.
+    tools=(
+        *(
+            HostedTool(kind, repeatable=True)
+            for kind in ("bash", "text_editor", "memory", "browser", "web_fetch")
+        ),
+        HostedTool("advisor_", chooses_model=True),
+    ),
 )
 
 ENDPOINTS: Final = (

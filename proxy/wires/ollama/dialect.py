@@ -9,7 +9,16 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, ModelLists, UsageFields
+from proxy.wires.dialect import (
+    Credential,
+    Dialect,
+    Endpoint,
+    Errors,
+    Framing,
+    ModelLists,
+    TurnFields,
+    UsageFields,
+)
 from proxy.wires.openai import dialect as openai
 from proxy.wires.stream.ndjson import CONTENT_TYPE, LineBoundary, LineParser, begins_lines
 
@@ -181,6 +190,7 @@ OLLAMA: Final = Dialect(
     families=frozenset({"api"}),
     rooted=True,
     tag=":latest",
+    turns=TurnFields(volatile=frozenset({"thinking", "created_at"}), lists=frozenset({"tool_calls"})),
 )
 
 ENDPOINTS: Final = (

@@ -13,8 +13,11 @@ from proxy.wires.dialect import (
     Errors,
     ErrorText,
     Framing,
+    HostedTool,
     ModelLists,
     Quirks,
+    RequestFields,
+    TurnFields,
     UsageFields,
 )
 from proxy.wires.stream.sse import (
@@ -224,6 +227,32 @@ SHARED: Final = Dialect(
     quirks=QUIRKS,
     models=OPENAI_LISTS,
     query=QUERY,
+    # Sources: the request types of openai 3.57 (``tool_param``, ``moderation``); OpenRouter's API reference,
+    # and its guides on model fallbacks, presets, plugins and server tools.
+    fields=RequestFields(
+        tools=("tools", "functions"),
+        usage=("stream_options", "include_usage"),
+        models=(("models",), ("moderation", "model"), ("svg", "model")),
+        choosing=("plugins", "preset", "route"),
+    ),
+    turns=TurnFields(
+        ids=frozenset({"id", "tool_call_id"}),
+        volatile=frozenset(
+            {
+                *("reasoning", "reasoning_content", "reasoning_details", "reasoning_text"),
+                *("extra_content", "thought_signature"),
+            }
+        ),
+        lists=frozenset({"tool_calls", "content"}),
+    ),
+    tools=(
+        *(HostedTool(kind, repeatable=True) for kind in ("function", "custom", "web_search", "file_search")),
+        HostedTool(
+            "openrouter:",
+            asks_models=True,
+            asks_none=frozenset({"openrouter:web_search", "openrouter:web_fetch", "openrouter:datetime"}),
+        ),
+    ),
 )
 """What OpenAI's dialects have in common."""
 

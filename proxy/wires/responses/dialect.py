@@ -6,11 +6,20 @@ from typing import Final
 import orjson
 from msgspec.structs import replace
 
-from proxy.wires.dialect import Endpoint, Errors, RepairSigns, UsageFields
+from proxy.base.errors import RequestError
+from proxy.wires.dialect import (
+    Endpoint,
+    Errors,
+    HostedTool,
+    RepairSigns,
+    RequestFields,
+    TurnFields,
+    UsageFields,
+)
 from proxy.wires.openai.dialect import SHARED, error_body, read_error
 from proxy.wires.stream.sse import encode_event
 
-__all__ = ["DELETE", "ENDPOINTS", "RESPONSES", "error_event"]
+__all__ = ["DELETE", "ENDPOINTS", "RESPONSES", "error_event", "response_not_found"]
 
 
 def error_event(message: str, *, type: str, code: str | None, sequence_number: int | None = None) -> bytes:
@@ -39,7 +48,41 @@ RESPONSES: Final = replace(
     last_event=re.compile(
         rb"^event: *response\.(?:completed|incomplete|failed)\r?\ndata:[^\r\n]*\r?\n\r?\n\Z", re.MULTILINE
     ),
+    fields=RequestFields(
+        turns="input",
+        tool_holders=("input",),
+        continues="previous_response_id",
+        conversation="conversation",
+        stored_prompt="prompt",
+        background="background",
+    ),
+    turns=TurnFields(
+        ids=frozenset({"id", "call_id"}),
+        volatile=frozenset({"encrypted_content", "status"}),
+        reasoning=frozenset({"reasoning"}),
+        lists=frozenset({"content"}),
+    ),
+    # Code that the provider runs (``code_interpreter``, ``shell``) may keep files and reach other hosts.
+    tools=(
+        *SHARED.tools,
+        *(
+            HostedTool(kind, repeatable=True)
+            for kind in ("namespace", "computer", "local_shell", "apply_patch", "tool_search")
+        ),
+        HostedTool("image_generation", repeatable=True, chooses_model=True),
+    ),
 )
+
+
+def response_not_found(status: int, response_id: object) -> RequestError:
+    """Return the error for a request that continues a response that is not on record."""
+    return RequestError(
+        status,
+        f"Previous response with id {str(response_id)[:100]!r} not found.",
+        param=RESPONSES.fields.continues,
+        code="previous_response_not_found",
+    )
+
 
 DELETE: Final = Endpoint(RESPONSES, "DELETE", "/responses/{id}", "stored", action="delete")
 

@@ -4,7 +4,7 @@ Source: OpenAI's API reference, "The response object"; Open Responses' schema, w
 null where it allows null.
 
 An upstream repeats the tools of the request with the fields that it filled in (``strict``), including the
-server tools.  The client gets its own part of that list.  It gets its own declaration for a tool that a
+server tools. The client gets its own part of that list. It gets its own declaration for a tool that a
 server tool replaced, or that the upstream leaves out.
 """
 
@@ -17,7 +17,7 @@ from proxy.base.chance import epoch_s
 from proxy.base.events import FinishReason
 from proxy.json.splice import elements, join_array
 
-__all__ = ["ClientTools", "complete_resource", "ended_as", "whole_usage", "with_all_fields"]
+__all__ = ["ClientTools", "complete_resource", "ended_as", "queued", "whole_usage", "with_all_fields"]
 
 _INCOMPLETE: Final[Mapping[FinishReason | None, str]] = {
     FinishReason.LENGTH: "max_output_tokens",
@@ -89,6 +89,29 @@ def ended_as(response: Mapping[str, Any], reason: FinishReason | None) -> dict[s
         return dict(response)
     status, details = ("completed", None) if word is None else ("incomplete", {"reason": word})
     return {**response, "status": status, "incomplete_details": details}
+
+
+def queued(response_id: str, asked: Mapping[str, Any], created_at: float) -> dict[str, Any]:
+    """Return the resource of a response that has not started; ``asked`` is the body of its request."""
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": int(created_at),
+        "status": "queued",
+        "background": True,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": asked.get("instructions"),
+        "max_output_tokens": asked.get("max_output_tokens"),
+        "metadata": asked.get("metadata") or {},
+        "model": asked.get("model"),
+        "output": [],
+        "parallel_tool_calls": asked.get("parallel_tool_calls", True),
+        "previous_response_id": asked.get("previous_response_id"),
+        "tool_choice": asked.get("tool_choice", "auto"),
+        "tools": asked.get("tools") or [],
+        "usage": None,
+    }
 
 
 def complete_resource(

@@ -17,7 +17,7 @@ from running_proxy import Answer, Proxy, make_config, running
 
 from proxy.api.detached.background_stream import BackgroundStream
 from proxy.api.detached.event_log import EventLog
-from proxy.api.detached.messages import queued
+from proxy.wires.responses.resource import queued
 
 ASK: dict[str, Any] = {"model": "m", "input": "Say it.", "background": True}
 

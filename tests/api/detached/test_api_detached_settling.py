@@ -21,7 +21,6 @@ from waiting import PATIENCE_S, until
 from proxy.api.detached import background_reader, take_over
 from proxy.api.detached.background import PREFIX, BackgroundRuns
 from proxy.api.detached.kept_attempts import KeptAttempts, KeptState
-from proxy.api.detached.messages import queued
 from proxy.api.detached.stored_request import StoredRequest, read_request
 from proxy.app.open_record import open_record
 from proxy.config.load import Config
@@ -31,6 +30,7 @@ from proxy.records.rows import ResponseRecord
 from proxy.relay.ask import Ask
 from proxy.relay.memory.idempotency import Attempt
 from proxy.relay.offering.offer import Wanted
+from proxy.wires.responses.resource import queued
 from proxy.wires.stream.sse import encode_event
 
 ID = f"{PREFIX}1"

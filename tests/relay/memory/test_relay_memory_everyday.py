@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from remembering import DIALECTS, Chat, Exchange, Habit, Line, Memory, Sent
 
 from proxy.relay.memory.hidden.history import History
-from proxy.relay.memory.hidden.variants import variant_of
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.wires.past.clock import SystemRule
+from proxy.wires.registry.variants import variant_of
 
 ROUNDS = 12
 

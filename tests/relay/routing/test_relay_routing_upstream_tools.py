@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.relay.routing.fallback import fallback_rules_of
-from proxy.wires.upstream_tools import acting_tool
+from proxy.wires.registry.hosted_tools import acting_tool
 
 OURS = {"type": "mcp", "server_label": "a", "server_url": "toolrelay/core"}
 

@@ -30,8 +30,8 @@ from proxy.base.events import (
     finished,
 )
 from proxy.relay.base import RunSettings
-from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
 from proxy.relay.run.run import AskApproval, CallModel, Command, Finish, Run, RunTools, Suspend, failed_result
+from proxy.wires.openai.parallel_tool_use import expand, is_wrapper, join_results
 
 RAN = object()
 CLIENTS = frozenset({"theirs", "also_theirs"})

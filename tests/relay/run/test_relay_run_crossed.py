@@ -26,9 +26,8 @@ from toy_dialect import TOY_ENDPOINTS, ToyWire
 from toy_dialect import event as toy_event
 
 from proxy.app.app import Overrides
-from proxy.wires.dialect import EndpointTable
 from proxy.wires.openai.dialect import OPENAI
-from proxy.wires.registry.table import SERVED
+from proxy.wires.registry.table import SERVED, EndpointTable
 
 CHAT_PATH, TOY_PATH = "/v1/chat/completions", "/v1/toy"
 CHAT_ASK: dict[str, Any] = {

@@ -32,7 +32,7 @@ async def test_server_tools(client: str, upstream: str, stream: bool) -> None:
     assert pair.server.requests[0].target == pair.upstream.path
     assert (first.system, first.messages) == ("Be brief.", [QUESTION])
     assert first.tools.keys() >= {"mine", ECHO}
-    assert (first.body["model"], first.body.get("stream") or False) == ("m", stream)
+    assert (first.body["model"], first.body.get("stream") or False) == (pair.upstream.model, stream)
     assert second.messages[0] == QUESTION
     assert second.calls == list(CALLS.calls)
     assert "noon" in second.results["call_1"]
@@ -183,7 +183,7 @@ async def test_a_repeat_has_its_effects_once(client: str, upstream: str, watch: 
 @each_pair
 async def test_tokens_and_cost_are_recorded(client: str, upstream: str) -> None:
     """The record has the tokens and the cost of all turns, and the tool call."""
-    prices = {"prices": {"m": {"input": 1.0, "output": 10.0}}}
+    prices = {"prices": {SPEAKERS[upstream].model: {"input": 1.0, "output": 10.0}}}
     turns = scripts(upstream, CALLS, ANSWER)
     async with pair_of(client, upstream, *turns, **prices) as pair:
         pair.client.seen(await pair.ask([QUESTION]))

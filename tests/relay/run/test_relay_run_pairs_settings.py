@@ -166,6 +166,11 @@ CASES = [
 ]
 
 
+_REASONS = {"chat": "gpt-5", "responses": "gpt-5", "anthropic": "claude-opus-4-7"}
+REASONING = {"effort": {**_REASONS, "ollama": "gpt-oss"}, "no thinking": _REASONS}
+"""For settings of reasoning, a model of each dialect's provider that takes them."""
+
+
 def within(part: Any, whole: Any) -> bool:
     """Return whether an object contains all of another one."""
     if isinstance(part, dict) and isinstance(whole, dict):
@@ -185,7 +190,8 @@ async def test_a_setting_crosses_or_is_named(setting: str, client: str, upstream
         async with running(config) as proxy:
             # Ollama's models cannot call tools with a format, so these settings have none.
             tools = () if setting in ("schema", "json") else ("mine",)
-            body = {**asking.ask([QUESTION], tools=tools), **asked}
+            model = REASONING.get(setting, {}).get(upstream, answering.model)
+            body = {**asking.ask([QUESTION], tools=tools), "model": model, **asked}
             answer = await proxy.ask(body, path=asking.path)
         left_out = (answer.header("x-toolrelay-left-out") or "").replace(" ", "").split(",")
         if wanted == REFUSED:

@@ -11,8 +11,9 @@ from raw_upstream import RawUpstream, whole
 from running_proxy import Answer, Proxy, make_config, running
 
 from proxy.app.app import Overrides
-from proxy.wires.dialect import Credential, Endpoint, EndpointTable, Errors
+from proxy.wires.dialect import Credential, Endpoint, Errors
 from proxy.wires.openai.dialect import OPENAI, error_event, read_error
+from proxy.wires.registry.table import EndpointTable
 
 SAID = {"model": "m", "say": "hi"}
 LIMITED = {"cost": ("1/day",)}

@@ -9,6 +9,7 @@ import httpx2
 from aiohttp import web
 from in_process import serving_app
 from mcp_rig import no_token
+from mcp_rules import http_fault, message_fault
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.tools.mcp.host.connection import Connection
@@ -69,6 +70,8 @@ async def scripted(
 ) -> AsyncIterator[tuple[Server, list[str]]]:
     """Run a server of revision 2025-11-25 that answers by ``answer``; also yield the requested paths.
 
+    It refuses what :mod:`mcp_rules` says.
+
     With ``sessions`` the server has sessions, and accepts those that are in the set.  ``refusal`` is its
     answer to a request of another session.  ``heard`` gets each message without a method before it is
     accepted.  ``reopened`` answers the requests for an event stream.
@@ -77,11 +80,15 @@ async def scripted(
 
     async def serve(request: web.Request) -> web.StreamResponse:
         paths.append(request.path)
+        if wrong := http_fault(request.headers):
+            return web.Response(status=wrong.status, text=f"{wrong.name} ({wrong.source})")
         asked = await request.json()
         if "method" not in asked:
             if heard is not None:
                 await heard(asked)
             return web.Response(status=202)
+        if fault := message_fault(asked):
+            return web.json_response({"jsonrpc": "2.0", "id": asked.get("id"), "error": fault})
         begins = asked["method"] == "initialize"
         if sessions is not None and not begins and request.headers.get("mcp-session-id") not in sessions:
             return refusal(asked.get("id")) if refusal else web.Response(status=404, text="no such session")

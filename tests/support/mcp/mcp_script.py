@@ -8,7 +8,7 @@ to wait until that file exists, ``{"die": true}``, ``{"long": MEBIBYTES}`` witho
 client wants progress, ``{"become": TOOLS}`` to change the tools, which the server announces.  ``{}`` gives no
 answer at all.
 ``calls`` is a file to which the server adds a line for each call, and ``cancelled`` for each cancellation.
-The server speaks 2025-11-25.
+The server speaks 2025-11-25, and refuses what :mod:`mcp_rules` says.
 """
 
 import json
@@ -18,11 +18,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import mcp_rules
+
 from proxy.tools.mcp.servers import Server
 
 __all__ = ["calls_of", "scripted", "tool_definition"]
 
-PROGRAM = textwrap.dedent(
+PROGRAM = Path(mcp_rules.__file__).read_text() + textwrap.dedent(
     """
     import json, os, sys, time
 
@@ -76,7 +78,9 @@ PROGRAM = textwrap.dedent(
         number, method = asked.get("id"), asked.get("method")
         if method in says:
             print(says[method], flush=True)
-        if method == "initialize":
+        if method is not None and (fault := message_fault(asked)):
+            send({"id": number, "error": fault})
+        elif method == "initialize":
             info = {"name": "scripted", "version": "1"}
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
             result["instructions"] = script["instructions"]

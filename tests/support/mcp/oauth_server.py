@@ -2,6 +2,7 @@
 
 The server accepts each refresh token once; if a token comes again, its login ends, as with strict providers.
 The MCP server speaks 2025-11-25 in JSON.  Its tools need a token, and ``write`` needs the scope ``write``.
+Both refuse what :mod:`mcp_rules` says.
 """
 
 import asyncio
@@ -16,11 +17,20 @@ from urllib.parse import unquote, urlencode
 
 from aiohttp import web
 from in_process import serving_app
+from mcp_rules import OAuthRule, http_fault, message_fault, oauth_fault
 
 __all__ = ["OAuthServer", "TokenSet", "running"]
 
 OBJECT = {"type": "object", "properties": {}}
 TOOLS = [{"name": name, "description": f"Does {name}.", "inputSchema": OBJECT} for name in ("read", "write")]
+
+REPEATED = OAuthRule("repeated", "", bool, "invalid_request", "RFC 6749, 3.1 and 3.2: each parameter once")
+NO_FORM = OAuthRule("form", "", bool, "invalid_request", "RFC 6749, 4.1.3: application/x-www-form-urlencoded")
+
+
+def _refused(rule: OAuthRule) -> web.Response:
+    told = {"error": rule.error, "error_description": f"{rule.name} ({rule.source})"}
+    return web.json_response(told, status=401 if rule.error == "invalid_client" else 400)
 
 
 @dataclass
@@ -131,7 +141,10 @@ class OAuthServer:
     async def _authorize(self, request: web.Request) -> web.StreamResponse:
         asked = dict(request.query)
         self.authorized.append(asked)
-        assert asked["code_challenge_method"] == "S256"
+        if len(asked) < len(request.query):
+            return _refused(REPEATED)
+        if broken := oauth_fault("authorize", asked):
+            return _refused(broken)
         client = self.clients.get(asked["client_id"])
         if client is not None:
             assert asked["redirect_uri"] in client["redirect_uris"]
@@ -145,8 +158,9 @@ class OAuthServer:
         raise web.HTTPFound(f"{asked['redirect_uri']}?{urlencode(back)}")
 
     async def _token(self, request: web.Request) -> web.StreamResponse:
-        form = {name: str(value) for name, value in (await request.post()).items()}
-        self._prove(request, form)
+        form, broken = await self._form(request, "token")
+        if broken is not None:
+            return _refused(broken)
         work = asyncio.ensure_future(self._answer(form))
         # If the client disconnects meanwhile, aiohttp cancels this handler.
         return await (asyncio.shield(work) if self.hears_the_dead else work)
@@ -168,6 +182,16 @@ class OAuthServer:
                 self.logins.append(login)
                 return self._tokens(login)
         return web.json_response({"error": "unsupported_grant_type"}, status=400)
+
+    async def _form(self, request: web.Request, endpoint: str) -> tuple[dict[str, str], OAuthRule | None]:
+        """Return the form of a client with its id and secret, and the rule that refuses it."""
+        sent = await request.post()
+        form = {name: str(value) for name, value in sent.items()}
+        repeated = REPEATED if len(form) < len(sent) else None
+        if request.content_type != "application/x-www-form-urlencoded":
+            repeated = NO_FORM
+        self._prove(request, form)
+        return form, repeated or oauth_fault(endpoint, form)
 
     def _prove(self, request: web.Request, form: dict[str, str]) -> None:
         """Add the client's id and secret to the form if they came in the header."""
@@ -218,6 +242,8 @@ class OAuthServer:
     async def _register(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
         self.registered.append(asked)
+        if broken := oauth_fault("register", asked):
+            return _refused(broken)
         told = {**asked, "client_id": f"client-{len(self.registered)}"}
         if asked["token_endpoint_auth_method"] != "none":
             told["client_secret"] = f"s3cret-client-{len(self.registered)}"
@@ -225,8 +251,9 @@ class OAuthServer:
         return web.json_response(told, status=201)
 
     async def _revoke(self, request: web.Request) -> web.StreamResponse:
-        form = {name: str(value) for name, value in (await request.post()).items()}
-        self._prove(request, form)
+        form, broken = await self._form(request, "revoke")
+        if broken is not None:
+            return _refused(broken)
         self.revoked.append(form)
         for login in self.logins:
             if form["token"] in (login.refresh_token, login.access_token):
@@ -244,7 +271,11 @@ class OAuthServer:
             if challenge is None:
                 challenge = f'Bearer resource_metadata="{self.url}/.well-known/oauth-protected-resource/mcp"'
             return web.json_response({}, status=401, headers={"WWW-Authenticate": challenge})
+        if wrong := http_fault(request.headers):
+            return web.json_response({}, status=wrong.status, reason=wrong.name)
         asked = await request.json()
+        if fault := message_fault(asked):
+            return web.json_response({"jsonrpc": "2.0", "id": asked.get("id"), "error": fault})
         if "id" not in asked:
             return web.Response(status=202)
         name = asked.get("params", {}).get("name")

@@ -51,7 +51,7 @@ PARTS = {
             "tests/relay/run/test_relay_run_images.py",
             "tests/relay/run/test_relay_run_mixed.py",
             "tests/relay/run/test_relay_run_native.py",
-            "tests/relay/run/test_relay_run_parallel_tool_use.py",
+            "tests/wires/openai/test_wires_openai_parallel_tool_use.py",
             "tests/relay/run/test_relay_run_parents.py",
             "tests/relay/run/test_relay_run_pauses.py",
             "tests/relay/run/test_relay_run_state.py",

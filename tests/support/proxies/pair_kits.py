@@ -33,6 +33,7 @@ class Chat(Speaker):
     """OpenAI's Chat Completions."""
 
     name, path = "chat", "/v1/chat/completions"
+    model = "gpt-4o-mini"
 
     def ask(
         self, said: Sequence[Message], *, stream: bool = True, tools: Sequence[str] = (), system: str = ""
@@ -46,7 +47,7 @@ class Chat(Speaker):
             if one.calls:
                 message["tool_calls"] = [self._call(call) for call in one.calls]
             listed.append(message)
-        body: Object = {"model": "m", "messages": listed, "stream": stream}
+        body: Object = {"model": self.model, "messages": listed, "stream": stream}
         if stream:
             body["stream_options"] = {"include_usage": True}
         if tools:
@@ -145,6 +146,7 @@ class Responses(Speaker):
     """OpenAI's Responses."""
 
     name, path = "responses", "/v1/responses"
+    model = "gpt-4o-mini"
 
     def ask(
         self, said: Sequence[Message], *, stream: bool = True, tools: Sequence[str] = (), system: str = ""
@@ -157,7 +159,7 @@ class Responses(Speaker):
             if one.text:
                 items.append({"role": one.role, "content": one.text})
             items += [self._call(call) for call in one.calls]
-        body: Object = {"model": "m", "input": items, "stream": stream}
+        body: Object = {"model": self.model, "input": items, "stream": stream}
         if system:
             body["instructions"] = system
         if tools:
@@ -268,6 +270,7 @@ class Anthropic(Speaker):
     """Anthropic's Messages."""
 
     name, path = "anthropic", "/v1/messages"
+    model = "claude-sonnet-4-5"
 
     def ask(
         self, said: Sequence[Message], *, stream: bool = True, tools: Sequence[str] = (), system: str = ""
@@ -284,7 +287,7 @@ class Anthropic(Speaker):
             blocks: list[Object] = [messages.text(one.text)] if one.text else []
             blocks += [messages.tool_use(*call) for call in one.calls]
             listed.append({"role": one.role, "content": blocks})
-        body: Object = {"model": "m", "max_tokens": 500, "messages": listed, "stream": stream}
+        body: Object = {"model": self.model, "max_tokens": 500, "messages": listed, "stream": stream}
         if system:
             body["system"] = system
         if tools:
@@ -379,6 +382,7 @@ class Ollama(Speaker):
     """Ollama's chat API."""
 
     name, path, content_type = "ollama", "/api/chat", ollama.LINES
+    model = "qwen3"
 
     def ask(
         self, said: Sequence[Message], *, stream: bool = True, tools: Sequence[str] = (), system: str = ""
@@ -393,7 +397,7 @@ class Ollama(Speaker):
                 listed.append(ollama.assistant(one.text, *self._calls(one.calls)))
             else:
                 listed.append({"role": one.role, "content": one.text})
-        body: Object = {"model": "m", "messages": listed, "stream": stream}
+        body: Object = {"model": self.model, "messages": listed, "stream": stream}
         if tools:
             body["tools"] = [ollama.tool(name) for name in tools]
         return body

@@ -34,7 +34,9 @@ class Pair:
         return await self.send(self.client.ask(said, **asked), headers)
 
     async def send(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
-        """Send one body of the client."""
+        """Send one body of the client; if it names the client's usual model, it asks the upstream's."""
+        if body["model"] == self.client.model:
+            body = {**body, "model": self.upstream.model}
         return await self.proxy.ask(body, headers or {}, path=self.client.path)
 
     def got(self) -> list[Got]:

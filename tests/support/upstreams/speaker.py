@@ -89,10 +89,11 @@ class Got:
 
 
 class Speaker(ABC):
-    """One dialect."""
+    """One dialect; ``model`` is a real model of the provider that stands for it."""
 
     name: str
     path: str
+    model: str
     content_type = "text/event-stream"
 
     # What clients send and read.

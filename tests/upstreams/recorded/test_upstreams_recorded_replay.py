@@ -12,8 +12,8 @@ from pytest_aiohttp import AiohttpClient, AiohttpServer
 from proxy.base.errors import ConfigError, UpstreamBroken
 from proxy.upstreams.base import Upstream, UpstreamRequest
 from proxy.upstreams.http1.upstream import Http1Upstream
-from proxy.upstreams.recorded.fixtures import results_of
 from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures, serve_replay
+from proxy.wires.registry.comparing import results_of
 from proxy.wires.registry.table import BY_WIRE
 
 ALL = [e for e in all_exchanges() if e.client_requests]

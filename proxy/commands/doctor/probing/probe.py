@@ -192,7 +192,7 @@ async def _ask(upstream: Upstream, model: str, *, tools: bool) -> _Answer:
         "model": model,
         "messages": [{"role": "user", "content": "Say ok."}],
         "stream": True,
-        "stream_options": {"include_usage": True},
+        **CHAT.fields.usage_asked,
     }
     if tools:
         body["tools"] = [_TOOL]

@@ -38,11 +38,11 @@ from proxy.relay.memory.hidden.shown import (
     with_marks,
 )
 from proxy.relay.memory.hidden.turns import ApprovalResults, LastTurn, Restored, SettleApprovals
-from proxy.relay.memory.hidden.variants import variant_of
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule
+from proxy.wires.registry.variants import variant_of
 from proxy.wires.upstream_port import NO_TURN, BodyEditor
 
 __all__ = ["ApprovalResults", "History", "LastTurn", "Restored", "SettleApprovals"]

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from proxy.base.errors import RequestError, StoreError
+from proxy.base.errors import StoreError
 from proxy.base.events import ToolResult
 from proxy.base.values import value_class
 from proxy.records.approvals import Approval
@@ -14,6 +14,7 @@ from proxy.relay.memory.hidden.marks import WAITING
 from proxy.relay.memory.hidden.outcomes import Recall
 from proxy.relay.memory.hidden.shown import asked_in_note
 from proxy.wires.client_port import ClientRequest
+from proxy.wires.responses.dialect import RESPONSES, response_not_found
 from proxy.wires.upstream_port import Mask, SuspendedCall
 
 __all__ = ["ApprovalResults", "LastTurn", "Restored", "SettleApprovals"]
@@ -22,10 +23,10 @@ __all__ = ["ApprovalResults", "LastTurn", "Restored", "SettleApprovals"]
 class LastTurn(Struct, frozen=True):
     """The last turn of a run, as it is stored for the client's next request.
 
-    ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
-    message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written
-    unencrypted.  ``untrusted`` has the sources of the untrusted results that the model has read.  ``waiting``
-    are the ids of the approvals that the turn waits for, and the names of the turns of agents.  ``asked_in``
+    ``wire`` is the client's dialect and ``upstream`` the upstream that answered. ``message`` is the model's
+    message and ``calls`` the calls in it. ``mask`` hides private arguments from what is written
+    unencrypted. ``untrusted`` has the sources of the untrusted results that the model has read. ``waiting``
+    are the ids of the approvals that the turn waits for, and the names of the turns of agents. ``asked_in``
     are the runs of this conversation that asked for approvals, including this one and its agents'.
     """
 
@@ -50,9 +51,9 @@ class ApprovalResults(Protocol):
     """The outcomes of approvals.
 
     ``results`` are texts for the model by approval id, ``waiting`` are the undecided approvals, and
-    ``untrusted`` has the sources of untrusted results among them.  ``ran`` are the approvals whose
-    calls have run, with their results.  ``renewed`` maps what turns waited for to what they wait for now:
-    agents that continued, and ask again.  ``asked`` are the new approvals of these agents.
+    ``untrusted`` has the sources of untrusted results among them. ``ran`` are the approvals whose
+    calls have run, with their results. ``renewed`` maps what turns waited for to what they wait for now:
+    agents that continued, and ask again. ``asked`` are the new approvals of these agents.
     """
 
     @property
@@ -85,13 +86,13 @@ The second argument has the sources whose untrusted results the model had read b
 class Restored:
     """What was put back into a request: ``turns`` is the number of hidden turns.
 
-    ``untrusted`` has the sources of the untrusted results among them.  ``upstream`` made the newest of
-    them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
-    continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``asked`` those that
-    the client does not know yet.  ``waits`` are the names under which the turns wait.  ``ran`` are the
-    approvals whose calls ran just now, with their results.  ``asked_in`` are the runs that asked for
-    approvals in exactly this conversation.  ``recall`` holds the result of each look-up.
+    ``untrusted`` has the sources of the untrusted results among them. ``upstream`` made the newest of
+    them; no other upstream accepts its signatures or has its caches. ``bound`` says that the request
+    continues a response by its id, which no other upstream knows. ``unavailable`` says that the record did
+    not answer. ``waiting`` are the undecided approvals of calls in these turns, and ``asked`` those that
+    the client does not know yet. ``waits`` are the names under which the turns wait. ``ran`` are the
+    approvals whose calls ran just now, with their results. ``asked_in`` are the runs that asked for
+    approvals in exactly this conversation. ``recall`` holds the result of each look-up.
     """
 
     turns: int = 0
@@ -112,16 +113,12 @@ class Restored:
     def check_found(self, request: ClientRequest) -> None:
         """Check that the response that the request continues was found, if it names one.
 
-        Call this if the upstream cannot know that response.  Raise :class:`RequestError` (400)
+        Call this if the upstream cannot know that response. Raise :class:`RequestError` (400)
         if it is not on record, and :class:`~proxy.base.errors.StoreError` if the record did not answer.
         """
         if request.continues is None or self.bound:
             return
         if self.unavailable:
-            raise StoreError("the response that previous_response_id names cannot be looked up")
-        raise RequestError(
-            400,
-            f"Previous response with id {request.continues[:100]!r} not found.",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
+            field = RESPONSES.fields.continues
+            raise StoreError(f"the response that {field} names cannot be looked up")
+        raise response_not_found(400, request.continues)

@@ -1,33 +1,16 @@
-"""Finds every model that a request's body names, in the fields of all dialects, for keys with ``models``.
-
-Sources: the request types of openai 3.57 (``tool_param``, ``response_input_item_param``, ``moderation``) and
-anthropic 2.14 (``beta_advisor_tool_20260301_param``, ``beta_fallbacks_param``); OpenRouter's API reference,
-and its guides on model fallbacks, presets, plugins and server tools.
-"""
+"""Finds every model that a request's body names, in the fields of all dialects, for keys with ``models``."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from proxy.base.errors import ModelMissing, RequestError
-from proxy.relay.body import FURTHER_MODELS, check_names
+from proxy.wires.registry.hosted_tools import hosted_tool
+from proxy.wires.registry.requests import CHOOSING, MODEL_PATHS, TOOL_HOLDERS, check_names, prompt_of
 
 __all__ = ["named_models"]
 
-_OF_A_BODY: Final = (*((field,) for field in FURTHER_MODELS), ("moderation", "model"), ("svg", "model"))
 _OF_A_TOOL: Final = (("model",), ("svg", "model"))
-"""Where a body and a tool may name models: a name, or a list of names and of objects with a ``model``."""
-
-_UNCHECKABLE: Final = ("plugins", "preset", "route")
-"""Fields by which a provider chooses models that the body does not name."""
-
-_CHOOSING_TOOLS: Final = ("image_generation", "advisor_")
-"""The beginnings of the types of tools with a model of their own; without a name the provider chooses it."""
-
-_ROUTER_TOOLS: Final = "openrouter:"
-_MODELLESS_ROUTER_TOOLS: Final = frozenset(
-    {"openrouter:web_search", "openrouter:web_fetch", "openrouter:datetime"}
-)
-"""Other tools of OpenRouter ask further models, which their parameters name or a preset chooses."""
+"""Where a tool may name models: a name, or a list of names and of objects with a ``model``."""
 
 _PRESET: Final = "@preset/"
 """The part of a model's name that stands for a preset, which may replace the model."""
@@ -44,22 +27,23 @@ def named_models(payload: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         raise ModelMissing()
     if _PRESET in model:
         raise _not_readable("model", "a preset may choose another model")
-    for field in _UNCHECKABLE:
+    for field in CHOOSING:
         if payload.get(field) is not None:
             raise _not_readable(field, "it may choose other models")
-    if isinstance(payload.get("prompt"), dict):
-        raise _not_readable("prompt", "a stored prompt may have a model and tools of its own")
-    yield from _named(payload, "", _OF_A_BODY)
+    if (prompt := prompt_of(payload)) is not None and isinstance(prompt.value, dict):
+        raise _not_readable(prompt.name, "a stored prompt may have a model and tools of its own")
+    yield from _named(payload, "", MODEL_PATHS)
     yield from _of_tools(payload)
 
 
 def _of_tools(payload: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the models of all tools: of the request, of its input items, and of tools that contain tools."""
-    items = payload.get("input")
+    lists = {field: payload[field] for field in TOOL_HOLDERS if isinstance(payload.get(field), list)}
     holders = [("", payload)]
     holders += [
-        (f"input[{number}].", item)
-        for number, item in enumerate(items if isinstance(items, list) else ())
+        (f"{field}[{number}].", item)
+        for field, items in lists.items()
+        for number, item in enumerate(items)
         if isinstance(item, dict)
     ]
     while holders:
@@ -75,10 +59,10 @@ def _of_tools(payload: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _of_tool(tool: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
     kind = tool.get("type")
-    kind = kind if isinstance(kind, str) else ""
-    if kind.startswith(_ROUTER_TOOLS) and kind not in _MODELLESS_ROUTER_TOOLS:
+    known = hosted_tool(kind if isinstance(kind, str) else "")
+    if known.asks_models and kind not in known.asks_none:
         raise _not_readable(f"{place}type", "this tool may ask other models")
-    if kind.startswith(_CHOOSING_TOOLS) and tool.get("model") is None:
+    if known.chooses_model and tool.get("model") is None:
         raise _not_readable(f"{place}model", "without it the provider chooses a model for this tool")
     yield from _named(tool, place, _OF_A_TOOL)
 

@@ -1,6 +1,6 @@
 """Masking of wrapper calls before they are written to a file: rule R3 holds for the calls inside, too."""
 
-from proxy.relay.run.parallel_tool_use import mask_parts
+from proxy.wires.openai.parallel_tool_use import mask_parts
 
 SEEN: list[tuple[str, str]] = []
 

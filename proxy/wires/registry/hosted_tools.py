@@ -1,20 +1,21 @@
-"""Which tools of a request its upstream may run itself, with effects that must not happen twice."""
+"""The types of tools that providers run, of all dialects."""
 
 from typing import Any, Final
 
 from proxy.wires.chosen import chooses
+from proxy.wires.dialect import HostedTool
+from proxy.wires.registry.table import BY_WIRE
 
-__all__ = ["acting_tool"]
+__all__ = ["acting_tool", "hosted_tool"]
 
-_HARMLESS: Final = (
-    "function", "custom", "namespace", "web_search", "file_search", "image_generation", "computer",
-    "local_shell", "apply_patch", "tool_search", "bash", "text_editor", "memory", "browser", "web_fetch",
-)  # fmt: skip
-"""Prefixes of tool types that change nothing outside: the client runs them, or they only read.
+_TOOLS: Final = tuple({tool.type: tool for dialect in BY_WIRE.values() for tool in dialect.tools}.values())
+_UNKNOWN: Final = HostedTool("")
 
-Code that a provider runs (``code_interpreter``, ``code_execution``, ``shell``) is none of them: it may keep
-files in its container and reach other hosts.
-"""
+
+def hosted_tool(kind: str) -> HostedTool:
+    """Return what is known of a type of tools: the longest beginning that fits."""
+    known = [tool for tool in _TOOLS if kind.startswith(tool.type)]
+    return max(known, key=lambda tool: len(tool.type), default=_UNKNOWN)
 
 
 def acting_tool(tools: Any) -> str | None:
@@ -28,6 +29,6 @@ def acting_tool(tools: Any) -> str | None:
             continue
         # In Messages, a client's own tool may have no type.
         kind = "function" if "input_schema" in tool else str(tool.get("type"))
-        if not kind.startswith(_HARMLESS):
+        if not hosted_tool(kind).repeatable:
             return kind
     return None
