@@ -547,7 +547,12 @@ QUICK = "import sys; from proxy.base.light_imports import import_structlog; impo
 STARTS = {
     "--help": (
         "import sys; from proxy.commands.cli import run; run(['--help'])",
-        {"asyncio", "markdown_it", "proxy.config", "pydantic", "structlog"},
+        {"asyncio", "markdown_it", "msgspec", "proxy.config", "pydantic", "structlog"},
+    ),
+    "runs": (
+        QUICK + "import proxy.commands.runs.runs",
+        {"aiohttp", "cryptography", "httptools", "jsonschema_rs", "proxy.app", "proxy.tools.access", "yarl"}
+        | {"proxy.tools.mcp.overview", "proxy.wires.client_port"},
     ),
     "server": (
         QUICK + "import proxy.commands.serve.serve, proxy.commands.serve.supervisor.worker",
@@ -556,7 +561,7 @@ STARTS = {
     ),
     "supervisor": (
         QUICK + "import proxy.commands.serve.supervisor.supervisor_main",
-        {"aiohttp", "httptools", "jsonschema_rs", "prometheus_client", "proxy.app.app"}
+        {"aiohttp", "httptools", "jsonschema_rs", "msgspec", "prometheus_client", "proxy.app.app"}
         | {"proxy.config", "proxy.tools.contract", "pydantic", "rich", "typer"},
     ),
 }
@@ -565,7 +570,7 @@ STARTS = {
 
 @pytest.mark.parametrize("process", STARTS)
 def test_a_process_loads_nothing_that_it_does_not_need(process: str) -> None:
-    """``--help`` needs no configuration, a server no optional library, a supervisor little at all."""
+    """``--help`` needs no configuration, ``runs`` no tools, a server nothing optional, a supervisor less."""
     starting, unneeded = STARTS[process]
     code = f"{starting}; print('loaded:', *({unneeded} & sys.modules.keys()))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 import proxy.tools as tools_room
-from proxy.api.admin.json_output import tool_to_json
+from proxy.api.admin.tool_output import tool_to_json
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services, create_services
 from proxy.base.events import ToolCall

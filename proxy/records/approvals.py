@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from proxy.base.values import value_class
+from proxy.records import MOST_REASON
 from proxy.records.grants import Grant, GrantLog
 from proxy.records.rows import InvocationStatus
 from proxy.records.transitions import Transitions
@@ -42,9 +43,6 @@ MOST_IN_TEXT: Final = 24 * 1024
 
 Nobody can approve from a text what it does not show, so longer ones are approved elsewhere.
 """
-
-MOST_REASON: Final = 500
-"""The greatest length of the reason for a decision, in characters."""
 
 DecidedVia = Literal["header", "tool message", "item", "api", "page", "command"]
 """How a decision was made.

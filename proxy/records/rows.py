@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Struct, field
 
 from proxy.base.errors import ToolErrorCode
+from proxy.records import RunStatus
 
 __all__ = [
     "RESULTS_KEPT_S",
@@ -41,7 +42,6 @@ __all__ = [
     "recorded_call_id",
 ]
 
-RunStatus = Literal["running", "completed", "suspended", "failed", "cancelled", "interrupted"]
 InvocationStatus = Literal["started", "success", "error", "cancelled", "interrupted"]
 
 SOURCES_SEPARATOR: Final = ", "

@@ -2,13 +2,15 @@
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from proxy.rights.limit_rules import KeyLimits
 from proxy.tools.contract.bounds import ArgumentBound
-from proxy.wires.client_port import Trace
+
+if TYPE_CHECKING:
+    from proxy.wires.client_port import Trace
 
 __all__ = ["PLAYGROUND", "Caller", "CallerBound", "Rights", "end_user_name", "player_name"]
 
@@ -45,7 +47,7 @@ class Rights:
     tools: tuple[tuple[str, tuple[str, ...]], ...] = ()
     arguments: tuple[CallerBound, ...] = ()
     endpoints: tuple[str, ...] = ()
-    trace_max: Trace | None = None
+    trace_max: "Trace | None" = None
     isolated: bool = False
     shared: bool = False
     _hash: int = field(init=False, repr=False, compare=False)

@@ -13,9 +13,10 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from proxy.api.admin.approvals import AdminApprovals, decider_of
-from proxy.api.admin.json_output import detail_to_json, run_to_json, server_to_json, tool_to_json
+from proxy.api.admin.json_output import detail_to_json, run_to_json
 from proxy.api.admin.queries import json_answer, page, parse_query, read_bool, read_limit
 from proxy.api.admin.run_filters import parse_filter
+from proxy.api.admin.tool_output import server_to_json, tool_to_json
 from proxy.api.reference.admin_openapi import admin_openapi
 from proxy.api.reference.admin_paths import query_of
 from proxy.base.errors import ConfigError, RequestError, StoreError

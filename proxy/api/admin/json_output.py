@@ -1,9 +1,9 @@
-"""Runs, tools and MCP servers as plain JSON values, in one shape for the command line and for ``/admin``.
+"""Runs as plain JSON values, in one shape for the command line and for ``/admin``.
 
 What the record holds was redacted before it was stored. Content (messages) is shown only on request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Any, Final
 
@@ -16,12 +16,6 @@ from proxy.base.plain_text import ascii_json
 from proxy.records.rows import RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_number, cost_text
 from proxy.store.base import RunDetail, UsageKey, UsageRow
-from proxy.tools.access.catalog import Catalog
-from proxy.tools.access.policy import Decision, Policy
-from proxy.tools.contract.spec import ToolSpec
-from proxy.tools.mcp.masking import masked_url
-from proxy.tools.mcp.overview import ServerOverview, ToolOverview
-from proxy.tools.mcp.servers import Server
 
 __all__ = [
     "costs_text",
@@ -29,20 +23,11 @@ __all__ = [
     "reported",
     "reported_cost",
     "run_to_json",
-    "server_to_json",
     "to_line",
     "tokens_text",
-    "tool_to_json",
     "usage_group",
     "usage_to_json",
 ]
-
-_WITHHELD: Final[Mapping[str, str]] = {
-    "new": "nobody has allowed it",
-    "changed": "its definition has changed since it was allowed",
-    "moved": "its server is reached in another way than when it was allowed",
-    "gone": "its server does not list it any more",
-}
 
 _EPOCH: Final = date(1970, 1, 1)
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
@@ -141,84 +126,6 @@ def _day(number: int) -> str:
         return (_EPOCH + timedelta(days=number)).isoformat()
     except OverflowError:  # A clock was far out.
         return f"day {number}"
-
-
-def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
-    """Return a tool as a model would see it, with the policy's decision and its rule."""
-    return {
-        "id": spec.name,
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": spec.parameters,
-        "effect": spec.effect,
-        "decision": decision.outcome,
-        "rule": decision.rule,
-        "digest": spec.digest,
-    }
-
-
-def server_to_json(server: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
-    """Return an MCP server with its tools; ``withheld`` says why models are not offered one, or is ``null``.
-
-    It leaves out the arguments of a command and the query of an address: either may hold a secret. An
-    allowed tool has ``pinned``, the definition that models are offered, unless all together are too large. A
-    changed tool has ``current`` and ``difference`` (lines that begin with ``-`` or ``+``) if its server's
-    present definition is known. All of this text comes from the MCP server and is not trusted.
-    """
-    status = server.status
-    name, version = status.server_info
-    return {
-        "id": server.server.name,
-        "reached_by": _reached_by(server.server),
-        "state": status.state,
-        "reason": status.reason or None,
-        "last_error": status.last_error or None,
-        "reconnects": server.reconnects,
-        "protocol": status.version or None,
-        "server_name": name or None,
-        "server_version": version or None,
-        "list_ms": status.list_ms if server.is_ready else None,
-        "tools": [
-            {
-                "id": tool.id,
-                "name": tool.name,
-                "state": tool.state,
-                "withheld": _withheld(tool, server.server, catalog, policy),
-                **_changes(tool),
-            }
-            for tool in server.tools
-        ],
-        "left_out": [{"name": left.name, "reason": left.reason} for left in status.left_out],
-    }
-
-
-def _changes(tool: ToolOverview) -> dict[str, Any]:
-    """Return the pinned definition of a tool, and the present one if it has changed."""
-    if tool.pinned is None:
-        return {}
-    allowed = {"pinned": tool.pinned.written()}
-    if tool.current is None:
-        return allowed
-    return {**allowed, "current": tool.current.written(), "difference": list(tool.difference)}
-
-
-def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Policy) -> str | None:
-    spec = catalog.get(tool.id)
-    if spec is not None:
-        decision = policy.decide(spec)
-        return None if decision.allowed else decision.rule
-    if tool.state in _WITHHELD:
-        return _WITHHELD[tool.state]
-    if not server.may_have(tool.name):
-        return f"mcp.servers.{server.name}.tools does not name it"
-    return "its pinned definition cannot be used, or more tools are allowed than there may be"
-
-
-def _reached_by(server: Server) -> str:
-    """Return the program, or the address without the parts that may be secret."""
-    if server.command:
-        return server.command
-    return masked_url(server.url.partition("?")[0])
 
 
 def to_line(value: Any) -> str:

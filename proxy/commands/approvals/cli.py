@@ -10,7 +10,7 @@ from proxy.base.errors import ConfigError
 from proxy.commands import common
 from proxy.commands.bounds import read_bounds
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
-from proxy.records.approvals import MOST_REASON
+from proxy.records import MOST_REASON
 
 __all__ = ["approvals_app"]
 

@@ -15,7 +15,7 @@ from proxy.commands.options import (
     SinceOption,
     UntilOption,
 )
-from proxy.records.rows import RunStatus
+from proxy.records import RunStatus
 
 if TYPE_CHECKING:
     from proxy.config.load import Config

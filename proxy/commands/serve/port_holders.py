@@ -2,9 +2,8 @@
 
 import contextlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
-
-from msgspec import Struct
 
 __all__ = ["SUPERVISOR", "WORKER", "Holder", "explain_holders", "find_holders", "set_process_name"]
 
@@ -17,7 +16,8 @@ _LISTENING = "0A"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
-class Holder(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Holder:
     """A process that listens on the port."""
 
     pid: int

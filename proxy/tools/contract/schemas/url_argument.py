@@ -13,7 +13,6 @@ from urllib.parse import unquote
 from msgspec import Struct
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
-from yarl import URL
 
 __all__ = ["URL_FORM", "Url", "UrlForm", "canonical_url", "takes_url"]
 
@@ -48,6 +47,8 @@ def canonical_url(text: str) -> str | None:
 
 def _spelled(text: str) -> str | None:
     """Do one round of :func:`canonical_url`: removing some escapes can reveal others."""
+    from yarl import URL  # Not before the first check, since most commands make none.
+
     try:
         url = URL(text).with_fragment(None)
         host, port = url.raw_host, url.explicit_port
