@@ -139,6 +139,8 @@ class RunEnding:
         if not only_here or not (keeps or local is not None):
             return
         if (resource := writer.result()) is not None:
+            if (typed := job.client.typed) is not None:
+                resource = typed.resource(resource)
             if detached is not None:
                 own = {"id": detached.response_id, "created_at": int(detached.asked_at)}
                 resource = {**resource, **own, "background": True}
@@ -240,6 +242,8 @@ def _last_turn(job: Job, state: State) -> LastTurn:
 async def _send_end(job: Job, state: State, data: bytes) -> None:
     output = state.output
     if not job.client.request.stream:
+        if output.typed is not None:
+            data, output.typed = output.typed.reply(data), None
         output.client.start(200, [*output.head, ("Content-Length", str(len(data)))])
     await output.send(data, last=True)
     output.client.finish()

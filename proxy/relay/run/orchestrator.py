@@ -196,7 +196,9 @@ class Orchestrator:
         )
         if job.continuity.approvals.purse is not None:
             run.settle(job.continuity.approvals.purse)
-        return State(run, ClientOutput(client, writer), now, RunClock(started_at), usage)
+        return State(
+            run, ClientOutput(client, writer, typed=job.client.typed), now, RunClock(started_at), usage
+        )
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Carry out commands until the run ends; return its status and error code."""
