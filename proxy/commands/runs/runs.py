@@ -12,7 +12,6 @@ import structlog
 from msgspec.structs import asdict, replace
 
 from proxy.api.admin.json_output import detail_to_json, run_to_json, to_line
-from proxy.app.open_record import opened_record
 from proxy.base.errors import ConfigError
 from proxy.base.plain_text import counted
 from proxy.commands.common import console, say, say_json
@@ -115,6 +114,9 @@ def opened_runs(config: Config) -> contextlib.AbstractAsyncContextManager[Store]
     """Open the record of a configuration for the block; raises ConfigError for one in memory."""
     if config.store.url == "memory:":
         raise ConfigError("store.url", "a store in memory has no runs to read", "Name a file: sqlite:///FILE")
+    # Imported here, since reading the record needs nothing else of the composition root.
+    from proxy.app.open_record import opened_record
+
     return opened_record(config, must_exist=True)
 
 
