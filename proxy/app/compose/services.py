@@ -48,16 +48,10 @@ from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
-from proxy.wires.anthropic.wire import AnthropicWire
-from proxy.wires.chat.wire import ChatWire
-from proxy.wires.ollama.completions.wire import OllamaCompletionWire
-from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.registry.table import EndpointTable
-from proxy.wires.responses.compaction.wire import ResponsesCompactionWire
-from proxy.wires.responses.wire import ResponsesWire
-from proxy.wires.wire import Wire
+from proxy.wires.registry.wires import built_in_wires
 
-__all__ = ["Services", "built_in_wires", "completion_wires", "create_services"]
+__all__ = ["Services", "create_services"]
 
 
 class Services(Struct, frozen=True):
@@ -177,6 +171,7 @@ class Services(Struct, frozen=True):
         await self.instruments.aclose()
 
 
+<<<<<<< HEAD
 def built_in_wires(item_keys: Sequence[bytes] = ()) -> dict[str, Wire]:
     """Return the built-in dialects by name.
 
@@ -198,6 +193,8 @@ def completion_wires(item_keys: Sequence[bytes]) -> dict[str, Wire]:
     return {"ollama_generate": OllamaCompletionWire(), "responses_compact": compact}
 
 
+=======
+>>>>>>> main
 async def create_services(
     config: Config, *, overrides: Overrides | None = None, reap: bool = False, guard: Guard = nullcontext
 ) -> Services:

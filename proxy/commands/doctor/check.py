@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Final, Protocol
 
 from proxy.app.compose.overrides import Overrides
-from proxy.app.compose.services import Services, built_in_wires, create_services
+from proxy.app.compose.services import Services, create_services
 from proxy.base.errors import ConfigError, Faults, StoreError
 from proxy.base.globs import fits
 from proxy.commands.common import console, print_table, say, say_faults
@@ -39,6 +39,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.upstreams.base import Upstream
 from proxy.wires.chat.dialect import CHAT
+from proxy.wires.registry.wires import built_in_wires
 
 __all__ = [
     "CheckedServices",

@@ -10,7 +10,12 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct, field
 
+<<<<<<< HEAD
 from proxy.app.compose.services import built_in_wires, create_services
+=======
+from proxy.api.admin.json_output import to_line
+from proxy.app.compose.services import create_services
+>>>>>>> main
 from proxy.base.errors import ConfigError, UpstreamError
 from proxy.base.plain_text import plain_text
 from proxy.commands.common import confirmed, console, print_table, say, say_error, say_json, text
@@ -29,6 +34,7 @@ from proxy.upstreams.base import Upstream
 from proxy.wires.crossing.refused import after_refusal
 from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.providers import known_profile
+from proxy.wires.registry.wires import built_in_wires
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.wire import CrossableWire
 
