@@ -50,36 +50,6 @@ MAX_NAME: Final = 200
 
 HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted'))"
 
-<<<<<<< HEAD
-=======
-RUN_COLUMNS: Final = (
-    "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at", "ended_at",
-    "error_code", "finish_reason", "turns", "tool_calls", "input_tokens", "output_tokens", "total_tokens",
-    "offered", "withheld", "trace", "prompt_hash", "cost", "spent", "unreported", "left_out", "agent",
-    "parent_run", "parent_call", "memory", "continues", "takes_over", "agent_version",
-)  # fmt: skip
-TURN_COLUMNS: Final = (
-    "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
-    "output_tokens", "total_tokens", "tool_calls", "error_code", "cost", "withheld", "unreported",
-    "first_at",
-)  # fmt: skip
-MESSAGE_COLUMNS: Final = (
-    "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",
-    "tool_call_id", "name",
-)  # fmt: skip
-INVOCATION_COLUMNS: Final = (
-    "id", "run_id", "turn", "seq", "call_id", "tool", "provider", "spec_digest", "effect",
-    "decision", "status", "error_code", "arguments_redacted", "result_redacted", "result_bytes",
-    "started_at", "ended_at",
-)  # fmt: skip
-NATIVE_COLUMNS: Final = ("invocation_id", "run_id", "payload")
-SUSPENDED_COLUMNS: Final = ("key", "run_id", "caller", "wire", "payload", "created_at")
-HIDDEN_COLUMNS: Final = ("key", "variant", *SUSPENDED_COLUMNS[1:], "asked", "alone")
-RESPONSE_COLUMNS: Final = ("id", "caller", "run_id", "response", "input_items", "continuation", "created_at")
-RESULT_COLUMNS: Final = ("handle", "run_id", "caller", "untrusted", "content", "created_at")
-CLAIM_COLUMNS: Final = ("invocation_id", "result")
-
->>>>>>> main
 _INT64 = 2**63 - 1
 
 
@@ -229,80 +199,10 @@ class _Turns(Table[TurnRecord]):
         row = super().row(record)
         return (row[0] or 0, row[1] or 0, row[2] or 0, *row[3:], int(record.total_tokens is None))
 
-<<<<<<< HEAD
     def record(self, row: Row) -> TurnRecord:
         """Read a turn from the values of the columns."""
         *values, unreported = row
         return super().record((*([None] * 3 if unreported else values[:3]), *values[3:]))
-=======
-
-def invocation_row(record: ToolInvocationRecord) -> Row:
-    """Return the values of :data:`INVOCATION_COLUMNS`."""
-    return _short_fitting(
-        record.id,
-        record.run_id,
-        record.turn,
-        record.seq,
-        record.call_id,
-        clean_name(record.tool),
-        record.provider,
-        record.spec_digest,
-        record.effect.value,
-        record.decision,
-        record.status,
-        record.error_code,
-        None if record.arguments_redacted is None else write_json(record.arguments_redacted),
-        None if record.result_redacted is None else write_json(record.result_redacted),
-        record.result_bytes,
-        record.started_at,
-        record.ended_at,
-    )
-
-
-def native_row(record: NativeCall) -> Row:
-    """Return the values of :data:`NATIVE_COLUMNS`."""
-    return fitting(record.invocation_id, record.run_id, record.payload)
-
-
-def suspended_row(record: SuspendedTurn) -> Row:
-    """Return the values of :data:`SUSPENDED_COLUMNS`."""
-    return fitting(
-        record.key, record.run_id, clean_name(record.caller), record.wire, record.payload, record.created_at
-    )
-
-
-def hidden_row(record: HiddenTurns, asked: str | None = None, alone: str | None = None) -> Row:
-    """Return the values of :data:`HIDDEN_COLUMNS`; ``asked`` and ``alone`` are further keys of the same."""
-    return fitting(
-        record.key, record.variant, record.run_id, clean_name(record.caller), record.wire, record.payload,
-        record.created_at, asked, alone,
-    )  # fmt: skip
-
-
-def response_row(record: ResponseRecord) -> Row:
-    """Return the values of :data:`RESPONSE_COLUMNS`."""
-    return fitting(
-        record.id,
-        record.caller,
-        record.run_id,
-        record.response,
-        record.input_items,
-        record.continuation,
-        record.created_at,
-    )
-
-
-def result_row(record: KeptResult) -> Row:
-    """Return the values of :data:`RESULT_COLUMNS`."""
-    return fitting(
-        record.handle,
-        record.run_id,
-        record.caller,
-        int(record.untrusted),
-        record.content,
-        record.created_at,
-    )
->>>>>>> main
 
 
 def effect_value(result: EffectResult) -> bytes:
@@ -311,69 +211,6 @@ def effect_value(result: EffectResult) -> bytes:
     return write_json(list(fields)).encode()
 
 
-<<<<<<< HEAD
-=======
-def read_run(row: Row) -> RunRecord:
-    """Read a run from the values of :data:`RUN_COLUMNS`."""
-    values = dict(zip(RUN_COLUMNS, row, strict=True))
-    values["stream"] = bool(values["stream"])
-    values["offered"] = tuple(read_json(values["offered"]))
-    values["withheld"] = read_json(values["withheld"])
-    values["left_out"] = tuple(read_json(values["left_out"]))
-    values["memory"] = None if values["memory"] is None else read_json(values["memory"])
-    return RunRecord(**values)
-
-
-def read_turn(row: Row) -> TurnRecord:
-    """Read a turn from the values of :data:`TURN_COLUMNS`."""
-    values = dict(zip(TURN_COLUMNS, row, strict=True))
-    if values.pop("unreported"):
-        values |= dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"))
-    return TurnRecord(**values | {"withheld": read_json(values["withheld"])})
-
-
-def read_message(row: Row) -> MessageRecord:
-    """Read a message from the values of :data:`MESSAGE_COLUMNS`."""
-    return MessageRecord(**dict(zip(MESSAGE_COLUMNS, row, strict=True)))
-
-
-def read_invocation(row: Row) -> ToolInvocationRecord:
-    """Read an invocation from the values of :data:`INVOCATION_COLUMNS`."""
-    values = dict(zip(INVOCATION_COLUMNS, row, strict=True))
-    values["effect"] = ToolEffect(values["effect"])
-    for column in ("arguments_redacted", "result_redacted"):
-        if values[column] is not None:
-            values[column] = read_json(values[column])
-    return ToolInvocationRecord(**values)
-
-
-def read_native(row: Row) -> NativeCall:
-    """Read a call, as the upstream sent it, from the values of :data:`NATIVE_COLUMNS`."""
-    return NativeCall(**dict(zip(NATIVE_COLUMNS, row, strict=True)))
-
-
-def read_suspended(row: Row) -> SuspendedTurn:
-    """Read a suspended turn from the values of :data:`SUSPENDED_COLUMNS`."""
-    return SuspendedTurn(**dict(zip(SUSPENDED_COLUMNS, row, strict=True)))
-
-
-def read_hidden(row: Row) -> list[HiddenTurns]:
-    """Read hidden turns from the values of :data:`HIDDEN_COLUMNS`, once for each of their keys."""
-    return [HiddenTurns(key, *row[1:7]) for key in (row[0], *row[7:]) if key is not None]
-
-
-def read_response(row: Row) -> ResponseRecord:
-    """Read a response from the values of :data:`RESPONSE_COLUMNS`."""
-    return ResponseRecord(**dict(zip(RESPONSE_COLUMNS, row, strict=True)))
-
-
-def read_result(row: Row) -> KeptResult:
-    """Read a kept result from the values of :data:`RESULT_COLUMNS`."""
-    values = dict(zip(RESULT_COLUMNS, row, strict=True))
-    return KeptResult(**values | {"untrusted": bool(values["untrusted"])})
-
-
->>>>>>> main
 def read_effect(value: bytes) -> EffectResult:
     """Read a value that :func:`effect_value` wrote."""
     return EffectResult(*read_json(value))

@@ -65,22 +65,15 @@ _HEX_KEY: Final = re.compile(r"[0-9A-Fa-f]{64}\Z")
 
 _R = TypeVar("_R")
 
-<<<<<<< HEAD
 
 class ContentTable(rows.Table[_R]):
-    """A table whose rows are content (rule R3), with its key columns and the columns that are sealed.
-=======
-@dataclass(frozen=True, slots=True)
-class ContentTable:
     """A table whose rows are content (rule R3), with its key, the first of its columns, and what is sealed.
->>>>>>> main
 
     Every such table has a column ``sealed_by`` besides ``columns``, and all except that of calls have
     ``created_at``. ``row_noun`` is what messages to operators call a row. Other arguments are those of
     :class:`~proxy.store.rows.Table`.
     """
 
-<<<<<<< HEAD
     def __init__(
         self,
         name: str,
@@ -92,31 +85,15 @@ class ContentTable:
         **conversions: Any,
     ) -> None:
         super().__init__(name, record, columns, **conversions)
+        if tuple(columns[: len(key)]) != tuple(key):
+            raise ValueError(f"the columns of {name} do not begin with its key")
         self.key: Final = key
         self.sealed: Final = sealed
         self.places: Final = [
             (orjson.dumps([name, column])[:-1] + b",", columns.index(column)) for column in sealed
         ]
         """The beginning of the place of each sealed column, with its position in a row."""
-        self.key_at: Final = [columns.index(column) for column in key]
-        """The positions of the key."""
         self._row_noun = row_noun
-=======
-    name: str
-    columns: Sequence[str]
-    key: Sequence[str]
-    sealed: Sequence[str]
-    row_noun: str = ""
-    places: Sequence[tuple[bytes, int]] = field(init=False, repr=False, compare=False)
-    """The beginning of the place of each sealed column, with its position in a row."""
-
-    def __post_init__(self) -> None:
-        at = self.columns.index
-        if tuple(self.columns[: len(self.key)]) != tuple(self.key):
-            raise ValueError(f"the columns of {self.name} do not begin with its key")
-        places = ((orjson.dumps([self.name, name])[:-1] + b",", at(name)) for name in self.sealed)
-        object.__setattr__(self, "places", tuple(places))
->>>>>>> main
 
     def counted(self, number: int) -> str:
         """Return a number of rows of this table, in words for the operator."""
@@ -143,15 +120,27 @@ SUSPENDED: Final = ContentTable(
     "suspended turn",
     names=("caller",),
 )
-HIDDEN: Final = ContentTable(
-    "hidden_turns",
-    HiddenTurns,
-    ("key", "variant", "run_id", "caller", "wire", "payload", "created_at"),
-    ("key", "variant"),
-    ("payload",),
-    "hidden turn",
-    names=("caller",),
-)
+
+
+class _Hidden(ContentTable[HiddenTurns]):
+    """Hidden turns, whose columns ``asked`` and ``alone`` are further keys of the same, or ``NULL``."""
+
+    def __init__(self) -> None:
+        columns = ("key", "variant", "run_id", "caller", "wire", "payload", "created_at")
+        key, sealed = ("key", "variant"), ("payload",)
+        super().__init__("hidden_turns", HiddenTurns, columns, key, sealed, "hidden turn", names=("caller",))
+        self.columns = (*columns, "asked", "alone")
+
+    def row(self, record: HiddenTurns, asked: str | None = None, alone: str | None = None) -> rows.Row:
+        """Return the values of the columns."""
+        return rows.fitting(*super().row(record), asked, alone)
+
+    def records(self, row: rows.Row) -> list[HiddenTurns]:
+        """Read hidden turns from the values of the columns, once for each of their keys."""
+        return [HiddenTurns(key, *row[1:7]) for key in (row[0], *row[7:]) if key is not None]
+
+
+HIDDEN: Final = _Hidden()
 RESPONSES: Final = ContentTable(
     "responses",
     ResponseRecord,

@@ -135,11 +135,8 @@ async def test_outside_its_life_a_store_keeps_no_hidden_turns(make: Make) -> Non
 def test_hidden_turns_survive_the_way_into_a_row_and_back(content: bytes, name: str) -> None:
     """Hidden turns with any payload and wire come back from a row unchanged."""
     record = hidden(payload=content, wire=name)
-<<<<<<< HEAD
-    assert HIDDEN.record(HIDDEN.row(record)) == record
-=======
-    assert read_hidden(hidden_row(record)) == [record]
-    assert read_hidden(hidden_row(record, "second", "third")) == [
+    assert HIDDEN.records(HIDDEN.row(record)) == [record]
+    assert HIDDEN.records(HIDDEN.row(record, "second", "third")) == [
         replace(record, key=key) for key in (record.key, "second", "third")
     ]
 
@@ -189,7 +186,6 @@ async def test_a_note_is_one_row(tmp_path: Path) -> None:
     rows = query(tmp_path / "r.db", "SELECT key, asked, alone FROM hidden_turns ORDER BY key")
     taken = [(f"n{number}", None, None) for number in range(3)]
     assert rows == [*taken, ("n3", None, "a1"), ("n4", "q", "a0")]
->>>>>>> main
 
 
 _step = st.tuples(st.sampled_from(["put", "drop", "wait"]), st.sampled_from("kl"), st.sampled_from("abc"))

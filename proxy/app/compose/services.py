@@ -171,30 +171,6 @@ class Services(Struct, frozen=True):
         await self.instruments.aclose()
 
 
-<<<<<<< HEAD
-def built_in_wires(item_keys: Sequence[bytes] = ()) -> dict[str, Wire]:
-    """Return the built-in dialects by name.
-
-    The first of ``item_keys`` signs and encrypts the proxy's items in Responses; the others only decrypt.
-    """
-    key, *old = item_keys or (None,)
-    return {
-        "chat": ChatWire(),
-        "responses": ResponsesWire(key, old_keys=[old_key for old_key in old if old_key]),
-        "anthropic": AnthropicWire(),
-        "ollama": OllamaWire(),
-    }
-
-
-def completion_wires(item_keys: Sequence[bytes]) -> dict[str, Wire]:
-    """Return the wires for requests without server tools, by the ``reader`` names of their endpoints;
-    ``item_keys`` are those of :func:`built_in_wires`."""
-    compact = ResponsesCompactionWire(item_keys[0], old_keys=item_keys[1:])
-    return {"ollama_generate": OllamaCompletionWire(), "responses_compact": compact}
-
-
-=======
->>>>>>> main
 async def create_services(
     config: Config, *, overrides: Overrides | None = None, reap: bool = False, guard: Guard = nullcontext
 ) -> Services:

@@ -10,12 +10,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct, field
 
-<<<<<<< HEAD
-from proxy.app.compose.services import built_in_wires, create_services
-=======
-from proxy.api.admin.json_output import to_line
 from proxy.app.compose.services import create_services
->>>>>>> main
 from proxy.base.errors import ConfigError, UpstreamError
 from proxy.base.plain_text import plain_text
 from proxy.commands.common import confirmed, console, print_table, say, say_error, say_json, text

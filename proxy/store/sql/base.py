@@ -218,13 +218,15 @@ class SqlBase(ABC):
         table: ContentTable[_Record],
         records: Sequence[_Record],
         settled: Callable[[bool], None] | None = None,
+        encode: Callable[[_Record], rows.Row] | None = None,
         *,
         needed: bool = True,
     ) -> Write:
+        row_of = encode or table.row
         return self._put(
             _PUT_CONTENT[table.name],
             (),
-            lambda record: self._ring.close(table, table.row(record)),
+            lambda record: self._ring.close(table, row_of(record)),
             records,
             settled,
             needed=needed,

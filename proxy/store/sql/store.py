@@ -7,13 +7,9 @@ database opens, reads and writes it.
 import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-<<<<<<< HEAD
-from typing import Any, Final, TypeVar
-=======
 from functools import partial
 from operator import attrgetter
-from typing import Final
->>>>>>> main
+from typing import Any, Final, TypeVar
 
 from proxy.records.effects import REPEATS_WITHIN_S
 from proxy.records.rows import (
@@ -229,45 +225,30 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             for record in records:
                 self._hidden.keep(record)
             return
-<<<<<<< HEAD
-        for record in records:
-            self._cap.note(HIDDEN, record.caller, len(record.payload))
-        self._hidden.queue(records, lambda settled: self._put_content(HIDDEN, records, settled))
-
-    async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:
-=======
-        made, encode = records, rows.hidden_row
+        made, encode = records, HIDDEN.row
         if len(records) == 3 and records[0].payload == records[1].payload == records[2].payload:
             made, encode = records[:1], partial(encode, asked=records[1].key, alone=records[2].key)
         self._cap.note(HIDDEN, records[0].caller, sum(map(len, map(attrgetter("payload"), made))))
-        self._hidden.queue(records, lambda settled: self._put_content(HIDDEN, encode, made, settled))
+        self._hidden.queue(records, lambda settled: self._put_content(HIDDEN, made, settled, encode))
 
     async def find_hidden(
         self, keys: Sequence[str], caller: str = "", *, loosely: bool = False
     ) -> Mapping[str, Sequence[HiddenTurns]]:
-        """Return the two latest variants of each key, also before their commit or after a failed write.
-
-        Only ``loosely`` the keys may be the second or third of what was stored under three. Raises
-        :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
->>>>>>> main
         variants = {key: {each.variant: each for each in self._hidden.find_all(key)} for key in keys}
         asked = {rows.clean_text(key): key for key, known in variants.items() if len(known) < 2}
         if asked and self._content != "none":
             # The database keeps two for each key, and for a moment a few more.
-<<<<<<< HEAD
-            fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
-            for turns in await self._find(HIDDEN, fit, *asked, self._oldest_kept(), caller=caller):
-=======
-            columns, marks = ("key", "asked", "alone") if loosely else ("key",), ", ".join("?" * len(asked))
-            fit = " OR ".join(f"{column} IN ({marks})" for column in columns)
+            columns, placeholders = (
+                ("key", "asked", "alone") if loosely else ("key",),
+                ", ".join("?" * len(asked)),
+            )
+            fit = " OR ".join(f"{column} IN ({placeholders})" for column in columns)
             values = (*asked, *asked, *asked) if loosely else asked
-            found = await self._find(
+            stored = await self._find_rows(
                 HIDDEN, f"({fit}) AND created_at >= ?", *values, self._oldest_kept(), caller=caller
             )
-            read = [turns for row in found for turns in rows.read_hidden(row) if turns.key in asked]
+            read = [turns for row in stored for turns in HIDDEN.records(row) if turns.key in asked]
             for turns in newest_first(read):
->>>>>>> main
                 variants[asked[turns.key]].setdefault(turns.variant, turns)
         return {key: newest_first(known.values())[:2] for key, known in variants.items()}
 

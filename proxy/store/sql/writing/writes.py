@@ -105,20 +105,12 @@ def batches_of(group: Iterable[Write]) -> list[Batch]:
             continue
         if write.in_order:
             open_to.clear()
-<<<<<<< HEAD
-        for statement, rows in ((write.statement, write.made()), *write.also):
+        made = write.made() if callable(write.rows) else write.rows
+        for statement, rows in ((write.statement, made), *write.also):
             by_key = open_to.get(statement)
             if by_key is None:
                 by_key = open_to[statement] = {}
                 batches.append((statement, by_key))
-=======
-        made = write.made() if callable(write.rows) else write.rows
-        for statement, rows in ((write.statement, made), *write.also):
-            found = open_to.get(statement)
-            if found is None:
-                found = open_to[statement] = {}
-                batches.append((statement, found))
->>>>>>> main
             key_of = statement.key_of if type(statement) is Upsert else None
             for row in rows:
                 by_key[len(by_key) if key_of is None else key_of(row)] = row
