@@ -351,13 +351,13 @@ class Planner:
         port = port_of(route, ask.wire, self._wires, request, rules)
         make = partial(_editor, ask, route, port, request, offer)
         editor = await in_thread(make) if len(ask.body.raw) > LARGE_BYTES else make()
-        if offer:
+        if has_offer := bool(offer):
             request.check_history(lambda name: is_reserved(name, offer, request))
         is_person = ask.identity.is_person or bool(request.people and self._settings.people_in_bodies)
         is_person = is_person or (
             ask.nested is not None and (ask.nested.asking.can_ask or ask.nested.asking.continues)
         )
-        fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
+        fingerprint = offer.fingerprint if has_offer and is_person and ask.options.history else None
         answer = typed.answer if typed is not None else None
         return _Draft(route, request, port, editor, offer, fingerprint, is_person, answer)
 
@@ -427,7 +427,7 @@ class Planner:
         untrusted = restored.untrusted
         if selection.guards:
             kept = await self._untrusted_upstream(draft.request, restored, planning.ask.identity.caller)
-            untrusted = join_sources(untrusted, kept)
+            untrusted = join_sources(untrusted, kept) if untrusted or kept else ""
         if untrusted:
             ledger.mark_untrusted(untrusted)
             offer = guard(offer, selection.offered, policy, untrusted, asks=selection.asks)
@@ -454,8 +454,8 @@ class Planner:
         has."""
         # The proxy's own responses record what was read in them.
         continued = () if restored.bound else (request.continues,)
-        ids = [one for one in (request.conversation, *continued, *request.references) if one]
-        return await self._threads.untrusted(ids, caller)
+        ids = [*filter(None, (request.conversation, *continued, *request.references))]
+        return await self._threads.untrusted(ids, caller) if ids else ""
 
     def _limits(self, route: Route, wire: Wire) -> ToolLimits:
         """Return what the model of a route takes of tools; ``wire`` is the client's."""
@@ -492,6 +492,6 @@ declare_lru("tool_limits", _limits_of, 1000)
 
 def _why_not(draft: _Draft) -> MemoryOutcome | None:
     """Return why no answers are looked up for a request with tools, if that is so."""
-    if not draft.offer or draft.offer_fingerprint is not None:
+    if draft.offer_fingerprint is not None or not draft.offer:
         return None
     return "off" if draft.is_person else "no_person"

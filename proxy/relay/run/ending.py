@@ -185,8 +185,9 @@ class RunEnding:
         request = job.client.request
         kept = threads_of(state.output.writer.result()) if request.may_store else []
         ids = [one for one in (request.conversation, *kept) if one]
-        self._threads.note(ids, job.identity.caller, state.tools.untrusted_read())
-        state.outcome.has_data_for_next_request |= bool(ids)
+        if ids:
+            self._threads.note(ids, job.identity.caller, state.tools.untrusted_read())
+            state.outcome.has_data_for_next_request = True
 
     async def _hold(self, job: Job, state: State, *, needed: bool = True) -> bool:
         """Hold what the client does not see of this turn until it returns, if the caller is one person.

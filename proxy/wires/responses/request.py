@@ -10,7 +10,6 @@ from dataclasses import field
 from typing import Any
 
 import orjson
-from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.base.values import value_class
@@ -258,8 +257,9 @@ class ResponsesRequest(CarryingRequest):
             yield found and found._replace(system=found.system + system)
 
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
-        found = None if self.conversation else self._beginnings.evidence(upto, rule)
-        return found and replace(found, system=found.system + self._system_text(rule).encode())
+        if self.conversation:
+            return None
+        return self._beginnings.evidence(upto, rule, self._system_text(rule).encode())
 
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
         """Return whether the client answers this call; other custom calls are the provider's."""
