@@ -104,7 +104,7 @@ def test_names_go_there_and_back(spaces: Mapping[str, set[str]], plain: set[str]
     calls = [{"type": "function_call", "id": "fc_1", "name": name, "arguments": "{}"} for name in flat]
     items = made.answer.resource({"output": calls})["output"]
     told = [(item.get("namespace"), item.get("name")) for item in items]
-    wanted = [(None, name) for name in sorted(plain)]
+    wanted: list[tuple[str | None, str]] = [(None, name) for name in sorted(plain)]
     wanted += [(space, name) for space, names in spaces.items() for name in sorted(names)]
     assert told == [*wanted, (None, None)]
 
