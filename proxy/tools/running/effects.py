@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from proxy.base.errors import StoreError, ToolErrorCode, ToolFailure
 from proxy.base.events import ToolResult
 from proxy.records.effects import EarlierEffect, EffectClaim, EffectLog, EffectResult
+from proxy.records.result_for_model import failure_text
 from proxy.tools.contract.arguments import utf8_length
-from proxy.tools.contract.results.results import cut_by, failure_text, json_text, note_text
+from proxy.tools.contract.results.results import cut_by, json_text, note_text
 from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.ledger import NOT_KEPT, RunLedger
 

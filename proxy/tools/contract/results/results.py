@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from proxy.base.errors import ToolErrorCode, ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.base.events import ResultImage
 from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind, utf8_length
 from proxy.tools.contract.results.images import Image, ImageBounds, check_images, note_bytes
@@ -24,7 +24,6 @@ __all__ = [
     "RichResult",
     "cut_by",
     "cut_to_limit",
-    "failure_text",
     "hard_limit",
     "json_text",
     "note_text",
@@ -152,11 +151,6 @@ def cut_to_limit(output: Output, max_bytes: int, keep: Callable[[str], str | Non
         handle = keep(text) if room >= _LEAST_FOR_HANDLE else None
         text, truncated = _cut(text, output.size, room, handle), True
     return "\n".join(part for part in (text, *output.notes) if part), truncated
-
-
-def failure_text(code: ToolErrorCode, message: str) -> str:
-    """Return what the model reads about a failure (rule T3); ``message`` comes from :func:`safe_message`."""
-    return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
 
 
 def note_text(message: str) -> str:
