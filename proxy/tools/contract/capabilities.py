@@ -1,6 +1,6 @@
 """The capabilities that a tool can receive: a clock, an HTTP client, the facts of the call (rule T6).
 
-A tool requests a capability by the type of a parameter.  Such a parameter is not part of the schema, and the
+A tool requests a capability by the type of a parameter. Such a parameter is not part of the schema, and the
 model cannot set it.
 """
 
@@ -17,7 +17,7 @@ from proxy.base.errors import ToolFailure
 from proxy.tools.contract.bounds import FetchBounds
 
 __all__ = [
-    "AdaptableClient",
+    "AdjustableClient",
     "CacheControl",
     "Capabilities",
     "Clock",
@@ -49,7 +49,7 @@ class HttpFailure(ToolFailure):
     """A request without a usable response.
 
     ``status`` is the HTTP status, if there was one.  :attr:`json` is the body of the response, for a tool
-    that explains a service's own error codes.  The body is untrusted text and not part of the message.
+    that explains a service's own error codes. The body is untrusted text and not part of the message.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class TextPage:
 class HttpClient(Protocol):
     """Outgoing HTTP for one tool, limited to that tool's hosts and bounded in size and time.
 
-    If the service is too busy (429, 503), the client waits and retries.  After a 503 it retries a POST of a
-    tool with effects only if the service says when to retry, or if the request has an idempotency key.  That
+    If the service is too busy (429, 503), the client waits and retries. After a 503 it retries a POST of a
+    tool with effects only if the service says when to retry, or if the request has an idempotency key. That
     is an ``Idempotency-Key`` header, or an :class:`IdempotencyKey` as a header or in the body.
 
     Every method raises :class:`HttpFailure`, with a message that is safe for the model, if there is no usable
@@ -107,7 +107,7 @@ class HttpClient(Protocol):
     ) -> Any:
         """POST ``body`` as JSON and return the decoded JSON body of the response; ``None`` if it is empty.
 
-        ``headers`` are further headers, such as a version of the API.  Raises ``ValueError`` for headers that
+        ``headers`` are further headers, such as a version of the API. Raises ``ValueError`` for headers that
         only the client may set: credentials, cookies, framing.
         """
         ...
@@ -117,8 +117,8 @@ class HttpClient(Protocol):
         ...
 
 
-class AdaptableClient(ABC):
-    """An :class:`HttpClient` that adapts to the tool and the call that use it."""
+class AdjustableClient(ABC):
+    """The base of an :class:`HttpClient` that adjusts to the tool, and to each call of it."""
 
     @abstractmethod
     def for_reading(self) -> HttpClient:
@@ -130,7 +130,7 @@ class AdaptableClient(ABC):
 
     @abstractmethod
     def within(self, fetches: FetchBounds) -> HttpClient:
-        """Return this client for one call with the policy bounds ``fetches`` on its URL arguments."""
+        """Return this client for one call with the policy's bounds on its URL arguments."""
 
 
 class Unconnected:
@@ -140,7 +140,6 @@ class Unconnected:
         self._connection = connection
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     async def post_json(
@@ -150,11 +149,9 @@ class Unconnected:
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     async def get_text(self, url: str) -> TextPage:
-        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     def _failure(self) -> HttpFailure:
@@ -181,7 +178,7 @@ class Credentials(Protocol):
 class CacheControl:
     """The control over how long the result of this one call may be reused.
 
-    It can only shorten the tool's ``cache_ttl_s``.  Without ``cache_ttl_s`` it does nothing.
+    It can only shorten the tool's ``cache_ttl_s``. Without ``cache_ttl_s`` it does nothing.
     """
 
     __slots__ = ("_until",)
@@ -226,7 +223,7 @@ class Capabilities(Struct, frozen=True):
     """The capabilities that a provider can give to its tools.
 
     ``http`` creates a client for a tool's own hosts; ``connected`` creates one that also sends the
-    credentials of a connection.  ``extra`` maps further parameter types to their values.
+    credentials of a connection. ``extra`` maps further parameter types to their values.
     """
 
     clock: Clock | None = None
