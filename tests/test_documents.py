@@ -3,6 +3,8 @@
 import ast
 import importlib
 import re
+import subprocess
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,3 +201,30 @@ def test_the_toy_dialect_begins_where_the_page_says() -> None:
         assert all(hasattr(module, name) for name in classes if name), path
         begun_with.add(any(name in imported for name in classes) or path)
     assert begun_with == {True, "wires/stream/composing"}
+
+
+WALK = """
+from types import MappingProxyType
+from toy_dialect import TOY, TOY_ENDPOINTS, ToyWire
+from proxy.wires.registry import table
+table.SERVED = table.SERVED.extended_with(TOY_ENDPOINTS)
+table.BY_WIRE = MappingProxyType({**table.BY_WIRE, "toy": TOY})
+from proxy.wires.registry import requests, wires
+from proxy.commands.doctor.probing.probe import lists_of
+from proxy.config.settings import UpstreamConfig
+from proxy.upstreams.recorded.format import ExchangeMeta
+assert UpstreamConfig(base_url="http://toys.example", api_key=None, wires=("toy",)).wires == ("toy",)
+assert requests.continued_by({"after": "toy_1"}) == ("after", "toy_1")
+assert requests.LISTS["turns"] > requests.LISTS["kit"] > 0
+assert lists_of(("toy",)) is TOY.models
+assert "`toy`" in str(ExchangeMeta.model_fields["wire"].description)
+assert table.SERVED.find("POST", "/toy").dialect is TOY
+"""
+
+
+def test_a_further_dialect_is_known_everywhere_once_the_registry_has_it() -> None:
+    """With the toy in the files that docs/extending.md names, settings, requests and doctor know it."""
+    paths = [str(Path(toy_dialect.__file__).parent), str(ROOT)]
+    code = f"import sys; sys.path[:0] = {paths!r}\n{WALK}"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

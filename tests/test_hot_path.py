@@ -30,23 +30,23 @@ CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 13  # 12
 CALLS_PER_REQUEST = 400  # 383: such heads came before; `limits` counts the request
 # 489: the parser reads the head, and everything that depends on it is computed
 CALLS_PER_REQUEST_OF_A_NEW_HEAD = 510
-# 1588 to 1660 on a busy machine: the request is planned for any dialect and recognised if it is repeated; its
-# answer is stored under three keys, so that no hidden turn of another conversation with the same words is
-# taken for its own.
-CALLS_PER_REQUEST_WITH_TOOLS = 1730
+# 1381 on a busy machine: the request is planned for any dialect and recognised if it is repeated; its answer
+# is noted under three keys, so that no hidden turn of another conversation with the same words is taken for
+# its own.
+CALLS_PER_REQUEST_WITH_TOOLS = 1480
 # The client's body is split into its members here, which a request without a call does not need; and its
 # stored content is sealed, which takes about a hundred calls.
-CALLS_PER_TOOL_TURN = 1740  # 1660 to 1700: `limits` counts the request and the call
-# 2050 to 2140 on a busy machine: the claim is committed before the call runs, and the outcome after it.
+CALLS_PER_TOOL_TURN = 1710  # 1628 on a busy machine: `limits` counts the request and the call
+# 2122 on a busy machine: the claim is committed before the call runs, and the outcome after it.
 # Before each step a run looks whether the record keeps up.
 CALLS_PER_TOOL_TURN_WITH_EFFECT = 2170
 
 # What one stream spends with its record: frames and JSON texts with some more as above, rows and sealings
 # exactly.
 SPENT_ON_A_STREAM_PASSED = Spent(235, 2, 0, 0)  # 215 frames
-SPENT_ON_A_STREAM_WITH_TOOLS = Spent(985, 18, 5, 3)  # 910 frames, 17 JSON texts
-SPENT_ON_A_RUN_THAT_READS = Spent(2090, 63, 11, 9)  # 1936 frames, 59 JSON texts
-SPENT_ON_A_RUN_THAT_ACTS = Spent(2265, 71, 19, 11)  # 2099 frames, 67 JSON texts
+SPENT_ON_A_STREAM_WITH_TOOLS = Spent(740, 15, 3, 1)  # 684 frames, 14 JSON texts
+SPENT_ON_A_RUN_THAT_READS = Spent(1820, 62, 11, 9)  # 1684 frames, 58 JSON texts
+SPENT_ON_A_RUN_THAT_ACTS = Spent(2025, 71, 19, 11)  # 1874 frames, 67 JSON texts
 
 CALLED = (
     b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,'

@@ -70,6 +70,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.openai.parallel_tool_use",
     "proxy.wires.client_port",
     "proxy.wires.upstream_port",
+    "proxy.wires.typed_tools.functions",
     "proxy.wires.wire",
     "proxy.wires.repairing",
     "proxy.wires.crossed",

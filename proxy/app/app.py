@@ -24,7 +24,7 @@ from proxy.app.compose.edge import (
 from proxy.app.compose.endpoint_handlers import HandlerDependencies, make_endpoint_handlers
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.runs import create_runs
-from proxy.app.compose.services import Services, built_in_wires, create_services
+from proxy.app.compose.services import Services, create_services
 from proxy.app.compose.taping import make_taping
 from proxy.app.compose.ui import UiDependencies, WebUi, make_sessions, serves_ui
 from proxy.app.open_authentication import open_authentication
@@ -46,7 +46,6 @@ __all__ = [
     "App",
     "Overrides",
     "Services",
-    "built_in_wires",
     "create_app",
     "create_runs",
     "create_services",

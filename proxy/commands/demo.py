@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from proxy.app.app import App, Overrides, built_in_wires, create_app
+from proxy.app.app import App, Overrides, create_app
 from proxy.base.conversation import Conversation, Message, Text
 from proxy.base.errors import how_to_install
 from proxy.base.plain_text import counted, plain_text
@@ -49,6 +49,7 @@ from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.pins import Pin, write_pin_file
 from proxy.upstreams.recorded.replay import packaged_fixtures
 from proxy.wires.mcp.dialect import MCP
+from proxy.wires.registry.wires import built_in_wires
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.wire import CrossableWire
 

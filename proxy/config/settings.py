@@ -221,6 +221,12 @@ class UpstreamConfig(Section):
         "address and the model's name: see upstreams.*.profile.",
         json_schema_extra={"example": 'provider = "vllm"', "shown_as": "default"},
     )
+    native: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=("auto",),
+        description="Types of tools that this upstream understands itself although the client runs them, "
+        'such as namespace, shell, apply_patch or bash; ["*"] for all, [] for none. The proxy replaces all '
+        "others by functions. auto: all for OpenAI, Azure and Anthropic, none for other addresses.",
+    )
     strict_bridge: bool = Field(
         default=False,
         description="Refuse a request of another dialect if this upstream's dialect cannot express one of "

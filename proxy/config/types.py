@@ -5,7 +5,7 @@ Every fault has a message for the operator, which never contains a value that ma
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -14,6 +14,7 @@ from proxy.base.errors import ConfigError
 from proxy.config.secret import Secret
 from proxy.rights.limit_rules import parse_cost_limits, parse_limits
 from proxy.tools.contract.bounds import ArgumentBound, Scalar
+from proxy.wires.registry.table import BY_WIRE
 
 __all__ = [
     "TRACES",
@@ -48,7 +49,12 @@ __all__ = [
     "setting_fault",
 ]
 
-WireName = Literal["chat", "responses", "anthropic", "ollama"]
+if TYPE_CHECKING:
+    WireName = str
+else:
+    WireName = Literal[tuple(BY_WIRE)]
+"""The dialects that upstreams may speak: those of the registry."""
+
 Trace = Literal["silent", "reasoning", "status", "events"]
 TRACES: tuple[Trace, ...] = ("silent", "reasoning", "status", "events")
 

@@ -56,10 +56,12 @@ from proxy.relay.run.job import (
 )
 from proxy.relay.run.parents import Parent, Parents, can_hold_turn
 from proxy.relay.run_memory import RunMemory
+from proxy.relay.typed_tools import with_functions
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
 from proxy.wires.dialect import Dialect
 from proxy.wires.registry.requests import check_switches
+from proxy.wires.typed_tools.functions import AsFunctions, TypedAnswer
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
@@ -124,7 +126,8 @@ class _Draft(Struct, frozen=True):
     """A request as one upstream would get it.
 
     ``offer_fingerprint`` is the fingerprint of the offer if answers are looked up and remembered, else
-    ``None``.  ``must_run`` says that the request cannot pass through, whatever earlier requests left.
+    ``None``.
+    ``answer`` turns calls of functions back into those of the client's typed tools, if it has any.
     """
 
     route: Route
@@ -134,7 +137,7 @@ class _Draft(Struct, frozen=True):
     offer: Offer
     offer_fingerprint: str | None
     is_person: bool
-    must_run: bool
+    answer: TypedAnswer | None
 
 
 class Planner:
@@ -209,6 +212,7 @@ class Planner:
         request = ask.wire.parse(ask.body.payload)
         return any(
             route.wire
+            or with_functions(ask, route)[1] is not None
             or self._offers.decide(
                 request,
                 ask.access.permissions.selections[route.served.upstream.name],
@@ -251,12 +255,13 @@ class Planner:
         """Return the plan for an upstream.  It has no job if the request passes through, unless
         ``in_run``."""
         ask, read_before = await self._with_items(planning.ask, route)
+        ask, typed = with_functions(ask, route)
         request = ask.wire.parse(ask.body.payload)
         if route.wire and isinstance(ask.wire, LoadsModels):
             answer = ask.wire.load_answer(ask.body.payload)
             if answer is not None:
                 return Plan(route, None, answer)
-        draft = await self._draft(ask, route, request)
+        draft = await self._draft(ask, route, request, typed)
         restored = await self._history.restore(
             request,
             draft.editor,
@@ -276,7 +281,8 @@ class Planner:
             home = planning.candidates.pin(route, restored.upstream, bound=restored.bound)
             if home is not route:
                 return await self._plan(planning, home, in_run=in_run)
-        if not (draft.must_run or restored or in_run):
+        changes = draft.port is not ask.wire or typed is not None or bool(draft.offer)
+        if not (changes or request.chosen or request.has_proxy_calls or restored or in_run):
             return Plan(route, None)
         return Plan(route, await self._job(planning, draft, restored))
 
@@ -334,7 +340,9 @@ class Planner:
             raise item_not_found(unknown[0])
         return structs.replace(ask, body=body), untrusted
 
-    async def _draft(self, ask: Ask, route: Route, request: ClientRequest) -> _Draft:
+    async def _draft(
+        self, ask: Ask, route: Route, request: ClientRequest, typed: AsFunctions | None
+    ) -> _Draft:
         """Return what the upstream would be offered, and how it would be asked."""
         selection = ask.access.permissions.selections[route.served.upstream.name]
         limits = self._limits(route, ask.wire)
@@ -343,15 +351,15 @@ class Planner:
         port = port_of(route, ask.wire, self._wires, request, rules)
         make = partial(_editor, ask, route, port, request, offer)
         editor = await in_thread(make) if len(ask.body.raw) > LARGE_BYTES else make()
-        if offer:
+        if has_offer := bool(offer):
             request.check_history(lambda name: is_reserved(name, offer, request))
         is_person = ask.identity.is_person or bool(request.people and self._settings.people_in_bodies)
         is_person = is_person or (
             ask.nested is not None and (ask.nested.asking.can_ask or ask.nested.asking.continues)
         )
-        fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
-        must_run = bool(route.wire or rules or offer or request.chosen or request.has_proxy_calls)
-        return _Draft(route, request, port, editor, offer, fingerprint, is_person, must_run)
+        fingerprint = offer.fingerprint if has_offer and is_person and ask.options.history else None
+        answer = typed.answer if typed is not None else None
+        return _Draft(route, request, port, editor, offer, fingerprint, is_person, answer)
 
     async def _job(self, planning: Planning, draft: _Draft, restored: Restored) -> Job:
         """Return the run of a request at one upstream."""
@@ -368,7 +376,7 @@ class Planner:
         meter = ask.access.meter
         return Job(
             ask.identity,
-            ClientSide(ask, ask.wire, request, ask.options.trace),
+            ClientSide(ask, ask.wire, request, ask.options.trace, draft.answer),
             UpstreamSide(
                 route=route,
                 port=draft.port,
@@ -419,7 +427,7 @@ class Planner:
         untrusted = restored.untrusted
         if selection.guards:
             kept = await self._untrusted_upstream(draft.request, restored, planning.ask.identity.caller)
-            untrusted = join_sources(untrusted, kept)
+            untrusted = join_sources(untrusted, kept) if untrusted or kept else ""
         if untrusted:
             ledger.mark_untrusted(untrusted)
             offer = guard(offer, selection.offered, policy, untrusted, asks=selection.asks)
@@ -446,8 +454,8 @@ class Planner:
         has."""
         # The proxy's own responses record what was read in them.
         continued = () if restored.bound else (request.continues,)
-        ids = [one for one in (request.conversation, *continued, *request.references) if one]
-        return await self._threads.untrusted(ids, caller)
+        ids = [*filter(None, (request.conversation, *continued, *request.references))]
+        return await self._threads.untrusted(ids, caller) if ids else ""
 
     def _limits(self, route: Route, wire: Wire) -> ToolLimits:
         """Return what the model of a route takes of tools; ``wire`` is the client's."""
@@ -484,6 +492,6 @@ declare_lru("tool_limits", _limits_of, 1000)
 
 def _why_not(draft: _Draft) -> MemoryOutcome | None:
     """Return why no answers are looked up for a request with tools, if that is so."""
-    if not draft.offer or draft.offer_fingerprint is not None:
+    if draft.offer_fingerprint is not None or not draft.offer:
         return None
     return "off" if draft.is_person else "no_person"

@@ -403,13 +403,16 @@ class Store(
         ...
 
     def put_hidden(self, *records: HiddenTurns) -> None:
-        """Store hidden turns, all or none of them; other variants of the same keys stay."""
+        """Store hidden turns of one caller, all or none of them; other variants of the same keys stay."""
         ...
 
-    async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:
+    async def find_hidden(
+        self, keys: Sequence[str], caller: str = "", *, loosely: bool = False
+    ) -> Mapping[str, Sequence[HiddenTurns]]:
         """Return at most two variants of each key's hidden turns: two already make the key ambiguous.
 
         One query answers for all keys. ``caller`` is whoever asks: look-ups that wait take turns by caller.
+        Of the same stored under three keys, the second and the third key are found only ``loosely``.
         """
         ...
 

@@ -105,7 +105,7 @@ INVOCATION_COLUMNS: Final = (
 )  # fmt: skip
 NATIVE_COLUMNS: Final = ("invocation_id", "run_id", "payload")
 SUSPENDED_COLUMNS: Final = ("key", "run_id", "caller", "wire", "payload", "created_at")
-HIDDEN_COLUMNS: Final = ("key", "variant", "run_id", "caller", "wire", "payload", "created_at")
+HIDDEN_COLUMNS: Final = ("key", "variant", *SUSPENDED_COLUMNS[1:], "asked", "alone")
 RESPONSE_COLUMNS: Final = ("id", "caller", "run_id", "response", "input_items", "continuation", "created_at")
 RESULT_COLUMNS: Final = ("handle", "run_id", "caller", "untrusted", "content", "created_at")
 CLAIM_COLUMNS: Final = ("invocation_id", "result")
@@ -296,17 +296,12 @@ def suspended_row(record: SuspendedTurn) -> Row:
     )
 
 
-def hidden_row(record: HiddenTurns) -> Row:
-    """Return the values of :data:`HIDDEN_COLUMNS`."""
+def hidden_row(record: HiddenTurns, asked: str | None = None, alone: str | None = None) -> Row:
+    """Return the values of :data:`HIDDEN_COLUMNS`; ``asked`` and ``alone`` are further keys of the same."""
     return fitting(
-        record.key,
-        record.variant,
-        record.run_id,
-        clean_name(record.caller),
-        record.wire,
-        record.payload,
-        record.created_at,
-    )
+        record.key, record.variant, record.run_id, clean_name(record.caller), record.wire, record.payload,
+        record.created_at, asked, alone,
+    )  # fmt: skip
 
 
 def response_row(record: ResponseRecord) -> Row:
@@ -384,9 +379,9 @@ def read_suspended(row: Row) -> SuspendedTurn:
     return SuspendedTurn(**dict(zip(SUSPENDED_COLUMNS, row, strict=True)))
 
 
-def read_hidden(row: Row) -> HiddenTurns:
-    """Read hidden turns from the values of :data:`HIDDEN_COLUMNS`."""
-    return HiddenTurns(**dict(zip(HIDDEN_COLUMNS, row, strict=True)))
+def read_hidden(row: Row) -> list[HiddenTurns]:
+    """Read hidden turns from the values of :data:`HIDDEN_COLUMNS`, once for each of their keys."""
+    return [HiddenTurns(key, *row[1:7]) for key in (row[0], *row[7:]) if key is not None]
 
 
 def read_response(row: Row) -> ResponseRecord:

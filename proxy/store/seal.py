@@ -52,7 +52,7 @@ _HEX_KEY: Final = re.compile(r"[0-9A-Fa-f]{64}\Z")
 
 @dataclass(frozen=True, slots=True)
 class ContentTable:
-    """A table whose rows are content (rule R3), with its key columns and the columns that are sealed.
+    """A table whose rows are content (rule R3), with its key, the first of its columns, and what is sealed.
 
     ``columns`` are the columns of its record. Every such table has a column ``sealed_by``, and all except
     that of calls have ``created_at``. ``row_noun`` is what messages to operators call a row.
@@ -65,14 +65,13 @@ class ContentTable:
     row_noun: str = ""
     places: Sequence[tuple[bytes, int]] = field(init=False, repr=False, compare=False)
     """The beginning of the place of each sealed column, with its position in a row."""
-    key_at: Sequence[int] = field(init=False, repr=False, compare=False)
-    """The positions of the key."""
 
     def __post_init__(self) -> None:
         at = self.columns.index
+        if tuple(self.columns[: len(self.key)]) != tuple(self.key):
+            raise ValueError(f"the columns of {self.name} do not begin with its key")
         places = ((orjson.dumps([self.name, name])[:-1] + b",", at(name)) for name in self.sealed)
         object.__setattr__(self, "places", tuple(places))
-        object.__setattr__(self, "key_at", tuple(map(at, self.key)))
 
     def counted(self, number: int) -> str:
         """Return a number of rows of this table, in words for the operator."""
@@ -221,7 +220,7 @@ class Seal:
         values, key = list(row), b""
         for opening, position in table.places:
             if (value := row[position]) is not None:
-                key = key or orjson.dumps([row[each] for each in table.key_at])[1:]
+                key = key or orjson.dumps(row[: len(table.key)])[1:]
                 values[position] = change(value, opening + key)
         return tuple(values)
 

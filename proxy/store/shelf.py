@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
 from proxy.base.caches import CacheSize, declare, text_bytes
@@ -16,7 +17,7 @@ __all__ = [
     "ResultKey",
     "Shelf",
     "hidden_shelf",
-    "newest_two",
+    "newest_first",
     "oldest_kept",
     "response_shelf",
     "result_shelf",
@@ -107,13 +108,13 @@ class Shelf(Generic[_Key, _Record]):
         self._max_bytes = max_bytes
         self._max_per_caller = max_per_caller
         self._shares: dict[str, dict[str, _Share[_Key]]] = {}
-        self._records: OrderedDict[_Key, _Record] = OrderedDict()
+        self.records: Final[OrderedDict[_Key, _Record]] = OrderedDict()
         self._groups: dict[Hashable, dict[_Key, None]] = {}
         self._bytes = 0
         declare(name, self._cache_size)
 
     def __contains__(self, key: _Key) -> bool:
-        return key in self._records
+        return key in self.records
 
     def put(self, record: _Record) -> None:
         """Store a record and replace the earlier one with its key, unless it alone exceeds the limit."""
@@ -122,7 +123,7 @@ class Shelf(Generic[_Key, _Record]):
         size = self._bytes_of(record)
         if size > self._max_bytes:
             return
-        self._records[key] = record
+        self.records[key] = record
         self._groups.setdefault(self.group_of(key), {})[key] = None
         self._bytes += size
         share = self._shares.setdefault(_key_of(record.caller), {}).setdefault(record.caller, _Share())
@@ -131,19 +132,19 @@ class Shelf(Generic[_Key, _Record]):
         if 0 < self._max_per_caller < len(share.keys):
             self.drop(next(iter(share.keys)))
         oldest = self.oldest()
-        while self._records:
-            first, waiting = next(iter(self._records.items()))
+        while self.records:
+            first, waiting = next(iter(self.records.items()))
             if waiting.created_at >= oldest:
                 break
             self.drop(first)
-        while len(self._records) > self._max_records:
+        while len(self.records) > self._max_records:
             self.drop(self._oldest_of_most(lambda share: len(share.keys)))
         while self._bytes > self._max_bytes:
             self.drop(self._oldest_of_most(lambda share: share.size))
 
     def find(self, key: _Key) -> _Record | None:
         """Return the record with that key, unless it is too old."""
-        record = self._records.get(key)
+        record = self.records.get(key)
         if record is not None and record.created_at < self.oldest():
             self.drop(key)
             return None
@@ -156,7 +157,7 @@ class Shelf(Generic[_Key, _Record]):
 
     def drop(self, key: _Key) -> None:
         """Drop the record with a key, if there is one."""
-        gone = self._records.pop(key, None)
+        gone = self.records.pop(key, None)
         if gone is None:
             return
         size = self._bytes_of(gone)
@@ -176,7 +177,7 @@ class Shelf(Generic[_Key, _Record]):
 
     def drop_runs(self, run_ids: Collection[str]) -> None:
         """Drop all records of these runs."""
-        for key in [key for key, record in self._records.items() if record.run_id in run_ids]:
+        for key in [key for key, record in self.records.items() if record.run_id in run_ids]:
             self.drop(key)
 
     def _bytes_of(self, record: _Record) -> int:
@@ -205,7 +206,7 @@ def suspended_shelf(
     """Create a shelf for suspended turns."""
     return Shelf(
         "waiting_turns",
-        lambda record: record.key,
+        attrgetter("key"),
         lambda record: len(record.payload),
         oldest,
         max_bytes=max_bytes,
@@ -219,18 +220,18 @@ def hidden_shelf(
     """Create a shelf for hidden turns; the variants of a key form a group."""
     return Shelf(
         "hidden_turns",
-        lambda record: (record.key, record.variant),
+        attrgetter("key", "variant"),
         lambda record: len(record.payload),
         oldest,
-        group_of=lambda key: key[0],
+        group_of=itemgetter(0),
         max_bytes=max_bytes,
         max_per_caller=max_per_caller,
     )
 
 
-def newest_two(variants: Iterable[HiddenTurns]) -> list[HiddenTurns]:
-    """Return the two newest variants of one key; more would not change the outcome."""
-    return sorted(variants, key=lambda turns: (-turns.created_at, turns.variant))[:2]
+def newest_first(variants: Iterable[HiddenTurns]) -> list[HiddenTurns]:
+    """Return hidden turns, the newest first. Of one key the first two are enough: more change nothing."""
+    return sorted(variants, key=lambda turns: (-turns.created_at, turns.variant))
 
 
 def response_shelf(
@@ -239,7 +240,7 @@ def response_shelf(
     """Create a shelf for responses."""
     return Shelf(
         "responses",
-        lambda record: (record.id, record.caller),
+        attrgetter("id", "caller"),
         lambda record: len(record.response) + len(record.input_items) + len(record.continuation),
         oldest,
         max_bytes=max_bytes,
@@ -253,7 +254,7 @@ def result_shelf(
     """Create a shelf for large results."""
     return Shelf(
         "large_results",
-        lambda record: (record.handle, record.caller),
+        attrgetter("handle", "caller"),
         lambda record: text_bytes((record.content,)),
         oldest,
         max_bytes=max_bytes,

@@ -17,7 +17,7 @@ from proxy.base.caches import declare_lru
 from proxy.base.globs import fits
 from proxy.wires.profile import Profile
 
-__all__ = ["KNOWN", "PROVIDERS", "Known", "UpstreamProfiles", "known_profile", "provider_at"]
+__all__ = ["KNOWN", "MAKERS", "PROVIDERS", "Known", "UpstreamProfiles", "known_profile", "provider_at"]
 
 _LONGEST_NAME: Final = 200
 
@@ -39,6 +39,10 @@ PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Provider → where it is reached: hosts, or ports of servers that run anywhere.  Servers that have no port of
 their own are named in the configuration."""
+
+MAKERS: Final = frozenset({"openai", "azure", "anthropic"})
+"""Providers that understand all types of tools of their dialect, even those that a client runs.  Other
+servers refuse them, or leave them out without a word."""
 
 
 class Known(Struct, frozen=True):

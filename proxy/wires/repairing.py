@@ -15,7 +15,7 @@ RepairHabit = Literal["auto", "off", "always"]
 """When the proxy repairs an upstream's streams: from the first defect on (``auto``), never, or always."""
 
 CUT_OFF = "The upstream's response ended before it was finished."
-"""The error for the client if a composed end would claim that the model had finished."""
+"""The error for a stream without its end: several clients would take it for a complete answer."""
 
 
 class RepairingWriter(ABC):

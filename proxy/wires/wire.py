@@ -1,11 +1,13 @@
 """A dialect that clients speak to the proxy and the proxy speaks to upstreams."""
 
 from abc import abstractmethod
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from proxy.base.conversation import Message
 from proxy.wires.client_port import ClientPort, ClientRequest, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.typed_tools.functions import AsFunctions
 from proxy.wires.upstream_port import BodyEditor, RequestBody, StateHabit, UpstreamPort
 
 __all__ = ["CrossableWire", "Wire"]
@@ -16,6 +18,17 @@ class Wire(ClientPort, UpstreamPort, Protocol):
 
     If client and upstream speak the same dialect, everything that is not edited keeps its bytes.
     """
+
+    def as_functions(
+        self, payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    ) -> AsFunctions | None:
+        """Return a request with functions in place of tools of special types that the client runs.
+
+        ``native`` are the types that the upstream itself understands; with ``crosses`` it speaks another
+        dialect. With ``mixes`` the model may call server tools in the same turn. Returns ``None`` if nothing
+        has to change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
+        """
+        return None
 
 
 class CrossableWire(Wire):

@@ -81,6 +81,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
             "text_calls_repair": False,
             "per_model": {},
             "profile": dict.fromkeys(ProfileConfig.model_fields),
+            "native": ("auto",),
             "strict_bridge": False,
             "repair": "auto",
             "max_tokens": {},

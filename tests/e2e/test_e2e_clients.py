@@ -1,6 +1,5 @@
 """The snippets of docs/how-to/clients.md run as they are printed, on models of every dialect."""
 
-import asyncio
 import importlib.util
 import json
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client_programs import SNIPPETS, run
 from e2e_process import clean_environment
 from looping import ECHO
 from pair_kits import SPEAKERS, Call, Turn
@@ -19,13 +19,9 @@ from provider_models import ANSWER, SERVED, serving_models
 from recorded_answers import Asked, Given, Scripted
 from require import require
 from running_proxy import Proxy, make_config, running
-from waiting import LATE_S
 
 from proxy.app.app import Overrides
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/clients.md").read_text("utf-8")
-SECTION = PAGE.partition("\n## Clients that are made for Azure")[0]
-SNIPPETS = dict(re.findall(r"([A-Z][\w ]+):\n\n```\w+\n(.*?)```$", SECTION, re.MULTILINE | re.DOTALL))
 QUESTIONS = {
     "Claude Code": ("claude", "claude -p 'What time is it?' --allowedTools Read"),
     # Without a sandbox, which not every machine has; then Codex would offer OpenAI's search.
@@ -69,26 +65,6 @@ async def serving(wire: str) -> AsyncIterator[tuple[Proxy, Model]]:
     config = make_config({"base_url": "http://127.0.0.1:9/v1", "wires": (wire,)}, modules=("probe_tools",))
     async with running(config, Overrides(wrap_upstream=lambda _: upstream)) as proxy:
         yield proxy, upstream
-
-
-async def run(command: list[str], env: dict[str, str], folder: Path) -> str:
-    """Return what a program prints; it must exit with status 0."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env=env,
-        cwd=folder,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        out, _ = await asyncio.wait_for(process.communicate(), LATE_S)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, out.decode()
-    return out.decode()
 
 
 each_wire = pytest.mark.parametrize("wire", SPEAKERS)

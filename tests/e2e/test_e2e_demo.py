@@ -16,7 +16,7 @@ from responses_check import check_response_stream
 from sse_check import check_chat_stream
 from turn_encoding import read_again, told
 
-from proxy.app.app import built_in_wires
+from proxy.wires.registry.wires import built_in_wires
 
 pytestmark = pytest.mark.slow
 

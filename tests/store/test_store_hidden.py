@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from store_records import (
     T0,
     files_below,
@@ -134,7 +135,57 @@ async def test_outside_its_life_a_store_keeps_no_hidden_turns(make: Make) -> Non
 def test_hidden_turns_survive_the_way_into_a_row_and_back(content: bytes, name: str) -> None:
     """Hidden turns with any payload and wire come back from a row unchanged."""
     record = hidden(payload=content, wire=name)
-    assert read_hidden(hidden_row(record)) == record
+    assert read_hidden(hidden_row(record)) == [record]
+    assert read_hidden(hidden_row(record, "second", "third")) == [
+        replace(record, key=key) for key in (record.key, "second", "third")
+    ]
+
+
+def _note(name: str, asked: str, alone: str, at: float) -> list[HiddenTurns]:
+    """What is noted of an answer with nothing hidden behind it: the same under three keys."""
+    return [hidden(key, "plain", payload=name.encode(), created_at=T0 + at) for key in (name, asked, alone)]
+
+
+async def _notes(store: Store, *keys: str) -> dict[str, list[str]]:
+    """The notes that are found under keys that may be loose."""
+    found = await store.find_hidden(keys, loosely=True)
+    return {key: [turns.payload.decode() for turns in found[key]] for key in keys}
+
+
+@settled
+async def test_a_note_is_found_by_each_of_its_keys(store: Store, settled: bool) -> None:
+    """Rule R4: a note is found by its exact key and its loose keys; of a loose key the newest note counts."""
+    store.put_hidden(*_note("first", "q", "a", 0))
+    await _settle(store, settled)
+    assert await _notes(store, "first", "q", "a", "b") == {
+        "first": ["first"],
+        "q": ["first"],
+        "a": ["first"],
+        "b": [],
+    }
+    store.put_hidden(*_note("second", "r", "a", 1))
+    store.put_hidden(hidden("a", "hidden", payload=b"other", created_at=T0 + 2))
+    await _settle(store, settled)
+    keys = ("first", "second", "q", "r", "a")
+    after = {"first": ["first"], "second": ["second"], "q": ["first"], "r": ["second"]}
+    assert await _notes(store, *keys) == after | {"a": ["other", "second"]}
+    store.put_hidden(*_note("first", "q", "a", 3))
+    await _settle(store, settled)
+    assert await _notes(store, *keys) == after | {"a": ["first", "other"]}
+    assert store.lost == 0
+
+
+async def test_a_note_is_one_row(tmp_path: Path) -> None:
+    """A note takes one row for all of its keys, and no older note stays under a loose key of a newer one."""
+    store = SqliteStore(tmp_path / "r.db", StoreOptions(keep_days=0))
+    await store.start()
+    for number in range(5):
+        store.put_hidden(*_note(f"n{number}", "q", f"a{number % 2}", number))
+        await _settle(store, settled=number % 2 == 0)
+    await store.aclose()
+    rows = query(tmp_path / "r.db", "SELECT key, asked, alone FROM hidden_turns ORDER BY key")
+    taken = [(f"n{number}", None, None) for number in range(3)]
+    assert rows == [*taken, ("n3", None, "a1"), ("n4", "q", "a0")]
 
 
 _step = st.tuples(st.sampled_from(["put", "drop", "wait"]), st.sampled_from("kl"), st.sampled_from("abc"))

@@ -1,6 +1,7 @@
 """Counts the tokens of a request that contains items or choices of the proxy.
 
-The upstream gets the chosen server tools themselves, and no encrypted turns, which it could not read.
+The upstream gets the chosen server tools themselves, functions in place of types of tools that it does not
+know, and no encrypted turns, which it could not read.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from proxy.relay.body import Body, without_carried
 from proxy.relay.planning import Planner
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
+from proxy.relay.typed_tools import as_functions
 from proxy.wires.wire import Wire
 
 __all__ = ["Counting"]
@@ -46,7 +48,11 @@ class Counting(Passthrough):
         Raises :class:`~proxy.base.errors.RequestError` as a request for an answer would.
         """
         wire = self._wires.get(context.target.endpoint.dialect.name)
-        if wire is None or _NAMED not in body.raw:
+        if wire is None:
+            return body
+        if (typed := as_functions(wire, body.payload, route)) is not None:
+            body = Body(orjson.dumps(typed.payload), typed.payload)
+        if _NAMED not in body.raw:
             return body
         body = without_carried(wire, body)
         request = wire.parse(body.payload)

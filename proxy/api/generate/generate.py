@@ -30,6 +30,7 @@ from proxy.relay.routing.fallback import Candidates, NextUpstream
 from proxy.relay.routing.router import Route
 from proxy.relay.run.job import Job
 from proxy.relay.starting.runs import Runs
+from proxy.relay.typed_tools import as_functions, with_functions
 from proxy.relay.warming import warm_up
 from proxy.server.auth.principals import Principal
 from proxy.server.messages.body import check_counts
@@ -119,7 +120,7 @@ class Generate:
         if (asked := context.request.head[resume_of]) and context.request.websocket is None:
             ask = self._ask(context, wire, body, principal, options, routes)
             return await self._resumed(context, ask, asked)
-        if not _has_to_be_planned(context, body, routes, options):
+        if not _has_to_be_planned(context, wire, body, routes, options):
             candidates = Candidates.of(routes, body.payload)
             return await self._forwarder.send(context, body, candidates, principal.name)
         return await self._plan(context, self._ask(context, wire, body, principal, options, routes))
@@ -188,6 +189,7 @@ class Generate:
         if message.generates:
             return await self._run(context, ask, await self._planner.job(self._planner.begin(ask)))
         client = self._clients.open(context, ask.identity.caller)
+        ask, _ = with_functions(ask, ask.access.routes[0])
         await warm_up(ask, message.local, self._past, client)
         return client.response
 
@@ -262,12 +264,12 @@ def _is_background(context: Context, body: Body) -> bool:
 
 
 def _has_to_be_planned(
-    context: Context, body: Body, routes: Sequence[Route], options: RequestOptions
+    context: Context, wire: Wire, body: Body, routes: Sequence[Route], options: RequestOptions
 ) -> bool:
     """Return whether a request has to be planned.
 
-    It has to be if an upstream has tools for it, or if it repeats ids or items that the proxy gave its client
-    in earlier responses.
+    It has to be if an upstream has tools for it or does not know a type of its tools, or if it repeats ids or
+    items that the proxy gave its client in earlier responses.
     """
     permissions = context.permissions
     if context.request.websocket is not None:
@@ -280,6 +282,7 @@ def _has_to_be_planned(
             route.wire
             or route.served.text_calls is not None
             or (permissions.offers and permissions.selections[route.served.upstream.name].offered)
+            or as_functions(wire, body.payload, route) is not None
         ):
             return True
     if options.wanted and options.wanted.names:

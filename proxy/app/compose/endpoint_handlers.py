@@ -26,7 +26,7 @@ from proxy.api.stored.responses import StoredResponses
 from proxy.app.compose.ask_again import StoredAskBuilder
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.runs import create_runs
-from proxy.app.compose.services import Services, built_in_wires, completion_wires
+from proxy.app.compose.services import Services
 from proxy.config.load import Config
 from proxy.http.rules import HeaderRules
 from proxy.relay.memory.commit_waiter import CommitWaiter
@@ -42,6 +42,7 @@ from proxy.server.connections.draining import Draining
 from proxy.server.messages.body import BodyBounds
 from proxy.server.peers import Peers
 from proxy.wires.dialect import Kind
+from proxy.wires.registry.wires import built_in_wires, completion_wires
 from proxy.wires.responses.body import upstream_ids
 from proxy.wires.responses.dialect import DELETE
 from proxy.wires.responses.item_events import stream_of_stored
@@ -71,7 +72,7 @@ def make_endpoint_handlers(
     """Build the handlers of admitted requests by the kind of their endpoint; ``other`` handles all other
     kinds.
 
-    ``item_keys`` are those of :func:`~proxy.app.compose.services.built_in_wires`.
+    ``item_keys`` are those of :func:`~proxy.wires.registry.wires.built_in_wires`.
     """
     draining = dependencies.draining
     config, store, principals = services.config, services.store, Principals(services.config.auth.end_user)

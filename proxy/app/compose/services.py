@@ -48,16 +48,10 @@ from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
-from proxy.wires.anthropic.wire import AnthropicWire
-from proxy.wires.chat.wire import ChatWire
-from proxy.wires.ollama.completions.wire import OllamaCompletionWire
-from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.registry.table import EndpointTable
-from proxy.wires.responses.compaction.wire import ResponsesCompactionWire
-from proxy.wires.responses.wire import ResponsesWire
-from proxy.wires.wire import Wire
+from proxy.wires.registry.wires import built_in_wires
 
-__all__ = ["Services", "built_in_wires", "completion_wires", "create_services"]
+__all__ = ["Services", "create_services"]
 
 
 class Services(Struct, frozen=True):
@@ -175,27 +169,6 @@ class Services(Struct, frozen=True):
         await self.limiter.aclose()
         await self.store.aclose()
         await self.instruments.aclose()
-
-
-def built_in_wires(item_keys: Sequence[bytes] = ()) -> dict[str, Wire]:
-    """Return the built-in dialects by name.
-
-    The first of ``item_keys`` signs and encrypts the proxy's items in Responses; the others only decrypt.
-    """
-    key, *old = item_keys or (None,)
-    return {
-        "chat": ChatWire(),
-        "responses": ResponsesWire(key, old_keys=[one for one in old if one]),
-        "anthropic": AnthropicWire(),
-        "ollama": OllamaWire(),
-    }
-
-
-def completion_wires(item_keys: Sequence[bytes]) -> dict[str, Wire]:
-    """Return the wires for requests without server tools, by the ``reader`` names of their endpoints;
-    ``item_keys`` are those of :func:`built_in_wires`."""
-    compact = ResponsesCompactionWire(item_keys[0], old_keys=item_keys[1:])
-    return {"ollama_generate": OllamaCompletionWire(), "responses_compact": compact}
 
 
 async def create_services(

@@ -16,9 +16,10 @@ from proxy.upstreams.base import Upstream
 from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.origin import long_secrets
 from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures
-from proxy.wires.providers import UpstreamProfiles, provider_at
+from proxy.wires.providers import MAKERS, UpstreamProfiles, provider_at
 from proxy.wires.registry.table import EndpointTable
 from proxy.wires.text_calls.rules import ModelTextCalls, TextCalls, ToolMode
+from proxy.wires.typed_tools.functions import EVERY_TYPE
 
 __all__ = ["open_upstreams", "served"]
 
@@ -80,6 +81,7 @@ def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
         text_calls=_text_calls(config),
         retries=config.retries,
         responses_state=config.responses_state,
+        native=_native(config),
         total=Deadlines(config.total_timeout_s),
         secrets=long_secrets(config.api_key.reveal() if config.api_key else "", dict(config.header_pairs())),
         query_names=frozenset(config.forward_query),
@@ -92,6 +94,14 @@ def _profiles(config: UpstreamConfig) -> UpstreamProfiles:
     provider = config.profile.provider or provider_at(config.base_url)
     per_model = [(pattern, said.profile.facts()) for pattern, said in config.per_model.items()]
     return UpstreamProfiles(provider, config.profile.facts(), per_model)
+
+
+def _native(config: UpstreamConfig) -> tuple[str, ...]:
+    """Return the types of tools that an upstream itself understands: what is set, or what is known."""
+    if config.native != ("auto",):
+        return config.native
+    provider = config.profile.provider or provider_at(config.base_url)
+    return (EVERY_TYPE,) if provider in MAKERS else ()
 
 
 def _narrowing(name: str, config: Config) -> Policy | None:

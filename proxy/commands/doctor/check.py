@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.app.compose.overrides import Overrides
-from proxy.app.compose.services import Services, built_in_wires, create_services
+from proxy.app.compose.services import Services, create_services
 from proxy.base.errors import ConfigError, Faults, StoreError
 from proxy.base.globs import fits
 from proxy.commands.common import console, say, say_faults, table, text
@@ -38,6 +38,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.upstreams.base import Upstream
 from proxy.wires.chat.dialect import CHAT
+from proxy.wires.registry.wires import built_in_wires
 
 if TYPE_CHECKING:  # As in ``common``.
     from rich.table import Table

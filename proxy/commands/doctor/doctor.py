@@ -11,7 +11,7 @@ import orjson
 from msgspec import Struct, field
 
 from proxy.api.admin.json_output import to_line
-from proxy.app.compose.services import built_in_wires, create_services
+from proxy.app.compose.services import create_services
 from proxy.base.errors import ConfigError, UpstreamError
 from proxy.base.plain_text import plain_text
 from proxy.commands.common import confirmed, console, say, say_error, table, text
@@ -30,6 +30,7 @@ from proxy.upstreams.base import Upstream
 from proxy.wires.crossing.refused import after_refusal
 from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.providers import known_profile
+from proxy.wires.registry.wires import built_in_wires
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.wire import CrossableWire
 

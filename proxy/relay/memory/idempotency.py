@@ -252,5 +252,5 @@ class Idempotency:
         return self._caused.get(key.digest) if self._caused else None
 
     def _known(self, key: RequestKey) -> _Caused | None:
-        known = self._kept(key)
+        known = self._kept(key) if self._caused else None
         return known if known is not None and known.until > self._clock() else None

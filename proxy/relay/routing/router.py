@@ -45,7 +45,8 @@ class ServedUpstream:
     models to the most output tokens to ask for, if a client of another dialect sets no limit.  ``text_calls``
     says which of its models write calls into their text, ``None`` for none.  ``breaker`` is its circuit
     breaker.  ``secrets`` are the proxy's secrets that the upstream knows.  ``query_names`` are the query
-    parameters that it gets with inference requests, beside those that all upstreams get.
+    parameters that it gets with inference requests, beside those that all upstreams get.  ``native`` are the
+    types of tools that it understands itself although the client runs them; ``*`` means all of its dialects.
     """
 
     upstream: Upstream
@@ -62,6 +63,7 @@ class ServedUpstream:
     text_calls: TextCalls | None = None
     retries: int = 2
     responses_state: StateHabit = "auto"
+    native: tuple[str, ...] = ()
     total: Deadlines = field(default_factory=Deadlines, compare=False)
     secrets: Secrets | None = None
     query_names: frozenset[str] = frozenset()

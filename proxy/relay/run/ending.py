@@ -139,6 +139,8 @@ class RunEnding:
         if not only_here or not (keeps or local is not None):
             return
         if (resource := writer.result()) is not None:
+            if (typed := job.client.typed) is not None:
+                resource = typed.resource(resource)
             if detached is not None:
                 own = {"id": detached.response_id, "created_at": int(detached.asked_at)}
                 resource = {**resource, **own, "background": True}
@@ -183,8 +185,9 @@ class RunEnding:
         request = job.client.request
         kept = threads_of(state.output.writer.result()) if request.may_store else []
         ids = [one for one in (request.conversation, *kept) if one]
-        self._threads.note(ids, job.identity.caller, state.tools.untrusted_read())
-        state.outcome.has_data_for_next_request |= bool(ids)
+        if ids:
+            self._threads.note(ids, job.identity.caller, state.tools.untrusted_read())
+            state.outcome.has_data_for_next_request = True
 
     async def _hold(self, job: Job, state: State, *, needed: bool = True) -> bool:
         """Hold what the client does not see of this turn until it returns, if the caller is one person.
@@ -240,6 +243,8 @@ def _last_turn(job: Job, state: State) -> LastTurn:
 async def _send_end(job: Job, state: State, data: bytes) -> None:
     output = state.output
     if not job.client.request.stream:
+        if output.typed is not None:
+            data, output.typed = output.typed.reply(data), None
         output.client.start(200, [*output.head, ("Content-Length", str(len(data)))])
     await output.send(data, last=True)
     output.client.finish()

@@ -21,6 +21,7 @@ from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RequestKey, RunLedger
 from proxy.wires.client_port import ClientPort, ClientRequest, Trace
+from proxy.wires.typed_tools.functions import TypedAnswer
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 
 __all__ = [
@@ -37,12 +38,16 @@ __all__ = [
 
 
 class ClientSide(Struct, frozen=True):
-    """What the client asked, as it was planned.  The answer is written in the dialect of ``port``."""
+    """What the client asked, as it was planned.  The answer is written in the dialect of ``port``.
+
+    ``typed`` turns it back into the form in which the client declared its tools; ``None`` for its own form.
+    """
 
     ask: Ask
     port: ClientPort
     request: ClientRequest
     trace: Trace
+    typed: TypedAnswer | None = None
 
 
 class UpstreamSide(Struct, frozen=True):

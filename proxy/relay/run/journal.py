@@ -27,11 +27,8 @@ class Journal:
         self._store = store
         self.watch = watch
         self._tapes: Tapes = tapes or NoTapes()
-
-    @property
-    def sealed(self) -> bool:
+        self.sealed = store.sealed
         """Whether the store encrypts all content; see :class:`~proxy.store.base.Store`."""
-        return self._store.sealed
 
     def tape(self, job: Job, client: ClientStream) -> Tape | None:
         """Begin to note the bytes of a run; ``None`` if this run is not noted."""
@@ -40,7 +37,8 @@ class Journal:
     def began(self, job: Job, state: State) -> None:
         """Record that a run begins, and its request if requests are stored."""
         run_id, request, kept = job.identity.run_id, job.client.request, job.recording.request
-        self._store.put_run(self._run(job, state, "running", None))
+        record = self._run(job, state, "running", None)
+        self._store.put_run(record)
         if kept and len(kept) <= _MAX_REQUEST_BYTES and job.keeps:
             row = MessageRecord(run_id, 0, 0, "request", content_json=kept.decode())
             self._store.put_messages([row])
@@ -48,7 +46,7 @@ class Journal:
             "run_id": run_id,
             "model": request.model,
             "preview": request.preview,
-            "agent": _agent(job),
+            "agent": record.agent,
         }
         self.watch("run_started", facts)
 
@@ -129,12 +127,14 @@ class Journal:
                 "turns": record.turns,
                 "tool_calls": record.tool_calls,
                 "ms": (state.clock.now() - state.clock.started_at) * 1000,
-                "agent": _agent(job),
+                "agent": record.agent,
             },
         )
 
     def _run(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
-        run, nested, recall = state.run, job.client.ask.nested, _recall(job)
+        run, nested, recall = state.run, job.client.ask.nested, job.continuity.recall
+        if recall.put_back:
+            recall = _recall(job)
         detached = job.client.ask.options.detached
         return RunRecord(
             id=job.identity.run_id,
@@ -162,11 +162,11 @@ class Journal:
             spent=run.spent or None,
             unreported=len(run.silent_turns),
             left_out=_left_out(job, state),
-            agent=_agent(job),
+            agent="" if nested is None else nested.agent.name,
             parent_run="" if nested is None else nested.parent_run,
             parent_call="" if nested is None else nested.parent_call,
             memory=recall.written(),
-            continues=recall.continues,
+            continues=recall.continues if recall.put_back else "",
             takes_over="" if detached is None else detached.takes_over,
             agent_version="" if nested is None else nested.agent.version,
         )
@@ -175,13 +175,10 @@ class Journal:
 def _left_out(job: Job, state: State) -> tuple[str, ...]:
     """Return the request fields that were not sent to the upstream, and the answer fields not sent to the
     client."""
+    if not job.upstream.crossed:
+        return tuple(state.outcome.left_out)
     asked = (name[:_MOST_NAME] for name in job.upstream.left_out[:_MOST_LEFT_OUT])
     return (*asked, *state.outcome.left_out)
-
-
-def _agent(job: Job) -> str:
-    """Return the name of the agent whose run this is; empty for any other run."""
-    return "" if job.client.ask.nested is None else job.client.ask.nested.agent.name
 
 
 def _messages(job: Job, state: State, status: RunStatus) -> Sequence[MessageRecord]:

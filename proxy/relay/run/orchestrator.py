@@ -5,7 +5,6 @@ client sees, and the editor what the upstream gets.  Nothing here knows a wire.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
 
@@ -88,9 +87,11 @@ class Orchestrator:
         error: str | None = "internal_error"
         try:
             while True:
-                with contextlib.suppress(NextUpstream):
+                try:
                     status, error = await self._loop(job, state)
                     break
+                except NextUpstream:
+                    pass  # Its traceback must not stay with what the next upstream raises.
                 job = await job.fallback.next_job()
                 # The next upstream may get another conversation than the upstream before it.
                 client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
@@ -176,7 +177,7 @@ class Orchestrator:
                 usage_was_added=usage_was_added,
                 caller=identity.caller,
                 shown=tools.offer.shown,
-                approved=_approved(job),
+                approved=_approved(job) if job.continuity.approvals.ran else (),
             ),
         )
         nested, detached = job.client.ask.nested, job.client.ask.options.detached
@@ -196,7 +197,9 @@ class Orchestrator:
         )
         if job.continuity.approvals.purse is not None:
             run.settle(job.continuity.approvals.purse)
-        return State(run, ClientOutput(client, writer), now, RunClock(started_at), usage)
+        return State(
+            run, ClientOutput(client, writer, typed=job.client.typed), now, RunClock(started_at), usage
+        )
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Carry out commands until the run ends; return its status and error code."""
@@ -270,8 +273,6 @@ async def _before_end(job: Job) -> None:
 
 def _approved(job: Job) -> Sequence[ApprovedCallResult]:
     """Return the calls that people approved and that have run, as the client may see them."""
-    if not job.continuity.approvals.ran:
-        return ()
     names = {tool: name for name, tool in job.tools.offer.names.items()}
     found = []
     for approval, result in job.continuity.approvals.ran:

@@ -23,6 +23,7 @@ from proxy.tools.running.ledger import RunContext
 from proxy.wires.approving.shown import APPROVE
 from proxy.wires.client_port import StreamWriter
 from proxy.wires.openai.parallel_tool_use import is_wrapper, mask_parts
+from proxy.wires.typed_tools.functions import TypedAnswer
 from proxy.wires.upstream_port import TurnReader
 
 __all__ = ["ClientOutput", "Outcome", "RunClock", "State", "ToolState", "TurnProgress"]
@@ -33,12 +34,14 @@ class ClientOutput:
     """The client's response: ``client`` sends what ``writer`` makes.
 
     ``head`` has the headers of the first upstream response, which the client gets.  ``silence`` is the timer
-    of a stream that the proxy composes or holds back.
+    of a stream that the proxy composes or holds back.  ``typed`` turns calls of functions back into those of
+    the client's typed tools.
     """
 
     client: ClientStream
     writer: StreamWriter
     head: Headers = ()
+    typed: TypedAnswer | None = None
     silence: SilenceTimer = field(default_factory=SilenceTimer)
 
     def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
@@ -47,6 +50,8 @@ class ClientOutput:
         The first piece takes the head with it, and a ``last`` one the end.
         """
         if not data:
+            return None
+        if self.typed is not None and not (data := self.typed.stream(data)):
             return None
         self.silence.quiet = 0
         if not self.client.started:

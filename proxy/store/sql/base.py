@@ -271,7 +271,8 @@ class SqlBase(ABC):
 
         def encoded() -> list[rows.Row]:
             try:
-                return [prefix + encode(record) for record in records]
+                made = list(map(encode, records))
+                return [prefix + row for row in made] if prefix else made
             except (TypeError, ValueError, AttributeError) as error:  # A field has not its declared type.
                 lost = Write(statement, (), settled=settled)
                 self._writer.drop_as_lost([lost], f"a record does not encode: {error}")

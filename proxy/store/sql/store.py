@@ -7,6 +7,8 @@ database opens, reads and writes it.
 import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from proxy.records.effects import REPEATS_WITHIN_S
@@ -39,7 +41,7 @@ from proxy.store.seal import (
 from proxy.store.shelf import (
     ResponseKey,
     hidden_shelf,
-    newest_two,
+    newest_first,
     response_shelf,
     result_shelf,
     suspended_shelf,
@@ -224,32 +226,43 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return {key: turn for key, turn in known.items() if turn is not None}
 
     def put_hidden(self, *records: HiddenTurns) -> None:
-        """Store hidden turns in one write, and replace the same variants of their keys; under ``none`` in
-        memory only."""
+        """Store hidden turns of one caller in one write, and replace the same variants of their keys; under
+        ``none`` in memory only.
+
+        If three differ only in their keys, they are one row.
+        """
         if self._content == "none":
             for record in records:
                 self._hidden.keep(record)
             return
-        for record in records:
-            self._cap.note(HIDDEN, record.caller, len(record.payload))
-        self._hidden.queue(
-            records, lambda settled: self._put_content(HIDDEN, rows.hidden_row, records, settled)
-        )
+        made, encode = records, rows.hidden_row
+        if len(records) == 3 and records[0].payload == records[1].payload == records[2].payload:
+            made, encode = records[:1], partial(encode, asked=records[1].key, alone=records[2].key)
+        self._cap.note(HIDDEN, records[0].caller, sum(map(len, map(attrgetter("payload"), made))))
+        self._hidden.queue(records, lambda settled: self._put_content(HIDDEN, encode, made, settled))
 
-    async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Mapping[str, Sequence[HiddenTurns]]:
+    async def find_hidden(
+        self, keys: Sequence[str], caller: str = "", *, loosely: bool = False
+    ) -> Mapping[str, Sequence[HiddenTurns]]:
         """Return the two latest variants of each key, also before their commit or after a failed write.
 
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
+        Only ``loosely`` the keys may be the second or third of what was stored under three. Raises
+        :class:`~proxy.base.errors.StoreError` if the database cannot be read.
         """
         variants = {key: {each.variant: each for each in self._hidden.find_all(key)} for key in keys}
         asked = {rows.clean_text(key): key for key, known in variants.items() if len(known) < 2}
         if asked and self._content != "none":
             # The database keeps two for each key, and for a moment a few more.
-            fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
-            found = await self._find(HIDDEN, fit, *asked, self._oldest_kept(), caller=caller)
-            for turns in map(rows.read_hidden, found):
+            columns, marks = ("key", "asked", "alone") if loosely else ("key",), ", ".join("?" * len(asked))
+            fit = " OR ".join(f"{column} IN ({marks})" for column in columns)
+            values = (*asked, *asked, *asked) if loosely else asked
+            found = await self._find(
+                HIDDEN, f"({fit}) AND created_at >= ?", *values, self._oldest_kept(), caller=caller
+            )
+            read = [turns for row in found for turns in rows.read_hidden(row) if turns.key in asked]
+            for turns in newest_first(read):
                 variants[asked[turns.key]].setdefault(turns.variant, turns)
-        return {key: newest_two(known.values()) for key, known in variants.items()}
+        return {key: newest_first(known.values())[:2] for key, known in variants.items()}
 
     def put_response(self, record: ResponseRecord) -> None:
         """Store a response, replacing the caller's earlier one with its id; under ``none`` in memory only."""

@@ -17,21 +17,20 @@ from proxy.wires.dialect import (
     Endpoint,
     Errors,
     ErrorText,
-    Framing,
     HostedTool,
     RequestFields,
     TurnFields,
     UsageFields,
 )
 from proxy.wires.openai import dialect as openai
-from proxy.wires.stream.sse import EventBoundary, SSEEvent, SSEParser, begins_events, encode_event
+from proxy.wires.repairing import CUT_OFF
+from proxy.wires.stream.sse import EventBoundary, SSEEvent, SSEParser, encode_event
 
 __all__ = [
     "ANTHROPIC",
     "ENDPOINTS",
     "PING",
     "STOP",
-    "UNFINISHED",
     "MessageBoundary",
     "error_body",
     "error_event",
@@ -69,9 +68,6 @@ _BY_STATUS: Final = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-
-UNFINISHED: Final = "The upstream's response ended before it was finished."
-"""The error for a stream that ends without its end: several clients would take it for a complete answer."""
 
 
 def _error(message: str, type: str, code: str | None) -> dict[str, Any]:
@@ -179,19 +175,11 @@ class MessageBoundary(EventBoundary):
         self.done_seen = self.done_seen or kind in ("message_stop", "error")
 
     def _missing_end(self) -> bytes:
-        return STOP if self._says_why else error_event(UNFINISHED, type="api_error", code=None)
+        return STOP if self._says_why else error_event(CUT_OFF, type="api_error", code=None)
 
 
-FRAMING: Final = Framing(
-    content_type="text/event-stream",
-    event_end=b"\n\n",
-    event_sign=b"data:",
-    end_mark=b"",
-    end_text=b"message_stop",
-    end_sign=ord("g"),
-    parser=SSEParser,
-    boundary=MessageBoundary,
-    begins=begins_events,
+FRAMING: Final = replace(
+    openai.FRAMING, end_mark=b"", end_text=b"message_stop", end_sign=ord("g"), boundary=MessageBoundary
 )
 
 

@@ -38,7 +38,8 @@ from proxy.wires.anthropic.blocks import (
     native_block,
     reply_blocks,
 )
-from proxy.wires.anthropic.dialect import UNFINISHED, event_type
+from proxy.wires.anthropic.dialect import event_type
+from proxy.wires.repairing import CUT_OFF
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment, mint_call_id
@@ -51,7 +52,7 @@ _TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking"}
 _NO_INPUT: Final = (None, "text", "thinking")
 """The types of blocks that have no input; ``None``: no block has begun."""
 _SPLICED: Final = "The upstream began another message before the first one had ended."
-_BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNFINISHED}
+_BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": CUT_OFF}
 
 
 class AnthropicTurnReader(StreamReader[SSEEvent]):

@@ -16,6 +16,7 @@ from proxy.wires.anthropic.held import masked_turn
 from proxy.wires.anthropic.reader import AnthropicTurnReader
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
+from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
@@ -34,6 +35,7 @@ class AnthropicWire(CrossableWire, HasNativeTurns):
 
     dialect = ANTHROPIC
     approvals = ANTHROPIC_APPROVALS
+    as_functions = staticmethod(as_functions)
     codec = ConversationCodec(
         ANTHROPIC_FIELDS,
         read_conversation,

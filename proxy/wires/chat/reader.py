@@ -32,7 +32,7 @@ from proxy.json.lenient import (
 from proxy.json.objects import objects_in
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
 from proxy.wires.stream.reader import StreamReader
-from proxy.wires.stream.sse import SSEEvent, encode_event
+from proxy.wires.stream.sse import DONE, SSEEvent, encode_event
 from proxy.wires.turn.assembler import Fragment, ToolCallAssembler
 from proxy.wires.turn.citations import read_annotations
 from proxy.wires.turn.usage import usage_of, without_null_usage
@@ -103,7 +103,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             # Bytes after the end mark belong to no turn.  Only what may be a call is dropped (rule W5).
             raw = b"" if may_hold_call(event.raw) and not event.is_comment else event.raw
             return Frame(raw, is_end_mark=True, undecided=self._undecided)
-        if event.is_end_mark:
+        if event.data[:6] == DONE and event.is_end_mark:
             self._ended = True
             return Frame(event.raw, is_end_mark=True, undecided=self._undecided)
         payload = loads(event.data, halves=self._halves) if event.data else None
@@ -387,6 +387,8 @@ class LaterChoices:
 
     def ends_with_server_call(self) -> bool:
         """Return whether a call whose name became certain only at the end of the turn is a server tool's."""
+        if not self._choices:
+            return False
         events = [event for calls in self._choices.values() if calls.undecided for event in calls.finish()]
         self.undecided = 0
         return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)

@@ -239,7 +239,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     ]
     options = payload.get("stream_options")
     tools = listed_tools(payload)
-    functions = listed_tools(payload, "functions")
+    functions = listed_tools(payload, "functions") if "functions" in payload else ()
     legacy = not tools and bool(functions)
     choice = payload.get("function_call" if legacy else "tool_choice")
     response_format = payload.get("response_format")
@@ -255,9 +255,9 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
             else declared_names(tools, declared_name, "tools[{}].function.name")
         ),
         tool_count=len(functions if legacy else tools),
-        choices=_count(payload.get("n")),
+        choices=_count(payload["n"]) if "n" in payload else 1,
         tools_forbidden=choice == "none",
-        forced=_forced(choice),
+        forced=None if choice is None else _forced(choice),
         wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
         wants_json=isinstance(response_format, dict)
         and response_format.get("type") in ("json_object", "json_schema"),

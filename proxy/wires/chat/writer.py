@@ -20,6 +20,7 @@ from proxy.base.events import (
     TextDelta,
     ToolCallStarted,
     TurnFailed,
+    UsageReported,
     pauses,
 )
 from proxy.wires.chat.composer import ChatComposer
@@ -101,7 +102,9 @@ class ChatStreamWriter(TracingWriter, RepairingWriter):
     def write(self, frame: Frame) -> bytes:
         if self._phase is COMPOSING:
             return self._held.put(frame) if self._last_text_only else self._compose(frame)
-        started = [event for event in frame.events if type(event) is ToolCallStarted]
+        started: list[ToolCallStarted] = []
+        if ToolCallStarted in map(type, frame.events):
+            started = [event for event in frame.events if type(event) is ToolCallStarted]
         for event in started:
             if self._is_hidden(event.name):
                 return self._begin_composing(frame)
@@ -164,7 +167,8 @@ class ChatStreamWriter(TracingWriter, RepairingWriter):
                 composer.note_call(event, payload)
             elif isinstance(event, TextDelta):
                 composer.note_text(event.text)
-        composer.note_usage(frame, sent=not self._filter_usage)
+        if UsageReported in map(type, frame.events):
+            composer.note_usage(frame, sent=not self._filter_usage)
         return self._without_usage(frame.raw, payload) if self._filter_usage else frame.raw
 
     def _without_usage(self, raw: bytes, payload: dict[str, Any]) -> bytes:

@@ -11,7 +11,6 @@ from dataclasses import field
 from typing import Any, ClassVar
 
 import orjson
-from msgspec.structs import replace
 
 from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
@@ -178,8 +177,7 @@ class MessageListRequest(ABC):
             yield found and found._replace(system=found.system + system)
 
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
-        found, system = self._beginnings.evidence(upto, rule), self._system_text(rule)
-        return found and replace(found, system=found.system + encoded(system or ""))
+        return self._beginnings.evidence(upto, rule, encoded(self._system_text(rule) or ""))
 
 
 def _canonical(identity: Any) -> str:

@@ -20,21 +20,18 @@ from proxy.wires.dialect import (
     UsageFields,
 )
 from proxy.wires.openai import dialect as openai
+from proxy.wires.repairing import CUT_OFF
 from proxy.wires.stream.ndjson import CONTENT_TYPE, LineBoundary, LineParser, begins_lines
 
 __all__ = [
     "ENDPOINTS",
     "OLLAMA",
-    "UNFINISHED",
     "ChatBoundary",
     "error_body",
     "error_line",
     "escape_line_breaks",
     "line",
 ]
-
-UNFINISHED: Final = "The upstream's response ended before it was finished."
-"""The error for a stream that ends without its end: several clients would take it for a complete answer."""
 
 _VERSION: Final = "0.12.6"
 """The version of Ollama's API that clients get if no upstream reports its own."""
@@ -69,15 +66,7 @@ def escape_line_breaks(data: bytes) -> bytes:
     return data
 
 
-def error_body(
-    message: str,
-    *,
-    type: str,
-    param: str | None = None,
-    code: str | None = None,
-    request_id: str = "",
-    doc_url: str = "",
-) -> dict[str, str]:
+def error_body(message: str, *, type: str, **fields: str | None) -> dict[str, str]:
     """Build an error, which is one text in this dialect and has no other field.
 
     WIRE: clients show it as it is; one of them shows an object as ``[object Object]``.
@@ -106,7 +95,7 @@ class ChatBoundary(LineBoundary):
         return isinstance(payload, dict) and (payload.get("done") is True or bool(payload.get("error")))
 
     def _missing_end(self) -> bytes:
-        return error_line(UNFINISHED, type="api_error", code=None)
+        return error_line(CUT_OFF, type="api_error", code=None)
 
 
 FRAMING: Final = Framing(

@@ -40,7 +40,7 @@ from proxy.json.lenient import (
     may_hold_call,
 )
 from proxy.json.splice import elements, join_array, join_object, members, value_at
-from proxy.wires.ollama.dialect import UNFINISHED
+from proxy.wires.repairing import CUT_OFF
 from proxy.wires.stream.ndjson import Line
 from proxy.wires.stream.reader import LINES, StreamReader
 from proxy.wires.turn.assembler import Fragment, is_object
@@ -52,7 +52,7 @@ __all__ = ["MessageBuilder", "OllamaTurnReader", "RawCall", "calls_are_plain", "
 _TEXTUAL: Final = frozenset({"model", "created_at", "message", "done", "remote_model", "remote_host"})
 """The members that a line of text may have; other members may not vary."""
 _CALLS: Final = b'"tool_calls"'
-_BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNFINISHED}
+_BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": CUT_OFF}
 
 
 class OllamaTurnReader(StreamReader[Line]):

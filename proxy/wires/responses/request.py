@@ -10,7 +10,6 @@ from dataclasses import field
 from typing import Any
 
 import orjson
-from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.base.values import value_class
@@ -29,6 +28,7 @@ from proxy.wires.responses.items import (
     own_mark,
     sealed_turn,
 )
+from proxy.wires.responses.typed_tools.table import ADDITIONAL_TOOLS, NAMESPACE, types_in
 from proxy.wires.turn.digest import (
     PrefixDigests,
     conversation_digest,
@@ -50,6 +50,8 @@ __all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
 
 _TEXTS = ("text", "input_text", "output_text")
 _CALLS = ("function_call", "custom_tool_call")
+_OPEN = frozenset({NAMESPACE, ADDITIONAL_TOOLS, "tool_search"})
+"""Types by which the model knows tools that are not listed by their names."""
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
@@ -59,9 +61,9 @@ class ResponsesRequest(CarryingRequest):
 
     ``items`` is ``input`` as a list; ``conversation`` is the id of the conversation that it continues.
     ``asked`` is the whole body, for fields of the resource that repeat it. ``open_names`` means that a
-    stored prompt may bring tools that the proxy cannot see, so an unknown name is the client's. ``people``
-    are the people whom the body names. ``instructions`` go to the model beside the input. ``prompt`` is a
-    stored prompt in canonical form, empty for none.
+    stored prompt or a namespace may bring tools whose names the proxy cannot see, so an unknown name is the
+    client's. ``people`` are the people whom the body names. ``instructions`` go to the model beside the
+    input. ``prompt`` is a stored prompt in canonical form, empty for none.
     """
 
     model: str
@@ -255,8 +257,9 @@ class ResponsesRequest(CarryingRequest):
             yield found and found._replace(system=found.system + system)
 
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
-        found = None if self.conversation else self._beginnings.evidence(upto, rule)
-        return found and replace(found, system=found.system + self._system_text(rule).encode())
+        if self.conversation:
+            return None
+        return self._beginnings.evidence(upto, rule, self._system_text(rule).encode())
 
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
         """Return whether the client answers this call; other custom calls are the provider's."""
@@ -406,11 +409,13 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
     form = text.get("format") if isinstance(text, dict) else None
     continues = payload.get("previous_response_id")
     bound = payload.get("max_tool_calls")
+    model, items = model_name(payload), _items(payload.get("input"))
+    declared = declared_names(tools := listed_tools(payload), _declared_name, "tools[{}].name")
     return ResponsesRequest(
-        model=model_name(payload),
+        model=model,
         stream=payload.get("stream") is True,
-        items=_items(payload.get("input")),
-        declared=declared_names(tools := listed_tools(payload), _declared_name, "tools[{}].name"),
+        items=items,
+        declared=declared,
         tool_count=len(tools),
         tools_forbidden=choice == "none",
         forced=_forced(choice),
@@ -420,7 +425,8 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         may_store=payload.get("store") is not False,
         wants_json=isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"),
         max_calls=bound if type(bound) is int and bound >= 0 else None,
-        open_names=payload.get("prompt") is not None,
+        open_names=payload.get("prompt") is not None
+        or ((not tools or len(tools) > len(declared)) and not _OPEN.isdisjoint(types_in(payload))),
         asked=payload,
         people=user_key(payload),
         instructions=payload.get("instructions"),

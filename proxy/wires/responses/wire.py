@@ -35,6 +35,7 @@ from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
 from proxy.wires.responses.resource import ClientTools
+from proxy.wires.responses.typed_tools.request import as_functions
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
@@ -52,6 +53,7 @@ class ResponsesWire(CrossableWire, HasNativeTurns, CarryingPort, RefersToItems):
 
     dialect = RESPONSES
     approvals = RESPONSES_APPROVALS
+    as_functions = staticmethod(as_functions)
     codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
 
     reader = ResponsesTurnReader

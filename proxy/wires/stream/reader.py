@@ -179,6 +179,7 @@ class StreamReader(FastReader, TextReader, Generic[E]):
     ) -> None:
         """Read ``chunk`` into ``frames``, up to an event of more than ``most_bytes``."""
         parser = self._parser
+        read: Callable[..., Frame] = self._read
         self._ready = None
         if chunk or not self.has_unread:
             parser.take(chunk)
@@ -186,7 +187,7 @@ class StreamReader(FastReader, TextReader, Generic[E]):
         work = 0
         until = perf_counter() + _MOST_S if most else 0.0
         while True:
-            if together:
+            if together and (self._template is not None or self._example is not None):
                 start = parser.at
                 frames += self._take_unread_events(most and most - work)
                 work += (parser.at - start) // _BYTES_TAKEN_UNREAD
@@ -201,8 +202,9 @@ class StreamReader(FastReader, TextReader, Generic[E]):
             if event is None:
                 self.has_unread = self.large_next = parser.too_large
                 return
-            frames += self.catch_up()
-            frame = self._read(cast("E", event))
+            if self._template is not None and self._template.found:
+                frames += self.catch_up()
+            frame = read(event)
             if self.fault is not None:
                 return
             frames.append(frame)
@@ -213,7 +215,7 @@ class StreamReader(FastReader, TextReader, Generic[E]):
                     self.has_unread = True
                     return
             # After a call begins, the writer may have to write the following frames itself.
-            together = together and not (frame.undecided or _opens_call(frame))
+            together = together and not (frame.undecided or ToolCallStarted in map(type, frame.events))
 
     def take_unread(self, chunk: bytes) -> bool:
         template = self._ready or self._get_ready()
@@ -367,7 +369,8 @@ class StreamReader(FastReader, TextReader, Generic[E]):
 
     def _note(self, frame: Frame) -> None:
         """Remember a text event. Its template is made when another event comes."""
-        self._note_piece(frame)
+        if self._pieces is not None or ToolCallDelta in map(type, frame.events):
+            self._note_piece(frame)
         if frame.is_end_mark:
             # Events after the end mark may be read differently from those before it.
             self._template = self._example = None
@@ -397,7 +400,3 @@ class StreamReader(FastReader, TextReader, Generic[E]):
 
 def _may_be_lines(event: Event) -> bool:
     return may_hold_call(event.raw) and _OBJECT_LINE.search(event.raw) is not None
-
-
-def _opens_call(frame: Frame) -> bool:
-    return ToolCallStarted in map(type, frame.events)

@@ -169,8 +169,13 @@ class SSEParser:
             self.at = end
             return SSEEvent(self.data[start:end])
         # The end of an event that came in many pieces is known since its last piece came.
-        end = self._end if self._end > start else _next_boundary(self.data, start, self._has_cr)
-        if end < 0:
+        if self._end > start:
+            end = self._end
+        elif self._has_cr:
+            end = _next_boundary(self.data, start, True)
+        else:
+            end = self.data.find(b"\n\n", start) + 2
+        if end < 2:  # No boundary was found.
             self._pending += self.data[start:]
             self.data, self.at = b"", 0
             self._keep()
@@ -180,7 +185,8 @@ class SSEParser:
             self._end = end
             return None
         self.at = end
-        return self._event(self.data[start:end])
+        raw = self.data[start:end]
+        return self._event(raw) if self._at_start else _decode(raw, raw)
 
     def skip(self) -> bytes:
         """Return the bytes of the event that is :attr:`too_large`, without reading it."""
@@ -221,7 +227,7 @@ class SSEParser:
             self._at_start = False
             if raw.startswith(_BOM):
                 return _decode(raw, raw[3:])
-        return decode_event(raw)
+        return _decode(raw, raw)
 
 
 def _blank_events(run: bytes) -> int:

@@ -83,9 +83,12 @@ class PrefixDigests:
     def leading(self) -> int:
         """The number of messages at the beginning that are instructions to the model."""
         if self._leading is None:
-            speaker, end = self._speaker, len(self._messages)
-            others = (at for at, message in enumerate(self._messages) if speaker(message) != "system")
-            self._leading = next(others, end)
+            end = 0
+            for message in self._messages:
+                if self._speaker(message) != "system":
+                    break
+                end += 1
+            self._leading = end
         return self._leading
 
     def place(self, end: int | None, rule: SystemRule = "clock") -> Place | None:
@@ -93,37 +96,41 @@ class PrefixDigests:
         before it."""
         end = len(self._messages) if end is None else min(end, len(self._messages))
         leading, speaker, messages = self.leading, self._speaker, self._messages
-        first = end
-        while first > leading and not (
-            speaker(messages[first - 1]) in _ANSWERING and self._visible(messages[first - 1]) is not None
-        ):
+        first, is_asked = end, False
+        while first > leading:
+            who = speaker(messages[first - 1])
+            if who in _ANSWERING and self._visible(messages[first - 1]) is not None:
+                break
+            is_asked = is_asked or who == "user"
             first -= 1
-        if not any(speaker(message) == "user" for message in messages[first:end]):
-            return None
-        return Place(self.digest(leading, rule), first, first - leading <= _MOST_CHAINED)
+        return (
+            Place(self.digest(leading, rule), first, first - leading <= _MOST_CHAINED) if is_asked else None
+        )
 
-    def evidence(self, end: int | None, rule: SystemRule = "clock") -> Evidence | None:
+    def evidence(self, end: int | None, rule: SystemRule = "clock", beside: bytes = b"") -> Evidence | None:
         """Return evidence of the place of the answer that follows the first ``end`` messages.
 
-        It distinguishes the answer from others with the same words. Return ``None`` if no question came
-        before it.
+        It distinguishes the answer from others with the same words. ``beside`` is the system prompt that the
+        body has beside the messages. Return ``None`` if no question came before it.
         """
         place = self.place(end, rule)
         if place is None:
             return None
         end = len(self._messages) if end is None else min(end, len(self._messages))
-        asked = [message for message in self._messages[place.first : end] if self._speaker(message) == "user"]
-        texts = [self._said(message) for message in asked]
+        texts: list[str | None] = []
+        question = ""
+        for at in range(place.first, end):
+            if self._speaker(message := self._messages[at]) == "user":
+                texts.append(self._said(message))
+            if (part := self._part(at, rule)) is not None:
+                question += _short(part)
         earliest = max(self.leading, place.first - _MOST_CHAINED)
-        chain = [self._chained(at, rule) for at in range(earliest, place.first)]
-        parts = [self._part(at, rule) for at in range(place.first, end)]
-        question = "".join([_short(part) for part in parts if part is not None])
-        return Evidence(
-            system=place.system,
-            chain=tuple(filter(None, chain)),
-            question=_short(question.encode()),
-            text=_bounded("\n".join(text for text in texts if text)) if None not in texts else "",
-        )
+        chain = tuple(filter(None, [self._chained(at, rule) for at in range(earliest, place.first)]))
+        text = "" if None in texts else "\n".join(filter(None, texts))
+        if len(text) > _MOST_TEXT:
+            # Only the beginning and the end of a very long text are kept.
+            text = f"{text[: _MOST_TEXT // 2]}\n\x00\n{text[-_MOST_TEXT // 2 :]}"
+        return Evidence(place.system + beside, chain, _short(question.encode()), text)
 
     def _chained(self, at: int, rule: SystemRule) -> str:
         """Return a short digest of one message; ``""`` for a message that does not count."""
@@ -147,12 +154,6 @@ def _short(part: bytes) -> str:
     return hashlib.blake2b(part, digest_size=12).hexdigest()
 
 
-def _bounded(text: str) -> str:
-    """Return the text as it may be kept: only the beginning and the end of a very long text."""
-    half = _MOST_TEXT // 2
-    return text if len(text) <= _MOST_TEXT else f"{text[:half]}\n\x00\n{text[-half:]}"
-
-
 def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
     """Return a hexadecimal digest of some words and of a conversation's beginning."""
     return conversation_digests(words, [(beginning,)])[0]
@@ -163,11 +164,15 @@ def conversation_digests(words: Sequence[str], each: Iterable[Sequence[bytes]]) 
 
     The length of each part is hashed before the part, so that different lists of parts never look alike.
     """
-    shared = hashlib.blake2b(_framed(map(encoded, words)), digest_size=24)
+    shared = hashlib.blake2b(digest_size=24)
+    for word in words:
+        part = word.encode("utf-8", "surrogatepass")
+        shared.update(len(part).to_bytes(8, "big") + part)
     found = []
     for parts in each:
         state = shared.copy()
-        state.update(_framed(parts))
+        for part in parts:
+            state.update(len(part).to_bytes(8, "big") + part)
         found.append(state.hexdigest())
     return found
 
@@ -175,11 +180,6 @@ def conversation_digests(words: Sequence[str], each: Iterable[Sequence[bytes]]) 
 def encoded(word: str) -> bytes:
     """Return a word as it is hashed; it may hold half surrogate pairs."""
     return word.encode("utf-8", "surrogatepass")
-
-
-def _framed(parts: Iterable[bytes]) -> bytes:
-    """Return the parts as one, each after its length."""
-    return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)])
 
 
 def user_key(payload: Mapping[str, Any]) -> str:

@@ -25,6 +25,10 @@ _COUNTS = ("prompt_eval_count", "eval_count")
 """The members with Ollama's token counts. They stand directly in the last line of an answer."""
 _COUNTED = (*_COUNTS, "total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
+_INNER = ("response", "x_groq", "message")
+_HOLDERS = frozenset((*_INNER, *_COUNTS))
+"""The members in which there may be usage, beside ``usage`` itself."""
+
 _NULLS = (b',"usage":null', b', "usage": null')
 
 
@@ -36,20 +40,19 @@ def usage_of(payload: Mapping[str, Any]) -> Usage | None:
     event of Messages in its ``message``. Ollama has no member for it.
     """
     native = payload.get("usage")
-    if native is None and (choices := payload.get("choices")):
-        native = _usage_of_choice(choices)
-    if native is None and "response" not in payload and "x_groq" not in payload and "message" not in payload:
-        return _counted_in(payload)
-    for inner in ("response", "x_groq", "message"):
+    if native is None:
+        choices = payload.get("choices")
+        if choices and type(choices) is list and type(choices[0]) is dict:
+            native = choices[0].get("usage")
+        if native is None and payload.keys().isdisjoint(_HOLDERS):
+            return None
+    for inner in _INNER:
         if not isinstance(native, dict) and inner in payload:
             holder = payload[inner]
             native = holder.get("usage") if isinstance(holder, dict) else None
-    return read_usage(native) if isinstance(native, dict) else _counted_in(payload)
-
-
-def _usage_of_choice(choices: Any) -> Any:
-    first = choices[0] if type(choices) is list else None
-    return first.get("usage") if type(first) is dict else None
+    if isinstance(native, dict):
+        return read_usage(native)
+    return counted_usage(payload) if "eval_count" in payload or "prompt_eval_count" in payload else None
 
 
 def read_usage(native: Mapping[str, Any]) -> Usage:
@@ -87,10 +90,6 @@ def messages_usage(native: Mapping[str, Any]) -> Usage:
     spent = native.get("output_tokens_details")
     thought = _count(spent.get("thinking_tokens")) if isinstance(spent, dict) else 0
     return Usage(received, sent, received + sent, native, cached, thought, written)
-
-
-def _counted_in(payload: Mapping[str, Any]) -> Usage | None:
-    return counted_usage(payload) if "eval_count" in payload or "prompt_eval_count" in payload else None
 
 
 def counted_usage(payload: Mapping[str, Any]) -> Usage:

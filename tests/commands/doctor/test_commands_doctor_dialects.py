@@ -9,9 +9,9 @@ import pytest
 from ollama_script import done
 from recorded_answers import Asked, Given, Scripted
 
-from proxy.app.app import built_in_wires
 from proxy.base.errors import UpstreamUnreachable
 from proxy.commands.doctor.probing.dialects import SpokenDialect, find_dialects
+from proxy.wires.registry.wires import built_in_wires
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 REPLIES = {

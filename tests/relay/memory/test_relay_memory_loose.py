@@ -231,9 +231,9 @@ class Watched(MemoryStore):
         super().__init__()
         self.asked: list[int] = []
 
-    async def find_hidden(self, keys: Sequence[str], caller: str = "") -> Any:
+    async def find_hidden(self, keys: Sequence[str], caller: str = "", *, loosely: bool = False) -> Any:
         self.asked.append(len(keys))
-        return await super().find_hidden(keys, caller)
+        return await super().find_hidden(keys, caller, loosely=loosely)
 
 
 @dialects

@@ -35,7 +35,12 @@ async def test_two_runs_with_one_prompt_are_seen_to_be_the_same() -> None:
     """Other words, another user and another temperature leave the hash; fewer tools change it."""
     async with looping(*[TURN, ANSWER] * 2, ANSWER, TURN, ANSWER) as (proxy, _):
         first = (await asked(proxy, ASK)).run
-        again = {"messages": [{"role": "user", "content": "ho"}], "model": "m", "stream": True, "user": "u"}
+        again = {
+            "messages": [{"role": "user", "content": "ho"}],
+            "model": ASK["model"],
+            "stream": True,
+            "user": "u",
+        }
         second = (await asked(proxy, {**again, "temperature": 2})).run
         fewer = (await asked(proxy, ASK, {"x-toolrelay-tools": TIME})).run
         system = {"role": "system", "content": "Be brief."}

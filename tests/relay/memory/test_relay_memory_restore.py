@@ -306,9 +306,9 @@ class OneAnswer(MemoryStore):
         super().__init__()
         self.looked_up: list[str] = []
 
-    async def find_hidden(self, keys: Any, caller: str = "") -> Any:
+    async def find_hidden(self, keys: Any, caller: str = "", *, loosely: bool = False) -> Any:
         self.looked_up += keys
-        return await super().find_hidden(keys, caller)
+        return await super().find_hidden(keys, caller, loosely=loosely)
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -366,7 +366,7 @@ async def test_a_store_that_cannot_be_read_leaves_the_clients_version() -> None:
     """Rule R4: if the store cannot be read, the client's own messages go upstream."""
 
     class Broken(MemoryStore):
-        async def find_hidden(self, keys: Any, caller: str = "") -> Any:
+        async def find_hidden(self, keys: Any, caller: str = "", *, loosely: bool = False) -> Any:
             raise StoreError("the record cannot be read")
 
     wire, store = ChatWire(), Broken()

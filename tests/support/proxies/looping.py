@@ -26,7 +26,11 @@ __all__ = [
     "one_loop",
 ]
 
-ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+ASK: dict[str, Any] = {
+    "model": "gpt-4o-mini",
+    "stream": True,
+    "messages": [{"role": "user", "content": "hi"}],
+}
 TIME = "core__get_current_time"
 ECHO = "probe_tools__echo"
 CLIENT_TOOL: dict[str, Any] = {

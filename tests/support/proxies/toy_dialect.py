@@ -40,7 +40,7 @@ from proxy.wires.client_port import ClientRequest, ClientView
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
-from proxy.wires.dialect import Credential, Endpoint, Errors, ErrorText, UsageFields
+from proxy.wires.dialect import Credential, Endpoint, Errors, ErrorText, RequestFields, UsageFields
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.message_list.request import CallsWithIdsRequest
 from proxy.wires.openai.dialect import FRAMING
@@ -85,6 +85,7 @@ TOY = replace(
     errors=Errors(_wrong, lambda message, **more: event(_wrong(message, **more)), _read_wrong),
     credentials=(Credential("x-toy-key", ""),),
     usage=UsageFields("in", "out", "all"),
+    fields=RequestFields(turns="turns", tools=("kit",), continues="after"),
 )
 TOY_ENDPOINTS = (
     Endpoint(TOY, "POST", "/toy", "generate", body="routed", model="named", streams=True, operation="chat"),

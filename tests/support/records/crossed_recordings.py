@@ -9,7 +9,6 @@ from fixture_loader import all_exchanges
 from official_clients import FINISHES, Heard, parsed
 from recording_files import recording_files
 
-from proxy.app.app import built_in_wires
 from proxy.base.events import (
     Frame,
     RefusalDelta,
@@ -20,6 +19,7 @@ from proxy.base.events import (
 )
 from proxy.wires.client_port import ClientView
 from proxy.wires.crossed_reader import CrossedReader
+from proxy.wires.registry.wires import built_in_wires
 from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["WIRES", "Recording", "comparable", "crossed", "meant", "ours", "read", "recordings"]

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pair_kits import SPEAKERS, Call, Got, Turn
@@ -110,16 +111,24 @@ class ProviderModel(Scripted):
 @asynccontextmanager
 async def serving_models(
     calls: Mapping[str, Mapping[str, Any]],
+    also: Mapping[str, str] = MappingProxyType({}),
+    *,
+    native: Sequence[str] | None = None,
 ) -> AsyncIterator[tuple[Proxy, Mapping[str, ProviderModel]]]:
-    """Run a proxy with the probe tools in front of all models, each of which makes these calls."""
+    """Run a proxy with the probe tools in front of all models, each of which makes these calls.
+
+    ``also`` are further names that clients use, each with the name of its model; ``native`` are the types of
+    tools that all of them are said to know.
+    """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
     tables = [
         {
             "name": f"u{at}",
             "base_url": "http://127.0.0.1:9/v1",
             "wires": (served.wire,),
-            "models": {name: name},
+            "models": {name: name, **{other: name for other, model in also.items() if model == name}},
             "profile": {"provider": served.profile},
+            **({} if native is None else {"native": native}),
         }
         for at, (name, served) in enumerate(SERVED.items())
     ]

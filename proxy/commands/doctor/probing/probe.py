@@ -6,7 +6,7 @@ It also detects an address without the ``/v1`` of the API, the most common mista
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -15,13 +15,12 @@ from proxy.base.errors import UpstreamError, WireError
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.wires.chat.dialect import CHAT
 from proxy.wires.dialect import ModelLists
-from proxy.wires.registry.table import SERVED
+from proxy.wires.registry.table import BY_WIRE
 
 __all__ = ["ListedModels", "ProbeResult", "lacks_v1", "lists_of", "models_at", "probe", "v1_fault"]
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 TIMEOUT_S = 60.0
-_DIALECTS: Final = {known.dialect.name: known.dialect for known in SERVED.endpoints if known.dialect.path}
 _HEADERS = (("content-type", "application/json"),)
 _TOOL = {
     "type": "function",
@@ -86,7 +85,7 @@ def lists_of(wires: Iterable[str]) -> ModelLists:
 
     The first dialect with paths below the upstream's address decides; if all are rooted, the first one does.
     """
-    spoken = [_DIALECTS[wire].models for wire in wires if wire in _DIALECTS]
+    spoken = [BY_WIRE[wire].models for wire in wires if wire in BY_WIRE]
     return next((lists for lists in spoken if not lists.rooted), spoken[0] if spoken else CHAT.models)
 
 

@@ -272,16 +272,16 @@ class History:
         (key,) = request.answer_keys(turn.caller, shape, [(None, visible)], self._system_rule)
         kept = {key: payload}
         if (place := request.evidence(rule=self._system_rule)) is not None:
-            words = request.identity_words(turn.caller)
-            kept |= dict.fromkeys(
-                loose_keys(words, shape, visible, place), evidence_of(place, (key, variant))
-            )
+            keys = loose_keys(request.identity_words(turn.caller), shape, visible, place)
+            kept |= dict.fromkeys(keys, evidence_of(place, (key, variant)))
+            if variant == PLAIN:
+                kept[key] = kept[keys[0]]  # What is the same under all of its keys, the record keeps once.
         now = self._now()
         self._store.put_hidden(
-            *(
+            *[
                 HiddenTurns(key, variant, turn.run_id, turn.caller, turn.wire, payload, now)
                 for key, payload in kept.items()
-            )
+            ]
         )
 
     def keep(

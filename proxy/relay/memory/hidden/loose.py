@@ -77,7 +77,7 @@ async def find_loosely(
         ("loose answer", *words, shape),
         [(encoded(answer.text.strip()), b"alone", place.system) for answer, place in placed],
     )
-    known = {**await store.find_hidden(alone_keys, caller)} if alone_keys else {}
+    known = {**await store.find_hidden(alone_keys, caller, loosely=True)} if alone_keys else {}
     # An answer is noted under both keys.  Evidence takes time, so it is made only for what one key finds.
     noted = [answer for (answer, _), key in zip(placed, alone_keys, strict=True) if known[key]]
     recall.miss("not_found", len(answers) - len(noted))
@@ -85,7 +85,7 @@ async def find_loosely(
     stands = [(one, place, loose_keys(words, shape, one.text, place)) for one, place in shown if place]
     if not stands:
         return {}
-    known |= await store.find_hidden([asked for _, _, (asked, _) in stands], caller)
+    known |= await store.find_hidden([asked for _, _, (asked, _) in stands], caller, loosely=True)
     pointers: dict[_Pointer, int] = {}
     for answer, evidence, keys in stands:
         asked, alone = ([one for one in known[key] if _exact_key(one) not in here] for key in keys)

@@ -1,8 +1,9 @@
 """Whether hidden turns were put back into a request, and why not, for people and metrics."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -83,7 +84,7 @@ class Recall:
     """
 
     put_back: list[PutBack] = field(default_factory=list)
-    counts: Counter[MemoryOutcome] = field(default_factory=Counter)
+    counts: defaultdict[MemoryOutcome, int] = field(default_factory=partial(defaultdict, int))
     given_bytes: int = 0
 
     @property
@@ -107,11 +108,11 @@ class Recall:
         upstream."""
         kept = [one for one in self.put_back if one.kind != "answer"]
         removed = [one for one in self.put_back if one.kind == "answer"]
-        counts = self.counts.copy()
+        counts = Counter(self.counts)
         for one in removed:
             counts["put_back_loosely" if one.loosely else "put_back"] -= 1
         counts["too_long"] += len(removed)
-        return Recall(kept, +counts, self.given_bytes)
+        return Recall(kept, defaultdict(int, +counts), self.given_bytes)
 
     def written(self) -> Mapping[str, Any] | None:
         """Return the JSON values for the record; ``None`` if nothing was looked up or given to the client.

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from proxy.base.errors import Unreadable, UpstreamError, WireError
-from proxy.http.headers import Headers
+from proxy.http.headers import Columns, Headers, HeaderSection, by_names
 from proxy.http.own_headers import LEFT_OUT
 from proxy.json.in_thread import LARGE_EVENT_BYTES, in_thread
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
@@ -164,19 +164,24 @@ class ModelTurns:
 
 def _answer_head(job: Job, response: UpstreamResponse) -> Headers:
     """Return the head of the client's response: the first turn's, for streams with headers for buffers."""
-    headers, present = [], set()
-    streams = job.client.request.stream
-    for pair in returned(response.headers):
-        name = pair[0].lower()
-        if name != "content-encoding":
-            headers.append(pair)
-            present.add(name)
+    section, streams = returned(response.headers), job.client.request.stream
+    kept, more = _readable(section.names)
+    names, values = kept.names, kept.take(section.values)
     if streams:
-        headers += [pair for name, pair in _STREAMED if name not in present]
+        names, values = names + more.names, (*values, *more.values)
+    head = HeaderSection(names, values)
     if not job.upstream.crossed:
-        return headers
+        return head
     content_type = job.client.port.dialect.framing.content_type if streams else "application/json"
-    return _labelled(of_any_dialect(headers), content_type)
+    return _labelled(of_any_dialect(head), content_type)
+
+
+@by_names
+def _readable(names: tuple[str, ...]) -> tuple[Columns, HeaderSection]:
+    """Return the headers of a body that the proxy reads, and those that a stream needs beside them."""
+    present = {name.lower() for name in names}
+    more = HeaderSection.of([pair for name, pair in _STREAMED if name not in present])
+    return Columns.where(names, lambda name: name.lower() != "content-encoding"), more
 
 
 def _labelled(headers: Headers, content_type: str) -> list[tuple[str, str]]:

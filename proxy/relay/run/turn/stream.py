@@ -70,7 +70,9 @@ class _TurnStream:
         self._reader = reader
         self._loop = asyncio.get_running_loop()
         self._event_sign = framing.event_sign
-        self._fast = fast = FastPath.of(reader, state.output.writer)
+        # Text that is not read could not be numbered anew after an item that became several events.
+        fast = FastPath.of(reader, state.output.writer) if state.output.typed is None else None
+        self._fast = fast
         self._feed = reader.feed if fast is None else fast.feed
         self._ended = False
         self._waited = False

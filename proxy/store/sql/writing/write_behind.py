@@ -5,7 +5,7 @@ between the put and the commit, and after a failed commit.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -82,18 +82,20 @@ class WriteBehind(Generic[_Key, _Record]):
         entries = [(self._shelf.key_of(record), _Waiting(record)) for record in records]
 
         def settled(committed: bool) -> None:
+            self._leave(entries)
             for key, entry in entries:
-                self._leave(key, entry)
                 if self._waiting.get(key) is entry:
                     self._no_longer(key)
                     if not committed and entry.record is not None:
                         self._shelf.put(entry.record)  # At least this process still has it.
 
         for key, entry in entries:
-            self._shelf.drop(key)
-            self._take_back(key)
-            self._wait(key, entry)
+            if key in self._shelf.records:
+                self._shelf.drop(key)
+            if key in self._unsettled:
+                self._take_back(key)
             self._unsettled.setdefault(key, []).append(entry)
+        self._wait(entries)
         write = put(settled)
         if len(entries) == 1:  # Of several rows none can be withdrawn alone; a later state follows them.
             entries[0][1].write = write
@@ -111,16 +113,17 @@ class WriteBehind(Generic[_Key, _Record]):
         entry: _Waiting[_Record] = _Waiting(None)
         under_way = self._take_back(key)
         self._shelf.drop(key)
-        self._wait(key, entry)
+        self._wait([(key, entry)])
         try:
             yield under_way
         finally:
             if self._waiting.get(key) is entry:
                 self._no_longer(key)
 
-    def _wait(self, key: _Key, entry: _Waiting[_Record]) -> None:
-        self._waiting[key] = entry
-        self._groups.setdefault(self._shelf.group_of(key), {})[key] = None
+    def _wait(self, entries: Iterable[tuple[_Key, _Waiting[_Record]]]) -> None:
+        for key, entry in entries:
+            self._waiting[key] = entry
+            self._groups.setdefault(self._shelf.group_of(key), {})[key] = None
 
     def _no_longer(self, key: _Key) -> None:
         if self._waiting.pop(key, None) is None:
@@ -134,13 +137,14 @@ class WriteBehind(Generic[_Key, _Record]):
         """Withdraw what is queued; return whether any write is still being committed."""
         for entry in list(self._unsettled.get(key, ())):
             if entry.write is not None and self._withdraw(entry.write):
-                self._leave(key, entry)
+                self._leave([(key, entry)])
         return key in self._unsettled
 
-    def _leave(self, key: _Key, entry: _Waiting[_Record]) -> None:
-        entry.write = None  # Breaks a reference cycle, which would keep the record alive.
-        rest = [other for other in self._unsettled.get(key, ()) if other is not entry]
-        if rest:
-            self._unsettled[key] = rest
-        else:
-            self._unsettled.pop(key, None)
+    def _leave(self, entries: Iterable[tuple[_Key, _Waiting[_Record]]]) -> None:
+        for key, entry in entries:
+            entry.write = None  # Breaks a reference cycle, which would keep the record alive.
+            unsettled = self._unsettled.get(key, [])
+            if entry in unsettled:
+                unsettled.remove(entry)
+                if not unsettled:
+                    del self._unsettled[key]

@@ -105,7 +105,8 @@ def batches_of(group: Iterable[Write]) -> list[Batch]:
             continue
         if write.in_order:
             open_to.clear()
-        for statement, rows in ((write.statement, write.made()), *write.also):
+        made = write.made() if callable(write.rows) else write.rows
+        for statement, rows in ((write.statement, made), *write.also):
             found = open_to.get(statement)
             if found is None:
                 found = open_to[statement] = {}

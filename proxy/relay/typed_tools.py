@@ -1,0 +1,45 @@
+"""Replaces tools of special types by functions, for an upstream that does not know these types."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from msgspec import structs
+
+from proxy.relay.ask import Ask
+from proxy.relay.body import Body
+from proxy.relay.routing.router import Route
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
+from proxy.wires.wire import Wire
+
+__all__ = ["as_functions", "with_functions"]
+
+_CUSTOM: Final = "custom"
+"""The type of tools whose input is text.  Chat has it, too, but few servers do."""
+
+
+def as_functions(
+    wire: Wire, payload: Mapping[str, Any], route: Route, *, mixes: bool = False
+) -> AsFunctions | None:
+    """Return a request of the client's ``wire`` as the upstream of a route is asked; ``None`` for unchanged.
+
+    With ``mixes`` the model may call server tools in the same turn.  Raise
+    :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read.
+    """
+    native = route.served.native
+    if route.served.text_calls is not None:
+        native = ()
+    elif route.wire:
+        has_custom = route.wire == "chat" and not {_CUSTOM, EVERY_TYPE}.isdisjoint(native)
+        native = (_CUSTOM,) if has_custom else ()
+    return wire.as_functions(payload, native, crosses=bool(route.wire), mixes=mixes)
+
+
+def with_functions(ask: Ask, route: Route) -> tuple[Ask, AsFunctions | None]:
+    """Return the request as its upstream is asked, and what was replaced; see :func:`as_functions`."""
+    served, permissions = route.served, ask.access.permissions
+    mixes = bool(served.native and permissions.selections[served.upstream.name].offered)
+    typed = as_functions(ask.wire, ask.body.payload, route, mixes=mixes)
+    if typed is None:
+        return ask, None
+    return structs.replace(ask, body=Body(orjson.dumps(typed.payload), typed.payload)), typed

@@ -1,0 +1,114 @@
+"""The tools of Messages with a type of their own that the client runs, as one table.
+
+A call of one is an ordinary ``tool_use`` with the declared name, and its result an ordinary ``tool_result``.
+So only the declaration is replaced. Sources: the types of anthropic 2.14.0; Anthropic's pages "Bash tool",
+"Text editor tool" and "Memory tool".
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
+
+__all__ = ["as_functions", "has_typed_tools"]
+
+_TYPE: Final = re.compile(r"(bash|text_editor|memory)_\d{8}")
+
+
+def _schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def _string(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
+
+
+def _commands(*names: str) -> dict[str, Any]:
+    return {"type": "string", "enum": list(names), "description": "What to do."}
+
+
+_LINES: Final = {
+    "type": "array",
+    "items": {"type": "integer"},
+    "description": "For view: the first and the last line to show, from 1; -1 as the last means the end.",
+}
+_EDITING: Final = {
+    "path": _string("The path of the file or folder."),
+    "view_range": _LINES,
+    "file_text": _string("For create: the content of the file."),
+    "old_str": _string("For str_replace: the text to replace, exactly as it is there; it must be unique."),
+    "new_str": _string("For str_replace: the text to put in its place."),
+    "insert_line": {"type": "integer", "description": "For insert: the line after which to insert."},
+    "insert_text": _string("For insert: the text to insert."),
+}
+
+TYPED_TOOLS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "bash": (
+        "Run a command in a bash session that stays open, and return its output.",
+        _schema(
+            {
+                "command": _string("The command to run; not needed to restart."),
+                "restart": {"type": "boolean", "description": "true to start a new session."},
+            }
+        ),
+    ),
+    "text_editor": (
+        "View, create and edit files.",
+        _schema(
+            {"command": _commands("view", "create", "str_replace", "insert"), **_EDITING}, "command", "path"
+        ),
+    ),
+    "memory": (
+        "Keep notes in files below /memories that later conversations can read. Look there before you begin.",
+        _schema(
+            {
+                "command": _commands("view", "create", "str_replace", "insert", "delete", "rename"),
+                **_EDITING,
+                "old_path": _string("For rename: the path of the file or folder."),
+                "new_path": _string("For rename: its new path."),
+            },
+            "command",
+        ),
+    ),
+}
+"""The beginning of a type → what the model is told of the function, and its arguments. None of it runs at
+the proxy or at an upstream, so a request with such a tool may be sent twice."""
+
+_ONLY_TYPED: Final = frozenset({"type", "max_characters"})
+"""Members of a declaration that a function does not have."""
+
+
+def _kind(tool: Any) -> str:
+    """Return the type of a typed tool; ``""`` for any other."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    return kind if isinstance(kind, str) and _TYPE.fullmatch(kind) else ""
+
+
+def has_typed_tools(payload: Mapping[str, Any]) -> bool:
+    """Return whether a body declares a tool of a special type."""
+    tools = payload.get("tools")
+    return type(tools) is list and any(map(_kind, tools))
+
+
+def as_functions(
+    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+) -> AsFunctions | None:
+    """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
+
+    ``native`` are the types that the upstream itself understands, with or without their date. Their calls are
+    ordinary ones, so server tools in the same turn (``mixes``) change nothing.
+    """
+    if EVERY_TYPE in native or not has_typed_tools(payload):
+        return None
+    tools = [_function(tool, kind, native) if (kind := _kind(tool)) else tool for tool in payload["tools"]]
+    return AsFunctions({**payload, "tools": tools}) if tools != payload["tools"] else None
+
+
+def _function(tool: Mapping[str, Any], kind: str, native: Sequence[str]) -> Mapping[str, Any]:
+    family = kind.rpartition("_")[0]
+    if kind in native or family in native:
+        return tool
+    description, schema = TYPED_TOOLS[family]
+    kept = {name: value for name, value in tool.items() if name not in _ONLY_TYPED}
+    return {**kept, "description": description, "input_schema": schema}

@@ -1,0 +1,191 @@
+"""Turns calls of functions in an answer back into the items of the tools that the client declared.
+
+The events come in the order in which OpenAI's API sends them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from proxy.base.values import value_class
+from proxy.json.lenient import loads
+from proxy.wires.responses.reader import CLOSING
+from proxy.wires.responses.typed_tools.table import TypedTool
+from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
+
+__all__ = ["FunctionOrigin", "ResponsesAnswer"]
+
+_CALLS = ("function_call", "custom_tool_call")
+_NAMED = ("function", "custom")
+
+
+@value_class
+class FunctionOrigin:
+    """What a function stands for: a tool of a ``namespace``, or one of a special type, or both.
+
+    ``name`` is empty for the only tool of its type.
+    """
+
+    namespace: str
+    name: str
+    typed: TypedTool | None = None
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The members of a call that name the tool."""
+        named = {"name": self.name} if self.name else {}
+        return {**named, "namespace": self.namespace} if self.namespace else named
+
+
+class ResponsesAnswer:
+    """The answer to one request."""
+
+    def __init__(self, asked: Mapping[str, Any], origins: Mapping[str, FunctionOrigin]) -> None:
+        """``asked`` is the request as the client sent it; ``origins`` are by the names of the functions."""
+        self._asked = asked
+        self._origins = origins
+        self._waiting: dict[Any, dict[str, Any]] = {}
+        self._shift = 0
+
+    # ------------------------------------------------------------ whole responses
+
+    def reply(self, body: bytes) -> bytes:
+        response = orjson.loads(body)
+        return orjson.dumps(self.resource(response)) if isinstance(response, dict) else body
+
+    def resource(self, response: Mapping[str, Any]) -> dict[str, Any]:
+        changed = dict(response)
+        if isinstance(output := response.get("output"), list):
+            changed["output"] = [self._item(item) for item in output]
+        if isinstance(tools := response.get("tools"), list):
+            changed["tools"] = self._tools(tools)
+        if "tool_choice" in response and self._asked.get("tool_choice") is not None:
+            changed["tool_choice"] = self._asked["tool_choice"]
+        return changed
+
+    def _tools(self, listed: list[Any]) -> list[Any]:
+        """Return the client's declarations, functions with the fields that the response has of them."""
+        filled = {(tool["type"], tool["name"]): tool for tool in listed if _has_name(tool)}
+        declared = self._asked.get("tools")
+        return [
+            {**tool, **filled.get((tool["type"], tool["name"]), {})} if _has_name(tool) else tool
+            for tool in (declared if isinstance(declared, list) else ())
+        ]
+
+    def _item(self, item: Any) -> Any:
+        """Return an item as the client knows it."""
+        origin = self._origin(item)
+        return item if origin is None else _typed_item(item, origin)
+
+    def _origin(self, item: Any) -> FunctionOrigin | None:
+        if not isinstance(item, dict) or item.get("type") not in _CALLS:
+            return None
+        return self._origins.get(str(item.get("name")))
+
+    # ------------------------------------------------------------ streams
+
+    def stream(self, data: bytes) -> bytes:
+        parser = SSEParser()
+        events = parser.feed(data)
+        if (last := parser.close()) is not None:
+            events.append(last)
+        return b"".join(map(self._event, events))
+
+    def _event(self, event: SSEEvent) -> bytes:
+        payload = loads(event.data) if event.data else None
+        if not isinstance(payload, dict):
+            return event.raw
+        shift, changed = self._shift, list(self._changed(payload))
+        if not shift and len(changed) == 1 and changed[0] is payload:
+            return event.raw
+        number = payload.get("sequence_number")
+        if type(number) is int:
+            for place, one in enumerate(changed):
+                one["sequence_number"] = number + shift + place
+            self._shift += len(changed) - 1
+        named = bool(event.event)
+        return b"".join(
+            encode_event(orjson.dumps(one), str(one.get("type")).encode() if named else b"")
+            for one in changed
+        )
+
+    def _changed(self, payload: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the events for the client in place of one event."""
+        place = payload.get("output_index", payload.get("item_id"))
+        match payload.get("type"):
+            case "response.output_item.added" | "response.output_item.done" as kind:
+                origin = self._origin(item := payload.get("item"))
+                if origin is None or origin.typed is None:
+                    yield payload if origin is None else {**payload, "item": self._item(item)}
+                elif kind == "response.output_item.added":
+                    # The first event may already need the arguments: a patch begins with its path.
+                    self._waiting[place] = payload
+                else:
+                    self._waiting.pop(place, None)
+                    yield from _item_events(payload, origin, origin.typed)
+            case "response.function_call_arguments.delta" | "response.function_call_arguments.done" as kind:
+                if place not in self._waiting:
+                    origin = self._origins.get(str(payload.get("name")))
+                    yield payload if origin is None else {**payload, "name": origin.name}
+            case kind if isinstance(payload.get("response"), dict):
+                if kind in CLOSING:
+                    yield from map(self._broken_off, self._waiting.values())
+                    self._waiting.clear()
+                yield {**payload, "response": self.resource(payload["response"])}
+            case _:
+                yield payload
+
+    def _broken_off(self, added: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the event that opens an item which has no end."""
+        item = self._item({**added["item"], "status": "incomplete"})
+        return {**added, "item": {**item, "status": "in_progress"}}
+
+
+def _has_name(tool: Any) -> bool:
+    return isinstance(tool, dict) and tool.get("type") in _NAMED and isinstance(tool.get("name"), str)
+
+
+def _typed_item(item: Mapping[str, Any], origin: FunctionOrigin) -> dict[str, Any]:
+    """Return the item of a call of a function as one of a type of its own.
+
+    A call that broke off gets no arguments, so that no client runs half of it.
+    """
+    typed = origin.typed
+    if typed is None:
+        return {**item, **origin.identity}
+    status = str(item.get("status") or "completed")
+    arguments = _arguments(item.get("arguments")) if status != "incomplete" else {}
+    item_id = item.get("id")
+    if isinstance(item_id, str) and item_id.startswith("fc_"):
+        item_id = f"{typed.prefix}_{item_id[3:]}"
+    return {
+        "id": item_id,
+        "type": typed.call,
+        "status": status if status in typed.statuses else "in_progress",
+        "call_id": item.get("call_id"),
+        **origin.identity,
+        **typed.members(arguments),
+    }
+
+
+def _arguments(text: Any) -> Mapping[str, Any]:
+    """Return the arguments of a call; ``{}`` if they are no object."""
+    try:
+        arguments = orjson.loads(text) if isinstance(text, str) else text
+    except orjson.JSONDecodeError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _item_events(
+    done: Mapping[str, Any], origin: FunctionOrigin, typed: TypedTool
+) -> Iterator[dict[str, Any]]:
+    """Yield all events of an item, from the event that ends it."""
+    item = _typed_item(done["item"], origin)
+    at = {name: done[name] for name in ("sequence_number", "output_index") if name in done}
+    opened = {**item, "status": "in_progress", **typed.opening(item)}
+    yield {"type": "response.output_item.added", **at, "item": opened}
+    for event in typed.events(item):
+        yield {**event, **({"item_id": item["id"]} if "item_id" in event else {}), **at}
+    yield {**done, "item": item}

@@ -1,0 +1,344 @@
+"""Reads a request whose tools have types of their own as one with functions only.
+
+Declarations become functions, the items of their calls become calls of functions, and those of their outputs
+become results. Everything behind this, from planning to the record, knows functions alone;
+:mod:`proxy.wires.responses.typed_tools.answer` turns the answer back.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from proxy.base.errors import RequestError
+from proxy.wires.responses.typed_tools.answer import FunctionOrigin, ResponsesAnswer
+from proxy.wires.responses.typed_tools.table import (
+    ADDITIONAL_TOOLS,
+    CUSTOM,
+    NAMESPACE,
+    TYPED_TOOLS,
+    TYPES,
+    TypedTool,
+    described_input,
+    types_in,
+)
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, FunctionNames
+
+__all__ = ["as_functions"]
+
+_BY_TYPE: Final = {tool.type: tool for tool in TYPED_TOOLS}
+_BY_CALL: Final = {tool.call: tool for tool in TYPED_TOOLS}
+_BY_OUTPUT: Final = {tool.output: tool for tool in TYPED_TOOLS}
+_BY_PREFIX: Final = {tool.prefix: tool for tool in TYPED_TOOLS}
+_SEARCH: Final = _BY_TYPE["tool_search"]
+_NAMED: Final = ("function", "custom")
+_CALLS: Final = ("function_call", "custom_tool_call")
+_ACTING: Final = frozenset(_BY_TYPE) - {"tool_search", CUSTOM}
+"""Types whose calls no model waits with."""
+_MOST: Final = 4096
+"""The most tools of a request, those in namespaces included. No model can use that many."""
+
+
+def as_functions(
+    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+) -> AsFunctions | None:
+    """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
+
+    ``native`` are the types that the upstream itself understands. With ``mixes`` the model may call server
+    tools in the same turn; then only the calls of functions tell that the client has to act. Raises
+    :class:`RequestError` (400), which names the field, for a declaration that cannot be read and for a tool
+    that is declared twice.
+    """
+    if (EVERY_TYPE in native and not mixes) or not (types := types_in(payload)):
+        return None
+    passing = TYPES if EVERY_TYPE in native else frozenset(native)
+    if mixes:
+        passing -= _ACTING
+    # Which servers of this dialect take no custom tool is not known.
+    alone = passing if crosses else passing | {CUSTOM}
+    return None if types <= alone else _Request(payload, passing).read()
+
+
+class _Request:
+    """Reads one request."""
+
+    def __init__(self, payload: Mapping[str, Any], native: frozenset[str]) -> None:
+        self._payload = payload
+        self._native = native
+        self._items = _objects(payload, "input")
+        self._declared = dict(self._places())
+        self._check()
+        named = [tool for tool in self._declared.values() if tool.get("type") in _NAMED]
+        self._names = FunctionNames({tool["name"] for tool in named if isinstance(tool.get("name"), str)})
+        self._origins: dict[str, FunctionOrigin] = {}
+        self._tools: list[Any] = []
+        self._offered: dict[tuple[str, str], str] = {}
+        self._defers = any(self._reads(tool) is _SEARCH for tool in self._declared.values())
+
+    def read(self) -> AsFunctions:
+        for place, tool in self._declared.items():
+            self._offer(place, tool, is_loaded=place.startswith("input"))
+        if len(self._tools) > _MOST:
+            raise RequestError(
+                400, f"tools has {len(self._tools)} tools. Send at most {_MOST}.", param="tools"
+            )
+        given = self._payload.get("input")
+        items = given if not isinstance(given, list) else list(self._read_items(given))
+        payload = {**self._payload, "input": items}
+        if self._tools or "tools" in payload:
+            payload["tools"] = self._tools
+        if "tool_choice" in payload:
+            payload["tool_choice"] = self._choice(payload["tool_choice"])
+        return AsFunctions(payload, ResponsesAnswer(self._payload, self._origins))
+
+    # ------------------------------------------------------------ declarations
+
+    def _places(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield each tool of the request with its place, those that items bring after the others."""
+        yield from _objects(self._payload, "tools").items()
+        for place, item in self._items.items():
+            kind = item.get("type")
+            if kind in (ADDITIONAL_TOOLS, _SEARCH.output) and not self._keeps(item):
+                yield from _objects(item, "tools", f"{place}.").items()
+
+    def _keeps(self, item: Mapping[str, Any]) -> bool:
+        """Return whether an item that brings tools goes to the upstream as it is."""
+        kind = _SEARCH.type if item.get("type") == _SEARCH.output else ADDITIONAL_TOOLS
+        return kind in self._native and all(
+            tool.get("type") in (*_NAMED, *self._native) for tool in _objects(item, "tools").values()
+        )
+
+    def _check(self) -> None:
+        """Raise for a tool that is declared twice; what items bring may repeat what is declared."""
+        seen: set[tuple[str, str]] = set()
+        for place, tool in self._declared.items():
+            for path, group, name in self._identities(place, tool):
+                if (group, name) in seen and place.startswith("tools"):
+                    what = name or tool.get("type")
+                    raise RequestError(400, f"The tool {str(what)[:64]!r} is declared twice.", param=path)
+                seen.add((group, name))
+
+    def _identities(self, place: str, tool: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+        """Yield the place, the group and the name of each function that a declaration means.
+
+        Raises :class:`RequestError` for a namespace that cannot be read.
+        """
+        kind, name = tool.get("type"), tool.get("name")
+        if kind in _NAMED and isinstance(name, str):
+            yield f"{place}.name", "", name
+        elif kind == NAMESPACE:
+            group = _text(tool, "name", place)
+            for path, inner in _objects(tool, "tools", f"{place}.", needed=True).items():
+                if inner.get("type") not in _NAMED:
+                    raise RequestError(400, f"{path}.type must be function or custom.", param=f"{path}.type")
+                yield f"{path}.name", f"{group}.", _text(inner, "name", path)
+        elif isinstance(kind, str) and kind in _BY_TYPE and kind != CUSTOM:
+            yield place, kind, ""
+
+    def _reads(self, tool: Mapping[str, Any]) -> TypedTool | None:
+        """Return the type of a tool that becomes a function here; ``None`` for any other tool."""
+        kind = tool.get("type")
+        typed = _BY_TYPE.get(kind) if isinstance(kind, str) and kind != CUSTOM else None
+        return typed if typed is not None and kind not in self._native and typed.is_local(tool) else None
+
+    def _offer(self, place: str, tool: Mapping[str, Any], *, is_loaded: bool) -> None:
+        """Add what a declaration means to the tools, if it is not there yet."""
+        kind = tool.get("type")
+        if kind == NAMESPACE and kind not in self._native:
+            about = str(tool.get("description") or "")
+            for inner in tool["tools"]:
+                group = str(tool["name"])
+                written = self._named(inner, group)
+                if about:
+                    written["description"] = f"{written.get('description') or ''}\n\n{about}"
+                self._add(f"{group}.", inner["name"], written, is_loaded=is_loaded)
+                about = ""  # It is about all of them, so it is said once.
+        elif (typed := self._reads(tool)) is not None:
+            name = self._function(typed=typed)
+            parameters = tool.get("parameters")
+            written = {
+                "type": "function",
+                "name": name,
+                "description": tool.get("description") or typed.description,
+                "parameters": parameters if isinstance(parameters, dict) else typed.parameters,
+                "strict": False,
+            }
+            self._add(typed.type, "", written, is_loaded=True)
+        elif kind in _NAMED and isinstance(tool.get("name"), str):
+            self._add("", tool["name"], self._named(tool), is_loaded=is_loaded)
+        else:
+            self._tools.append(tool)
+
+    def _named(self, tool: Mapping[str, Any], namespace: str = "") -> dict[str, Any]:
+        """Return a function or custom tool as it is offered."""
+        name, is_custom = tool["name"], tool["type"] == CUSTOM and CUSTOM not in self._native
+        typed = _BY_TYPE[CUSTOM] if is_custom else None
+        if namespace or is_custom:
+            name = self._function(name, namespace=namespace, typed=typed)
+        if typed is None:
+            return {**tool, "name": name}
+        kept = {member: value for member, value in tool.items() if member != "format"}
+        written = {"name": name, "description": described_input(tool), "parameters": typed.parameters}
+        return {**kept, "type": "function", **written, "strict": False}
+
+    def _add(self, group: str, name: str, tool: Mapping[str, Any], *, is_loaded: bool) -> None:
+        """Add a tool that is not there yet, unless the model has to find it by a search first."""
+        waits = self._defers and tool.get("defer_loading") is True and not is_loaded
+        if waits or (group, name) in self._offered:
+            return
+        if self._defers:
+            tool = {member: value for member, value in tool.items() if member != "defer_loading"}
+        self._offered[group, name] = tool["name"]
+        self._tools.append(tool)
+
+    def _function(self, name: str = "", *, namespace: str = "", typed: TypedTool | None = None) -> str:
+        """Return the name of the function that stands for a tool; without a ``name``, for the only one of
+        its type."""
+        if namespace:
+            found = self._names.of(f"{namespace}.", name, f"{namespace}__{name}")
+        elif name:
+            found = name
+        else:
+            kind = typed.type if typed is not None else ""
+            found = self._names.of(kind, "", kind)
+        self._origins[found] = FunctionOrigin(namespace, name, typed)
+        return found
+
+    # ------------------------------------------------------------ choices
+
+    def _choice(self, choice: Any) -> Any:
+        """Return a ``tool_choice`` that names functions."""
+        if not isinstance(choice, dict):
+            return choice
+        if choice.get("type") == "allowed_tools" and isinstance(choice.get("tools"), list):
+            return {**choice, "tools": [named for tool in choice["tools"] for named in self._chosen(tool)]}
+        named = self._chosen(choice)
+        if len(named) == 1:
+            return named[0]
+        return {"type": "allowed_tools", "mode": "required", "tools": named}
+
+    def _chosen(self, tool: Any) -> list[Any]:
+        """Return the functions that an element of a choice means."""
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind == NAMESPACE and kind not in self._native:
+            group = f"{tool.get('name')}."
+            return [_named(name) for (of, _), name in self._offered.items() if of == group]
+        if isinstance(kind, str) and kind in _BY_TYPE and (kind, "") in self._offered:
+            return [_named(self._offered[kind, ""])]
+        if kind not in _NAMED:
+            return [tool]
+        if kind == CUSTOM and CUSTOM not in self._native:
+            kind = "function"
+            tool = {**tool, "type": kind}
+        if ("", tool.get("name")) not in self._offered:
+            space = tool.get("namespace")
+            found = [
+                name
+                for (group, inner), name in self._offered.items()
+                if inner == tool.get("name") and group.endswith(".") and space in (None, group[:-1])
+            ]
+            if len(found) == 1:
+                return [{**_named(found[0]), "type": kind}]
+        return [tool]
+
+    # ------------------------------------------------------------ items
+
+    def _read_items(self, items: Sequence[Any]) -> Iterator[Any]:
+        """Yield the items with calls of functions and their results."""
+        calls = {item["id"]: item["call_id"] for item in items if _has_texts(item, "id", "call_id")}
+        for item in items:
+            kind = item.get("type") if isinstance(item, dict) else None
+            if not isinstance(kind, str):
+                yield item
+            elif kind in _BY_CALL and _BY_CALL[kind].type not in self._native:
+                if isinstance(item.get("call_id"), str):
+                    yield self._call(item, _BY_CALL[kind])
+            elif kind in _BY_OUTPUT and _BY_OUTPUT[kind].type not in self._native:
+                # Some clients put the id of the call of a local shell into ``id``, as the types of openai do.
+                named = item.get("call_id") or (kind != _SEARCH.output and item.get("id"))
+                if isinstance(named, str):
+                    yield {
+                        "type": "function_call_output",
+                        "call_id": calls.get(named, named),
+                        "output": self._result(item, _BY_OUTPUT[kind]),
+                    }
+            elif kind == ADDITIONAL_TOOLS and not self._keeps(item):
+                continue
+            elif item.get("namespace") is not None and NAMESPACE not in self._native:
+                yield self._without_namespace(item, kind)
+            elif kind == "item_reference":
+                yield {**item, "id": _as_function_id(item.get("id"))}
+            else:
+                yield item
+
+    def _call(self, item: Mapping[str, Any], typed: TypedTool) -> dict[str, Any]:
+        group, name = (item.get("namespace"), item.get("name")) if typed.type == CUSTOM else ("", "")
+        name = self._function(str(name or ""), namespace=str(group or ""), typed=typed)
+        arguments = orjson.dumps(typed.arguments(item)).decode()
+        call = {"type": "function_call", "call_id": item["call_id"], "name": name, "arguments": arguments}
+        kept = {member: item[member] for member in ("id", "status") if item.get(member) is not None}
+        if "id" in kept:
+            kept["id"] = _as_function_id(kept["id"])
+        return {**kept, **call}
+
+    def _result(self, item: Mapping[str, Any], typed: TypedTool) -> Any:
+        if typed is not _SEARCH:
+            return typed.result(item)
+        names = []
+        for tool in _objects(item, "tools").values():
+            for _, group, name in self._identities("tools", tool):
+                names.append({"name": self._offered.get((group, name), name)})
+        return typed.result({"tools": names})
+
+    def _without_namespace(self, item: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        """Return a call, or the output of one, under the name of its function."""
+        space, name = item["namespace"], item.get("name")
+        left = {member: value for member, value in item.items() if member != "namespace"}
+        if kind not in _CALLS or not isinstance(name, str) or not isinstance(space, str):
+            left.pop("name", None)
+            return left
+        # A function that a search loaded has its own name as its namespace.
+        is_plain = not space or (space == name and ("", name) in self._offered)
+        return left if is_plain else {**left, "name": self._function(name, namespace=space)}
+
+
+def _named(name: str) -> dict[str, str]:
+    return {"type": "function", "name": name}
+
+
+def _as_function_id(item_id: Any) -> Any:
+    """Return the id of an item that is now a call of a function."""
+    prefix, mark, rest = item_id.partition("_") if isinstance(item_id, str) else ("", "", "")
+    return f"fc_{rest}" if mark and prefix in _BY_PREFIX else item_id
+
+
+def _has_texts(item: Any, *names: str) -> bool:
+    return isinstance(item, dict) and all(isinstance(item.get(name), str) for name in names)
+
+
+def _text(tool: Mapping[str, Any], name: str, place: str) -> str:
+    """Return a name in a declaration; raises :class:`RequestError` if there is none."""
+    value = tool.get(name)
+    if not isinstance(value, str) or not value:
+        raise RequestError(400, f"{place}.{name} must be a name.", param=f"{place}.{name}")
+    return value
+
+
+def _objects(
+    holder: Mapping[str, Any], field: str, before: str = "", *, needed: bool = False
+) -> dict[str, Mapping[str, Any]]:
+    """Return the objects of a list by their places; raises :class:`RequestError` for anything else in it."""
+    entries = holder.get(field)
+    if entries is None and not needed:
+        return {}
+    if isinstance(entries, str) and field == "input":
+        return {}
+    if not isinstance(entries, list):
+        raise RequestError(400, f"{before}{field} must be a list.", param=f"{before}{field}")
+    found: dict[str, Mapping[str, Any]] = {}
+    for place, entry in enumerate(entries):
+        path = f"{before}{field}[{place}]"
+        if not isinstance(entry, dict):
+            raise RequestError(400, f"{path} must be an object.", param=path)
+        found[path] = entry
+    return found

@@ -1,0 +1,1 @@
+"""Tools of special types that the client runs itself, offered to models as ordinary functions."""

@@ -1,0 +1,76 @@
+"""A request whose typed tools were replaced by functions, and the names of these functions."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from proxy.base.values import value_class
+
+__all__ = ["EVERY_TYPE", "AsFunctions", "FunctionNames", "TypedAnswer"]
+
+EVERY_TYPE: Final = "*"
+"""In a list of native types: the upstream understands every type of its own dialect."""
+
+_MOST: Final = 64
+"""The longest name of a function that all providers accept."""
+_DIGEST: Final = 8
+_ODD: Final = re.compile(r"[^A-Za-z0-9_-]")
+_SERVER_PREFIX: Final = "core__"
+"""Names that begin so mean server tools, wherever a client declares them."""
+
+
+class TypedAnswer(Protocol):
+    """Turns what the client is sent back into the form in which it declared its tools."""
+
+    def stream(self, data: bytes) -> bytes:
+        """Return the events for the client in place of whole events of a stream."""
+        ...
+
+    def reply(self, body: bytes) -> bytes:
+        """Return the body for the client in place of a response that was not streamed."""
+        ...
+
+    def resource(self, response: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the response as the client knows it."""
+        ...
+
+
+@value_class
+class AsFunctions:
+    """A request in which the typed tools and their items are functions, calls and results.
+
+    ``answer`` turns the answer back; ``None`` if calls of these tools look like calls of functions anyway.
+    """
+
+    payload: Mapping[str, Any]
+    answer: TypedAnswer | None = None
+
+
+class FunctionNames:
+    """The names of the functions of one request: none is used twice, and each has at most 64 characters."""
+
+    def __init__(self, taken: set[str]) -> None:
+        """``taken`` are the names that the client chose itself."""
+        self._taken = taken
+        self._given: dict[tuple[str, str], str] = {}
+
+    def of(self, group: str, name: str, wish: str) -> str:
+        """Return the name of a tool that its ``group`` and ``name`` identify: ``wish`` if that can be used.
+
+        Otherwise it ends in a digest of both, so that it is the same in each request.
+        """
+        given = self._given.get((group, name))
+        if given is not None:
+            return given
+        found = _ODD.sub("_", wish)
+        if found.startswith(_SERVER_PREFIX):
+            found = f"client_{found}"
+        beginning, salt = found[: _MOST - _DIGEST - 1], 0
+        while (salt == 0 and found != wish) or len(found) > _MOST or found in self._taken:
+            identity = "\0".join((group, name, str(salt))).encode("utf-8", "surrogatepass")
+            found = f"{beginning}_{hashlib.blake2b(identity, digest_size=_DIGEST // 2).hexdigest()}"
+            salt += 1
+        self._taken.add(found)
+        self._given[group, name] = found
+        return found

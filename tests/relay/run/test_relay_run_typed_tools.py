@@ -1,0 +1,183 @@
+"""Tools of types that only Responses knows, on models of every dialect: calls, items, results and history."""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from looping import ECHO
+from pair_kits import SPEAKERS, Call, Turn
+from recorded_answers import Asked, Given, Scripted
+from responses_check import events_of
+from running_proxy import Proxy, make_config, running
+
+from proxy.app.app import Overrides
+
+Item = dict[str, Any]
+
+CITY: Item = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS: list[Item] = [
+    {"type": "function", "name": "plain", "parameters": CITY, "strict": False},
+    {
+        "type": "namespace",
+        "name": "weather",
+        "description": "About the weather.",
+        "tools": [
+            {"type": "function", "name": "now", "description": "Now.", "parameters": CITY, "strict": False},
+            {"type": "custom", "name": "query", "description": "Asks."},
+        ],
+    },
+    {"type": "local_shell"},
+    {"type": "shell", "environment": {"type": "local"}},
+    {"type": "apply_patch"},
+    {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": CITY},
+    {"type": "custom", "name": "say"},
+]
+CALLS: Mapping[str, Item] = {
+    "plain": {"city": "Oslo"},
+    "weather__now": {"city": "Rome"},
+    "weather__query": {"input": "wind in Rome"},
+    "local_shell": {"command": ["ls", "-a"], "timeout_ms": 1000},
+    "shell": {"commands": ["ls", "pwd"], "max_output_length": 99},
+    "apply_patch": {"operation": {"type": "create_file", "path": "a.txt", "diff": "+a\n"}},
+    "tool_search": {"city": "Bern"},
+    "say": {"input": "hello"},
+}
+MEMBERS: Mapping[str, Item] = {
+    "plain": {"type": "function_call", "name": "plain"},
+    "weather__now": {"type": "function_call", "name": "now", "namespace": "weather"},
+    "weather__query": {
+        "type": "custom_tool_call", "name": "query", "namespace": "weather", "input": "wind in Rome"
+    },
+    "local_shell": {
+        "type": "local_shell_call",
+        "action": {"type": "exec", "command": ["ls", "-a"], "env": {}, "timeout_ms": 1000},
+    },
+    "shell": {
+        "type": "shell_call",
+        "action": {"commands": ["ls", "pwd"], "max_output_length": 99, "timeout_ms": None},
+    },
+    "apply_patch": {
+        "type": "apply_patch_call",
+        "operation": {"type": "create_file", "path": "a.txt", "diff": "+a\n"},
+    },
+    "tool_search": {"type": "tool_search_call", "arguments": {"city": "Bern"}, "execution": "client"},
+    "say": {"type": "custom_tool_call", "name": "say", "input": "hello"},
+}  # fmt: skip
+LATER: Item = {"type": "function", "name": "later", "parameters": CITY, "strict": False}
+
+
+def output_of(item: Item) -> Item:
+    """Return the item with which a client answers a call."""
+    kind, call_id = item["type"], item["call_id"]
+    match kind:
+        case "local_shell_call":
+            return {"type": f"{kind}_output", "id": call_id, "output": '{"output":"listed"}'}
+        case "shell_call":
+            ran = {"stdout": "ran", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+            return {"type": f"{kind}_output", "call_id": call_id, "output": [ran]}
+        case "apply_patch_call":
+            return {"type": f"{kind}_output", "call_id": call_id, "status": "failed", "output": "no file"}
+        case "tool_search_call":
+            return {"type": "tool_search_output", "call_id": call_id, "tools": [LATER], "execution": "client"}
+    return {"type": f"{kind}_output", "call_id": call_id, "output": f"done {item['name']}"}
+
+
+class Model(Scripted):
+    """A model of one dialect that makes the calls that it is offered, and answers once it has results."""
+
+    def __init__(self, wire: str, calls: Sequence[str]) -> None:
+        super().__init__(self._say)
+        self.speaker, self._calls, self.hidden = SPEAKERS[wire], calls, 0
+
+    def _say(self, asked: Asked) -> Given:
+        got = self.speaker.got(asked.payload)
+        calls = [name for name in self._calls if name in got.tools]
+        if ECHO in got.tools and not got.results:
+            calls.append(ECHO)
+        arguments = {**CALLS, ECHO: {"text": "echoed"}}
+        made = tuple(Call(f"call_{at}", name, arguments[name]) for at, name in enumerate(calls))
+        turn = Turn("Done.") if got.results else Turn("", made)
+        if asked.payload.get("stream"):
+            return Given(content_type=self.speaker.content_type, pieces=self.speaker.events(turn))
+        return Given(json.dumps(self.speaker.reply(turn)).encode())
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+    @property
+    def got(self) -> Any:
+        """The last request."""
+        return self.speaker.got(self.asked[-1].payload)
+
+
+@asynccontextmanager
+async def serving(
+    wire: str, *, calls: Sequence[str] = tuple(CALLS), ours: bool = False, **upstream: Any
+) -> AsyncIterator[tuple[Proxy, Model]]:
+    """Run a proxy before a model that makes these calls; ``ours`` offers a server tool beside them."""
+    model = Model(wire, calls)
+    table = {"base_url": "http://127.0.0.1:9/v1", "wires": (wire,), **upstream}
+    config = make_config(table, modules=("probe_tools",), allow=("probe_tools__echo",) if ours else ())
+    async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
+        yield proxy, model
+
+
+def asking(*items: Item, stream: bool = True, **more: Any) -> Item:
+    """Return a request with all tools."""
+    said = [{"role": "user", "content": "Hi"}, *items]
+    return {"model": "m", "stream": stream, "store": False, "tools": TOOLS, "input": said, **more}
+
+
+async def output(proxy: Proxy, body: Item) -> list[Item]:
+    """Return the output of the answer; a stream must agree with its last event."""
+    answer = await proxy.ask(body, path="/v1/responses")
+    assert answer.status == 200, answer.body
+    if not body["stream"]:
+        return list(answer.json["output"])
+    events = events_of(answer.body)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    added = {e["output_index"]: e["item"] for e in events if e["type"] == "response.output_item.added"}
+    done = {e["output_index"]: e["item"] for e in events if e["type"] == "response.output_item.done"}
+    assert list(added) == list(done) == list(range(len(added)))
+    for place, item in done.items():
+        assert all(added[place].get(name) == item.get(name) for name in ("id", "call_id", "type", "name"))
+        assert item["type"] == "reasoning" or added[place].keys() == item.keys()
+    final = events[-1]["response"]
+    assert final["output"] == list(done.values())
+    assert [tool["type"] for tool in final["tools"]] == [tool["type"] for tool in TOOLS]
+    return list(done.values())
+
+
+every_wire = pytest.mark.parametrize("wire", SPEAKERS)
+
+
+@every_wire
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("ours", [False, True])
+async def test_every_type_makes_the_whole_way(wire: str, stream: bool, ours: bool) -> None:
+    """Declaration, call, item, history and result: a model that knows functions alone uses every type."""
+    async with serving(wire, ours=ours) as (proxy, model):
+        items = await output(proxy, asking(stream=stream))
+        # With a server tool the client also carries the encrypted turn.
+        made = [item for item in items if item["type"] != "reasoning"]
+        assert len(items) - len(made) == ours
+        for name, item in zip(CALLS, made, strict=True):
+            assert MEMBERS[name].items() <= item.items()
+            assert item["status"] == "completed"
+            assert "arguments" not in item or item["type"] in ("function_call", "tool_search_call")
+        later = [*items, *map(output_of, made)]
+        (message,) = await output(proxy, asking(*later, stream=stream))
+    assert message["content"][0]["text"] == "Done."
+    assert {call.name: call.arguments for call in model.got.calls if call.name != ECHO} == CALLS
+    results = {call.name: model.got.results[call.id] for call in model.got.calls}
+    assert results["plain"] == "done plain"
+    assert results["weather__now"] == "done now"
+    assert results["weather__query"] == "done query"
+    assert results["local_shell"] == '{"output":"listed"}'
+    assert json.loads(results["shell"])[0]["stdout"] == "ran"
+    assert json.loads(results["apply_patch"]) == {"status": "failed", "output": "no file"}
+    assert json.loads(results["tool_search"]) == {"tools": ["later"]}
+    assert "later" in model.got.tools
+    assert (ECHO in results) == ours
