@@ -170,4 +170,4 @@ async def _item_keys(store: KeySource, hash_key: bytes) -> Sequence[bytes]:
     """
     known = (await store.read_keys()).hash_keys.values()
     each = dict.fromkeys((hash_key, *known))
-    return [hashlib.blake2b(b"toolrelay shown items", key=one, digest_size=32).digest() for one in each]
+    return [hashlib.blake2b(b"toolrelay shown items", key=key, digest_size=32).digest() for key in each]

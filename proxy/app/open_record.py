@@ -1,11 +1,14 @@
 """Opens the record that the configuration names: the part of ``app.py`` that supervisors need, too."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from proxy.config.load import Config
 from proxy.store.base import Store
 from proxy.store.factory import open_store
 from proxy.store.options import StoreOptions
 
-__all__ = ["open_record"]
+__all__ = ["open_record", "opened_record"]
 
 
 def open_record(config: Config, *, reap: bool = False, must_exist: bool = False) -> Store:
@@ -21,3 +24,14 @@ def open_record(config: Config, *, reap: bool = False, must_exist: bool = False)
         max_bytes_per_caller=settings.max_bytes_per_caller,
     )
     return open_store(settings.url, options, must_exist=must_exist, **settings.seal_keys())
+
+
+@asynccontextmanager
+async def opened_record(config: Config, *, must_exist: bool = False) -> AsyncIterator[Store]:
+    """Start the record for the block, and close it at the end; raises the errors of both."""
+    store = open_record(config, must_exist=must_exist)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.aclose()

@@ -339,10 +339,7 @@ def tools_call(
     """Run one tool under the same runner and policy as a model's call."""
     from proxy.commands import tools
 
-    loaded = common.load(config, need_secrets=False)
-    common.start_logging(loaded)
-    if not common.run_async(tools.call_tool(loaded, name, arguments)):
-        raise typer.Exit(1)
+    common.run_or_fail(tools.call_tool(common.load_with_log(config), name, arguments))
 
 
 FileOption = Annotated[
@@ -366,8 +363,7 @@ def tools_allow(
     from proxy.commands.mcp import allowing
 
     loaded = common.load_quietly(config, need_secrets=allowing.needed_secrets(pattern))
-    if not common.run_async(allowing.allow_tools(loaded, pattern, yes=yes, file=file)):
-        raise typer.Exit(1)
+    common.run_or_fail(allowing.allow_tools(loaded, pattern, yes=yes, file=file))
 
 
 @tools_app.command("deny")
@@ -380,5 +376,4 @@ def tools_deny(
     from proxy.commands.mcp import allowing
 
     loaded = common.load(config, need_secrets=False)
-    if not common.run_async(allowing.deny_tool(loaded, name, file=file)):
-        raise typer.Exit(1)
+    common.run_or_fail(allowing.deny_tool(loaded, name, file=file))

@@ -4,20 +4,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from proxy.base.plain_text import plain_text, safe_cell
-from proxy.commands.printing import MAX_LINE, say, say_error, say_faults
+from proxy.commands.printing import MAX_LINE, say, say_error, say_faults, say_json
 
 # The functions below import the rest, because --help needs none of it.
 if TYPE_CHECKING:
     import asyncio
 
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from proxy.config.load import Config, Options
@@ -33,13 +32,16 @@ __all__ = [
     "console",
     "load",
     "load_quietly",
+    "load_with_log",
     "log_format",
+    "print_table",
     "run_async",
+    "run_or_fail",
     "say",
     "say_error",
     "say_faults",
+    "say_json",
     "start_logging",
-    "table",
     "text",
 ]
 
@@ -89,6 +91,13 @@ def start_logging(config: "Config", *, worker: int = 0, serves: bool = False) ->
     )
 
 
+def load_with_log(given: Path | None) -> "Config":
+    """Load the configuration for a command that needs no secrets, and start the log; raises ConfigError."""
+    loaded = load(given, need_secrets=False)
+    start_logging(loaded)
+    return loaded
+
+
 def load_quietly(given: Path | None, *, need_secrets: bool | str = True) -> "Config":
     """Load the configuration for a command that prints its findings; only errors go to standard error.
 
@@ -109,9 +118,9 @@ def log_format(config: "Config") -> "LogFormat | None":
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, on uvloop if it is installed.
 
-    asyncio lets SystemExit and KeyboardInterrupt leave the event loop, whichever task raised them.  An exit
-    in a task of a tool must not end the process.  So the loop continues where it stopped, and the log says
-    what happened.  Exceptions of ``main`` itself, and a real Ctrl-C, leave this function as usual.
+    asyncio lets SystemExit and KeyboardInterrupt leave the event loop, whichever task raised them. An exit
+    in a task of a tool must not end the process. So the loop continues where it stopped, and the log says
+    what happened. Exceptions of ``main`` itself, and a real Ctrl-C, leave this function as usual.
     """
     import asyncio
 
@@ -146,6 +155,14 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
             if _is_real(end):
                 raise
             exits.add(end)
+
+
+def run_or_fail(main: Coroutine[Any, Any, bool]) -> None:
+    """Run a coroutine as :func:`run_async` does, and exit with status 1 unless it returns ``True``."""
+    if not run_async(main):
+        from typer import Exit
+
+        raise Exit(1)
 
 
 class PreventedExits:
@@ -207,8 +224,8 @@ def _loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
         """
 
         async def getaddrinfo(self, host: Any, port: Any, **options: int) -> Any:
-            found = numeric(host, port, options.get("family", 0)) if isinstance(host, str) else None
-            return await super().getaddrinfo(host, port, **options) if found is None else found
+            addresses = numeric(host, port, options.get("family", 0)) if isinstance(host, str) else None
+            return await super().getaddrinfo(host, port, **options) if addresses is None else addresses
 
     return Loop
 
@@ -229,14 +246,15 @@ def console() -> "Console":
     return SafeConsole(width=None if terminal else 240, highlight=False, soft_wrap=not terminal)
 
 
-def table(*titles: str) -> "Table":
-    """Create a table without a frame, with a column for each title."""
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None) -> None:
+    """Print a table without a frame; values that are no ``Text`` are untrusted and become one."""
     from rich.table import Table
+    from rich.text import Text
 
-    made = Table(box=None, pad_edge=False)
-    for title in titles:
-        made.add_column(title)
-    return made
+    made = Table(*titles, box=None, pad_edge=False)
+    for row in rows:
+        made.add_row(*(value if isinstance(value, Text) else text(value) for value in row))
+    console().print(made, width=width)
 
 
 def text(value: object, style: str = "") -> "Text":

@@ -21,14 +21,14 @@ ConfigOption = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="The configuration file.  Default: ./toolrelay.toml, if it exists.",
+        help="The configuration file. Default: ./toolrelay.toml, if it exists.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 ContentOption = Annotated[
     bool,
     typer.Option(
-        "--content", help="Also show what users and models wrote.  toolrelay logs that somebody read it."
+        "--content", help="Also show what users and models wrote. toolrelay logs that somebody read it."
     ),
 ]
 SinceOption = Annotated[

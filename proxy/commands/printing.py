@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from proxy.base.plain_text import plain_text, printable
 
-__all__ = ["MAX_LINE", "say", "say_error", "say_faults"]
+__all__ = ["MAX_LINE", "say", "say_error", "say_faults", "say_json"]
 
 MAX_LINE = 2000
 """The most characters of one printed line."""
@@ -17,6 +18,14 @@ def say(*lines: str) -> None:
     Whatever they quote, no character moves the cursor, hides others or begins a further line.
     """
     print("\n".join(printable(line).replace("\n", "\\n") for line in lines), flush=True)
+
+
+def say_json(*values: Any) -> None:
+    """Print JSON values to standard output, each on a line in ASCII."""
+    from proxy.api.admin.json_output import to_line
+
+    for value in values:
+        say(to_line(value))
 
 
 def say_error(message: str) -> None:

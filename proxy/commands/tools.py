@@ -11,14 +11,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 import proxy.tools as tools_room
-from proxy.api.admin.json_output import to_line
 from proxy.api.admin.tool_output import tool_to_json
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services, create_services
 from proxy.base.events import ToolCall
 from proxy.base.plain_text import plain_text
-from proxy.commands.common import MAX_LINE, console, say, say_faults
-from proxy.commands.doctor.check import tool_table, without_record
+from proxy.commands.common import MAX_LINE, say, say_faults, say_json
+from proxy.commands.doctor.check import print_tools, without_record
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.mcp.looking import pins_of_record, wait_for_server
 from proxy.config.load import Config
@@ -35,11 +34,10 @@ async def list_tools(config: Config, *, as_json: bool) -> None:
     services = await create_services(without_record(config), overrides=await pins_of_record(config))
     try:
         tools, policy = services.catalog.tools(), services.policy
-        if not as_json:
-            console().print(tool_table(tools, policy))
-            return
-        for spec in tools:
-            say(to_line(tool_to_json(spec, policy.decide(spec))))
+        if as_json:
+            say_json(*(tool_to_json(spec, policy.decide(spec)) for spec in tools))
+        else:
+            print_tools(tools, policy)
     finally:
         await services.aclose()
 
@@ -94,8 +92,8 @@ async def _call(services: Services, name: str, arguments: str) -> bool:
             say(plain_text(f"[image {image.words}]", MAX_LINE))
     else:
         why = _rule(services, name, result.error_code)
-        said = f"{name}: {result.error_code}: {result.safe_message or result.content}{why}"
-        say_faults([said], [result.error_code or ""])
+        message = f"{name}: {result.error_code}: {result.safe_message or result.content}{why}"
+        say_faults([message], [result.error_code or ""])
     return result.ok
 
 
@@ -103,7 +101,7 @@ def _rule(services: Services, name: str, code: str | None) -> str:
     """Return which rule the operator must change if the call was refused. Models never see this text."""
     spec = services.catalog.get(name)
     if spec is None:
-        near = get_close_matches(name, [one.name for one in services.catalog.tools()], n=1, cutoff=0.6)
+        near = get_close_matches(name, [tool.name for tool in services.catalog.tools()], n=1, cutoff=0.6)
         return f'. Did you mean "{near[0]}"?' if near else ""
     decision = services.policy.decide(spec)
     refused = code in ("policy_denied", "approval_required") and not decision.allowed

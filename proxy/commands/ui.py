@@ -6,7 +6,7 @@ import webbrowser
 from typing import Final
 
 from proxy.app.app import App
-from proxy.app.open_record import open_record
+from proxy.app.open_record import opened_record
 from proxy.base.errors import ConfigError
 from proxy.commands.common import say, say_error
 from proxy.config.checks.rules import is_loopback
@@ -35,12 +35,8 @@ async def print_link(config: Config, *, address: str | None, browse: bool) -> No
     base = (address or default_address(config)).rstrip("/")
     if not base.startswith(("http://", "https://")):
         raise ConfigError("--url", f"{base[:80]!r} is not an address", "Write one like https://proxy.example")
-    store = open_record(config, must_exist=True)
-    await store.start()
-    try:
+    async with opened_record(config, must_exist=True) as store:
         _, hash_key = await store.hash_key()
-    finally:
-        await store.aclose()
     made = link(base, login_code(signing_key(hash_key), now=time.time()))
     say_error(f"This link signs in once, within {CODE_S:g} seconds:")
     say(made)

@@ -10,7 +10,15 @@ from proxy.base.errors import UpstreamError
 from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
 
-__all__ = ["ClientStream", "OnBroken", "RunEvents", "RunSettings", "ignore_broken", "no_events"]
+__all__ = [
+    "ClientStream",
+    "NoClientStream",
+    "OnBroken",
+    "RunEvents",
+    "RunSettings",
+    "ignore_broken",
+    "no_events",
+]
 
 RunEvents = Callable[[str, Mapping[str, Any]], None]
 """Called as ``(kind, facts)`` for each event of a run; ``facts`` are redacted.
@@ -100,6 +108,48 @@ class ClientStream(Protocol):
     def abort(self) -> None:
         """Close the connection in a way that shows the client that the response is incomplete."""
         ...
+
+
+class NoClientStream:
+    """A :class:`ClientStream` that no client receives.  It drops everything, unless a subclass keeps it."""
+
+    started = False
+    stopped_by_server = False
+    origin = ""
+
+    def __init__(self) -> None:
+        self._secrets: Secrets | None = None
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        """See :meth:`ClientStream.blank_out`."""
+        self._secrets = secrets
+
+    def set_header(self, name: str, value: str) -> None:
+        """Do nothing: no client gets the header."""
+
+    def start(self, status: int, headers: Headers) -> None:
+        """See :meth:`ClientStream.start`."""
+        self.started = True
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        """See :meth:`ClientStream.push`."""
+
+    async def write(self, data: bytes) -> None:
+        """See :meth:`ClientStream.write`."""
+        if (wait := self.push(data)) is not None:
+            await wait
+
+    def before_finish(self) -> Awaitable[None] | None:
+        """Return ``None``: no client refers to this response in a later request."""
+
+    def finish(self) -> None:
+        """See :meth:`ClientStream.finish`."""
+
+    def abort(self) -> None:
+        """See :meth:`ClientStream.abort`."""
 
 
 class RunSettings(Struct, frozen=True):

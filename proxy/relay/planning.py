@@ -14,15 +14,14 @@ from msgspec import Struct, field, structs
 
 from proxy.base.caches import declare_lru
 from proxy.base.errors import RequestError
-from proxy.base.events import ToolResult
 from proxy.json.in_thread import LARGE_BYTES, in_thread
-from proxy.records.approvals import Approval
 from proxy.records.rows import join_sources
+from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.headers import of_any_dialect
-from proxy.relay.memory.hidden.history import ApprovalResults, Restored, SettleApprovals
+from proxy.relay.memory.hidden.history import Restored, SettleApprovals
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.prompt_hash import prompt_hash
@@ -45,7 +44,6 @@ from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
 from proxy.relay.run.job import (
     Accounting,
-    ApprovalOutcomes,
     ClientSide,
     Continuity,
     Fallback,
@@ -73,9 +71,8 @@ class Planning:
     """The state of a request that is planned for one upstream after the other.
 
     ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
-    conversation was already looked for.  ``purse`` counts what agents have used whose calls were approved.
-    ``ran`` are the approvals whose calls have run for this request.  ``asked`` are the approvals that its
-    client does not know yet.
+    conversation was already looked for.  ``purse`` counts what agents have used whose calls were approved;
+    it is ``None`` if there was nothing to decide.  ``approvals`` has the outcomes from the plans so far.
     """
 
     ask: Ask
@@ -84,19 +81,7 @@ class Planning:
     repeat_key: RequestKey = NO_KEY
     pinned: bool = False
     purse: Purse | None = None
-    ran: tuple[tuple[Approval, ToolResult], ...] = ()
-    asked: tuple[Approval, ...] = ()
-
-    def with_earlier(self, restored: Restored) -> Restored:
-        """Add to ``restored`` the outcomes of approvals from plans for earlier upstreams.
-
-        Approvals are settled in the first plan; later plans only find them settled.
-        """
-        self.ran += restored.ran
-        waiting = {approval.id for approval in restored.waiting}
-        known = {approval.id: approval for approval in (*self.asked, *restored.asked)}
-        self.asked = tuple(approval for id_, approval in known.items() if id_ in waiting)
-        return replace(restored, ran=self.ran, asked=self.asked)
+    approvals: ApprovalOutcomes = NOTHING_SETTLED
 
 
 class Plan(Struct, frozen=True):
@@ -272,8 +257,9 @@ class Planner:
             settle=self._settle(planning, draft),
             why_not=_why_not(draft),
         )
-        if restored.ran or restored.asked or planning.ran or planning.asked:
-            restored = planning.with_earlier(restored)
+        if planning.purse is not None:
+            planning.approvals = restored.approvals.after(planning.approvals, planning.purse)
+            restored = replace(restored, approvals=planning.approvals)
         if read_before:
             restored = replace(restored, untrusted=join_sources(restored.untrusted, read_before))
         if (restored.upstream or restored.bound) and not planning.pinned:
@@ -294,13 +280,12 @@ class Planner:
         permissions = ask.access.permissions
         selection = permissions.selections[upstream]
 
-        async def settle(ids: Sequence[str], untrusted: str) -> ApprovalResults:
+        async def settle(ids: Sequence[str], untrusted: str) -> ApprovalOutcomes:
             ledger = RunLedger()
             if untrusted:
                 ledger.mark_untrusted(untrusted)
-            planning.purse = planning.purse or Purse.of(
-                self._budgets.within(request.max_calls), time.monotonic
-            )
+            budgets = self._budgets.within(request.max_calls)
+            planning.purse = planning.purse or Purse.of(budgets, time.monotonic)
             parent = Parent(
                 ask,
                 request.model,
@@ -369,8 +354,9 @@ class Planner:
         if is_crossed:
             # The whole conversation must be here now: an upstream of another dialect stores no part of it.
             restored.check_found(request)
-            translate = partial(editor.body.left_out, editor.edits)
-            await in_thread(translate) if is_large else translate()
+            if not restored.approvals.waiting:  # Else no model is asked.
+                translate = partial(editor.body.left_out, editor.edits)
+                await in_thread(translate) if is_large else translate()
         check_switches(payload)
         tools = await self._tools(planning, draft, restored)
         meter = ask.access.meter
@@ -394,14 +380,7 @@ class Planner:
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
                 connection_responses=ask.local,
-                approvals=ApprovalOutcomes(
-                    restored.waiting,
-                    restored.ran,
-                    planning.purse,
-                    restored.asked_in,
-                    restored.waits,
-                    restored.asked,
-                ),
+                approvals=restored.approvals,
                 recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),

@@ -89,10 +89,10 @@ class KeyFile:
                     draft.unlink()
             self._sync_folder()
         except FileExistsError:
-            found = self.read()
-            if found is None:
+            other_key = self.read()
+            if other_key is None:
                 raise self._error("was deleted while toolrelay read it", "Start toolrelay again") from None
-            return found
+            return other_key
         except OSError as error:
             raise self._error(
                 f"cannot be created: {error.strerror}",
@@ -122,20 +122,20 @@ class KeyFile:
         finally:
             os.close(folder)
 
-    def _check(self, found: os.stat_result) -> None:
-        if not stat.S_ISREG(found.st_mode):
+    def _check(self, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
             raise self._error(*_IRREGULAR)
-        if found.st_mode & _OF_OTHERS:
+        if status.st_mode & _OF_OTHERS:
             raise self._error(
-                f"has mode {stat.S_IMODE(found.st_mode):04o}, so other users can access it",
+                f"has mode {stat.S_IMODE(status.st_mode):04o}, so other users can access it",
                 f"Run: chmod 600 {shlex.quote(str(self.path))}",
             )
         allowed = {os.geteuid()}
         with contextlib.suppress(OSError):
             allowed.add(self._record.stat().st_uid)
-        if found.st_uid not in allowed:
+        if status.st_uid not in allowed:
             raise self._error(
-                f"belongs to another user (uid {found.st_uid})",
+                f"belongs to another user (uid {status.st_uid})",
                 f"Run: chown {os.geteuid()} {shlex.quote(str(self.path))}",
             )
 

@@ -68,8 +68,8 @@ class KeyMark:
         """
         with contextlib.suppress(OSError):
             if self._file is not None:
-                found, held = os.stat(self.path), os.fstat(self._file)
-                if (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino):
+                present, held = os.stat(self.path), os.fstat(self._file)
+                if (held.st_dev, held.st_ino) == (present.st_dev, present.st_ino):
                     return
         with contextlib.suppress(OSError):
             opened = os.open(self.path, os.O_RDONLY | os.O_CREAT | _FLAGS, 0o600)

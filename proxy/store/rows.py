@@ -5,76 +5,43 @@ with numbers past 64 bits.
 """
 
 import json
-from collections.abc import Callable, Hashable, Sequence
-from operator import itemgetter
-from typing import Any, Final, Self
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import attrgetter, itemgetter
+from types import MappingProxyType
+from typing import Any, Final, Generic, Self, TypeVar
 
 import orjson
 
 from proxy.base.errors import StoreError
 from proxy.records.effects import EffectResult
-from proxy.records.rows import (
-    HiddenTurns,
-    KeptResult,
-    MessageRecord,
-    NativeCall,
-    ResponseRecord,
-    RunRecord,
-    SuspendedTurn,
-    ToolEffect,
-    ToolInvocationRecord,
-    TurnRecord,
-)
+from proxy.records.rows import RunRecord, TurnRecord
 from proxy.store.base import RunFilter
 
 __all__ = [
-    "CLAIM_COLUMNS",
     "HAS_ERROR",
-    "HIDDEN_COLUMNS",
-    "INVOCATION_COLUMNS",
     "MAX_LISTED",
     "MAX_NAME",
-    "MESSAGE_COLUMNS",
-    "NATIVE_COLUMNS",
-    "RESPONSE_COLUMNS",
-    "RESULT_COLUMNS",
-    "RUN_COLUMNS",
-    "SUSPENDED_COLUMNS",
-    "TURN_COLUMNS",
+    "RUNS",
+    "TURNS",
     "Insert",
     "Row",
+    "Table",
     "Upsert",
     "clean_name",
     "clean_text",
     "effect_value",
     "fitting",
-    "hidden_row",
-    "invocation_row",
+    "insert",
     "is_text",
-    "message_row",
-    "native_row",
     "read_effect",
-    "read_hidden",
-    "read_invocation",
     "read_json",
-    "read_message",
-    "read_native",
-    "read_response",
-    "read_result",
-    "read_run",
-    "read_suspended",
-    "read_turn",
-    "response_row",
-    "result_row",
-    "run_row",
     "runs_query",
-    "suspended_row",
-    "turn_row",
     "upsert",
     "write_json",
 ]
 
 Row = tuple[Any, ...]
+_R = TypeVar("_R")
 
 MAX_LISTED: Final = 1000
 
@@ -82,33 +49,6 @@ MAX_NAME: Final = 200
 """The most characters of a name of a caller, model or tool in the record; some indexes cannot hold more."""
 
 HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted'))"
-
-RUN_COLUMNS: Final = (
-    "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at", "ended_at",
-    "error_code", "finish_reason", "turns", "tool_calls", "input_tokens", "output_tokens", "total_tokens",
-    "offered", "withheld", "trace", "prompt_hash", "cost", "spent", "unreported", "left_out", "agent",
-    "parent_run", "parent_call", "memory", "continues", "takes_over", "agent_version",
-)  # fmt: skip
-TURN_COLUMNS: Final = (
-    "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
-    "output_tokens", "total_tokens", "tool_calls", "error_code", "cost", "withheld", "unreported",
-    "first_at",
-)  # fmt: skip
-MESSAGE_COLUMNS: Final = (
-    "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",
-    "tool_call_id", "name",
-)  # fmt: skip
-INVOCATION_COLUMNS: Final = (
-    "id", "run_id", "turn", "seq", "call_id", "tool", "provider", "spec_digest", "effect",
-    "decision", "status", "error_code", "arguments_redacted", "result_redacted", "result_bytes",
-    "started_at", "ended_at",
-)  # fmt: skip
-NATIVE_COLUMNS: Final = ("invocation_id", "run_id", "payload")
-SUSPENDED_COLUMNS: Final = ("key", "run_id", "caller", "wire", "payload", "created_at")
-HIDDEN_COLUMNS: Final = ("key", "variant", *SUSPENDED_COLUMNS[1:], "asked", "alone")
-RESPONSE_COLUMNS: Final = ("id", "caller", "run_id", "response", "input_items", "continuation", "created_at")
-RESULT_COLUMNS: Final = ("handle", "run_id", "caller", "untrusted", "content", "created_at")
-CLAIM_COLUMNS: Final = ("invocation_id", "result")
 
 _INT64 = 2**63 - 1
 
@@ -165,6 +105,13 @@ def upsert(table: str, columns: Sequence[str], key: Sequence[str], fixed: Sequen
     return statement
 
 
+def insert(table: str, columns: Sequence[str], rest: str = "") -> Insert:
+    """Build the statement that inserts a row; ``rest`` follows the row's values."""
+    return Insert(
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ", f"({', '.join('?' * len(columns))})", rest
+    )
+
+
 def is_text(value: str) -> bool:
     """Return whether a database accepts the text: it has no lone surrogates."""
     try:
@@ -186,147 +133,76 @@ def clean_name(value: str) -> str:
     return value[:MAX_NAME] if value.isascii() else clean_text(value)[:MAX_NAME]
 
 
-def run_row(record: RunRecord) -> Row:
-    """Return the values of :data:`RUN_COLUMNS`."""
-    return _short_fitting(
-        record.id,
-        record.request_id,
-        clean_name(record.caller),
-        record.wire,
-        clean_name(record.model),
-        record.upstream,
-        int(record.stream),
-        record.status,
-        record.started_at,
-        record.ended_at,
-        record.error_code,
-        record.finish_reason,
-        record.turns,
-        record.tool_calls,
-        record.input_tokens,
-        record.output_tokens,
-        record.total_tokens,
-        write_json(record.offered),
-        write_json(dict(record.withheld)) if record.withheld else "{}",
-        record.trace,
-        record.prompt_hash,
-        record.cost,
-        record.spent,
-        record.unreported,
-        write_json(record.left_out) if record.left_out else "[]",
-        record.agent,
-        record.parent_run,
-        record.parent_call,
-        None if record.memory is None else write_json(record.memory),
-        record.continues,
-        record.takes_over,
-        record.agent_version,
-    )
+class Table(Generic[_R]):
+    """A table of the record, whose rows are made of records of one type, and read as such again.
+
+    A column has the name of the record's field, unless ``fields`` gives another. The ``names`` are columns by
+    which rows are found: see :func:`clean_name`. ``write`` and ``read`` convert values of further columns,
+    except ``None``. If rows are ``short``, one call checks a whole row.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        record: Callable[..., _R],
+        columns: Sequence[str],
+        *,
+        fields: Mapping[str, str] = MappingProxyType({}),
+        names: Sequence[str] = (),
+        write: Mapping[str, Callable[[Any], Any]] = MappingProxyType({}),
+        read: Mapping[str, Callable[[Any], Any]] = MappingProxyType({}),
+        short: bool = False,
+    ) -> None:
+        self.name: Final = name
+        self.columns = columns
+        self._record = record
+        self._fields = [fields.get(column, column) for column in columns]
+        self._values = attrgetter(*self._fields)
+        written = {**dict.fromkeys(names, clean_name), **write}
+        self._write = [(columns.index(column), change) for column, change in written.items()]
+        self._read = [(fields.get(column, column), change) for column, change in read.items()]
+        self._fitting = _short_fitting if short else fitting
+
+    def row(self, record: _R) -> Row:
+        """Return the values of the columns."""
+        values = list(self._values(record))
+        for place, change in self._write:
+            if values[place] is not None:
+                values[place] = change(values[place])
+        return self._fitting(*values)
+
+    def record(self, row: Row) -> _R:
+        """Read a record from the values of the columns."""
+        values = dict(zip(self._fields, row, strict=True))
+        for name, change in self._read:
+            if values[name] is not None:
+                values[name] = change(values[name])
+        return self._record(**values)
 
 
-def turn_row(record: TurnRecord) -> Row:
-    """Return the values of :data:`TURN_COLUMNS`."""
-    return _short_fitting(
-        record.run_id,
-        record.number,
-        record.upstream_id,
-        record.finish_reason,
-        record.started_at,
-        record.ended_at,
-        record.input_tokens or 0,
-        record.output_tokens or 0,
-        record.total_tokens or 0,
-        record.tool_calls,
-        record.error_code,
-        record.cost,
-        write_json(dict(record.withheld)) if record.withheld else "{}",
-        int(record.total_tokens is None),
-        record.first_at,
-    )
+class _Turns(Table[TurnRecord]):
+    """The turns. If the upstream reported no tokens, their counts are 0 and the last column is 1."""
 
+    def __init__(self) -> None:
+        super().__init__(
+            "turns",
+            TurnRecord,
+            _TURN_COLUMNS,
+            write={"withheld": _write_mapping},
+            read={"withheld": read_json},
+            short=True,
+        )
+        self.columns = (*_TURN_COLUMNS, "unreported")
 
-def message_row(record: MessageRecord) -> Row:
-    """Return the values of :data:`MESSAGE_COLUMNS`."""
-    return fitting(
-        record.run_id,
-        record.turn,
-        record.seq,
-        record.role,
-        record.content,
-        record.content_json,
-        record.tool_calls,
-        record.function_call,
-        record.tool_call_id,
-        record.name,
-    )
+    def row(self, record: TurnRecord) -> Row:
+        """Return the values of the columns."""
+        row = super().row(record)
+        return (row[0] or 0, row[1] or 0, row[2] or 0, *row[3:], int(record.total_tokens is None))
 
-
-def invocation_row(record: ToolInvocationRecord) -> Row:
-    """Return the values of :data:`INVOCATION_COLUMNS`."""
-    return _short_fitting(
-        record.id,
-        record.run_id,
-        record.turn,
-        record.seq,
-        record.call_id,
-        clean_name(record.tool),
-        record.provider,
-        record.spec_digest,
-        record.effect.value,
-        record.decision,
-        record.status,
-        record.error_code,
-        None if record.arguments_redacted is None else write_json(record.arguments_redacted),
-        None if record.result_redacted is None else write_json(record.result_redacted),
-        record.result_bytes,
-        record.started_at,
-        record.ended_at,
-    )
-
-
-def native_row(record: NativeCall) -> Row:
-    """Return the values of :data:`NATIVE_COLUMNS`."""
-    return fitting(record.invocation_id, record.run_id, record.payload)
-
-
-def suspended_row(record: SuspendedTurn) -> Row:
-    """Return the values of :data:`SUSPENDED_COLUMNS`."""
-    return fitting(
-        record.key, record.run_id, clean_name(record.caller), record.wire, record.payload, record.created_at
-    )
-
-
-def hidden_row(record: HiddenTurns, asked: str | None = None, alone: str | None = None) -> Row:
-    """Return the values of :data:`HIDDEN_COLUMNS`; ``asked`` and ``alone`` are further keys of the same."""
-    return fitting(
-        record.key, record.variant, record.run_id, clean_name(record.caller), record.wire, record.payload,
-        record.created_at, asked, alone,
-    )  # fmt: skip
-
-
-def response_row(record: ResponseRecord) -> Row:
-    """Return the values of :data:`RESPONSE_COLUMNS`."""
-    return fitting(
-        record.id,
-        record.caller,
-        record.run_id,
-        record.response,
-        record.input_items,
-        record.continuation,
-        record.created_at,
-    )
-
-
-def result_row(record: KeptResult) -> Row:
-    """Return the values of :data:`RESULT_COLUMNS`."""
-    return fitting(
-        record.handle,
-        record.run_id,
-        record.caller,
-        int(record.untrusted),
-        record.content,
-        record.created_at,
-    )
+    def record(self, row: Row) -> TurnRecord:
+        """Read a turn from the values of the columns."""
+        *values, unreported = row
+        return super().record((*([None] * 3 if unreported else values[:3]), *values[3:]))
 
 
 def effect_value(result: EffectResult) -> bytes:
@@ -335,69 +211,17 @@ def effect_value(result: EffectResult) -> bytes:
     return write_json(list(fields)).encode()
 
 
-def read_run(row: Row) -> RunRecord:
-    """Read a run from the values of :data:`RUN_COLUMNS`."""
-    values = dict(zip(RUN_COLUMNS, row, strict=True))
-    values["stream"] = bool(values["stream"])
-    values["offered"] = tuple(read_json(values["offered"]))
-    values["withheld"] = read_json(values["withheld"])
-    values["left_out"] = tuple(read_json(values["left_out"]))
-    values["memory"] = None if values["memory"] is None else read_json(values["memory"])
-    return RunRecord(**values)
-
-
-def read_turn(row: Row) -> TurnRecord:
-    """Read a turn from the values of :data:`TURN_COLUMNS`."""
-    values = dict(zip(TURN_COLUMNS, row, strict=True))
-    if values.pop("unreported"):
-        values |= dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"))
-    return TurnRecord(**values | {"withheld": read_json(values["withheld"])})
-
-
-def read_message(row: Row) -> MessageRecord:
-    """Read a message from the values of :data:`MESSAGE_COLUMNS`."""
-    return MessageRecord(**dict(zip(MESSAGE_COLUMNS, row, strict=True)))
-
-
-def read_invocation(row: Row) -> ToolInvocationRecord:
-    """Read an invocation from the values of :data:`INVOCATION_COLUMNS`."""
-    values = dict(zip(INVOCATION_COLUMNS, row, strict=True))
-    values["effect"] = ToolEffect(values["effect"])
-    for column in ("arguments_redacted", "result_redacted"):
-        if values[column] is not None:
-            values[column] = read_json(values[column])
-    return ToolInvocationRecord(**values)
-
-
-def read_native(row: Row) -> NativeCall:
-    """Read a call, as the upstream sent it, from the values of :data:`NATIVE_COLUMNS`."""
-    return NativeCall(**dict(zip(NATIVE_COLUMNS, row, strict=True)))
-
-
-def read_suspended(row: Row) -> SuspendedTurn:
-    """Read a suspended turn from the values of :data:`SUSPENDED_COLUMNS`."""
-    return SuspendedTurn(**dict(zip(SUSPENDED_COLUMNS, row, strict=True)))
-
-
-def read_hidden(row: Row) -> list[HiddenTurns]:
-    """Read hidden turns from the values of :data:`HIDDEN_COLUMNS`, once for each of their keys."""
-    return [HiddenTurns(key, *row[1:7]) for key in (row[0], *row[7:]) if key is not None]
-
-
-def read_response(row: Row) -> ResponseRecord:
-    """Read a response from the values of :data:`RESPONSE_COLUMNS`."""
-    return ResponseRecord(**dict(zip(RESPONSE_COLUMNS, row, strict=True)))
-
-
-def read_result(row: Row) -> KeptResult:
-    """Read a kept result from the values of :data:`RESULT_COLUMNS`."""
-    values = dict(zip(RESULT_COLUMNS, row, strict=True))
-    return KeptResult(**values | {"untrusted": bool(values["untrusted"])})
-
-
 def read_effect(value: bytes) -> EffectResult:
     """Read a value that :func:`effect_value` wrote."""
     return EffectResult(*read_json(value))
+
+
+def _write_mapping(value: Mapping[str, Any]) -> str:
+    return write_json(dict(value)) if value else "{}"
+
+
+def _read_list(text: str) -> tuple[Any, ...]:
+    return tuple(read_json(text))
 
 
 def runs_query(wanted: RunFilter) -> tuple[str, Row]:
@@ -405,11 +229,11 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
 
     Each filter has an index that yields its runs in order, so a page costs the same for any number of runs.
     """
-    source, at, id_ = "runs", "started_at", "id"
+    source, time_column, id_ = "runs", "started_at", "id"
     clauses: list[str] = []
     values: list[Any] = []
     if wanted.tool is not None:
-        source, at, id_ = "run_tools t JOIN runs ON runs.id = t.run_id", "t.started_at", "t.run_id"
+        source, time_column, id_ = "run_tools t JOIN runs ON runs.id = t.run_id", "t.started_at", "t.run_id"
         clauses.append("t.tool = ?")
         values.append(clean_name(wanted.tool))
     # The runs of a key include those of its end users, whose names are the key, a slash and more.
@@ -419,10 +243,10 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
             clauses.append(f"{column} = ?")
             values.append(clean_name(value))
     if wanted.since is not None:
-        clauses.append(f"{at} >= ?")
+        clauses.append(f"{time_column} >= ?")
         values.append(wanted.since)
     if wanted.until is not None:
-        clauses.append(f"{at} < ?")
+        clauses.append(f"{time_column} < ?")
         values.append(wanted.until)
     if wanted.id_prefix is not None:
         clauses.append(f"{id_} >= ? AND {id_} < ?")
@@ -437,13 +261,13 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
         clauses.append(HAS_ERROR)
     if wanted.before is not None:
         # If there is no run with that id, the comparison is with no row, and the list is empty.
-        clauses.append(f"({at}, {id_}) < (SELECT b.started_at, b.id FROM runs b WHERE b.id = ?)")
+        clauses.append(f"({time_column}, {id_}) < (SELECT b.started_at, b.id FROM runs b WHERE b.id = ?)")
         values.append(clean_text(wanted.before))
     where = f"WHERE {' AND '.join(clauses)} " if clauses else ""
     values.append(max(0, min(wanted.limit, MAX_LISTED)))
-    columns = ", ".join(f"runs.{column}" for column in RUN_COLUMNS)
+    columns = ", ".join(f"runs.{column}" for column in RUNS.columns)
     return (
-        f"SELECT {columns} FROM {source} {where}ORDER BY {at} DESC, {id_} DESC LIMIT ?",
+        f"SELECT {columns} FROM {source} {where}ORDER BY {time_column} DESC, {id_} DESC LIMIT ?",
         tuple(values),
     )
 
@@ -492,3 +316,37 @@ def read_json(text: str | bytes) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise StoreError("a JSON column of the record does not hold JSON") from error
+
+
+RUNS: Final = Table(
+    "runs",
+    RunRecord,
+    (
+        "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
+        "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens", "output_tokens",
+        "total_tokens", "offered", "withheld", "trace", "prompt_hash", "cost", "spent", "unreported",
+        "left_out", "agent", "parent_run", "parent_call", "memory", "continues", "takes_over",
+        "agent_version",
+    ),
+    names=("caller", "model"),
+    write={
+        "stream": int,
+        "offered": write_json,
+        "withheld": _write_mapping,
+        "left_out": write_json,
+        "memory": write_json,
+    },
+    read={
+        "stream": bool,
+        "offered": _read_list,
+        "withheld": read_json,
+        "left_out": _read_list,
+        "memory": read_json,
+    },
+    short=True,
+)  # fmt: skip
+_TURN_COLUMNS: Final = (
+    "input_tokens", "output_tokens", "total_tokens", "run_id", "number", "upstream_id", "finish_reason",
+    "started_at", "ended_at", "tool_calls", "error_code", "cost", "withheld", "first_at",
+)  # fmt: skip
+TURNS: Final = _Turns()

@@ -13,12 +13,25 @@ import hmac
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from operator import attrgetter, itemgetter
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from proxy.base.errors import ConfigError, StoreError
+from proxy.records.approvals import Approval, ApprovalStatus
+from proxy.records.grants import Grant
+from proxy.records.rows import (
+    HiddenTurns,
+    KeptResult,
+    KeptWire,
+    MessageRecord,
+    NativeCall,
+    ResponseRecord,
+    SuspendedTurn,
+    ToolEffect,
+    ToolInvocationRecord,
+)
 from proxy.store import rows
 
 __all__ = [
@@ -47,85 +60,151 @@ _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 _SETTING: Final = "store.seal_key"
+_REDACTED: Final = ("arguments_redacted", "result_redacted")
 _HEX_KEY: Final = re.compile(r"[0-9A-Fa-f]{64}\Z")
 
+_R = TypeVar("_R")
 
-@dataclass(frozen=True, slots=True)
-class ContentTable:
+
+class ContentTable(rows.Table[_R]):
     """A table whose rows are content (rule R3), with its key, the first of its columns, and what is sealed.
 
-    ``columns`` are the columns of its record. Every such table has a column ``sealed_by``, and all except
-    that of calls have ``created_at``. ``row_noun`` is what messages to operators call a row.
+    Every such table has a column ``sealed_by`` besides ``columns``, and all except that of calls have
+    ``created_at``. ``row_noun`` is what messages to operators call a row. Other arguments are those of
+    :class:`~proxy.store.rows.Table`.
     """
 
-    name: str
-    columns: Sequence[str]
-    key: Sequence[str]
-    sealed: Sequence[str]
-    row_noun: str = ""
-    places: Sequence[tuple[bytes, int]] = field(init=False, repr=False, compare=False)
-    """The beginning of the place of each sealed column, with its position in a row."""
-
-    def __post_init__(self) -> None:
-        at = self.columns.index
-        if tuple(self.columns[: len(self.key)]) != tuple(self.key):
-            raise ValueError(f"the columns of {self.name} do not begin with its key")
-        places = ((orjson.dumps([self.name, name])[:-1] + b",", at(name)) for name in self.sealed)
-        object.__setattr__(self, "places", tuple(places))
+    def __init__(
+        self,
+        name: str,
+        record: Callable[..., _R],
+        columns: Sequence[str],
+        key: Sequence[str],
+        sealed: Sequence[str],
+        row_noun: str,
+        **conversions: Any,
+    ) -> None:
+        super().__init__(name, record, columns, **conversions)
+        if tuple(columns[: len(key)]) != tuple(key):
+            raise ValueError(f"the columns of {name} do not begin with its key")
+        self.key: Final = key
+        self.sealed: Final = sealed
+        self.places: Final = [
+            (orjson.dumps([name, column])[:-1] + b",", columns.index(column)) for column in sealed
+        ]
+        """The beginning of the place of each sealed column, with its position in a row."""
+        self._row_noun = row_noun
 
     def counted(self, number: int) -> str:
         """Return a number of rows of this table, in words for the operator."""
-        return f"{number} {self.row_noun or self.name}" + ("" if number == 1 else "s")
+        return f"{number} {self._row_noun}" + ("" if number == 1 else "s")
 
 
 MESSAGES: Final = ContentTable(
     "messages",
-    rows.MESSAGE_COLUMNS,
+    MessageRecord,
+    (
+        "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",
+        "tool_call_id", "name",
+    ),
     ("run_id", "turn", "seq"),
     ("content", "content_json", "tool_calls", "function_call"),
     "message",
-)
+)  # fmt: skip
 SUSPENDED: Final = ContentTable(
-    "suspended_turns", rows.SUSPENDED_COLUMNS, ("key",), ("payload",), "suspended turn"
+    "suspended_turns",
+    SuspendedTurn,
+    ("key", "run_id", "caller", "wire", "payload", "created_at"),
+    ("key",),
+    ("payload",),
+    "suspended turn",
+    names=("caller",),
 )
-HIDDEN: Final = ContentTable(
-    "hidden_turns", rows.HIDDEN_COLUMNS, ("key", "variant"), ("payload",), "hidden turn"
-)
+
+
+class _Hidden(ContentTable[HiddenTurns]):
+    """Hidden turns, whose columns ``asked`` and ``alone`` are further keys of the same, or ``NULL``."""
+
+    def __init__(self) -> None:
+        columns = ("key", "variant", "run_id", "caller", "wire", "payload", "created_at")
+        key, sealed = ("key", "variant"), ("payload",)
+        super().__init__("hidden_turns", HiddenTurns, columns, key, sealed, "hidden turn", names=("caller",))
+        self.columns = (*columns, "asked", "alone")
+
+    def row(self, record: HiddenTurns, asked: str | None = None, alone: str | None = None) -> rows.Row:
+        """Return the values of the columns."""
+        return rows.fitting(*super().row(record), asked, alone)
+
+    def records(self, row: rows.Row) -> list[HiddenTurns]:
+        """Read hidden turns from the values of the columns, once for each of their keys."""
+        return [HiddenTurns(key, *row[1:7]) for key in (row[0], *row[7:]) if key is not None]
+
+
+HIDDEN: Final = _Hidden()
 RESPONSES: Final = ContentTable(
     "responses",
-    rows.RESPONSE_COLUMNS,
+    ResponseRecord,
+    ("id", "caller", "run_id", "response", "input_items", "continuation", "created_at"),
     ("id", "caller"),
     ("response", "input_items", "continuation"),
     "response",
 )
-RESULTS: Final = ContentTable("kept_results", rows.RESULT_COLUMNS, ("handle",), ("content",), "large result")
+RESULTS: Final = ContentTable(
+    "kept_results",
+    KeptResult,
+    ("handle", "run_id", "caller", "untrusted", "content", "created_at"),
+    ("handle",),
+    ("content",),
+    "large result",
+    write={"untrusted": int},
+    read={"untrusted": bool},
+)
 CLAIMS: Final = ContentTable(
-    "effect_claims", rows.CLAIM_COLUMNS, ("invocation_id",), ("result",), "effect result"
+    "effect_claims", tuple, ("invocation_id", "result"), ("invocation_id",), ("result",), "effect result"
 )
 NATIVE_CALLS: Final = ContentTable(
-    "native_calls", rows.NATIVE_COLUMNS, ("invocation_id",), ("payload",), "call as it came"
+    "native_calls",
+    NativeCall,
+    ("invocation_id", "run_id", "payload"),
+    ("invocation_id",),
+    ("payload",),
+    "call as it came",
 )
 CALLS: Final = ContentTable(
     "tool_invocations",
-    rows.INVOCATION_COLUMNS,
+    ToolInvocationRecord,
+    (
+        "id", "run_id", "turn", "seq", "call_id", "tool", "provider", "spec_digest", "effect",
+        "decision", "status", "error_code", "arguments_redacted", "result_redacted", "result_bytes",
+        "started_at", "ended_at",
+    ),
     ("id",),
     ("arguments_redacted", "result_redacted"),
     "tool call",
-)
-_APPROVAL_COLUMNS: Final = (
-    "id", "run_id", "turn", "seq", "call_id", "caller", "client_key", "tool", "effect", "spec_digest",
-    "arguments_digest", "arguments", "arguments_shown", "rule", "created_at", "expires_at", "status",
-    "decided_by", "decided_via", "decided_at", "words", "edited", "invocation_id",
+    names=("tool",),
+    write={"effect": attrgetter("value"), **dict.fromkeys(_REDACTED, rows.write_json)},
+    read={"effect": ToolEffect, **dict.fromkeys(_REDACTED, rows.read_json)},
+    short=True,
 )  # fmt: skip
 APPROVALS: Final = ContentTable(
     "approvals",
-    _APPROVAL_COLUMNS,
+    Approval,
+    (
+        "id", "run_id", "turn", "seq", "call_id", "caller", "client_key", "tool", "effect", "spec_digest",
+        "arguments_digest", "arguments", "arguments_shown", "rule", "created_at", "expires_at", "status",
+        "decided_by", "decided_via", "decided_at", "words", "edited", "invocation_id",
+    ),
     ("id",),
     ("arguments", "arguments_shown", "words", "edited"),
     "approval",
-)
+    fields={"client_key": "key", "words": "reason"},
+    names=("caller", "client_key", "decided_by"),
+    write={"call_id": itemgetter(slice(rows.MAX_NAME)), "arguments_shown": rows.write_json, "status": str},
+    read={"arguments_shown": rows.read_json, "status": ApprovalStatus},
+)  # fmt: skip
 GRANTS: Final = ContentTable(
     "approval_grants",
+    Grant,
     (
         "id", "approval_id", "run_id", "caller", "tool", "spec_digest", "rule", "bounds", "scope",
         "created_at", "expires_at", "made_by", "made_via", "revoked_at", "revoked_by", "uses", "used_at",
@@ -133,16 +212,22 @@ GRANTS: Final = ContentTable(
     ("id",),
     ("bounds",),
     "grant",
+    names=("caller", "made_by"),
 )  # fmt: skip
 WIRE_BYTES: Final = ContentTable(
     "wire_bytes",
+    KeptWire,
     ("run_id", "caller", "size", "cut", "payload", "created_at"),
     ("run_id",),
     ("payload",),
     "run as it went over the wire",
+    names=("caller",),
+    write={"cut": int},
+    read={"cut": bool},
 )
 BACKGROUND: Final = ContentTable(
     "background_runs",
+    tuple,
     (
         "id", "caller", "run_id", "asked_at", "attempt", "deaths", "state", "cancelled", "request",
         "created_at",
@@ -151,12 +236,12 @@ BACKGROUND: Final = ContentTable(
     ("request",),
     "background response",
 )  # fmt: skip
-CONTENT: Final = (
+CONTENT: Final[tuple[ContentTable[Any], ...]] = (
     MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, BACKGROUND, WIRE_BYTES, GRANTS,
 )  # fmt: skip
 """Tables whose rows are deleted when they are too old, or when room is needed."""
 
-RECORD: Final = (CLAIMS, CALLS)
+RECORD: Final[tuple[ContentTable[Any], ...]] = (CLAIMS, CALLS)
 """Tables whose rows are record, although some of their columns are sealed. Even without the sealed values, a
 claim still prevents an effect, and a call is still known to have been made."""
 
@@ -205,18 +290,18 @@ class Seal:
     def __repr__(self) -> str:
         return f"Seal({self.id!r})"
 
-    def close(self, table: ContentTable, row: rows.Row) -> rows.Row:
+    def close(self, table: ContentTable[Any], row: rows.Row) -> rows.Row:
         """Return the row of ``table.columns`` with its content sealed; text stays text."""
         return self._each(table, row, self._close)
 
-    def open(self, table: ContentTable, row: rows.Row) -> rows.Row:
+    def open(self, table: ContentTable[Any], row: rows.Row) -> rows.Row:
         """Return the row as it was passed to :meth:`close`.
 
         Raises :class:`StoreError` if this key did not seal it, or sealed it for another place.
         """
         return self._each(table, row, self._open)
 
-    def _each(self, table: ContentTable, row: rows.Row, change: Callable[[Any, bytes], Any]) -> rows.Row:
+    def _each(self, table: ContentTable[Any], row: rows.Row, change: Callable[[Any, bytes], Any]) -> rows.Row:
         values, key = list(row), b""
         for opening, position in table.places:
             if (value := row[position]) is not None:
@@ -298,7 +383,7 @@ class SealRing:
         """Return whether the ring has the key with that name."""
         return sealed_by in self._opens
 
-    def close(self, table: ContentTable, row: rows.Row) -> rows.Row:
+    def close(self, table: ContentTable[Any], row: rows.Row) -> rows.Row:
         """Seal a row of ``table.columns`` for writing, and append its ``sealed_by``."""
         if self._current is None:
             if self._awaits:
@@ -306,7 +391,7 @@ class SealRing:
             return (*row, None)
         return (*self._current.close(table, row), self._current.id)
 
-    def open(self, table: ContentTable, row: rows.Row, sealed_by: str | None) -> rows.Row:
+    def open(self, table: ContentTable[Any], row: rows.Row, sealed_by: str | None) -> rows.Row:
         """Return the row as it was passed to :meth:`close`.
 
         Raises :class:`StoreError` if the ring does not have its key, or the key does not open

@@ -152,8 +152,8 @@ class Shelf(Generic[_Key, _Record]):
 
     def find_all(self, group: Hashable) -> list[_Record]:
         """Return the records of a group in the order in which they were put, without expired ones."""
-        found = [self.find(key) for key in list(self._groups.get(group, ()))]
-        return [record for record in found if record is not None]
+        records = [self.find(key) for key in list(self._groups.get(group, ()))]
+        return [record for record in records if record is not None]
 
     def drop(self, key: _Key) -> None:
         """Drop the record with a key, if there is one."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from proxy.base.errors import StoreUnavailable
 from proxy.store import rows
@@ -24,7 +24,7 @@ if sys.platform != "win32":
 __all__ = ["TOKENS", "SealedTokens", "file_lock", "retry_until_locked"]
 
 TOKENS: Final = ContentTable(
-    "connection_tokens", ("id", "tokens"), ("id",), ("tokens",), "connection's token"
+    "connection_tokens", tuple, ("id", "tokens"), ("id",), ("tokens",), "connection's token"
 )
 
 _PUT: Final = rows.upsert(TOKENS.name, ("updated_at", *TOKENS.columns, "sealed_by"), TOKENS.key)
@@ -40,7 +40,7 @@ class SealedTokens:
         self,
         ring: SealRing,
         *,
-        read: Callable[[ContentTable, str], Awaitable[list[rows.Row]]],
+        read: Callable[[ContentTable[Any], str], Awaitable[list[rows.Row]]],
         commit: Callable[[str, rows.Row], Awaitable[None]],
         lock: Callable[[str], AbstractAsyncContextManager[None]],
         clock: Callable[[], float],
@@ -52,24 +52,16 @@ class SealedTokens:
         self._clock = clock
 
     def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that only one process at a time can hold for each name.
-
-        It is released when the block ends or the process dies. Raises :class:`StoreUnavailable`
-        if it cannot be entered in time.
-        """
         return self._lock(name)
 
     async def load(self, name: str) -> bytes | None:
-        """Return what any process saved last under a name; raises StoreError."""
-        found = await self._read(TOKENS, name)
-        return found[0][1] if found else None
+        result = await self._read(TOKENS, name)
+        return result[0][1] if result else None
 
     async def save(self, name: str, tokens: bytes) -> None:
-        """Store the tokens, sealed and committed on return; raises StoreUnavailable."""
         await self._commit(_PUT, (self._clock(), *self._ring.close(TOKENS, (name, tokens))))
 
     async def forget(self, name: str) -> None:
-        """Delete the tokens under a name, committed on return; raises StoreUnavailable."""
         await self._commit(_DELETE, (name,))
 
 

@@ -83,11 +83,11 @@ class ApprovalFigures:
         fails."""
         self._pending = await self._log.count_waiting(None, self._now())
         ids = list(self._followed)
-        for at in range(0, len(ids), _AT_ONCE):
-            part, now = ids[at : at + _AT_ONCE], self._now()
-            found = {one.id: one.at(now) for one in await self._log.find_approvals(part)}
+        for start in range(0, len(ids), _AT_ONCE):
+            part, now = ids[start : start + _AT_ONCE], self._now()
+            approvals = {approval.id: approval.at(now) for approval in await self._log.find_approvals(part)}
             for id_ in part:
-                self._changed(self._followed[id_], found.get(id_))
+                self._changed(self._followed[id_], approvals.get(id_))
 
     async def _run(self) -> None:
         await asyncio.sleep(self._every_s)

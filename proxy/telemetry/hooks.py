@@ -1,8 +1,8 @@
 """Provide the hooks that are called while a request is served.
 
-They pass each event on to the observers: metrics, traces, the log.  Each request has its
-:class:`RequestFacts`, which a context variable provides in all tasks of the request.  The relay, the runner
-and the upstreams do not know this module; they call the hooks that they are given.  Without observers, only
+They pass each event on to the observers: metrics, traces, the log. Each request has its
+:class:`RequestFacts`, which a context variable provides in all tasks of the request. The relay, the runner
+and the upstreams do not know this module; they call the hooks that they are given. Without observers, only
 the access log reads the facts.
 """
 
@@ -31,10 +31,10 @@ OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 class Operation:
     """One request to an upstream.
 
-    ``name`` is the GenAI operation, or empty if no model is asked.  ``started_at`` is in nanoseconds since
-    the epoch, and ``started`` in monotonic seconds.  The times with ``_s`` are seconds since the start, or
-    ``None`` if the request did not get that far.  ``error_type`` is one of the proxy's error codes, an HTTP
-    status from 400 on, or ``cancelled``.  ``cost`` is in billionths.  ``context`` is a ``traceparent`` to
+    ``name`` is the GenAI operation, or empty if no model is asked. ``started_at`` is in nanoseconds since
+    the epoch, and ``started`` in monotonic seconds. The times with ``_s`` are seconds since the start, or
+    ``None`` if the request did not get that far. ``error_type`` is one of the proxy's error codes, an HTTP
+    status from 400 on, or ``cancelled``. ``cost`` is in billionths. ``context`` is a ``traceparent`` to
     send on, and ``span`` the tracer's own object.
     """
 
@@ -78,11 +78,11 @@ class ResponseProgress(Protocol):
 class RequestFacts:
     """The facts about one request, which are filled in while it is served.
 
-    ``id_given`` is true if the client chose the id.  ``endpoint`` is the class of the path.
-    ``operation_asked`` is the GenAI operation that the client requests, or empty.  ``model`` is the name that
-    the client sent.  ``upstream``, its status and the seconds to its head belong to the last upstream
-    request.  ``error_code`` is set if the answer is one of the proxy's own errors; an upstream's error that
-    passed through has none.  ``started`` is in monotonic seconds.  ``seconds``, and ``first_byte_s`` until
+    ``id_given`` is true if the client chose the id. ``endpoint`` is the class of the path.
+    ``operation_asked`` is the GenAI operation that the client requests, or empty. ``model`` is the name that
+    the client sent. ``upstream``, its status and the seconds to its head belong to the last upstream
+    request. ``error_code`` is set if the answer is one of the proxy's own errors; an upstream's error that
+    passed through has none. ``started`` is in monotonic seconds. ``seconds``, and ``first_byte_s`` until
     the body began, are known at the end.
     """
 
@@ -113,7 +113,7 @@ class RequestFacts:
 class Observer:
     """The base class of metrics, traces and other observers.
 
-    No method may wait or raise.  An observer overrides the methods of the events that it needs.
+    No method may wait or raise. An observer overrides the methods of the events that it needs.
     """
 
     def request_began(self, facts: RequestFacts, headers: Mapping[str, str]) -> None: ...
@@ -156,7 +156,7 @@ class Hooks:
     ) -> None:
         """Create the hooks.
 
-        ``endpoints`` give the names of operations.  ``keys`` logs when an upstream refuses the operator's
+        ``endpoints`` give the names of operations. ``keys`` logs when an upstream refuses the operator's
         key.
         """
         self._endpoints = endpoints
@@ -164,7 +164,7 @@ class Hooks:
 
         def told(hook: str) -> list[Any]:
             nobody = getattr(Observer, hook)
-            return [getattr(one, hook) for one in observers if getattr(type(one), hook) is not nobody]
+            return [getattr(each, hook) for each in observers if getattr(type(each), hook) is not nobody]
 
         # Looked up once, because each request calls most of them.
         self._request_began: list[Callable[[RequestFacts, Mapping[str, str]], None]]
@@ -365,7 +365,7 @@ class Hooks:
 
 
 class _ObservedUpstream:
-    """An upstream whose requests call the hooks.  Its responses are not wrapped, so chunks cost nothing
+    """An upstream whose requests call the hooks. Its responses are not wrapped, so chunks cost nothing
     extra."""
 
     def __init__(self, inner: Upstream, hooks: Hooks) -> None:

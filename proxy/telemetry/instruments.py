@@ -103,7 +103,7 @@ def open_instruments(
 ) -> Instruments:
     """Create metrics if ``count`` is true, and traces if ``otlp_endpoint`` is set.
 
-    ``upstreams`` are URLs by name, ``servers`` names of MCP servers.  Raises
+    ``upstreams`` are URLs by name, ``servers`` names of MCP servers. Raises
     :class:`~proxy.base.errors.ConfigError` if traces are wanted and the extra is not installed.
     """
     tracing = open_tracing(otlp_endpoint, upstreams, version=version) if otlp_endpoint else None

@@ -1,8 +1,8 @@
 """Measure with a timer for how long callbacks hold the event loop.
 
-A long callback holds up all streams of a process.  Measuring each callback would cost too much.  So a timer
-fires several times a second, and its delay shows how long the loop was held when it was due.  On a busy
-machine, other processes can delay the timer, too.  So the result is at most the CPU time that the loop's
+A long callback holds up all streams of a process. Measuring each callback would cost too much. So a timer
+fires several times a second, and its delay shows how long the loop was held when it was due. On a busy
+machine, other processes can delay the timer, too. So the result is at most the CPU time that the loop's
 thread has used since.
 """
 

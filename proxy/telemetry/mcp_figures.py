@@ -14,9 +14,11 @@ def mcp_metrics(overviews: Callable[[], Sequence[ServerOverview]]) -> Sources:
     def read() -> Mapping[str, Mapping[tuple[str, ...], float]]:
         servers = overviews()
         return {
-            "toolrelay_mcp_up": {(one.server.name,): float(one.is_ready) for one in servers},
-            "toolrelay_mcp_reconnects_total": {(one.server.name,): float(one.reconnects) for one in servers},
-            "toolrelay_mcp_drifted": {(one.server.name,): float(one.drifted) for one in servers},
+            "toolrelay_mcp_up": {(each.server.name,): float(each.is_ready) for each in servers},
+            "toolrelay_mcp_reconnects_total": {
+                (each.server.name,): float(each.reconnects) for each in servers
+            },
+            "toolrelay_mcp_drifted": {(each.server.name,): float(each.drifted) for each in servers},
         }
 
     return read

@@ -1,7 +1,7 @@
 """Declare the metrics: their names, meanings, labels and buckets.
 
 If the GenAI semantic conventions of OpenTelemetry have a name for a metric, it is used, in its Prometheus
-form.  ``gen_ai_client_*`` is about requests of the proxy to upstreams; ``gen_ai_server_*`` is about requests
+form. ``gen_ai_client_*`` is about requests of the proxy to upstreams; ``gen_ai_server_*`` is about requests
 of clients to the proxy.
 """
 
@@ -30,7 +30,7 @@ _SERVED = ("gen_ai_operation_name", "gen_ai_request_model")
 class Family:
     """One metric.
 
-    ``name`` is the name in Prometheus, without the suffixes of a histogram.  ``summed`` says how the values
+    ``name`` is the name in Prometheus, without the suffixes of a histogram. ``summed`` says how the values
     of several processes are combined.
     """
 

@@ -1,7 +1,7 @@
 """Count metrics for Prometheus in this process, and export them as snapshots for other processes and as text.
 
 Counting takes a dictionary and a list, some tenths of a microsecond; ``prometheus_client`` only writes the
-text.  The values of each label come from a closed list.  What clients, models and upstreams send becomes
+text. The values of each label come from a closed list. What clients, models and upstreams send becomes
 ``other`` if the configuration does not contain it.
 """
 
@@ -95,7 +95,7 @@ _Cell = tuple[Sequence[float], list[float]]
 class _Tally:
     """The cells that count all requests which end in the same way: their number and their times.
 
-    Times are those to the end, to the first byte, and for upstreams to the head.  They are collected until
+    Times are those to the end, to the first byte, and for upstreams to the head. They are collected until
     there are enough or the metrics are read: sorting several and counting them together takes a fraction of a
     search for each.
     """
@@ -142,9 +142,9 @@ def _count_in(cells: Sequence[_Cell], values: list[float]) -> None:
     values.sort()
     for buckets, counts in cells:
         below = 0
-        for at, bound in enumerate(buckets):
+        for index, bound in enumerate(buckets):
             within = bisect_right(values, bound)
-            counts[at] += within - below
+            counts[index] += within - below
             below = within
         counts[len(buckets)] += len(values) - below
         counts[-1] += sum(values)
@@ -152,7 +152,7 @@ def _count_in(cells: Sequence[_Cell], values: list[float]) -> None:
 
 
 class Metrics(Observer):
-    """Counts the events that the hooks report.  One per process.
+    """Counts the events that the hooks report. One per process.
 
     Args:
         models: names that may become labels: those that the configuration spells out.
@@ -345,17 +345,17 @@ class Metrics(Observer):
         for source in self._sources:
             read.update(source())
         self._settle()
-        found: dict[str, list[tuple[Labels, Any]]] = {}
+        series: dict[str, list[tuple[Labels, Any]]] = {}
         for name, counter in self._counters.items():
-            found[name] = [(labels, value) for labels, (value,) in counter.cells.items()]
+            series[name] = [(labels, value) for labels, (value,) in counter.cells.items()]
         for name, histogram in self._histograms.items():
-            found[name] = list(histogram.cells.items())
+            series[name] = list(histogram.cells.items())
         for name, value in read.items():
-            found[name] = list(value.items()) if isinstance(value, Mapping) else [((), value)]
+            series[name] = list(value.items()) if isinstance(value, Mapping) else [((), value)]
         caches = cache_sizes().items()
-        found["toolrelay_cache_bytes"] = [((name,), size.held) for name, size in caches]
-        found["toolrelay_cache_limit_bytes"] = [((name,), size.limit) for name, size in caches]
-        return orjson.dumps({name: values for name, values in found.items() if values})
+        series["toolrelay_cache_bytes"] = [((name,), size.held) for name, size in caches]
+        series["toolrelay_cache_limit_bytes"] = [((name,), size.limit) for name, size in caches]
+        return orjson.dumps({name: values for name, values in series.items() if values})
 
 
 def render(snapshot: bytes, accept: str = "") -> tuple[bytes, str]:

@@ -17,7 +17,7 @@ def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
     """Merge the snapshots of several processes into one.
 
     From processes that have ``ended``, only counters and histograms count: a sum must not fall when a process
-    is replaced, but nothing is open there any more.  Raises ``ValueError`` for bytes that are not a snapshot.
+    is replaced, but nothing is open there any more. Raises ``ValueError`` for bytes that are not a snapshot.
     """
     values: dict[str, dict[Labels, Any]] = {}
     families = {family.name: family for family in FAMILIES}
@@ -35,21 +35,21 @@ def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
 
 
 def read_snapshot(snapshot: bytes) -> dict[str, list[tuple[list[str], Any]]]:
-    """Return the labels and values of a snapshot, by family.  Raises ``ValueError`` for other bytes."""
+    """Return the labels and values of a snapshot, by family. Raises ``ValueError`` for other bytes."""
     try:
-        found = orjson.loads(snapshot)
+        content = orjson.loads(snapshot)
     except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise ValueError("the data is not a snapshot of metrics")  # noqa: TRY004
-    return found
+    return content
 
 
-def _joined(family: Family, one: Any, other: Any) -> Any:
+def _joined(family: Family, first: Any, other: Any) -> Any:
     if family.kind == "histogram":
-        if len(one) != len(other):
+        if len(first) != len(other):
             raise ValueError(f"{family.name}: the snapshots have different buckets")
-        return [left + right for left, right in zip(one, other, strict=True)]
+        return [left + right for left, right in zip(first, other, strict=True)]
     if family.summed == "sum":
-        return one + other
-    return min(one, other) if family.summed == "min" else max(one, other)
+        return first + other
+    return min(first, other) if family.summed == "min" else max(first, other)

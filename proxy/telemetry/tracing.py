@@ -1,8 +1,8 @@
 """Send traces over OTLP, by the GenAI semantic conventions of OpenTelemetry; needs the extra ``otel``.
 
-A request is a server span.  Below it, each request to an upstream is a client span (``chat MODEL``), and each
-tool call is a span (``execute_tool NAME``).  No span holds content, arguments, results or a key.  Spans go
-into a bounded queue, and a separate thread sends them.  If the collector is slow or away, spans are lost, but
+A request is a server span. Below it, each request to an upstream is a client span (``chat MODEL``), and each
+tool call is a span (``execute_tool NAME``). No span holds content, arguments, results or a key. Spans go
+into a bounded queue, and a separate thread sends them. If the collector is slow or away, spans are lost, but
 requests are not delayed.
 """
 
@@ -121,9 +121,9 @@ class _Reporting:
 class Tracing(Observer):
     """Makes spans from what the hooks report.
 
-    A client's well-formed ``traceparent`` is continued.  But its flag decides nothing: every request gets a
-    span, so that no client can hide one or choose what is kept.  The operator can set another sampler, and
-    everything else, by the variables of the SDK (``OTEL_…``).  Health checks and ``/metrics`` get no span:
+    A client's well-formed ``traceparent`` is continued. But its flag decides nothing: every request gets a
+    span, so that no client can hide one or choose what is kept. The operator can set another sampler, and
+    everything else, by the variables of the SDK (``OTEL_…``). Health checks and ``/metrics`` get no span:
     they are frequent and carry no information.
     """
 
@@ -266,7 +266,7 @@ class Tracing(Observer):
         span.end(ended)
 
     def _client_context(self, headers: Mapping[str, str]) -> "Context":
-        """Return the trace of the client's ``traceparent``, or a new one.  Its ``tracestate`` is ignored."""
+        """Return the trace of the client's ``traceparent``, or a new one. Its ``tracestate`` is ignored."""
         from opentelemetry.context import Context
 
         given = headers.get("traceparent", "")

@@ -138,16 +138,16 @@ class FakeHttp:
         if not may_call(URL(request.url), self.hosts):
             raise HttpFailure("this tool may not call that host")
         self.requests.append(request)
-        for one in self._answers:
-            fits = one.params is None or dict(one.params) == dict(request.params)
-            if (one.method, one.url) == (request.method, request.url) and fits:
-                if not 200 <= one.status < 300:
+        for answer in self._answers:
+            fits = answer.params is None or dict(answer.params) == dict(request.params)
+            if (answer.method, answer.url) == (request.method, request.url) and fits:
+                if not 200 <= answer.status < 300:
                     raise HttpFailure(
-                        f"the service answered with status {one.status}",
-                        status=one.status,
-                        body=orjson.dumps(one.body),
+                        f"the service answered with status {answer.status}",
+                        status=answer.status,
+                        body=orjson.dumps(answer.body),
                     )
-                return copy.deepcopy(one.body), one.content_type
+                return copy.deepcopy(answer.body), answer.content_type
         self.unexpected = UnexpectedRequest(
             f"no answer for {request.method} {request.url} {dict(request.params)}; "
             "give one with tester.http.answer(...)"
@@ -195,11 +195,9 @@ class _Rows:
         self.rows: list[ToolInvocationRecord] = []
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
-        """Keep an opened row."""
         self.rows.append(record)
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
-        """Keep a closed row."""
         self.rows.append(record)
 
     def put_native_call(self, record: NativeCall) -> None:

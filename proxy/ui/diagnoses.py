@@ -55,11 +55,11 @@ def read_diagnosis(text: str, address: str | None) -> dict[str, Any] | None:
         or not isinstance(content.get("findings"), list)
     ):
         return None
-    at, model = content.get("at"), content.get("model")
-    if not isinstance(at, int | float) or not isinstance(model, str):
+    seconds, model = content.get("at"), content.get("model")
+    if not isinstance(seconds, int | float) or not isinstance(model, str):
         return None
     findings = [row for stored in content["findings"][:_MOST_FINDINGS] if (row := _row(stored)) is not None]
-    return {"at": at, "model": model, "findings": findings}
+    return {"at": seconds, "model": model, "findings": findings}
 
 
 def _row(row: Any) -> Mapping[str, Any] | None:

@@ -7,7 +7,7 @@ import structlog
 from aiohttp import hdrs, web
 from msgspec import Struct
 
-from proxy.api.admin.admin import parse_query
+from proxy.api.admin.queries import parse_query
 from proxy.base.errors import RequestError, StoreError
 from proxy.base.hard_timeout import HardTimeout
 from proxy.server.messages.request import EdgeRequest
@@ -42,7 +42,9 @@ class UiRequest(Struct, frozen=True):
         return not_found(self.target.path)
 
     def allow(self, *methods: str) -> None:
-        """Raise :class:`~proxy.base.errors.RequestError` (405) for any other method."""
+        """Raise :class:`~proxy.base.errors.RequestError`: 405 for any other method, 404 if there is none."""
+        if not methods:
+            raise self.unknown()
         if self.method not in methods:
             raise RequestError(
                 405, f"This path accepts only {', '.join(methods)}.", headers={"Allow": ", ".join(methods)}

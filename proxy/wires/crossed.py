@@ -279,6 +279,8 @@ class _CrossedBody(TranslatedBody):
         return self._upstream_body(edits).forces_own_call(self._theirs(edits))
 
     def records(self, edits: Edits, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
+        if not edits.turns:
+            return ()
         return self._upstream_body(edits).records(self._theirs(edits), run_id, mask)
 
     def result_message(
@@ -306,7 +308,7 @@ class _CrossedBody(TranslatedBody):
             SuspendedCall(
                 call.call_id,
                 call.client_id,
-                self._own_results[call.result] if call.result is not None else None,
+                self._own_results[call.result] if isinstance(call.result, bytes) else call.result,
             )
             for call in calls
         ]

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from proxy.base.errors import WireError
 from proxy.base.events import Frame, ResultImage, ToolCall, ToolDefinition, ToolDefinitions
+from proxy.records.result_for_model import ResultForModel
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.dialect import Dialect
@@ -45,12 +46,13 @@ class SuspendedCall(Struct, frozen=True):
     """A call of a suspended turn.
 
     ``call_id`` is its id at the upstream and ``client_id`` its id at the client, ``None`` if the client does
-    not have the call. ``result`` is the proxy's own result, ``None`` if the client has to bring it.
+    not have the call. ``result`` is the proxy's own result, as the upstream gets it or with holes; ``None``
+    if the client has to bring it.
     """
 
     call_id: str
     client_id: str | None
-    result: bytes | None
+    result: bytes | ResultForModel | None
 
 
 class RequestBody(ABC):

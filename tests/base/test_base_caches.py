@@ -85,7 +85,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.api.detached.background.BackgroundRuns": "responses that run, bounded in number",
     "proxy.api.detached.background_stream.BackgroundStream": "lives as long as its response runs",
     "proxy.api.detached.event_log.EventLog": "lives as long as its response runs, bounded in bytes",
-    "proxy.api.detached.resumable._KeptStream": "8 MiB at most, 64 MiB of all; kept for tools.resume_s",
+    "proxy.api.detached.resumable.KeptStream": "8 MiB at most, 64 MiB of all; kept for tools.resume_s",
     "proxy.api.detached.resumable.ResumableRuns": "runs that go on, or ended within tools.resume_s",
     "proxy.api.detached.shared_resumable.SharedResumableRuns": "what other workers' clients read just now",
     "proxy.api.detached.shared_resumable._OtherWorker": "the proxy's own headers of one response",

@@ -17,13 +17,14 @@ from looping import ECHO
 from mcp_script import scripted, tool_definition
 from raw_upstream import RawRequest, RawUpstream, Step, whole
 from recorded_runs import fill, run
+from rich.table import Table
 from rich.text import Text
 from running_proxy import make_config, running
 from store_records import approval, grant
 from waiting import until
 
 from proxy.commands.approvals.deciding import watch
-from proxy.commands.common import console, table
+from proxy.commands.common import console
 from proxy.commands.demo import show_event
 from proxy.commands.fitting import Column, print_fitting
 from proxy.commands.printing import say
@@ -176,7 +177,7 @@ def test_what_a_command_forgets_to_escape(capsys: pytest.CaptureFixture[str]) ->
     cell = EVIL.partition("\n")[0]
     say(EVIL, f"{EVIL}!")
     assert len(checked(capsys.readouterr().out).splitlines()) == 2
-    made = table("id", cell)
+    made = Table("id", cell, box=None)
     made.add_row(cell, Text(cell, style="bold"))
     shown = console()
     shown.print(made)

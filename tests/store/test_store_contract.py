@@ -14,15 +14,8 @@ from waiting import PATIENCE_S
 from proxy.base.errors import StoreUnavailable
 from proxy.records.rows import RunRecord
 from proxy.store.base import PurgeFilter, RunFilter, Store
-from proxy.store.rows import (
-    clean_text,
-    invocation_row,
-    message_row,
-    read_invocation,
-    read_message,
-    read_run,
-    run_row,
-)
+from proxy.store.rows import RUNS, clean_text
+from proxy.store.seal import CALLS, MESSAGES
 from proxy.store.sql.store import SqlStore
 from proxy.store.sqlite.memory import MemoryStore
 
@@ -400,17 +393,17 @@ _json = st.recursive(
 def test_any_text_number_or_json_becomes_a_row_a_database_takes(text: str, tokens: int, value: Any) -> None:
     """A database takes every value of a row, and well-formed records come back from rows unchanged."""
     record = run(model=text, total_tokens=tokens, withheld={text: text})
-    row = run_row(record)
+    row = RUNS.row(record)
     for cell in row:
         assert not isinstance(cell, int) or -(2**63) <= cell < 2**63
         assert not isinstance(cell, str) or cell.encode("utf-8") is not None
-    back: RunRecord = read_run(row)
+    back: RunRecord = RUNS.record(row)
     assert back.model == clean_text(text)
     if text == clean_text(text) and abs(tokens) < 2**63:
         assert back == record
         said = message(content=text)
-        assert read_message(message_row(said)) == said
-    called = read_invocation(invocation_row(invocation(result_redacted=value)))
+        assert MESSAGES.record(MESSAGES.row(said)) == said
+    called = CALLS.record(CALLS.row(invocation(result_redacted=value)))
     if value == _cleaned(value):
         assert called.result_redacted == value
 

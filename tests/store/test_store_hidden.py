@@ -27,7 +27,7 @@ from proxy.base.errors import StoreError, StoreUnavailable
 from proxy.records.rows import HiddenTurns
 from proxy.store.base import RunFilter, Store
 from proxy.store.options import StoreOptions
-from proxy.store.rows import hidden_row, read_hidden
+from proxy.store.seal import HIDDEN
 from proxy.store.shelf import hidden_shelf
 from proxy.store.sqlite.store import SqliteStore
 
@@ -135,8 +135,8 @@ async def test_outside_its_life_a_store_keeps_no_hidden_turns(make: Make) -> Non
 def test_hidden_turns_survive_the_way_into_a_row_and_back(content: bytes, name: str) -> None:
     """Hidden turns with any payload and wire come back from a row unchanged."""
     record = hidden(payload=content, wire=name)
-    assert read_hidden(hidden_row(record)) == [record]
-    assert read_hidden(hidden_row(record, "second", "third")) == [
+    assert HIDDEN.records(HIDDEN.row(record)) == [record]
+    assert HIDDEN.records(HIDDEN.row(record, "second", "third")) == [
         replace(record, key=key) for key in (record.key, "second", "third")
     ]
 

@@ -10,7 +10,7 @@ from store_records import T0, response, run, suspended
 from proxy.base.errors import StoreUnavailable
 from proxy.records.rows import ResponseRecord
 from proxy.store.base import RunFilter, Store
-from proxy.store.rows import read_response, response_row
+from proxy.store.seal import RESPONSES
 from proxy.store.shelf import Shelf
 from proxy.store.sql.store import SqlStore
 
@@ -217,4 +217,4 @@ def test_a_shelf_keeps_the_newest_within_every_bound(puts: list[tuple[str, int]]
 def test_a_response_survives_the_way_into_a_row_and_back(name: str, content: bytes, more: bytes) -> None:
     """A response with any id and any bytes as its three contents comes back from a row unchanged."""
     record = response(name, response=content, input_items=more, continuation=content + more)
-    assert read_response(response_row(record)) == record
+    assert RESPONSES.record(RESPONSES.row(record)) == record

@@ -7,22 +7,20 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 import structlog
 from aiohttp import web
 from msgspec.structs import replace
 
 from proxy.api.admin.approvals import AdminApprovals, decider_of
-from proxy.api.admin.json_output import detail_to_json, run_to_json, to_line
+from proxy.api.admin.json_output import detail_to_json, run_to_json
+from proxy.api.admin.queries import json_answer, page, parse_query, read_bool, read_limit
 from proxy.api.admin.run_filters import parse_filter
 from proxy.api.admin.tool_output import server_to_json, tool_to_json
 from proxy.api.reference.admin_openapi import admin_openapi
-from proxy.api.reference.admin_paths import DEFAULT_LIMIT, MOST_LIMIT, query_of
+from proxy.api.reference.admin_paths import query_of
 from proxy.base.errors import ConfigError, RequestError, StoreError
 from proxy.base.hard_timeout import HardTimeout
-from proxy.records.approvals import APPROVAL_ID
-from proxy.records.grants import GRANT_ID
 from proxy.relay.approvals.rules import Decider
 from proxy.server.auth.authenticate import Authenticator
 from proxy.server.auth.key_names import recorded_caller
@@ -34,7 +32,7 @@ from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.overview import ServerOverview
 
-__all__ = ["REPORT_S", "RUN_QUERY", "Admin", "json_answer", "page", "parse_query", "read_bool", "read_limit"]
+__all__ = ["REPORT_S", "RUN_QUERY", "Admin"]
 
 REPORT_S: Final = 10.0
 """The most seconds that an administrator waits for the record."""
@@ -42,15 +40,9 @@ REPORT_S: Final = 10.0
 Overviews = Callable[[], Awaitable[Sequence[ServerOverview]]]
 """Returns the present state of all MCP servers; raises :class:`~proxy.base.errors.StoreError`."""
 
-_APPROVAL_ID: Final = re.compile(APPROVAL_ID)
-_GRANT: Final = re.compile(f"grants/{GRANT_ID}")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_MOST_PARAMETERS: Final = 20
-_LONGEST_VALUE: Final = 256
 RUN_QUERY: Final = query_of("/admin/runs")
 """The query parameters of a list of runs."""
-
-_TRUTH: Final = {"true": True, "false": False}
 
 
 class Admin:
@@ -131,30 +123,16 @@ class Admin:
         raise _unknown(target)
 
     async def _approvals(
-        self, request: EdgeRequest, decider: Decider, target: Target, approval_id: str | None
+        self, request: EdgeRequest, decider: Decider, target: Target, below: str | None
     ) -> web.Response:
-        approvals = self.approvals
-        if approval_id == "grants":
-            query = parse_query(target.query, "limit", "before", "active")
-            active, limit = read_bool(query, "active"), read_limit(query.get("limit"))
-            rows, more = await approvals.list_grants(query, decider, limit=limit, active=active)
-            return json_answer(page(rows, more=more))
-        if approval_id is not None and _GRANT.fullmatch(approval_id):
-            parse_query(target.query)
-            act = approvals.revoke_grant if request.method == "DELETE" else approvals.get_grant
-            return json_answer(await act(approval_id.removeprefix("grants/"), decider))
-        if approval_id is None:
-            query = parse_query(target.query, *query_of("/admin/approvals"))
-            waiting, limit = read_bool(query, "waiting"), read_limit(query.get("limit"))
-            rows, more = await approvals.list_approvals(query, decider, limit=limit, waiting=waiting)
-            return json_answer(page(rows, more=more))
-        if not _APPROVAL_ID.fullmatch(approval_id):
-            raise _unknown(target)
-        if request.method == "POST":
-            parse_query(target.query)
-            return json_answer(await approvals.decide(approval_id, decider, request, "api"))
-        content = read_bool(parse_query(target.query, "content"), "content")
-        return json_answer(await approvals.get_approval(approval_id, decider, content=content))
+        if below is not None:
+            answer = await self.approvals.answer(request, below, target.query, decider, "api")
+            if answer is None:
+                raise _unknown(target)
+            return json_answer(answer)
+        query = parse_query(target.query, *query_of("/admin/approvals"))
+        waiting = read_bool(query, "waiting")
+        return json_answer(await self.approvals.list_approvals(query, decider, waiting=waiting))
 
     async def _record(self, facts: RequestFacts, target: Target, run_id: str | None) -> web.Response:
         if run_id is None:
@@ -229,73 +207,9 @@ def _change_at(rest: str) -> str:
     return "DELETE" if rest.startswith("grants/") else "POST"
 
 
-def page(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
-    """Return a list in the form of the API's own lists; the next page starts after ``last_id``."""
-    return {
-        "object": "list",
-        "data": rows,
-        "first_id": rows[0]["id"] if rows else None,
-        "last_id": rows[-1]["id"] if rows else None,
-        "has_more": more,
-    }
-
-
-def json_answer(value: dict[str, Any]) -> web.Response:
-    return web.Response(
-        body=_encoded(value).encode("ascii"),
-        content_type="application/json",
-        headers={"Cache-Control": "no-store"},
-    )
-
-
-def _encoded(value: dict[str, Any]) -> str:
-    """Encode an object as one call of the encoder would; one call would block all other threads for too
-    long."""
-    members = []
-    for name, part in value.items():
-        text = f"[{', '.join(map(to_line, part))}]" if isinstance(part, list) else to_line(part)
-        members.append(f"{to_line(name)}: {text}")
-    return f"{{{', '.join(members)}}}"
-
-
 def _unknown(target: Target) -> RequestError:
     """Return the same error for an unknown path, an impossible run id and a run that does not exist."""
     return RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")
-
-
-def parse_query(query: str, *known: str) -> dict[str, str]:
-    """Return the parameters of a query; raise RequestError for one that is unknown, repeated or too long."""
-    values: dict[str, str] = {}
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
-    except ValueError:
-        raise RequestError(
-            400, f"The query must be UTF-8 and have at most {_MOST_PARAMETERS} parameters.", param="query"
-        ) from None
-    for name, value in pairs:
-        if name not in known:
-            there = f"; use {', '.join(known)}" if known else ""
-            raise RequestError(
-                400, f"The query parameter {name[:40]!r} is not known here{there}.", param=name[:40]
-            )
-        if name in values:
-            raise RequestError(400, f"The query parameter {name} is given twice.", param=name)
-        if len(value) > _LONGEST_VALUE:
-            raise RequestError(
-                400, f"The query parameter {name} is longer than {_LONGEST_VALUE} characters.", param=name
-            )
-        values[name] = value
-    return values
-
-
-def read_limit(text: str | None) -> int:
-    """Return the number of rows that a query asks for; raise :class:`RequestError` (400) if
-    invalid."""
-    if text is None:
-        return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_LIMIT):
-        raise RequestError(400, f"limit must be a number from 1 to {MOST_LIMIT}.", param="limit")
-    return int(text)
 
 
 def _before(query: Mapping[str, str]) -> str | None:
@@ -310,13 +224,6 @@ def _id_prefix(query: Mapping[str, str]) -> str | None:
     if id_prefix is not None and not _RUN_ID.match(id_prefix):
         raise RequestError(400, "id must be a run's id, or the beginning of one.", param="id")
     return id_prefix
-
-
-def read_bool(query: Mapping[str, str], name: str) -> bool:
-    value = _TRUTH.get(query.get(name, "false"))
-    if value is None:
-        raise RequestError(400, f"{name} must be true or false.", param=name)
-    return value
 
 
 def _filter(query: Mapping[str, str]) -> RunFilter:

@@ -1,7 +1,8 @@
 """``/admin/approvals``: lists approvals and takes the decisions of administrators."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -9,9 +10,10 @@ import structlog
 from msgspec import Struct
 
 from proxy.api.admin.grant_terms import read_terms
+from proxy.api.admin.queries import page, parse_query, read_bool, read_limit
 from proxy.base.errors import RequestError
-from proxy.records.approvals import MOST_REASON, Approval, ApprovalFilter, DecidedVia
-from proxy.records.grants import Grant, GrantFilter
+from proxy.records.approvals import APPROVAL_ID, MOST_REASON, Approval, ApprovalFilter, DecidedVia
+from proxy.records.grants import GRANT_ID, Grant, GrantFilter
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import Decider
@@ -27,11 +29,14 @@ __all__ = [
     "decider_of",
     "grant_to_json",
     "log_read",
+    "methods_at",
     "read_verdict",
 ]
 
 _MAX_BODY: Final = 64 * 1024
 _BODY_S: Final = 10.0
+_ID: Final = re.compile(APPROVAL_ID)
+_GRANT: Final = re.compile(f"grants/{GRANT_ID}")
 _KNOWN: Final = ("approve", "reason", "arguments", "grant")
 
 
@@ -151,22 +156,37 @@ class AdminApprovals(Struct, frozen=True):
 
     decisions: Decisions
 
-    async def list_approvals(
-        self,
-        query: Mapping[str, str],
-        decider: Decider,
-        *,
-        limit: int,
-        waiting: bool = False,
-        decided: bool = False,
-    ) -> tuple[Sequence[dict[str, Any]], bool]:
-        """Return a page of the approvals that ``decider`` may decide, newest first, and whether there are
-        more.
+    async def answer(
+        self, request: EdgeRequest, below: str, query: str, decider: Decider, via: DecidedVia
+    ) -> dict[str, Any] | None:
+        """Answer a path below that of the approvals, with a method of :func:`methods_at`.
 
-        ``waiting`` selects those that can still be decided, ``decided`` all others.
-
-        Raises :class:`~proxy.base.errors.StoreError`.
+        Returns a list of grants, a grant or an approval, or ``None`` for an unknown path. Raises
+        :class:`~proxy.base.errors.RequestError` and :class:`~proxy.base.errors.StoreError`.
         """
+        if below == "grants":
+            return await self._list_grants(parse_query(query, "limit", "before", "active"), decider)
+        if _GRANT.fullmatch(below):
+            parse_query(query)
+            act = self.revoke_grant if request.method == "DELETE" else self.get_grant
+            return await act(below.removeprefix("grants/"), decider)
+        if not _ID.fullmatch(below):
+            return None
+        if request.method == "POST":
+            parse_query(query)
+            return await self._decide(below, decider, request, via)
+        content = read_bool(parse_query(query, "content"), "content")
+        return await self.get_approval(below, decider, content=content)
+
+    async def list_approvals(
+        self, query: Mapping[str, str], decider: Decider, *, waiting: bool = False, decided: bool = False
+    ) -> dict[str, Any]:
+        """Return a page of the approvals that ``decider`` may decide, newest first.
+
+        ``waiting`` selects those that can still be decided, ``decided`` all others. Raises
+        :class:`~proxy.base.errors.StoreError`.
+        """
+        limit = read_limit(query.get("limit"))
         wanted = ApprovalFilter(
             limit=limit + 1,
             before=query.get("before"),
@@ -175,7 +195,7 @@ class AdminApprovals(Struct, frozen=True):
             tools=tuple(decider.tools),
         )
         rows = await self.decisions.list(wanted)
-        return [approval_to_json(row, in_list=True) for row in rows[:limit]], len(rows) > limit
+        return page([approval_to_json(row, in_list=True) for row in rows[:limit]], more=len(rows) > limit)
 
     async def get_approval(self, approval_id: str, decider: Decider, *, content: bool) -> dict[str, Any]:
         """Return one approval; ``content`` adds the exact arguments that run, and this is logged.
@@ -188,18 +208,14 @@ class AdminApprovals(Struct, frozen=True):
             log_read(approval, decider)
         return approval_to_json(approval, exact=content)
 
-    async def list_grants(
-        self, query: Mapping[str, str], decider: Decider, *, limit: int, active: bool
-    ) -> tuple[Sequence[dict[str, Any]], bool]:
-        """Return a page of the grants for tools that ``decider`` may approve, newest first, and whether there
-        are more. ``active`` selects those that let calls run now.
-
-        Raises :class:`~proxy.base.errors.StoreError`.
-        """
+    async def _list_grants(self, query: Mapping[str, str], decider: Decider) -> dict[str, Any]:
+        """Return a page of the grants for tools that ``decider`` may approve, newest first."""
+        active, limit = read_bool(query, "active"), read_limit(query.get("limit"))
         grants = self.decisions.grants
         wanted = GrantFilter(limit + 1, query.get("before"), active, tools=tuple(decider.tools))
         rows = await grants.list(wanted)
-        return [grant_to_json(grant, grants.state(grant)) for grant in rows[:limit]], len(rows) > limit
+        shown = [grant_to_json(grant, grants.state(grant)) for grant in rows[:limit]]
+        return page(shown, more=len(rows) > limit)
 
     async def get_grant(self, grant_id: str, decider: Decider) -> dict[str, Any]:
         """Return one grant.
@@ -216,7 +232,7 @@ class AdminApprovals(Struct, frozen=True):
         revoked = await grants.revoke(grant_id, decider)
         return grant_to_json(revoked, grants.state(revoked))
 
-    async def decide(
+    async def _decide(
         self, approval_id: str, decider: Decider, request: EdgeRequest, via: DecidedVia
     ) -> dict[str, Any]:
         """Record the decision in the body of a request and return the approval.
@@ -227,6 +243,15 @@ class AdminApprovals(Struct, frozen=True):
         verdict = read_verdict(await read_body(request, _MAX_BODY, _BODY_S))
         approval = await self.decisions.decide(approval_id, verdict, decider, via)
         return approval_to_json(approval)
+
+
+def methods_at(below: str) -> tuple[str, ...]:
+    """Return the methods besides HEAD of a path below that of the approvals; none for an unknown path."""
+    if below == "grants":
+        return ("GET",)
+    if _GRANT.fullmatch(below):
+        return ("GET", "DELETE")
+    return ("GET", "POST") if _ID.fullmatch(below) else ()
 
 
 def decider_of(key: Key) -> Decider:

@@ -46,12 +46,12 @@ def read_terms(value: Any, at: str = "grant") -> GrantTerms:
     return GrantTerms(seconds, conversation, _read_limits(value.get("arguments", {}), f"{at}.arguments"))
 
 
-def _seconds(value: Any, at: str) -> float | None:
+def _seconds(value: Any, place: str) -> float | None:
     if value is None:
         return None
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None or int(match[1]) == 0:
-        raise _fault(at, 'must be a duration like "30m", "1h" or "7d"')
+        raise _fault(place, 'must be a duration like "30m", "1h" or "7d"')
     return int(match[1]) * _SECONDS[match[2]]
 
 
@@ -79,5 +79,5 @@ def _read_limits(value: Any, at: str) -> ArgumentLimits:
     return ArgumentLimits({path: bound.bound() for path, bound in bounds.items()})
 
 
-def _fault(at: str, problem: str) -> RequestError:
-    return RequestError(400, f"{at} {problem}.", param=at)
+def _fault(place: str, problem: str) -> RequestError:
+    return RequestError(400, f"{place} {problem}.", param=place)

@@ -25,6 +25,7 @@ __all__ = [
     "run_to_json",
     "to_line",
     "tokens_text",
+    "usage_group",
     "usage_to_json",
 ]
 
@@ -102,10 +103,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
 
 def usage_to_json(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
     """Return a group of a report. A day is a date (UTC), and ``id`` is unique within the report."""
-    group: dict[str, Any] = {
-        key: (_EPOCH + timedelta(days=int(value))).isoformat() if key == "day" else value
-        for key, value in zip(by, row.group, strict=True)
-    }
+    group = usage_group(by, row)
     values = asdict(row) | ({} if reported(row) else dict.fromkeys(_TOKENS))
     return {
         "id": "/".join(str(value) for value in group.values()) or "all",
@@ -113,6 +111,21 @@ def usage_to_json(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
         "group": group,
         "cost": cost_number(reported_cost(row)),
     }
+
+
+def usage_group(by: Sequence[UsageKey], row: UsageRow) -> dict[str, str]:
+    """Return what the runs of a report's row have in common, by the keys of the report; a day is a date."""
+    return {
+        key: _day(value) if isinstance(value, int) else value
+        for key, value in zip(by, row.group, strict=True)
+    }
+
+
+def _day(number: int) -> str:
+    try:
+        return (_EPOCH + timedelta(days=number)).isoformat()
+    except OverflowError:  # A clock was far out.
+        return f"day {number}"
 
 
 def to_line(value: Any) -> str:

@@ -8,10 +8,10 @@ again or ends the response (:mod:`proxy.api.detached.take_over`).
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import structlog
@@ -28,9 +28,10 @@ from proxy.http.rules import HeaderRules
 from proxy.json.splice import join_object, members
 from proxy.records.background import BackgroundRecord, Lease
 from proxy.relay.ask import Ask, Detached
+from proxy.relay.base import ClientStream
 from proxy.relay.body import Body
 from proxy.relay.run.job import Job
-from proxy.relay.starting.runs import Runs
+from proxy.relay.starting.runs import Runs, StartedRun
 from proxy.store.base import Store
 from proxy.wires.responses.resource import queued
 
@@ -72,7 +73,8 @@ class BackgroundSettings(Struct, frozen=True):
 class BackgroundRun:
     """An attempt of a background response that runs in this process.
 
-    ``repeats`` is true if the request is stored, so that it can be run again. ``lost`` is true once another
+    ``repeats`` is true if the request is stored, so that it can be run again. It may run for ``time_s``
+    seconds. ``lost`` is true once another
     process owns the response; ``released`` is true once any process may take it.
     """
 
@@ -81,6 +83,8 @@ class BackgroundRun:
     caller: str
     stream: BackgroundStream
     repeats: bool
+    started: StartedRun
+    time_s: float
     task: asyncio.Task[None] | None = None
     dirty: bool = False
     kept: int = 0
@@ -108,8 +112,7 @@ class BackgroundRuns:
         self, runs: Runs, store: Store, settings: BackgroundSettings, run_context: BackgroundContext
     ) -> None:
         self.settings = settings
-        self._planner = runs.planner
-        self._orchestrator = runs.orchestrator
+        self._runs = runs
         self._store = store
         self._kept = KeptAttempts(store)
         self._run_context = run_context
@@ -120,7 +123,7 @@ class BackgroundRuns:
     def needs_run(self, ask: Ask) -> bool:
         """Return whether the proxy makes a run for a request: it offers server tools, or translates
         dialects."""
-        return self._planner.takes_part(_foreground(ask))
+        return self._runs.planner.takes_part(_foreground(ask))
 
     def local_run(self, response_id: str, caller: str) -> BackgroundRun | None:
         """Return the caller's response with this id, if this process runs and still owns it."""
@@ -135,14 +138,10 @@ class BackgroundRuns:
         """
         caller = ask.identity.caller
         self._check(ask, caller)
-        lease = Lease(f"{PREFIX}{uuid4().hex}", 1)
-        record = BackgroundRecord(lease.response_id, caller, ask.identity.run_id, time.time())
-        self._starting.append(caller)  # Planning awaits the record; others may start meanwhile.
-        try:
-            job = await self._planned(ask, lease, record.asked_at, self.settings.time_s)
-            resource = queued(lease.response_id, ask.body.payload, record.asked_at)
-            # Before the response exists, so that a process which finds it also finds its state.
-            self._kept.put_state(lease, caller, KeptState(resource, record.run_id))
+        record = BackgroundRecord(f"{PREFIX}{uuid4().hex}", caller, ask.identity.run_id, time.time())
+        with self._counted(caller):
+            # Its state is stored before the response exists: a process that finds it also finds its state.
+            run = await self._planned(ask, record, self.settings.time_s, repeats=not request.refusal_reason)
             try:
                 await self._store.put_background(record, request.to_json())
             except StoreError as error:
@@ -153,9 +152,7 @@ class BackgroundRuns:
                     code="store_unavailable",
                     headers={"Retry-After": "1"},
                 ) from error
-        finally:
-            self._starting.remove(caller)
-        return self._run(lease, job, resource, not request.refusal_reason)
+        return self._begin(run)
 
     async def run_again(self, ask: Ask, claimed: BackgroundRecord, time_s: float, takes_over: str) -> None:
         """Run a response that this process has claimed, for at most ``time_s`` seconds.
@@ -163,14 +160,9 @@ class BackgroundRuns:
         ``takes_over`` is the id of the run that it replaces. Raises :class:`RequestError` and
         :class:`~proxy.base.errors.StoreError` as planning does.
         """
-        self._starting.append(claimed.caller)
-        try:
-            job = await self._planned(ask, claimed.lease, claimed.asked_at, time_s, takes_over)
-        finally:
-            self._starting.remove(claimed.caller)
-        resource = queued(claimed.id, ask.body.payload, claimed.asked_at)
-        self._kept.put_state(claimed.lease, claimed.caller, KeptState(resource, ask.identity.run_id))
-        self._run(claimed.lease, job, resource, repeats=True)
+        with self._counted(claimed.caller):
+            run = await self._planned(ask, claimed, time_s, takes_over)
+        self._begin(run)
 
     def has_room(self, caller: str) -> bool:
         """Return whether the limits let this process run one more response for a caller."""
@@ -180,45 +172,56 @@ class BackgroundRuns:
     def _callers(self) -> list[str]:
         return [*(one for _, one in self._open), *self._starting]
 
+    @contextmanager
+    def _counted(self, caller: str) -> Iterator[None]:
+        """Count a response against the limits while it is planned, since planning awaits the record."""
+        self._starting.append(caller)
+        try:
+            yield
+        finally:
+            self._starting.remove(caller)
+
     async def _planned(
-        self, ask: Ask, lease: Lease, asked_at: float, time_s: float, takes_over: str = ""
-    ) -> Job:
-        """Plan the job of an attempt, and bind the job's effects to the lease."""
+        self,
+        ask: Ask,
+        record: BackgroundRecord,
+        time_s: float,
+        takes_over: str = "",
+        *,
+        repeats: bool = True,
+    ) -> BackgroundRun:
+        """Plan an attempt, bind its effects to its lease, and store its first state."""
+        lease = record.lease
+        resource = queued(record.id, ask.body.payload, record.asked_at)
+        run: BackgroundRun
 
         async def before_end() -> None:
             await self._end_on_record(lease)
 
-        detached = Detached(lease.response_id, asked_at, time_s, before_end, takes_over)
-        ask = replace(_foreground(ask), options=replace(ask.options, detached=detached))
-        job = await self._planner.job(self._planner.begin(ask))
-        job.tools.ledger.lease = lease
-        return job
-
-    def _run(self, lease: Lease, job: Job, resource: dict[str, Any], repeats: bool) -> BackgroundRun:
-        identity = job.identity
-        run: BackgroundRun
-
         def changed() -> None:
             run.dirty = True
 
+        def output(job: Job) -> ClientStream:
+            job.tools.ledger.lease = lease
+            return stream
+
         stream = BackgroundStream(resource, EventLog(), changed, first_number(lease.attempt))
-        run = BackgroundRun(lease, identity.run_id, identity.caller, stream, repeats)
-        self._open[lease.response_id, identity.caller] = run
-        time_s = self.settings.time_s
-        if (detached := job.client.ask.options.detached) is not None:
-            time_s = detached.time_s
-
-        async def serve() -> None:
-            with self._run_context(run.run_id, job.client.request.model):
-                bound = structlog.contextvars.bind_contextvars(run_id=run.run_id)
-                try:
-                    async with asyncio.timeout(time_s + _GIVE_UP_S):
-                        await self._orchestrator.run(job, run.stream)
-                finally:
-                    structlog.contextvars.reset_contextvars(**bound)
-
-        run.task = asyncio.get_running_loop().create_task(self._attend(run, serve))
+        detached = Detached(record.id, record.asked_at, time_s, before_end, takes_over)
+        ask = replace(_foreground(ask), options=replace(ask.options, detached=detached))
+        started = await self._runs.start(ask, output)
+        self._kept.put_state(lease, record.caller, KeptState(resource, ask.identity.run_id))
+        run = BackgroundRun(lease, ask.identity.run_id, record.caller, stream, repeats, started, time_s)
         return run
+
+    def _begin(self, run: BackgroundRun) -> BackgroundRun:
+        self._open[run.id, run.caller] = run
+        run.task = asyncio.get_running_loop().create_task(self._attend(run))
+        return run
+
+    async def _serve(self, run: BackgroundRun) -> None:
+        with self._run_context(run.run_id, run.started.job.client.request.model):
+            async with asyncio.timeout(run.time_s + _GIVE_UP_S):
+                await run.started.serve()
 
     def _check(self, ask: Ask, caller: str) -> None:
         payload = ask.body.payload
@@ -265,10 +268,10 @@ class BackgroundRuns:
             await asyncio.sleep(_END_AGAIN_S)
         raise NotOnRecord("The response could not be stored, so it has no answer.")
 
-    async def _attend(self, run: BackgroundRun, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _attend(self, run: BackgroundRun) -> None:
         """Store the output of a run as it arrives. Cancel the run if it was cancelled or another process
         owns it."""
-        serving = asyncio.get_running_loop().create_task(serve())
+        serving = asyncio.get_running_loop().create_task(self._serve(run))
         asked = time.monotonic()
         try:
             while not serving.done():

@@ -12,7 +12,7 @@ import orjson
 from proxy.api.detached.event_log import EventLog
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
-from proxy.http.secrets import Secrets
+from proxy.relay.base import NoClientStream
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 
@@ -28,7 +28,7 @@ _MAX_BODY_BYTES: Final = 1 << 20
 _BROKEN: Final = {"code": "server_error", "message": "The response ended before it was finished."}
 
 
-class BackgroundStream:
+class BackgroundStream(NoClientStream):
     """A :class:`~proxy.relay.base.ClientStream` without a client: it collects the response.
 
     The last event waits for :meth:`finish`: before that, the answer is not on record, so a client that has
@@ -42,14 +42,12 @@ class BackgroundStream:
     def __init__(
         self, resource: dict[str, Any], log: EventLog, changed: Callable[[], None], first_number: int = 0
     ) -> None:
+        super().__init__()
         self.resource = resource
         self.leading = 0
         self._first = first_number
         self.log = log
-        self.started = False
-        self.stopped_by_server = False
         self._changed = changed
-        self._secrets: Secrets | None = None
         self._output: list[Any] = []
         self._events: SSEParser | None = None
         self._body = bytearray()
@@ -64,24 +62,11 @@ class BackgroundStream:
         """Whether the response has ended."""
         return self.resource["status"] in ENDED
 
-    @property
-    def origin(self) -> str:
-        return ""
-
-    def blank_out(self, secrets: Secrets | None) -> None:
-        self._secrets = secrets
-
-    def set_header(self, name: str, value: str) -> None:
-        """Do nothing: the record already holds what these headers contain."""
-
     def start(self, status: int, headers: Headers) -> None:
-        self.started = True
+        super().start(status, headers)
         self._status = status
         if status < 300 and media_type(headers) == RESPONSES.framing.content_type:
             self._events = SSEParser()
-
-    def flush(self) -> None:
-        """Do nothing: there is no buffer."""
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         if self._secrets is not None:
@@ -93,12 +78,6 @@ class BackgroundStream:
         while (event := self._events.next()) is not None:
             self._take(event)
         return None
-
-    async def write(self, data: bytes) -> None:
-        self.push(data)
-
-    def before_finish(self) -> None:
-        """Do nothing: no client is connected."""
 
     def finish(self) -> None:
         if self.ended:

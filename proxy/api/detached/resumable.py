@@ -7,9 +7,9 @@ these bytes, and then the rest of the stream.
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from multidict import istr
 
@@ -18,9 +18,10 @@ from proxy.http.headers import Headers
 from proxy.http.own_headers import RESUME
 from proxy.http.secrets import Secrets
 from proxy.relay.base import ClientStream
+from proxy.relay.starting.runs import StartedRun
 from proxy.server.messages.heads.head import Head
 
-__all__ = ["RESUME", "ResumableRuns", "not_resumable", "resume_of", "same_request"]
+__all__ = ["RESUME", "KeptStream", "ResumableRuns", "not_resumable", "resume_of", "same_request"]
 
 _RESUME: Final = istr(RESUME)
 _MAX_BYTES: Final = 8 << 20
@@ -51,7 +52,7 @@ class _Room:
         self.used = 0
 
 
-class _KeptStream:
+class KeptStream:
     """A :class:`~proxy.relay.base.ClientStream` that keeps the bytes it sends, with or without a client.
 
     ``lost`` is true once there were too many bytes to keep. The run then ends when its client leaves, like
@@ -215,7 +216,7 @@ class _Run:
 
     caller: str
     request: bytes
-    stream: _KeptStream
+    stream: KeptStream
     task: asyncio.Task[None]
     timer: asyncio.TimerHandle | None = None
 
@@ -239,25 +240,24 @@ class ResumableRuns:
                 param=RESUME,
             )
 
-    async def serve(
-        self,
-        run_id: str,
-        caller: str,
-        request: bytes,
-        client: ClientStream,
-        work: Callable[[ClientStream], Coroutine[Any, Any, None]],
-    ) -> None:
-        """Serve a run to its client, which may leave and come back.
+    def keep(self, client: ClientStream) -> KeptStream:
+        """Return a stream to a client, which may leave and come back."""
+        stream = KeptStream(self._room)
+        stream.client = client
+        return stream
 
-        Raises what ``work`` raises, and ``ConnectionError`` if the client has left or another connection took
+    async def serve(self, started: StartedRun, stream: KeptStream, request: bytes) -> None:
+        """Serve a run whose output goes to a stream of :meth:`keep`; ``request`` is its :func:`same_request`.
+
+        Raises what the run raises, and ``ConnectionError`` if the client has left or another connection took
         over the run.
         """
-        stream = _KeptStream(self._room)
-        stream.client = client
-        task = asyncio.get_running_loop().create_task(work(stream))
-        run = self._runs[run_id] = _Run(caller, request, stream, task)
-        task.add_done_callback(lambda _: self._expire(run_id, run))
-        await self._accompany(run_id, run, client)
+        identity, client = started.job.identity, stream.client
+        task = asyncio.get_running_loop().create_task(started.serve())
+        run = self._runs[identity.run_id] = _Run(identity.caller, request, stream, task)
+        task.add_done_callback(lambda _: self._expire(identity.run_id, run))
+        if client is not None:
+            await self._accompany(identity.run_id, run, client)
 
     def has(self, run_id: str, caller: str) -> bool:
         """Return whether this process has this run of the caller, and it can be resumed."""

@@ -8,19 +8,19 @@ folder of a socket is closed to other users.
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import orjson
 import structlog
 
-from proxy.api.detached.resumable import ResumableRuns, not_resumable
+from proxy.api.detached.resumable import KeptStream, ResumableRuns, not_resumable
 from proxy.base.errors import ConfigError, RequestError
 from proxy.http.headers import Headers
-from proxy.http.secrets import Secrets
 from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
 from proxy.net.socket_folder import SocketFolder
-from proxy.relay.base import ClientStream
+from proxy.relay.base import ClientStream, NoClientStream
+from proxy.relay.starting.runs import StartedRun
 from proxy.server.peers import Peers
 
 __all__ = ["SharedResumableRuns"]
@@ -38,29 +38,21 @@ _MOST_NAME: Final = 1000
 """The most bytes of a run's id and its caller as JSON."""
 
 
-class _OtherWorker:
-    """A :class:`~proxy.relay.base.ClientStream` to the client of another worker."""
+class _OtherWorker(NoClientStream):
+    """A :class:`~proxy.relay.base.ClientStream` to the client of another worker, which does that client's
+    waiting."""
 
     def __init__(self, channel: Channel) -> None:
+        super().__init__()
         self._channel = channel
-        self._told: dict[str, str] = {}
-        self._secrets: Secrets | None = None
-        self.started = False
-        self.stopped_by_server = False
-
-    @property
-    def origin(self) -> str:
-        return ""
-
-    def blank_out(self, secrets: Secrets | None) -> None:
-        self._secrets = secrets
+        self._headers: dict[str, str] = {}
 
     def set_header(self, name: str, value: str) -> None:
-        self._told[name] = value
+        self._headers[name] = value
 
     def start(self, status: int, headers: Headers) -> None:
-        self.started = True
-        self._send("start", orjson.dumps([status, list(headers), self._told]))
+        super().start(status, headers)
+        self._send("start", orjson.dumps([status, list(headers), self._headers]))
 
     def flush(self) -> None:
         self._send("flush")
@@ -77,13 +69,6 @@ class _OtherWorker:
         await self._channel.flush()
         if self._channel.is_closing:
             raise ConnectionResetError("the other worker has gone")
-
-    async def write(self, data: bytes) -> None:
-        if (wait := self.push(data)) is not None:
-            await wait
-
-    def before_finish(self) -> None:
-        """Do nothing: the other worker does its client's waiting."""
 
     def finish(self) -> None:
         self._send("finish")
@@ -109,24 +94,17 @@ class SharedResumableRuns:
         self._sending: dict[asyncio.Task[None], _OtherWorker] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
-        self.check = here.check
+        self.check, self.keep = here.check, here.keep
         peers.publish(_SOCKETS, self._address)
 
     def _address(self) -> bytes:
         return b"" if self._server is None or self._folder is None else os.fsencode(self._folder.socket)
 
-    async def serve(
-        self,
-        run_id: str,
-        caller: str,
-        request: bytes,
-        client: ClientStream,
-        work: Callable[[ClientStream], Coroutine[Any, Any, None]],
-    ) -> None:
+    async def serve(self, started: StartedRun, stream: KeptStream, request: bytes) -> None:
         """Serve a run of this process; see :meth:`ResumableRuns.serve`."""
         if self._peers.ask_others is not None:
             await self._open()
-        await self._here.serve(run_id, caller, request, client, work)
+        await self._here.serve(started, stream, request)
 
     async def resume(self, run_id: str, caller: str, request: bytes, client: ClientStream) -> None:
         """Send a client the bytes of a run of any worker, from the first to the last.

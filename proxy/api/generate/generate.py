@@ -1,27 +1,28 @@
 """Requests for a model's answer: planned for each upstream, then run with server tools or forwarded."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import orjson
-import structlog
 from aiohttp import web
+from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.api.admin.grant_terms import read_terms
 from proxy.api.context import Context
 from proxy.api.detached.answers import send_events
-from proxy.api.detached.resumable import resume_of, same_request
+from proxy.api.detached.resumable import KeptStream, resume_of, same_request
 from proxy.api.detached.runs import DetachedRuns
 from proxy.api.detached.stored_request import stored_request
 from proxy.api.generate.forwarder import Forwarder, headers_of_runs
-from proxy.api.generate.owned_stream import ClientStreams
+from proxy.api.generate.owned_stream import AnyClientStream, ClientStreams
 from proxy.api.generate.request_options import decisions_of, request_options_of
 from proxy.api.generate.request_reader import RequestReader
 from proxy.api.pipeline import EndpointHandler
 from proxy.api.routes import check_query, routes_of_model
 from proxy.http.own_headers import RUN
 from proxy.relay.approvals.answering import take_answers
+from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import Decider
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
 from proxy.relay.base import ClientStream
@@ -34,7 +35,7 @@ from proxy.relay.typed_tools import as_functions, with_functions
 from proxy.relay.warming import warm_up
 from proxy.server.auth.principals import Principal
 from proxy.server.messages.body import check_counts
-from proxy.server.messages.request import WebSocketMessage, new_ids
+from proxy.server.messages.request import new_ids
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import ApprovalMessages
 from proxy.wires.registry.requests import background_of, continued_by
@@ -47,6 +48,19 @@ _NAMED = b'"toolrelay'
 _OUR_ID = b"_toolrelay"
 """Part of a body that repeats an id of the proxy."""
 _PART_OF_BOTH = b"toolrelay"
+
+
+class _Asked(Struct, frozen=True):
+    """A request as it was read, with the upstreams that may answer it."""
+
+    wire: Wire
+    body: Body
+    principal: Principal
+    options: RequestOptions
+    routes: Sequence[Route]
+
+
+_Start = Callable[[Context, Ask], Awaitable[web.StreamResponse]]
 
 
 class Generate:
@@ -78,7 +92,7 @@ class Generate:
         self._request_reader = request_reader
         self._forwarder = forwarder
         self._planner = runs.planner
-        self._orchestrator = runs.orchestrator
+        self._runs = runs
         self._clients = clients
         self._prices = runs.prices
         self._approvals = runs.memory.approvals
@@ -92,15 +106,23 @@ class Generate:
         self._run_ids = new_ids("run_")
 
     async def answer(self, context: Context) -> web.StreamResponse:
-        """Read and plan the request, then run or forward it; see
+        """Read the request, then start a run for it, or forward it; see
         :class:`~proxy.api.pipeline.EndpointHandler`."""
         endpoint = context.target.endpoint
         wire = self._wires.get(endpoint.reader or endpoint.dialect.name)
         if wire is None:
             return await self._passthrough.answer(context)
+        asked = await self._read(context, wire)
+        if (start := self._start_of(context, asked)) is not None:
+            return await start(context, self._ask(context, asked))
+        candidates = Candidates.of(asked.routes, asked.body.payload)
+        return await self._forwarder.send(context, asked.body, candidates, asked.principal.name)
+
+    async def _read(self, context: Context, wire: Wire) -> "_Asked":
+        """Read a request, check the rights of its caller, and apply the decisions that it carries."""
         body = await self._request_reader.read(context)
         check_counts(body.payload, len(body.raw))
-        if endpoint.kind == "complete":
+        if context.target.endpoint.kind == "complete":
             # An upstream of this dialect gets the rest of the body unchanged.
             body = without_carried(wire, body)
         principal = self._request_reader.principal(context, body)
@@ -111,26 +133,32 @@ class Generate:
         if approval_messages is not None:
             body = Body(approval_messages.raw, orjson.loads(approval_messages.raw))
             options = replace(options, asks_by_call=approval_messages.declares)
-        await self._decide(principal, context, approval_messages)
-        routes = self._routes(context, wire, body, options)
-        if _is_background(context, body):
-            ask = self._ask(context, wire, body, principal, options, routes)
-            if self._background.needs_run(ask):
-                return await self._begin(context, ask)
-        if (asked := context.request.head[resume_of]) and context.request.websocket is None:
-            ask = self._ask(context, wire, body, principal, options, routes)
-            return await self._resumed(context, ask, asked)
-        if not _has_to_be_planned(context, wire, body, routes, options):
-            candidates = Candidates.of(routes, body.payload)
-            return await self._forwarder.send(context, body, candidates, principal.name)
-        return await self._plan(context, self._ask(context, wire, body, principal, options, routes))
+        decisions = decisions_of(context.request.head)
+        if decisions or approval_messages is not None:
+            await self._decide(principal, context, decisions, approval_messages)
+        return _Asked(wire, body, principal, options, self._routes(context, wire, body, options))
+
+    def _start_of(self, context: Context, asked: "_Asked") -> _Start | None:
+        """Return the method that starts a request; ``None`` if it passes through."""
+        is_message = context.request.websocket is not None
+        if _is_background(context, asked.body) and self._background.needs_run(self._ask(context, asked)):
+            return self._begin
+        if not is_message and context.request.head[resume_of]:
+            return self._resumed
+        if is_message:
+            return self._answer_message
+        return self._plan if _has_to_be_planned(context, asked) else None
 
     async def _decide(
-        self, principal: Principal, context: Context, approval_messages: ApprovalMessages | None
+        self,
+        principal: Principal,
+        context: Context,
+        decisions: Sequence[tuple[str, Verdict]],
+        approval_messages: ApprovalMessages | None,
     ) -> None:
         """Apply the decisions in a request's header and conversation, in the name of its caller."""
         decider = Decider(principal.name, caller=principal.name, key=context.caller.name)
-        for approval_id, verdict in decisions_of(context.request.head):
+        for approval_id, verdict in decisions:
             await self._approvals.decide(approval_id, verdict, decider, "header")
         if approval_messages is not None and self._approvals.enabled:
             await take_answers(self._approvals, approval_messages, decider, read_terms)
@@ -145,32 +173,22 @@ class Generate:
         check_query(context, routes)
         return routes
 
-    def _ask(
-        self,
-        context: Context,
-        wire: Wire,
-        body: Body,
-        principal: Principal,
-        options: RequestOptions,
-        routes: Sequence[Route],
-    ) -> Ask:
+    def _ask(self, context: Context, asked: "_Asked") -> Ask:
         """Return the request without its HTTP."""
-        request_id, key = context.facts.request_id, context.caller.name
+        request_id, key, principal = context.facts.request_id, context.caller.name, asked.principal
         message = context.request.websocket
         return Ask(
             Identity(next(self._run_ids), request_id, principal.name, key, principal.is_person),
-            wire,
-            body,
+            asked.wire,
+            asked.body,
             RequestHead(context.request.head[headers_of_runs], context.target.query),
-            options,
-            Access(context.permissions, routes, context.admission),
+            asked.options,
+            Access(context.permissions, asked.routes, context.admission),
             None if message is None else message.local,
         )
 
     async def _plan(self, context: Context, ask: Ask) -> web.StreamResponse:
         """Return the answer of the first upstream that answers: run, composed or forwarded."""
-        if (message := context.request.websocket) is not None:
-            return await self._answer_message(context, ask, message)
         planning = self._planner.begin(ask)
         caller, candidates = ask.identity.caller, planning.candidates
         while True:
@@ -182,12 +200,11 @@ class Generate:
             with contextlib.suppress(NextUpstream):
                 return await self._forwarder.send_to(context, ask.body, plan.route, candidates, caller)
 
-    async def _answer_message(
-        self, context: Context, ask: Ask, message: WebSocketMessage
-    ) -> web.StreamResponse:
+    async def _answer_message(self, context: Context, ask: Ask) -> web.StreamResponse:
         """Answer a message of a WebSocket, always with a run, because a run reports how it ended."""
-        if message.generates:
-            return await self._run(context, ask, await self._planner.job(self._planner.begin(ask)))
+        message = context.request.websocket
+        if message is None or message.generates:
+            return await self._run(context, ask)
         client = self._clients.open(context, ask.identity.caller)
         ask, _ = with_functions(ask, ask.access.routes[0])
         await warm_up(ask, message.local, self._past, client)
@@ -208,52 +225,47 @@ class Generate:
         await send_events(client, self._reader.events(run.id, ask.identity.caller, -1))
         return client.response
 
-    async def _resumed(self, context: Context, ask: Ask, asked: str) -> web.StreamResponse:
+    async def _resumed(self, context: Context, ask: Ask) -> web.StreamResponse:
         """Answer with a run that its client may leave and come back to; start or resume it."""
         resumable, caller = self._resumable, ask.identity.caller
         resumable.check()
         request = same_request(context.target.path, ask.body.raw)
-        if asked != "on":
-            context.facts.run_id = asked[:100]
+        if (run_id := context.request.head[resume_of]) != "on":
+            context.facts.run_id = run_id[:100]
             client = self._clients.open(context, caller)
-            await resumable.resume(asked, caller, request, client)
+            await resumable.resume(run_id, caller, request, client)
             return client.response
-        job = await self._planner.job(self._planner.begin(ask))
-        run_id = _note_run(context, job)
-        client = self._clients.open(context, caller)
+        return await self._run(context, ask, request=request)
 
-        async def work(stream: ClientStream) -> None:
-            stream.set_header(RUN, run_id)
-            bound = structlog.contextvars.bind_contextvars(run_id=run_id)
-            try:
-                await self._orchestrator.run(job, self._clients.with_listener(stream, ask.body.raw))
-            finally:
-                structlog.contextvars.reset_contextvars(**bound)
+    async def _run(
+        self, context: Context, ask: Ask, job: Job | None = None, *, request: bytes = b""
+    ) -> web.StreamResponse:
+        """Answer with the response that a run composes; ``job`` is its plan, if it is planned already.
 
-        await resumable.serve(run_id, caller, request, client, work)
-        if not client.started:
+        With the digest of a ``request`` its client may leave and come back with the same request.
+        """
+        client: AnyClientStream | None = None
+        kept: KeptStream | None = None
+
+        def output(job: Job) -> ClientStream:
+            nonlocal client, kept
+            # The access log and the span get both.
+            context.facts.run_id, context.facts.prompt_hash = job.identity.run_id, job.recording.prompt_hash
+            client = self._clients.open(context, job.identity.caller)
+            stream: ClientStream = client
+            if request:
+                stream = kept = self._resumable.keep(client)
+            stream.set_header(RUN, job.identity.run_id)
+            return self._clients.with_listener(stream, ask.body.raw)
+
+        run = await self._runs.start(ask, output, job)
+        if kept is None:
+            await run.serve()
+        else:
+            await self._resumable.serve(run, kept, request)
+        if client is None or not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response
-
-    async def _run(self, context: Context, ask: Ask, job: Job) -> web.StreamResponse:
-        """Answer with the response that a run composes."""
-        run_id = _note_run(context, job)
-        client = self._clients.open(context, job.identity.caller)
-        client.set_header(RUN, run_id)
-        bound = structlog.contextvars.bind_contextvars(run_id=run_id)
-        try:
-            await self._orchestrator.run(job, self._clients.with_listener(client, ask.body.raw))
-        finally:
-            structlog.contextvars.reset_contextvars(**bound)
-        if not client.started:
-            raise ConnectionResetError("the client left before its response began")
-        return client.response
-
-
-def _note_run(context: Context, job: Job) -> str:
-    """Return the id of a run, which the access log and the span get with the prompt hash."""
-    context.facts.run_id, context.facts.prompt_hash = job.identity.run_id, job.recording.prompt_hash
-    return job.identity.run_id
 
 
 def _is_background(context: Context, body: Body) -> bool:
@@ -263,30 +275,26 @@ def _is_background(context: Context, body: Body) -> bool:
     return background is not None and background.value is True
 
 
-def _has_to_be_planned(
-    context: Context, wire: Wire, body: Body, routes: Sequence[Route], options: RequestOptions
-) -> bool:
+def _has_to_be_planned(context: Context, asked: "_Asked") -> bool:
     """Return whether a request has to be planned.
 
     It has to be if an upstream has tools for it or does not know a type of its tools, or if it repeats ids or
     items that the proxy gave its client in earlier responses.
     """
     permissions = context.permissions
-    if context.request.websocket is not None:
-        return True
     if context.target.endpoint.kind == "complete":
-        return any(route.wire for route in routes)
-    for route in routes:
+        return any(route.wire for route in asked.routes)
+    for route in asked.routes:
         # A request in another dialect has to be translated, and the model's text may have to be parsed.
         if (
             route.wire
             or route.served.text_calls is not None
             or (permissions.offers and permissions.selections[route.served.upstream.name].offered)
-            or as_functions(wire, body.payload, route) is not None
+            or as_functions(asked.wire, asked.body.payload, route) is not None
         ):
             return True
-    if options.wanted and options.wanted.names:
+    if asked.options.wanted and asked.options.wanted.names:
         return True
-    raw = body.raw
+    raw = asked.body.raw
     ours = _PART_OF_BOTH in raw and (_NAMED in raw or _OUR_ID in raw)
-    return ours or continued_by(body.payload) is not None
+    return ours or continued_by(asked.body.payload) is not None

@@ -48,9 +48,9 @@ def make_figures(config: Config, store: Store, metrics: Metrics | None) -> Appro
     log = _log_of(config, store)
     if metrics is None or log is None or not config.approvals.enabled:
         return None
-    figures = ApprovalFigures(log, metrics.approval, metrics.approval_waited)
-    metrics.add_source(figures.figures)
-    return figures
+    gauges = ApprovalFigures(log, metrics.approval, metrics.approval_waited)
+    metrics.add_source(gauges.figures)
+    return gauges
 
 
 def _log_of(config: Config, store: Store) -> ApprovalLog | None:
@@ -63,7 +63,7 @@ def make_approvals(
 ) -> Approvals:
     """Build the component that asks people about calls, and calls the ``followers`` for each event."""
     settings = config.approvals
-    listening = [one.on_event for one in followers if one is not None]
+    listening = [follower.on_event for follower in followers if follower is not None]
 
     def on_event(kind: str, facts: Mapping[str, Any]) -> None:
         for tell in listening:

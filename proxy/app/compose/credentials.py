@@ -50,18 +50,18 @@ def oauth_pools(config: Config) -> OAuthPools:
 
 def connection_of(config: Config, name: str) -> Connection:
     """Return a connection in the form of the tools package, with its secrets revealed."""
-    one = config.credentials[name]
+    settings = config.credentials[name]
     user = server_of(name, config.mcp)
     server_url = config.mcp.servers[user].url if user else ""
-    if one.token is not None:
-        return StaticToken(one.token.reveal(), server_url)
-    secret = one.client_secret.reveal() if one.client_secret else ""
-    if one.grant == "client_credentials":
-        return ClientCredentials(one.issuer, one.own_client_id, secret, server_url, one.scopes)
-    if one.grant == "authorization_code":
-        return _login(one, secret, server_url)
-    refresh_token = one.refresh_token.reveal() if one.refresh_token else ""
-    return OAuthToken(one.token_url, one.own_client_id, refresh_token, secret, server_url)
+    if settings.token is not None:
+        return StaticToken(settings.token.reveal(), server_url)
+    secret = settings.client_secret.reveal() if settings.client_secret else ""
+    if settings.grant == "client_credentials":
+        return ClientCredentials(settings.issuer, settings.own_client_id, secret, server_url, settings.scopes)
+    if settings.grant == "authorization_code":
+        return _login(settings, secret, server_url)
+    refresh_token = settings.refresh_token.reveal() if settings.refresh_token else ""
+    return OAuthToken(settings.token_url, settings.own_client_id, refresh_token, secret, server_url)
 
 
 def _login(config: CredentialConfig, secret: str, server_url: str) -> LoggedIn:

@@ -93,7 +93,7 @@ def make_permissions(services: Services, router: Router) -> PermissionSets:
         tools_enabled=tools.enabled,
         traces=(tools.trace, tools.trace_max),
         direct=services.config.mcp.serve,
-        agents={tool: agent for one in services.agents for tool, agent in one.agents.items()},
+        agents={tool: agent for provider in services.agents for tool, agent in provider.agents.items()},
         asks=services.approvals.enabled,
     )
 

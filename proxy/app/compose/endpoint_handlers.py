@@ -134,7 +134,9 @@ def _detached_runs(
     background = BackgroundRuns(runs, store, _background_settings(config), hooks.run_context)
     resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), dependencies.peers)
     others = tuple(
-        dict.fromkeys(one.dialect.wire for one in built_in_wires().values() if isinstance(one, CrossableWire))
+        dict.fromkeys(
+            each.dialect.wire for each in built_in_wires().values() if isinstance(each, CrossableWire)
+        )
     )
     ask_again = StoredAskBuilder(
         wire,

@@ -75,24 +75,18 @@ def create_runs(
         broken=services.instruments.hooks.broken,
         parents=parents,
     )
+    runs = Runs(planner, orchestrator, prices, memory)
     for provider in services.agents:
-        provider.bind(_agent_runs(services, planner, orchestrator, parents, wires))
-    return Runs(planner, orchestrator, prices, memory)
+        provider.bind(_agent_runs(services, runs, parents, wires))
+    return runs
 
 
-def _agent_runs(
-    services: Services,
-    planner: Planner,
-    orchestrator: Orchestrator,
-    parents: Parents,
-    wires: Mapping[str, Wire],
-) -> AgentRuns:
+def _agent_runs(services: Services, runs: Runs, parents: Parents, wires: Mapping[str, Wire]) -> AgentRuns:
     """Build the component that runs agents. It asks their models in the Chat dialect, or in one that their
     upstreams speak."""
     ids = new_ids("run_")
     return AgentRuns(
-        planner,
-        orchestrator,
+        runs,
         parents,
         wire=wires["chat"],
         others=[wire.dialect.wire for wire in wires.values() if isinstance(wire, CrossableWire)],

@@ -77,7 +77,7 @@ class Services(Struct, frozen=True):
 
     async def mcp_overview(self) -> Sequence[ServerOverview]:
         """Return the state of each MCP server, and which of its tools are allowed. Raises StoreError."""
-        return [one for provider in self.mcp for one in await provider.overview()]
+        return [server for provider in self.mcp for server in await provider.overview()]
 
     @property
     def catalog(self) -> Catalog:
@@ -111,9 +111,9 @@ class Services(Struct, frozen=True):
         left_out = self.registry.left_out
         return [
             *(
-                str(one.error)
-                for one in self._misplaced_bounds(self.catalog, whole=False)
-                if one.passing and not any(fits(tool, one.pattern) for tool in left_out)
+                str(fault.error)
+                for fault in self._misplaced_bounds(self.catalog, whole=False)
+                if fault.passing and not any(fits(tool, fault.pattern) for tool in left_out)
             ),
             *(f"{tool}: not offered: {reason}" for tool, reason in left_out.items()),
         ]
@@ -121,14 +121,14 @@ class Services(Struct, frozen=True):
     def check_catalog(self, catalog: Catalog) -> Mapping[str, str]:
         """Return the new tools that do not fit the configuration, each with the reason.
 
-        They lack an argument that the operator bounds, so that nobody knows what to bound.  Tools that are
-        served already stay: the one that had the argument may have gone.  Policy withholds tools without
+        They lack an argument that the operator bounds, so that nobody knows what to bound. Tools that are
+        served already stay: the one that had the argument may have gone. Policy withholds tools without
         their credentials.
         """
         served = self.registry.current
         new = {spec.name for spec in catalog.tools() if served.get(spec.name) is not spec}
         faults = self._misplaced_bounds(catalog, whole=False)
-        return {tool: str(one.error) for one in faults for tool in one.tools if tool in new}
+        return {tool: str(fault.error) for fault in faults for tool in fault.tools if tool in new}
 
     def _misplaced_bounds(self, catalog: Catalog, *, whole: bool) -> list[BoundFault]:
         keys = {f"keys.{name}.arguments": key.arguments for name, key in self.config.keys.items()}
@@ -247,7 +247,7 @@ async def _start(services: Services) -> Services:
     registry.set_check(services.check_catalog)
     if mcp:
         services.instruments.add_source(
-            mcp_metrics(lambda: [one for each in mcp for one in each.latest_overview])
+            mcp_metrics(lambda: [server for each in mcp for server in each.latest_overview])
         )
     await services.store.start()
     try:

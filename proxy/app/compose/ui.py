@@ -90,7 +90,7 @@ class WebUi:
             dependencies.peers,
             store,
             config.keys,
-            wires={one.upstream.name: tuple(one.wires) for one in dependencies.router.served},
+            wires={served.upstream.name: tuple(served.wires) for served in dependencies.router.served},
             secrets=config.secrets(),
         )
         runs = RunPages(

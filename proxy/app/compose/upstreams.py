@@ -33,8 +33,8 @@ def open_upstreams(
     made: dict[str, Upstream] = {}
     for name, upstream in config.upstreams.items():
         with guard():
-            found = wrap(_upstream(name, upstream, names, given.endpoints, forwards=forwards))
-            made[name] = instruments.hooks.upstream(found)
+            opened = wrap(_upstream(name, upstream, names, given.endpoints, forwards=forwards))
+            made[name] = instruments.hooks.upstream(opened)
     return made
 
 
@@ -92,7 +92,7 @@ def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
 def _profiles(config: UpstreamConfig) -> UpstreamProfiles:
     """Return what the models of an upstream take: the table of providers, changed by the settings."""
     provider = config.profile.provider or provider_at(config.base_url)
-    per_model = [(pattern, said.profile.facts()) for pattern, said in config.per_model.items()]
+    per_model = [(pattern, settings.profile.facts()) for pattern, settings in config.per_model.items()]
     return UpstreamProfiles(provider, config.profile.facts(), per_model)
 
 
@@ -124,8 +124,8 @@ def _narrowing(name: str, config: Config) -> Policy | None:
 def _text_calls(config: UpstreamConfig) -> TextCalls | None:
     """Return how the models of an upstream write calls into their text; ``None`` if none does."""
     entries = [
-        ModelTextCalls(pattern, said.text_calls, said.text_calls_repair, said.tools)
-        for pattern, said in config.per_model.items()
+        ModelTextCalls(pattern, settings.text_calls, settings.text_calls_repair, settings.tools)
+        for pattern, settings in config.per_model.items()
     ]
     mode: ToolMode = "prompt" if config.tools == "prompt" else "native"
     entries.append(ModelTextCalls("*", config.text_calls, config.text_calls_repair, mode))

@@ -49,9 +49,9 @@ class TapedAnswers:
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
         """Return the next answer; raises UpstreamError if the upstream gave no answer then."""
         if not self._answers:
-            said = CHAT.errors.body("the recording has no further answer", type="upstream_error")
+            body = CHAT.errors.body("the recording has no further answer", type="upstream_error")
             missing = Leg("upstream.response", 0, 502, "application/json")
-            missing.pieces.append((0.0, orjson.dumps(said)))
+            missing.pieces.append((0.0, orjson.dumps(body)))
             return _TapedAnswer(missing)
         leg = self._answers.popleft()
         if leg.status is None:
@@ -102,18 +102,18 @@ def compare_bytes(
     ``run_ids`` are the ids of both runs; they are needed because errors contain them.
     """
     before, after = _without_waits(was), _without_waits(now)
-    found = [(TO_CLIENT, *_compared(before, after.replace(run_ids[1].encode(), run_ids[0].encode())))]
+    differences = [(TO_CLIENT, *_compared(before, after.replace(run_ids[1].encode(), run_ids[0].encode())))]
     if requests:
         asked = [leg for tape in (was, now) if tape is not None for leg in tape.legs.values()]
         names = [leg.name for leg in asked if leg.side == "upstream" and leg.name.endswith(".request")]
-        found += [
+        differences += [
             (
                 f"bytes of request {number} to upstream",
                 *_compared(was.body(name), now.body(name) if now is not None else b""),
             )
             for number, name in enumerate(dict.fromkeys(names), 1)
         ]
-    return found
+    return differences
 
 
 def _without_waits(tape: Taped | None) -> bytes:
@@ -127,21 +127,20 @@ def _compared(before: bytes, after: bytes) -> tuple[str, str]:
     difference."""
     if before == after:
         return f"{len(before)} bytes", f"{len(before)} bytes"
-    at = next(
-        (at for at, (a, b) in enumerate(zip(before, after, strict=False)) if a != b),
+    offset = next(
+        (offset for offset, (a, b) in enumerate(zip(before, after, strict=False)) if a != b),
         min(len(before), len(after)),
     )
-    return _around(before, at), _around(after, at)
+    return _around(before, offset), _around(after, offset)
 
 
-def _around(body: bytes, at: int) -> str:
+def _around(body: bytes, offset: int) -> str:
     """Show the bytes around an offset, in ASCII."""
-    start = max(0, at - _CONTEXT)
-    before, after = body[start:at], body[at : at + _CONTEXT]
+    start = max(0, offset - _CONTEXT)
+    before, after = body[start:offset], body[offset : offset + _CONTEXT]
     shown = f"{_shown(before)}»{_shown(after)}" if after else f"{_shown(before)}» (the end)"
-    return (
-        f"byte {at} of {len(body)}: {'…' if start else ''}{shown}{'…' if at + _CONTEXT < len(body) else ''}"
-    )
+    more = "…" if offset + _CONTEXT < len(body) else ""
+    return f"byte {offset} of {len(body)}: {'…' if start else ''}{shown}{more}"
 
 
 def _shown(data: bytes) -> str:

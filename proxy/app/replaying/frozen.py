@@ -1,7 +1,7 @@
 """Parse a recorded run into the model's messages, turn by turn, and the result of each tool call.
 
 A replay uses both in place of the real thing: an upstream that repeats the model's messages, and tools that
-repeat their results.  The proxy asks no model and runs no tool.
+repeat their results. The proxy asks no model and runs no tool.
 """
 
 from collections import deque
@@ -49,10 +49,10 @@ class RecordedCall(Struct, frozen=True):
 class RecordedRun(Struct, frozen=True):
     """The conversation of a run, as far as it is on record.
 
-    ``request`` is the client's body, or ``None`` if it was not kept.  ``replies`` are the model's messages in
-    Chat's form, by turn.  ``failed`` maps each turn that ended in an error to the error code.  ``unknown``
-    maps each turn whose message is not on record to the reason.  ``text`` is the text of the last turn.
-    ``masked`` is true if private arguments are masked.  ``client_tools`` are the names of the client's own
+    ``request`` is the client's body, or ``None`` if it was not kept. ``replies`` are the model's messages in
+    Chat's form, by turn. ``failed`` maps each turn that ended in an error to the error code. ``unknown``
+    maps each turn whose message is not on record to the reason. ``text`` is the text of the last turn.
+    ``masked`` is true if private arguments are masked. ``client_tools`` are the names of the client's own
     tools that the model called.
     """
 
@@ -73,8 +73,8 @@ def parse_run(detail: RunDetail) -> RecordedRun:
     failed: dict[int, str] = {}
     unknown: dict[int, str] = {}
     for turn in detail.turns:
-        said = [row for row in detail.messages if row.turn == turn.number and row.role == "assistant"]
-        message = _message(said, _tool_ids(detail, turn.number))
+        answers = [row for row in detail.messages if row.turn == turn.number and row.role == "assistant"]
+        message = _message(answers, _tool_ids(detail, turn.number))
         last = turn is detail.turns[-1]
         lacking = len(message.get("tool_calls", ())) < turn.tool_calls
         # If an upstream refused a later turn or broke off, the error is on the run, not on the turn.
@@ -83,7 +83,7 @@ def parse_run(detail: RunDetail) -> RecordedRun:
             unknown[turn.number] = "the client left before the turn ended"
         elif error is not None:
             failed[turn.number] = error
-        elif lacking or not (said or _keeps_answers(detail)):
+        elif lacking or not (answers or _keeps_answers(detail)):
             unknown[turn.number] = "store.content did not keep it, or store.keep_days has passed"
         else:
             replies[turn.number] = message
@@ -105,14 +105,14 @@ def _client_tools(detail: RunDetail, replies: Mapping[int, Mapping[str, Any]]) -
     """Return the names of called functions that have no row of a server call: these calls went to the
     client."""
     ran = {(row.turn, recorded_call_id(row.call_id)) for row in detail.invocations}
-    found = [
+    tools = [
         str(call["function"].get("name"))
         for turn, reply in replies.items()
         for call in reply.get("tool_calls", ())
         if (turn, recorded_call_id(str(call.get("id")))) not in ran
         and not is_wrapper(str(call["function"].get("name")))
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(tools))
 
 
 def _keeps_answers(detail: RunDetail) -> bool:
@@ -126,7 +126,7 @@ def _tool_ids(detail: RunDetail, turn: int) -> dict[str, str]:
 
 
 def _message(rows: Sequence[MessageRecord], tools: Mapping[str, str]) -> dict[str, Any]:
-    """Join the rows of one turn into one Chat message.  With Responses, each item is a row of its own."""
+    """Join the rows of one turn into one Chat message. With Responses, each item is a row of its own."""
     calls: list[dict[str, Any]] = []
     for row in rows:
         for call in orjson.loads(row.tool_calls) if row.tool_calls else ():
@@ -154,7 +154,7 @@ def _calls(detail: RunDetail) -> list[RecordedCall]:
         for row in detail.messages
         if row.role in ("tool", "function") and row.content is not None
     }
-    found = []
+    calls = []
     for row in detail.messages:
         for index, call in enumerate(orjson.loads(row.tool_calls) if row.tool_calls else ()):
             function = call.get("function") or {}
@@ -167,10 +167,10 @@ def _calls(detail: RunDetail) -> list[RecordedCall]:
             parts = expand(made) if is_wrapper(made.name) else ()
             for part, text in zip(parts, _outputs(content), strict=False):
                 tool = tools.get((row.turn, recorded_call_id(part.call_id)), part.name)
-                found.append(RecordedCall(tool, part.arguments, text))
+                calls.append(RecordedCall(tool, part.arguments, text))
             if not parts:
                 tool = tools.get((row.turn, recorded_call_id(made.call_id)), made.name)
-                found.append(RecordedCall(tool, made.arguments, content))
+                calls.append(RecordedCall(tool, made.arguments, content))
         if row.role == "assistant" and row.function_call:
             named = orjson.loads(row.function_call)
             content = next((text for (turn, _), text in results.items() if turn == row.turn), None)
@@ -178,8 +178,8 @@ def _calls(detail: RunDetail) -> list[RecordedCall]:
                 (tool for (turn, _), tool in tools.items() if turn == row.turn), str(named.get("name"))
             )
             if content is not None:
-                found.append(RecordedCall(tool, str(named.get("arguments")), content))
-    return found
+                calls.append(RecordedCall(tool, str(named.get("arguments")), content))
+    return calls
 
 
 def _outputs(content: str) -> list[str]:
@@ -193,7 +193,7 @@ class FrozenResults:
     """The recorded results, each given out once and in order; the last result of a call is given repeatedly.
 
     Two calls are equal if their tools and their non-private arguments are equal, because the record has only
-    these.  ``unmatched`` lists the tools of calls without a recorded result.
+    these. ``unmatched`` lists the tools of calls without a recorded result.
     """
 
     def __init__(self, calls: Iterable[RecordedCall]) -> None:
@@ -273,10 +273,10 @@ class LoadedTools:
     @classmethod
     def of(cls, catalog: Catalog) -> "list[ToolProvider]":
         """Return one provider of this kind for each provider of a catalog."""
-        found: dict[str, list[ToolSpec]] = {}
+        by_provider: dict[str, list[ToolSpec]] = {}
         for spec in catalog.tools():
-            found.setdefault(catalog.provider(spec.name).name, []).append(spec)
-        return [cls(name, specs) for name, specs in found.items()]
+            by_provider.setdefault(catalog.provider(spec.name).name, []).append(spec)
+        return [cls(name, specs) for name, specs in by_provider.items()]
 
     async def list_tools(self) -> Sequence[ToolSpec]:
         """Return the tools."""

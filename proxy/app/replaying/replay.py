@@ -1,9 +1,9 @@
 """Run a recorded run again with its recorded tool results, and report what differs.
 
 Offline, the model's messages come from the record, so the replay tests the configuration: policy, schemas and
-budgets.  If the bytes of the run were kept, the replay sends the client's request again and compares bytes.
-The upstream then answers with its recorded bytes, and ids and times have their recorded values.  Online, the
-replay sends the client's recorded request to another upstream.  In all cases the request goes through the
+budgets. If the bytes of the run were kept, the replay sends the client's request again and compares bytes.
+The upstream then answers with its recorded bytes, and ids and times have their recorded values. Online, the
+replay sends the client's recorded request to another upstream. In all cases the request goes through the
 server that ``serve`` makes, with a record in memory, and no tool runs.
 """
 
@@ -88,9 +88,9 @@ class _Attempt(Struct, frozen=True):
 class Replayed(Struct, frozen=True):
     """The outcome of a replay.
 
-    ``status`` is the status of the second run, or ``None`` if there was none.  ``missing`` lists what the
-    replay lacks because it is not on record.  ``withheld`` maps each tool that is no longer offered to the
-    rule that withholds it.  ``unmatched`` lists the tools of calls without a recorded result.
+    ``status`` is the status of the second run, or ``None`` if there was none. ``missing`` lists what the
+    replay lacks because it is not on record. ``withheld`` maps each tool that is no longer offered to the
+    rule that withholds it. ``unmatched`` lists the tools of calls without a recorded result.
     ``not_compared`` is the reason why bytes are not compared, or empty if they are.
     """
 
@@ -110,7 +110,7 @@ class Replayed(Struct, frozen=True):
     def notes(self) -> list[str]:
         """Return what a reader should know before trusting the comparison."""
         return [
-            *(f"not in the store: {words}" for words in self.missing),
+            *(f"not in the store: {part}" for part in self.missing),
             *(f"no longer offered: {name} ({rule})" for name, rule in self.withheld.items()),
             *(
                 f"no recorded result matches a call of {tool}; the model was told so"
@@ -133,8 +133,8 @@ async def replay_again(
     """Run a recorded run again, with the server that ``make_app`` makes, and compare the two runs.
 
     With ``online``, the replay asks the configuration's default upstream, with the model ``model`` if it is
-    set.  Otherwise the record answers for the model.  ``tools`` replaces the tools that the configuration
-    would load.  ``wire`` holds the bytes of the run, if they were kept.  Raises ConfigError if the run cannot
+    set. Otherwise the record answers for the model. ``tools`` replaces the tools that the configuration
+    would load. ``wire`` holds the bytes of the run, if they were kept. Raises ConfigError if the run cannot
     be replayed, for example because the record has too little.
     """
     recorded = parse_run(detail)
@@ -165,7 +165,7 @@ async def replay_again(
 
 
 class Kind(Struct, frozen=True):
-    """How a run is replayed; see :func:`replay_again`.  ``exact`` holds the run's bytes if all were kept."""
+    """How a run is replayed; see :func:`replay_again`. ``exact`` holds the run's bytes if all were kept."""
 
     online: bool
     model: str | None
@@ -207,16 +207,16 @@ def _remedy(online: bool) -> str:
 
 def _missing(detail: RunDetail, recorded: RecordedRun, *, online: bool) -> list[str]:
     """Return what this replay lacks because it is not on record."""
-    found = [f"what the model said in turn {number} ({why})" for number, why in recorded.unknown.items()]
+    missing = [f"what the model said in turn {number} ({why})" for number, why in recorded.unknown.items()]
     if not detail.turns:
-        found.append("any turn of the model")
+        missing.append("any turn of the model")
     if online and recorded.request is None:
-        found.append('the client\'s request (kept only by store.content = "all", up to 4 MiB)')
+        missing.append('the client\'s request (kept only by store.content = "all", up to 4 MiB)')
     if online and recorded.request is not None and continued_by(orjson.loads(recorded.request)):
-        found.append("the response that the request continues")
+        missing.append("the response that the request continues")
     if recorded.masked:
-        found.append("private tool arguments (they are masked; a tool's schema may refuse the mask)")
-    return found
+        missing.append("private tool arguments (they are masked; a tool's schema may refuse the mask)")
+    return missing
 
 
 # --- the second run --------------------------------------------------------------------------------
@@ -363,10 +363,12 @@ async def _post(url: str, body: bytes, more: Mapping[str, str], timeout_s: float
             aiohttp.ClientSession(timeout=timeout) as session,
             session.post(url, data=body, headers=headers) as response,
         ):
-            said = await response.read()
+            answer_body = await response.read()
     except (TimeoutError, aiohttp.ClientError) as error:
         return f"no whole answer ({type(error).__name__})"
-    return "" if response.status < 400 else f"{response.status} {said[:500].decode('utf-8', 'replace')}"
+    return (
+        "" if response.status < 400 else f"{response.status} {answer_body[:500].decode('utf-8', 'replace')}"
+    )
 
 
 # --- the difference --------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,6 @@ from proxy.commands import common
 from proxy.commands.bounds import read_bounds
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.records import MOST_REASON
-
-if TYPE_CHECKING:
-    from proxy.config.load import Config
 
 __all__ = ["approvals_app"]
 
@@ -44,9 +41,8 @@ def approvals_list(
     """List the calls that wait for a decision, newest first."""
     from proxy.commands.approvals import deciding
 
-    common.run_async(
-        deciding.list_approvals(_config(config), limit=limit, waiting=not every, as_json=as_json)
-    )
+    loaded = common.load_with_log(config)
+    common.run_async(deciding.list_approvals(loaded, limit=limit, waiting=not every, as_json=as_json))
 
 
 @approvals_app.command("show")
@@ -57,8 +53,7 @@ def approvals_show(
     """Show one approval, with the exact arguments that run."""
     from proxy.commands.approvals import deciding
 
-    if not common.run_async(deciding.show(_config(config), approval_id)):
-        raise typer.Exit(1)
+    common.run_or_fail(deciding.show(common.load_with_log(config), approval_id))
 
 
 @approvals_app.command("approve")
@@ -86,7 +81,7 @@ def approvals_approve(
         list[str] | None,
         typer.Option(
             metavar="BOUND",
-            help="Limits of the arguments of later calls, as in policy.arguments: amount={max=100}.  "
+            help="Limits of the arguments of later calls, as in policy.arguments: amount={max=100}. "
             "Repeat the option, or write several lines.",
         ),
     ] = None,
@@ -121,7 +116,8 @@ def approvals_grants(
     """List the grants by which calls run without asking, newest first."""
     from proxy.commands.approvals import granting
 
-    common.run_async(granting.list_grants(_config(config), limit=limit, active=not every, as_json=as_json))
+    loaded = common.load_with_log(config)
+    common.run_async(granting.list_grants(loaded, limit=limit, active=not every, as_json=as_json))
 
 
 @approvals_app.command("revoke")
@@ -132,8 +128,7 @@ def approvals_revoke(
     """Revoke grants: later calls ask again."""
     from proxy.commands.approvals import granting
 
-    if not common.run_async(granting.revoke(_config(config), ids)):
-        raise typer.Exit(1)
+    common.run_or_fail(granting.revoke(common.load_with_log(config), ids))
 
 
 @approvals_app.command("watch")
@@ -142,7 +137,7 @@ def approvals_watch(config: ConfigOption = None) -> None:
     from proxy.commands.approvals import deciding
 
     try:
-        common.run_async(deciding.watch(_config(config)))
+        common.run_async(deciding.watch(common.load_with_log(config)))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
@@ -157,13 +152,6 @@ def _decide(
 ) -> None:
     from proxy.commands.approvals import deciding
 
-    deciding_all = deciding.decide(_config(config), ids, approve=approve, reason=reason, grant=grant)
-    if not common.run_async(deciding_all):
-        raise typer.Exit(1)
-
-
-def _config(config: ConfigOption) -> "Config":
-    """Load the configuration and start the log, because decisions and reads are logged here too."""
-    loaded = common.load(config, need_secrets=False)
-    common.start_logging(loaded)
-    return loaded
+    # The log is for decisions and reads, which are logged here too.
+    loaded = common.load_with_log(config)
+    common.run_or_fail(deciding.decide(loaded, ids, approve=approve, reason=reason, grant=grant))

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from proxy.api.admin.approvals import approval_to_json, log_read
 from proxy.api.admin.grant_terms import read_terms
-from proxy.api.admin.json_output import to_line
-from proxy.app.open_record import open_record
+from proxy.app.open_record import opened_record
 from proxy.base.errors import RequestError
 from proxy.base.plain_text import plain_text
-from proxy.commands.common import console, say, say_error, table, text
+from proxy.commands.common import print_table, say, say_error, say_json
 from proxy.config.load import Config
 from proxy.records.approvals import MOST_REASON, Approval, ApprovalFilter, ApprovalLog
 from proxy.relay.approvals.decisions import Decisions, Verdict
@@ -29,19 +28,15 @@ _MOST_LISTED: Final = 1000
 @contextlib.asynccontextmanager
 async def open_decisions(config: Config) -> AsyncIterator[Decisions]:
     """Open the record's approvals. Raises :class:`~proxy.base.errors.StoreError` if there is no record."""
-    store = open_record(config, must_exist=True)
-    await store.start()
-    try:
-        settings = config.approvals
-        rules = ApprovalRules(
-            expires_s=settings.expires_s,
-            by=settings.by,
-            admin_only=settings.admin_only,
-            max_grant_s=settings.max_grant_s,
-        )
+    settings = config.approvals
+    rules = ApprovalRules(
+        expires_s=settings.expires_s,
+        by=settings.by,
+        admin_only=settings.admin_only,
+        max_grant_s=settings.max_grant_s,
+    )
+    async with opened_record(config, must_exist=True) as store:
         yield Decisions(store if isinstance(store, ApprovalLog) else None, rules)
-    finally:
-        await store.aclose()
 
 
 def user() -> Decider:
@@ -58,23 +53,15 @@ async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: 
     async with open_decisions(config) as decisions:
         approvals = await decisions.list(ApprovalFilter(limit=limit, waiting=waiting))
     if as_json:
-        for approval in approvals:
-            say(to_line(approval_to_json(approval, in_list=True)))
-        return
-    if not approvals:
+        say_json(*(approval_to_json(approval, in_list=True) for approval in approvals))
+    elif not approvals:
         say("No calls wait for approval." if waiting else "There are no approvals.")
-        return
-    made = table("id", "status", "tool", "arguments", "caller", "until")
-    for approval in approvals:
-        made.add_row(
-            text(approval.id),
-            text(approval.status),
-            text(approval.tool),
-            text(_in_list(approval)),
-            text(approval.caller),
-            text(moment(approval.expires_at)),
-        )
-    console().print(made)
+    else:
+        rows = [
+            (row.id, row.status, row.tool, _in_list(row), row.caller, moment(row.expires_at))
+            for row in approvals
+        ]
+        print_table(("id", "status", "tool", "arguments", "caller", "until"), rows)
 
 
 async def show(config: Config, approval_id: str) -> bool:
@@ -86,7 +73,7 @@ async def show(config: Config, approval_id: str) -> bool:
             say_error(error.message)
             return False
     log_read(approval, user())
-    say(to_line(approval_to_json(approval, exact=True)))
+    say_json(approval_to_json(approval, exact=True))
     return True
 
 

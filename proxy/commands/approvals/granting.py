@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from proxy.api.admin.approvals import grant_to_json
-from proxy.api.admin.json_output import to_line
 from proxy.base.errors import RequestError
 from proxy.base.plain_text import plain_text
 from proxy.commands.approvals.deciding import moment, open_decisions, user
-from proxy.commands.common import MAX_LINE, console, say, say_error, table, text
+from proxy.commands.common import MAX_LINE, print_table, say, say_error, say_json
 from proxy.config.load import Config
 from proxy.records.grants import Grant, GrantFilter
 from proxy.tools.running.granted import ArgumentLimits
@@ -19,27 +18,18 @@ async def list_grants(config: Config, *, limit: int, active: bool, as_json: bool
     """Print the newest grants, one per line."""
     async with open_decisions(config) as decisions:
         grants = decisions.grants
-        grants_listed = await grants.list(GrantFilter(limit, active=active))
-        states = [grants.state(grant) for grant in grants_listed]
+        wanted = GrantFilter(limit, active=active)
+        listed = [(grant, grants.state(grant)) for grant in await grants.list(wanted)]
     if as_json:
-        for grant, state in zip(grants_listed, states, strict=True):
-            say(to_line(grant_to_json(grant, state)))
-        return
-    if not grants_listed:
+        say_json(*(grant_to_json(grant, state) for grant, state in listed))
+    elif not listed:
         say("There are no active grants." if active else "There are no grants.")
-        return
-    made = table("id", "status", "tool", "covers", "given by", "uses", "until")
-    for grant, state in zip(grants_listed, states, strict=True):
-        made.add_row(
-            text(grant.id),
-            text(state),
-            text(grant.tool),
-            text(_covers(grant)),
-            text(grant.made_by),
-            text(str(grant.uses)),
-            text(moment(grant.expires_at)),
-        )
-    console().print(made)
+    else:
+        rows = [
+            (row.id, state, row.tool, _covers(row), row.made_by, row.uses, moment(row.expires_at))
+            for row, state in listed
+        ]
+        print_table(("id", "status", "tool", "covers", "given by", "uses", "until"), rows)
 
 
 async def revoke(config: Config, ids: Sequence[str]) -> bool:

@@ -26,8 +26,7 @@ def credentials_list(config: ConfigOption = None, as_json: JsonOption = False) -
     """List the connections and whether somebody has logged in, without secrets."""
     from proxy.commands.credentials import listing
 
-    if not common.run_async(listing.list_credentials(common.load(config), as_json=as_json)):
-        raise typer.Exit(1)
+    common.run_or_fail(listing.list_credentials(common.load(config), as_json=as_json))
 
 
 @credentials_app.command("login")
@@ -44,7 +43,7 @@ def credentials_login(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            help="A scope in addition to the configured ones and those of the last login.  Repeatable."
+            help="A scope in addition to the configured ones and those of the last login. Repeatable."
         ),
     ] = None,
 ) -> None:
@@ -54,12 +53,10 @@ def credentials_login(
     loaded = common.load(config)
     work = login.log_in(loaded, name, paste=paste, browser=not no_browser, scopes=tuple(scope or ()))
     try:
-        done = common.run_async(work)
+        common.run_or_fail(work)
     except KeyboardInterrupt:
         common.say_error("stopped; no login was stored")
         raise typer.Exit(130) from None
-    if not done:
-        raise typer.Exit(1)
 
 
 @credentials_app.command("logout")
@@ -67,5 +64,4 @@ def credentials_logout(name: NameArgument, config: ConfigOption = None) -> None:
     """Delete a login, and revoke its tokens if the authorization server supports that."""
     from proxy.commands.credentials import listing
 
-    if not common.run_async(listing.log_out(common.load(config, need_secrets=False), name)):
-        raise typer.Exit(1)
+    common.run_or_fail(listing.log_out(common.load(config, need_secrets=False), name))

@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from proxy.api.admin.json_output import to_line
 from proxy.app.compose.credentials import connection_of, oauth_pools
 from proxy.base.plain_text import plain_text
-from proxy.commands.common import console, say, say_error, table, text
+from proxy.commands.common import print_table, say, say_error, say_json
 from proxy.commands.credentials.vault import open_vault
 from proxy.config.credentials import CredentialConfig, server_of
 from proxy.config.load import Config
@@ -35,21 +34,9 @@ async def list_credentials(config: Config, *, as_json: bool) -> bool:
     """Print every connection on one line, without secrets; return whether all can be used."""
     rows = await _rows(config)
     if as_json:
-        for row in rows:
-            say(to_line(_written(row)))
+        say_json(*map(_written, rows))
     else:
-        made = table("connection", "kind", "used by", "logged in", "issuer", "scopes")
-        for row in rows:
-            login = row.login
-            made.add_row(
-                text(row.name),
-                text(row.kind),
-                text(f"mcp.servers.{row.server}" if row.server else "tools"),
-                text(_moment(login.at) if login is not None else "-"),
-                text(login.issuer if login is not None else "-"),
-                text(" ".join(login.scopes) if login is not None else "-"),
-            )
-        console().print(made)
+        print_table(("connection", "kind", "used by", "logged in", "issuer", "scopes"), map(_cells, rows))
     for row in rows:
         if row.missing:
             say_error(f"credentials.{row.name}: {row.missing}")
@@ -134,6 +121,12 @@ def _row(config: Config, name: str, settings: CredentialConfig, tokens: StoredTo
     return _Row(name, settings.grant, server, tokens.login)
 
 
+def _cells(row: _Row) -> tuple[str, ...]:
+    login = row.login
+    about = ("-",) * 3 if login is None else (_moment(login.at), login.issuer, " ".join(login.scopes))
+    return (row.name, row.kind, f"mcp.servers.{row.server}" if row.server else "tools", *about)
+
+
 def _written(row: _Row) -> dict[str, object]:
     login = row.login
     return {
@@ -148,8 +141,8 @@ def _written(row: _Row) -> dict[str, object]:
     }
 
 
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _say_no_login(name: str) -> bool:

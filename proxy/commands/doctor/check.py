@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services, create_services
 from proxy.base.errors import ConfigError, Faults, StoreError
 from proxy.base.globs import fits
-from proxy.commands.common import console, say, say_faults, table, text
+from proxy.commands.common import console, print_table, say, say_faults
 from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.probing.dialects import SpokenDialect, find_dialects
@@ -20,9 +20,10 @@ from proxy.commands.keys.keys import (
     authentication_lines,
     bound_lines,
     bounds_of_keys,
+    decision_cells,
     idle_lines,
-    key_table,
     peek_authentication,
+    print_decisions,
 )
 from proxy.commands.mcp.listing import mcp_faults
 from proxy.commands.mcp.looking import pins_of_record
@@ -40,10 +41,6 @@ from proxy.upstreams.base import Upstream
 from proxy.wires.chat.dialect import CHAT
 from proxy.wires.registry.wires import built_in_wires
 
-if TYPE_CHECKING:  # As in ``common``.
-    from rich.table import Table
-    from rich.text import Text
-
 __all__ = [
     "CheckedServices",
     "agent_lines",
@@ -51,8 +48,8 @@ __all__ = [
     "check",
     "check_composed",
     "order_lines",
+    "print_tools",
     "token_lines",
-    "tool_table",
     "withheld_lines",
     "without_record",
 ]
@@ -93,24 +90,24 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
     try:
         faults += services.missing_connections()
         faults += services.misplaced_bounds(whole=len(faults) == before)
-        told = [str(fault) for fault in faults]
+        messages = [str(fault) for fault in faults]
         authentication = None
         readable = all(key.secret.resolved for key in config.keys.values())
         if readable and not any(fault.setting.startswith(("auth.", "store.")) for fault in faults):
             try:
                 authentication = await peek_authentication(config)
             except (ConfigError, StoreError) as error:
-                told.append(str(error))
+                messages.append(str(error))
         order = order_lines(services.router())
-        told += await _missing_logins(config)
+        messages += await _missing_logins(config)
         if config.mcp.servers and probing:
-            told += await mcp_faults(config)
+            messages += await mcp_faults(config)
         unasked = {name for name in config.upstreams if any(map(_is_about(name), faults))}
         return await check(
             config,
             services,
             probing=probing,
-            known=told,
+            known=messages,
             authentication=authentication,
             order=order,
             unasked=unasked,
@@ -144,18 +141,18 @@ async def _composed(config: Config, faults: Faults, given: Overrides) -> Service
     """
     lacking: list[ConfigError] = []
     while True:
-        found = Faults()
+        own_faults = Faults()
         try:
-            services = await create_services(config, overrides=given, guard=found.kept)
+            services = await create_services(config, overrides=given, guard=own_faults.kept)
         except ConfigError as fault:
             section = fault.setting.partition(".")[0]
-            if section in _OPTIONAL and section not in {one.setting.partition(".")[0] for one in lacking}:
+            if section in _OPTIONAL and section not in {lack.setting.partition(".")[0] for lack in lacking}:
                 lacking.append(fault)
                 config = config.model_copy(update={section: type(getattr(config, section))()})
                 continue
             lacking.append(fault)
             services = None
-        faults += [*lacking, *found]
+        faults += [*lacking, *own_faults]
         return services
 
 
@@ -195,21 +192,21 @@ async def check(
     ``known`` are faults that were found before; ``order`` are lines of :func:`order_lines`. The upstreams in
     ``unasked`` are not probed, because their faults are known.
     """
-    out = console()
-    upstreams = table("upstream", "address", "key", "wires", "models")
-    for name, upstream in config.upstreams.items():
-        upstreams.add_row(
-            text(name),
-            text(upstream.base_url),
-            text(upstream.api_key.reference if upstream.api_key else "none"),
-            text(", ".join(upstream.wires)),
-            text(_models(upstream.models)),
+    upstreams = [
+        (
+            name,
+            upstream.base_url,
+            upstream.api_key.reference if upstream.api_key else "none",
+            ", ".join(upstream.wires),
+            _models(upstream.models),
         )
-    out.print(upstreams)
+        for name, upstream in config.upstreams.items()
+    ]
+    print_table(("upstream", "address", "key", "wires", "models"), upstreams)
     for line in order:
         say(line)
-    out.print()
-    out.print(tool_table(services.catalog.tools(), services.policy))
+    console().print()
+    print_tools(services.catalog.tools(), services.policy)
     for line in (
         *token_lines(config),
         *seal_lines(config),
@@ -245,13 +242,10 @@ def _say_authentication(
     """Print the authentication mode, the keys, and the tools that each key may run."""
     if authentication is None:
         return
-    said, warnings = bounds_of_keys(authentication, services.catalog)
-    for line in (*authentication_lines(config, authentication), *said, *warnings):
+    bounds, warnings = bounds_of_keys(authentication, services.catalog)
+    for line in (*authentication_lines(config, authentication), *bounds, *warnings):
         say(line)
-    by_key = key_table(authentication, services.catalog, services.policy)
-    if by_key is not None:
-        console().print()
-        console().print(by_key)
+    print_decisions(authentication, services.catalog, services.policy)
 
 
 def order_lines(router: Router) -> list[str]:
@@ -271,27 +265,21 @@ def _place(route: Route, router: Router) -> str:
         else " and ".join(sorted(served.wires))
     )
     notes = [f"as {route.model}" if route.renamed else "", f"{wires} only" if wires else ""]
-    said = ", ".join(note for note in notes if note)
-    return f"{served.upstream.name} ({said})" if said else served.upstream.name
+    noted = ", ".join(note for note in notes if note)
+    return f"{served.upstream.name} ({noted})" if noted else served.upstream.name
 
 
-def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> "Table":
-    """Build the table of tools with their effect, the policy's decision and the rule that made it."""
-    made = table("tool", "effect", "decision", "rule")
-    for spec in tools:
-        decision = policy.decide(spec)
-        made.add_row(
-            text(spec.name),
-            text(spec.effect),
-            text(decision.outcome.replace("_", " "), "green" if decision.allowed else "yellow"),
-            text(decision.rule),
-        )
-    return made
+def print_tools(tools: Sequence[ToolSpec], policy: Policy) -> None:
+    """Print a table of tools with their effect, the policy's decision and the rule that made it."""
+    rows = [decision_cells(spec, policy.decide(spec), spec.effect) for spec in tools]
+    print_table(("tool", "effect", "decision", "rule"), rows)
 
 
 def token_lines(config: Config) -> list[str]:
     """Return what an unencrypted record means for OAuth 2 connections; nothing if the record is encrypted."""
-    names = [f"credentials.{name}" for name, one in config.credentials.items() if one.token is None]
+    names = [
+        f"credentials.{name}" for name, connection in config.credentials.items() if connection.token is None
+    ]
     if not names or config.store.seals:
         return []
     return [
@@ -391,16 +379,7 @@ def allow_line(config: Config, tool: str) -> str:
 
 async def _probe_all(config: Config, services: CheckedServices, unasked: Collection[str]) -> list[str]:
     """Probe every upstream, one after the other; print a table, and return the faults."""
-    made = table(
-        "upstream",
-        "reachable",
-        "models",
-        "asked",
-        "streams",
-        "takes tools",
-        "usage",
-        CHAT.framing.end_text.decode(),
-    )
+    rows: list[Sequence[object]] = []
     faults: list[str] = []
     spoken: dict[str, list[SpokenDialect]] = {}
     settings = config.key_settings()
@@ -411,44 +390,45 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
         result = await probe(upstream, _probe_model(config, name), wires=wires)
         if result.model is not None and not result.lacks_v1 and name in config.upstreams:
             spoken[name] = await find_dialects(upstream, built_in_wires(), result.model)
-        made.add_row(text(name), *_cells(result))
+        rows.append((name, *_cells(result)))
         if result.lacks_v1:
             faults.append(v1_fault(name, config.upstreams[name].base_url))
         elif result.refuses_key and name in settings:
             faults.append(f"upstreams.{name}: {result.problem}. Correct {settings[name]}")
         elif result.problem:
             faults.append(f"upstreams.{name}: {result.problem}")
-        elif name in spoken and not any(one.spoken is not False for one in spoken[name] if one.name in wires):
+        elif name in spoken and not any(
+            dialect.spoken is not False for dialect in spoken[name] if dialect.name in wires
+        ):
             faults.append(
                 f"upstreams.{name}: the upstream answers in none of its configured dialects "
                 f"({', '.join(wires)}). Correct upstreams.{name}.wires"
             )
-    out = console()
-    out.print()
-    out.print(made)
-    for name, found in spoken.items():
-        for line in _wires_lines(name, _wires(config, name), found):
+    console().print()
+    titles = ("upstream", "reachable", "models", "asked", "streams", "takes tools", "usage")
+    print_table((*titles, CHAT.framing.end_text.decode()), rows)
+    for name, dialects in spoken.items():
+        for line in _wires_lines(name, _wires(config, name), dialects):
             say(line)
     return faults
 
 
-def _wires_lines(name: str, wires: Sequence[str], found: Sequence[SpokenDialect]) -> list[str]:
+def _wires_lines(name: str, wires: Sequence[str], dialects: Sequence[SpokenDialect]) -> list[str]:
     """Return the lines to write if an upstream speaks other dialects than its ``wires``.
 
     The result is empty if the probe is inconclusive for any dialect, or none is spoken.
     """
-    spoken = [one.name for one in found if one.spoken]
-    if not spoken or set(spoken) == set(wires) or any(one.spoken is None for one in found):
+    spoken = [dialect.name for dialect in dialects if dialect.spoken]
+    if not spoken or set(spoken) == set(wires) or any(dialect.spoken is None for dialect in dialects):
         return []
-    told = f"upstreams.{name} answers in these dialects: {', '.join(spoken)}. Write into toolrelay.toml:"
-    return [told, f"[upstreams.{name}]", f"wires = {toml_value(spoken)}"]
+    heading = f"upstreams.{name} answers in these dialects: {', '.join(spoken)}. Write into toolrelay.toml:"
+    return [heading, f"[upstreams.{name}]", f"wires = {toml_value(spoken)}"]
 
 
-def _cells(result: ProbeResult) -> list["Text"]:
+def _cells(result: ProbeResult) -> list[str]:
     flags = [result.streams, result.tools, result.usage, result.end_mark]
     listed = "-" if result.models is None else str(len(result.models))
-    cells = [_yes(result.reachable), listed, result.model or "-", *(_yes(flag) for flag in flags)]
-    return [text(cell) for cell in cells]
+    return [_yes(result.reachable), listed, result.model or "-", *map(_yes, flags)]
 
 
 def _yes(value: bool | None) -> str:

@@ -40,10 +40,10 @@ class Replies(Struct, frozen=True):
     def quirks(self) -> frozenset[str]:
         """Return all quirks of the Chat streams."""
         names = ("stream", "call", "parallel")
-        found = [
+        quirks = [
             chat.stream_quirks(reply.payloads) for n in names if (reply := self.of(n)).streamed and reply.ok
         ]
-        return frozenset[str]().union(*found)
+        return frozenset[str]().union(*quirks)
 
 
 class Check(Struct, frozen=True):
@@ -64,12 +64,12 @@ def judge(replies: Replies) -> list[tuple[Check, Finding]]:
     return [(check, check.find(replies)) for check in CHECKS]
 
 
-def _needs(name: str, found: Callable[[Reply, Replies], Finding]) -> Callable[[Replies], Finding]:
+def _needs(name: str, judge_reply: Callable[[Reply, Replies], Finding]) -> Callable[[Replies], Finding]:
     """Create a check that needs a reply; without one its outcome is unknown, with the reason."""
 
     def find(replies: Replies) -> Finding:
         reply = replies.of(name)
-        return found(reply, replies) if reply.ok else Finding("unknown", reply.refusal)
+        return judge_reply(reply, replies) if reply.ok else Finding("unknown", reply.refusal)
 
     return find
 
@@ -212,8 +212,8 @@ def _choices(reply: Reply, replies: Replies) -> Finding:
 def _logprobs(reply: Reply, replies: Replies) -> Finding:
     choices = reply.payloads[0].get("choices") if reply.payloads else None
     first = choices[0] if isinstance(choices, list) and choices else {}
-    told = isinstance(first, dict) and bool(first.get("logprobs"))
-    return YES if told else Finding("no", "the upstream accepts logprobs but returns none")
+    has_logprobs = isinstance(first, dict) and bool(first.get("logprobs"))
+    return YES if has_logprobs else Finding("no", "the upstream accepts logprobs but returns none")
 
 
 def _previous(replies: Replies) -> Finding:

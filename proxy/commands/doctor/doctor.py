@@ -10,11 +10,10 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct, field
 
-from proxy.api.admin.json_output import to_line
 from proxy.app.compose.services import create_services
 from proxy.base.errors import ConfigError, UpstreamError
 from proxy.base.plain_text import plain_text
-from proxy.commands.common import confirmed, console, say, say_error, table, text
+from proxy.commands.common import confirmed, console, print_table, say, say_error, say_json, text
 from proxy.commands.doctor.check import without_record
 from proxy.commands.doctor.checks import Check, Finding, Outcome, Replies, judge
 from proxy.commands.doctor.keeping import keep_diagnosis
@@ -81,15 +80,15 @@ async def doctor(
         await services.aclose()
     hide = hiding(config)
     if as_json:
-        say(to_line(orjson.loads(hide(orjson.dumps(_as_json(name, diagnosis)).decode()))))
+        say_json(orjson.loads(hide(orjson.dumps(_as_json(name, diagnosis)).decode())))
     else:
         _show(diagnosis, hide)
     if keep:
-        found = [
-            KeptFinding(check.title, _WORDS[one.outcome][0], hide(plain_text(one.words, 400)))
-            for check, one in diagnosis.found
+        findings = [
+            KeptFinding(check.title, _WORDS[finding.outcome][0], hide(plain_text(finding.words, 400)))
+            for check, finding in diagnosis.found
         ]
-        await keep_diagnosis(config, name, plain_text(diagnosis.model), found)
+        await keep_diagnosis(config, name, plain_text(diagnosis.model), findings)
     lines = new_lines(config, name, diagnosis.settings)
     if not as_json:
         _show_lines(name, lines)
@@ -156,8 +155,12 @@ async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -
     """
     wires = built_in_wires()
     spoken = await find_dialects(upstream, wires, model)
-    _check_model(model, listed, [one.problem for one in spoken if one.spoken is None and one.status == 404])
-    dialects = [one.name for one in spoken if one.spoken]
+    _check_model(
+        model,
+        listed,
+        [dialect.problem for dialect in spoken if dialect.spoken is None and dialect.status == 404],
+    )
+    dialects = [dialect.name for dialect in spoken if dialect.spoken]
     replies: dict[str, Reply] = {}
     learned: frozenset[str] = frozenset()
     chat, responses = wires["chat"], wires["responses"]
@@ -177,19 +180,19 @@ async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -
         replies["response"] = first
         more = {RESPONSES.fields.continues: _response_id(first), "store": True}
         replies["next_response"] = await exchange(upstream, responses, asked["plain_stream"], more)
-    found = judge(Replies(replies, dialects))
-    settings = dict(finding.setting for _, finding in found if finding.setting is not None)
+    findings = judge(Replies(replies, dialects))
+    settings = dict(finding.setting for _, finding in findings if finding.setting is not None)
     settings |= _profile_settings(learned)
-    if any(one.spoken is None for one in spoken):
+    if any(dialect.spoken is None for dialect in spoken):
         # A server that was busy for a moment may speak this dialect too.
         settings.pop("wires", None)
-    return Diagnosis(model, found, len(spoken) + len(replies), settings)
+    return Diagnosis(model, findings, len(spoken) + len(replies), settings)
 
 
 def _profile_settings(learned: frozenset[str]) -> dict[str, object]:
     """Return the settings of the profile that the refusals of the upstream have shown."""
     profile, unset = Profile().learned(learned), Profile()
-    names = (one.name for one in fields(Profile))
+    names = (field_.name for field_ in fields(Profile))
     return {
         f"profile.{name}": list(value) if isinstance(value, tuple) else value
         for name in names
@@ -213,7 +216,7 @@ def _response_id(reply: Reply) -> str:
         for payload in reply.payloads
         if isinstance(payload.get("response"), dict)
     ]
-    return str(next((one for one in ids if one), "resp_unknown"))
+    return str(next((response_id for response_id in ids if response_id), "resp_unknown"))
 
 
 # Output.
@@ -221,7 +224,7 @@ def _response_id(reply: Reply) -> str:
 
 def hiding(config: Config) -> Callable[[str], str]:
     """Return a function that removes the configuration's secrets from a line: an error may quote the key."""
-    secrets = sorted((one for one in config.secrets() if one), key=len, reverse=True)
+    secrets = sorted((value for value in config.secrets() if value), key=len, reverse=True)
 
     def hide(line: str) -> str:
         for secret in secrets:
@@ -234,19 +237,19 @@ def hiding(config: Config) -> Callable[[str], str]:
 def _show(diagnosis: Diagnosis, hide: Callable[[str], str]) -> None:
     """Print a table on a terminal; otherwise print lines of three columns separated by tabs."""
     rows = [
-        (check.title, *_WORDS[one.outcome], hide(plain_text(one.words, 400)))
-        for check, one in diagnosis.found
+        (check.title, *_WORDS[finding.outcome], hide(plain_text(finding.words, 400)))
+        for check, finding in diagnosis.found
     ]
     if sys.stdout.isatty():
-        made = table("check", "found", "")
-        for title, word, style, words in rows:
-            made.add_row(title, text(word, style), text(words))
-        console().print(made, width=min(80, console().width))
+        cells = [(title, text(outcome, style), note) for title, outcome, style, note in rows]
+        print_table(("check", "found", ""), cells, width=min(80, console().width))
     else:
-        for title, word, _, words in rows:
-            say(f"{title}\t{word}\t{words}".rstrip("\t"))
+        for title, outcome, _, note in rows:
+            say(f"{title}\t{outcome}\t{note}".rstrip("\t"))
     notes = [
-        (c.title, c.meaning) for c, one in diagnosis.found if one.outcome in ("no", "quirk") and c.meaning
+        (c.title, c.meaning)
+        for c, finding in diagnosis.found
+        if finding.outcome in ("no", "quirk") and c.meaning
     ]
     if notes:
         say("")
@@ -283,8 +286,8 @@ def _as_json(name: str, diagnosis: Diagnosis) -> dict[str, Any]:
         "model": diagnosis.model,
         "requests": diagnosis.requests,
         "checks": [
-            {"check": check.key, "found": one.outcome, "words": one.words, "meaning": check.meaning}
-            for check, one in diagnosis.found
+            {"check": check.key, "found": finding.outcome, "words": finding.words, "meaning": check.meaning}
+            for check, finding in diagnosis.found
         ],
         "settings": diagnosis.settings,
     }

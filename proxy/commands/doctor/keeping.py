@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from proxy.app.open_record import open_record
+from proxy.app.open_record import opened_record
 from proxy.base.errors import NoRecord, StoreError
 from proxy.commands.common import say_error
 from proxy.config.load import Config
@@ -28,12 +28,8 @@ async def keep_diagnosis(config: Config, name: str, model: str, findings: Sequen
     address = shown_address(config.upstreams[name].base_url)
     diagnosis = encode_diagnosis(address, model, time.time(), findings)
     try:
-        store = open_record(config, must_exist=True)
-        await store.start()
-        try:
+        async with opened_record(config, must_exist=True) as store:
             await store.put_diagnosis(name, diagnosis)
-        finally:
-            await store.aclose()
     except NoRecord:
         say_error("the web UI will not show these results: there is no record yet; toolrelay serve makes one")
     except StoreError as error:

@@ -51,23 +51,23 @@ def with_settings(text: str, upstream: str, settings: Mapping[str, object]) -> s
     """Return the configuration text with these settings; ``None`` if a safe edit is impossible."""
     lines = text.splitlines(keepends=True)
     newline = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
-    start = next((at for at, line in enumerate(lines) if _is_header(line, upstream)), None)
+    start = next((i for i, line in enumerate(lines) if _is_header(line, upstream)), None)
     if start is None:
         end = "" if not text or text.endswith("\n") else newline
         made = [f"[upstreams.{_key(upstream)}]", *_assigned(settings)]
         lines += [end, newline if text.strip() else "", *[line + newline for line in made]]
     else:
-        stop = next((at for at in range(start + 1, len(lines)) if re.match(r"\s*\[", lines[at])), len(lines))
+        stop = next((i for i in range(start + 1, len(lines)) if re.match(r"\s*\[", lines[i])), len(lines))
         for key, line in zip(settings, _assigned(settings), strict=True):
-            places = [at for at in range(start + 1, stop) if re.match(rf"\s*{re.escape(key)}\s*=", lines[at])]
+            places = [i for i in range(start + 1, stop) if re.match(rf"\s*{re.escape(key)}\s*=", lines[i])]
             if places:
                 comment = re.search(r"\s+#[^\"']*$", lines[places[0]].rstrip("\r\n"))
                 lines[places[0]] = line + (comment[0] if comment else "") + newline
                 continue
-            at = _last_written(lines, start, stop) + 1
-            if not lines[at - 1].endswith("\n"):
-                lines[at - 1] += newline
-            lines.insert(at, line + newline)
+            i = _last_written(lines, start, stop) + 1
+            if not lines[i - 1].endswith("\n"):
+                lines[i - 1] += newline
+            lines.insert(i, line + newline)
             stop += 1
     after = "".join(lines)
     return after if _is_as_meant(text, after, upstream, settings) else None
@@ -88,7 +88,7 @@ def _assigned(settings: Mapping[str, object]) -> list[str]:
 
 def _last_written(lines: list[str], start: int, stop: int) -> int:
     """Return the index of a table's last line with content, before blank lines and comments."""
-    written = [at for at in range(start, stop) if (line := lines[at].strip()) and not line.startswith("#")]
+    written = [i for i in range(start, stop) if (line := lines[i].strip()) and not line.startswith("#")]
     return written[-1]
 
 

@@ -25,7 +25,7 @@ ListOption = list[str] | None
 
 
 def _list_option(about: str) -> Any:
-    return typer.Option(metavar="LIST", help=f"{about}  Separate several with commas, or repeat the option.")
+    return typer.Option(metavar="LIST", help=f"{about} Separate several with commas, or repeat the option.")
 
 
 @keys_app.callback()
@@ -51,7 +51,7 @@ def keys_create(
         ListOption,
         typer.Option(
             metavar="BOUND",
-            help="Limits of tool arguments, as in policy.arguments: core__get_weather.days={max=3}.  "
+            help="Limits of tool arguments, as in policy.arguments: core__get_weather.days={max=3}. "
             "Repeat the option, or write several lines.",
         ),
     ] = None,

@@ -5,17 +5,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from pydantic import ValidationError
 
-from proxy.api.admin.json_output import to_line
 from proxy.app.open_authentication import open_authentication
+from proxy.app.open_record import opened_record
 from proxy.base.errors import ConfigError, NoRecord
 from proxy.base.globs import fits
 from proxy.base.plain_text import counted
-from proxy.commands.common import console, say, say_error, table, text
+from proxy.commands.common import console, print_table, say, say_error, say_json, text
 from proxy.config.checks.tool_faults import misplaced_bounds
 from proxy.config.key_grants import KeyGrants, key_limits
 from proxy.config.load import Config
@@ -24,17 +24,12 @@ from proxy.rights.limit_rules import KeyLimits
 from proxy.server.auth.authenticate import Authentication
 from proxy.server.auth.key_ring import DECLARED, new_key, new_secret
 from proxy.server.auth.permissions import narrowed_policy, own_bounds
-from proxy.store.base import Store
-from proxy.store.factory import open_store, peek_keys
-from proxy.store.options import StoreOptions
+from proxy.store.factory import peek_keys
 from proxy.tools.access.catalog import Catalog
-from proxy.tools.access.policy import Policy
+from proxy.tools.access.policy import Decision, Policy
 from proxy.tools.contract.bounds import ArgumentBound, must_be_given
 from proxy.tools.contract.schemas.schema import may_have
 from proxy.tools.contract.spec import ToolSpec
-
-if TYPE_CHECKING:  # As in ``common``.
-    from rich.table import Table
 
 __all__ = [
     "KeyStatus",
@@ -42,10 +37,11 @@ __all__ = [
     "bound_lines",
     "bounds_of_keys",
     "create_key",
+    "decision_cells",
     "idle_lines",
-    "key_table",
     "list_keys",
     "peek_authentication",
+    "print_decisions",
     "read_grants",
     "revoke_key",
 ]
@@ -84,7 +80,8 @@ async def create_key(config: Config, name: str, grants: KeyGrants) -> None:
     if grants.expires is not None and grants.expires <= now:
         raise ConfigError("--expires", "is in the past", "Write a time in the future")
     secret = new_secret()
-    async with _Keys(config, must_exist=False) as store:
+    _check_lasting(config)
+    async with opened_record(config) as store:
         before = await store.read_keys()
         if any(key.name == name and key.revoked_at is None for key in before.keys):
             raise ConfigError(
@@ -113,20 +110,17 @@ async def list_keys(config: Config, *, as_json: bool) -> None:
     rows = [_Row.declared(name, key) for name, key in config.keys.items()]
     if config.store.url != "memory:":
         try:
-            async with _Keys(config, must_exist=True) as store:
+            async with opened_record(config, must_exist=True) as store:
                 rows += [_Row.made(key, time.time()) for key in (await store.read_keys()).keys]
         except NoRecord as fault:
             if not rows:
                 raise
             say_error(f"note: the list shows only the keys of the configuration: {fault.problem}")
     if as_json:
-        for row in rows:
-            say(to_line(row.as_json()))
-        return
-    made = table("key", "name", "status", "made", "expires", "models", "tools", "more")
-    for row in rows:
-        made.add_row(*map(text, row.cells()))
-    console().print(made)
+        say_json(*(row.as_json() for row in rows))
+    else:
+        titles = ("key", "name", "status", "made", "expires", "models", "tools", "more")
+        print_table(titles, [row.cells() for row in rows])
 
 
 async def revoke_key(config: Config, wanted: str) -> None:
@@ -137,11 +131,12 @@ async def revoke_key(config: Config, wanted: str) -> None:
             "the configuration declares this key",
             "Remove it from the configuration and restart the server",
         )
-    async with _Keys(config, must_exist=True) as store:
+    _check_lasting(config)
+    async with opened_record(config, must_exist=True) as store:
         keys = (await store.read_keys()).keys
-        found = [key for key in keys if wanted in (key.id, key.name)]
-        live = [key for key in found if key.revoked_at is None]
-        if not found:
+        matches = [key for key in keys if wanted in (key.id, key.name)]
+        live = [key for key in matches if key.revoked_at is None]
+        if not matches:
             raise ConfigError(wanted[:80], "there is no such key", "List the keys with: toolrelay keys list")
         if not live or not await store.revoke_key(live[0].id):
             raise ConfigError(
@@ -215,29 +210,14 @@ def _day(moment: float | None) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M") if moment is not None else "-"
 
 
-class _Keys:
-    """The store of a configuration, opened to work on its keys."""
-
-    def __init__(self, config: Config, *, must_exist: bool) -> None:
-        if config.store.url == "memory:":
-            raise ConfigError(
-                "store.url",
-                "a store in memory forgets keys when its process ends",
-                "Name a file (sqlite:///FILE), or declare the key in the configuration: [keys.NAME]",
-            )
-        self._store: Store = open_store(
-            config.store.url,
-            StoreOptions(keep_days=config.store.keep_days),
-            must_exist=must_exist,
-            **config.store.seal_keys(),
+def _check_lasting(config: Config) -> None:
+    """Raise ConfigError for a record that would not keep a key."""
+    if config.store.url == "memory:":
+        raise ConfigError(
+            "store.url",
+            "a store in memory forgets keys when its process ends",
+            "Name a file (sqlite:///FILE), or declare the key in the configuration: [keys.NAME]",
         )
-
-    async def __aenter__(self) -> Store:
-        await self._store.start()
-        return self._store
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._store.aclose()
 
 
 # --- lines that check and serve print -----------------------------------------------------------------
@@ -268,8 +248,8 @@ async def peek_authentication(config: Config) -> Authentication | None:
 
     Nothing is created or changed. Raises the errors that a start would raise.
     """
-    found = await peek_keys(config.store.url, **config.store.seal_keys())
-    return await open_authentication(config, _Peeked(found)) if found is not None else None
+    keys = await peek_keys(config.store.url, **config.store.seal_keys())
+    return await open_authentication(config, _Peeked(keys)) if keys is not None else None
 
 
 def authentication_lines(config: Config, authentication: Authentication) -> list[str]:
@@ -340,11 +320,11 @@ def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[li
     The warnings name limits of created keys that apply to no tool; in the configuration such a limit is a
     fault. They also name each key's ``tools`` that match none.
     """
-    said: list[str] = []
+    bounds: list[str] = []
     warnings: list[str] = []
     keys = authentication.ring.keys()
     for key in keys:
-        said += bound_lines(catalog, narrowed_policy(Policy(), key.caller.rights), f" for key {key.name}")
+        bounds += bound_lines(catalog, narrowed_policy(Policy(), key.caller.rights), f" for key {key.name}")
         for setting, patterns in key.caller.rights.tools:
             warnings += [f"warning: {line}" for line in idle_lines(setting, patterns, catalog)]
         if key.caller.name.startswith(DECLARED):
@@ -355,7 +335,7 @@ def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[li
                 f"warning: {fault.error.setting}: {fault.error.problem}, so this limit has no effect"
                 for fault in faults
             ]
-    return said, warnings
+    return bounds, warnings
 
 
 def idle_lines(where: str, patterns: Iterable[str], catalog: Catalog) -> list[str]:
@@ -391,23 +371,23 @@ def _left_out(bound: ArgumentBound, path: str, spec: ToolSpec) -> str:
     return ", and the model must give it because the tool's default is not allowed"
 
 
-def key_table(authentication: Authentication, catalog: Catalog, policy: Policy) -> "Table | None":
-    """Build the table of decisions about each tool for each client key; ``None`` without keys."""
+def print_decisions(authentication: Authentication, catalog: Catalog, policy: Policy) -> None:
+    """Print a table of the decisions about each tool for each client key; nothing without keys."""
     keys = authentication.ring.keys()
     if authentication.mode not in ("keys", "start_token") or not keys:
-        return None
-    made = table("client key", "tool", "decision", "rule")
+        return
+    rows: list[Sequence[object]] = []
     for key in keys:
         narrowed = narrowed_policy(policy, key.caller.rights)
-        if not key.caller.rights.tools:
-            made.add_row(text(key.name), text("all"), text("as above"), text(""))
-            continue
-        for spec in catalog.tools():
-            decision = narrowed.decide(spec)
-            made.add_row(
-                text(key.name),
-                text(spec.name),
-                text(decision.outcome.replace("_", " "), "green" if decision.allowed else "yellow"),
-                text(decision.rule),
-            )
-    return made
+        if key.caller.rights.tools:
+            rows += [(key.name, *decision_cells(spec, narrowed.decide(spec))) for spec in catalog.tools()]
+        else:
+            rows.append((key.name, "all", "as above", ""))
+    console().print()
+    print_table(("client key", "tool", "decision", "rule"), rows)
+
+
+def decision_cells(spec: ToolSpec, decision: Decision, *more: object) -> Sequence[object]:
+    """Return the cells of a table for a tool's name, what is ``more``, a policy's decision and its rule."""
+    outcome = text(decision.outcome.replace("_", " "), "green" if decision.allowed else "yellow")
+    return (spec.name, *more, outcome, decision.rule)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.app.open_record import open_record
+from proxy.app.open_record import opened_record
 from proxy.base.errors import ConfigError
 from proxy.base.globs import fits
 from proxy.base.plain_text import counted, plain_text
@@ -106,12 +106,8 @@ async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
         write_pin_file(file, left)
         removed = len(left) < len(pins)
     else:
-        store = open_record(config)
-        await store.start()
-        try:
+        async with opened_record(config) as store:
             removed = await store.delete_pin(name)
-        finally:
-            await store.aclose()
     if removed:
         notice = "running servers notice within seconds" if file is None else _RELOAD
         say(f"{name} is no longer allowed; {notice}")
@@ -163,12 +159,8 @@ async def keep_pins(config: Config, file: Path | None, before: Sequence[Pin], pi
         merged = {pin.id: pin for pin in (*before, *pins)}
         write_pin_file(file, merged.values())
         return
-    store = open_record(config)
-    await store.start()
-    try:
+    async with opened_record(config) as store:
         await store.put_pins({pin.id: json.dumps(pin.written()) for pin in pins})
-    finally:
-        await store.aclose()
 
 
 def _say_faults(looks: Sequence[InspectedServer]) -> bool:

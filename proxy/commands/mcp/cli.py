@@ -33,8 +33,7 @@ def mcp_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Connect to every server; list its tools and which of them are offered."""
     from proxy.commands.mcp import listing
 
-    if not common.run_async(listing.list_servers(_loaded(config), as_json=as_json)):
-        raise typer.Exit(1)
+    common.run_or_fail(listing.list_servers(_loaded(config), as_json=as_json))
 
 
 @mcp_app.command("test")
@@ -45,8 +44,7 @@ def mcp_test(
     """Connect to one server; print the result, and what the server wrote to standard error."""
     from proxy.commands.mcp import listing
 
-    if not common.run_async(listing.test_server(_loaded(config, f"{name}."), name)):
-        raise typer.Exit(1)
+    common.run_or_fail(listing.test_server(_loaded(config, f"{name}."), name))
 
 
 @mcp_app.command("add")
@@ -74,10 +72,9 @@ def mcp_add(
     """Add a server to the configuration, show its tools, and allow them after one question."""
     from proxy.commands.mcp import adding
 
-    if not common.run_async(
+    common.run_or_fail(
         adding.add_server(config, name, target, env=env or (), yes=yes, read_only=read_only or ())
-    ):
-        raise typer.Exit(1)
+    )
 
 
 @mcp_app.command("import")

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.api.admin.json_output import to_line
 from proxy.base.plain_text import counted, plain_text
-from proxy.commands.common import MAX_LINE, console, say, say_error, table, text
+from proxy.commands.common import MAX_LINE, console, print_table, say, say_error, say_json, text
 from proxy.commands.mcp.looking import (
     InspectedServer,
     InspectedTool,
@@ -35,16 +34,12 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
     """Print every server with its tools, one line each; return whether all are connected."""
     looks = await inspect_servers(config, need_servers(config), await current_pins(config))
     if as_json:
-        for look in looks:
-            say(to_line(_written(config, look)))
+        say_json(*(_written(config, look) for look in looks))
     else:
-        console().print(_servers(looks))
+        _print_servers(looks)
         for look in looks:
-            for tool in look.tools:
-                say(f"  {tool.id}: {_what_of(config, look, tool)}")
-            for omitted in look.listing.status.left_out:
-                say(f"  {look.server.name}: cannot use {omitted.name}: {omitted.reason}")
-        for line in (*warnings_of(looks, _offered(config, looks)), *_lacking(looks), *_skipped(looks)):
+            _print_tools(config, look, f"{look.server.name}: ")
+        for line in _remarks(config, looks):
             say(f"  {line}")
     return _say_unreachable(looks)
 
@@ -59,11 +54,8 @@ async def test_server(config: Config, name: str) -> bool:
         says = f"protocol {status.version}, calls itself {server or '?'} {version}".rstrip()
         tools = counted(len(look.listing.definitions), "tool")
         say(f"connected, {plain_text(says, MAX_LINE)}, {tools}")
-        for tool in look.tools:
-            say(f"  {tool.id}: {_what_of(config, look, tool)}")
-        for omitted in status.left_out:
-            say(f"  cannot use {omitted.name}: {omitted.reason}")
-        for line in (*warnings_of([look], _offered(config, [look])), *_lacking([look]), *_skipped([look])):
+        _print_tools(config, look)
+        for line in _remarks(config, [look]):
             say(f"  {line}")
     if look.listing.stderr:
         say("the last lines that the server wrote to standard error:")
@@ -75,7 +67,7 @@ async def test_server(config: Config, name: str) -> bool:
 async def mcp_faults(config: Config) -> list[str]:
     """Connect to every server and print its state; return a line for each that cannot be used."""
     looks = await inspect_servers(config, need_servers(config), await current_pins(config))
-    console().print(_servers(looks))
+    _print_servers(looks)
     for line in _details(config, looks):
         say(line)
     console().print()
@@ -92,7 +84,18 @@ def _details(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
         for tool in look.tools:
             if tool.state not in ("pinned", "new"):
                 lines.append(f"{tool.id}: {_what_of(config, look, tool)}")
-    return [*lines, *warnings_of(looks, _offered(config, looks)), *_lacking(looks), *_skipped(looks)]
+    return [*lines, *_remarks(config, looks)]
+
+
+def _print_tools(config: Config, look: InspectedServer, whose: str = "") -> None:
+    for tool in look.tools:
+        say(f"  {tool.id}: {_what_of(config, look, tool)}")
+    for omitted in look.listing.status.left_out:
+        say(f"  {whose}cannot use {omitted.name}: {omitted.reason}")
+
+
+def _remarks(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
+    return [*warnings_of(looks, _offered(config, looks)), *_lacking(looks), *_skipped(looks)]
 
 
 def _offered(config: Config, looks: Sequence[InspectedServer]) -> Counter[str]:
@@ -136,34 +139,26 @@ def _say_unreachable(looks: Sequence[InspectedServer]) -> bool:
     return not away
 
 
-def _servers(looks: Sequence[InspectedServer]) -> Any:
-    made = table(
-        "server",
-        "state",
-        "protocol",
-        "calls itself",
-        "list",
-        "allowed",
-        "new",
-        "changed",
-        "results",
-        "reached by",
-    )
+def _print_servers(looks: Sequence[InspectedServer]) -> None:
+    rows: list[Sequence[object]] = []
     for look in looks:
-        counts = Counter(tool.state for tool in look.tools)
-        made.add_row(
-            text(look.server.name),
-            text(look.listing.status.state, "green" if look.is_ready else "red"),
-            text(look.listing.status.version),
-            text(" ".join(look.listing.status.server_info).strip()),
-            text(f"{look.listing.status.list_ms:.0f} ms" if look.is_ready else ""),
-            text(counts["pinned"]),
-            text(counts["new"]),
-            text(counts["changed"] + counts["moved"] + counts["gone"]),
-            text(_results_of(look)),
-            text(look.server.shown),
+        status, counts = look.listing.status, Counter(tool.state for tool in look.tools)
+        rows.append(
+            (
+                look.server.name,
+                text(status.state, "green" if look.is_ready else "red"),
+                status.version,
+                " ".join(status.server_info).strip(),
+                f"{status.list_ms:.0f} ms" if look.is_ready else "",
+                counts["pinned"],
+                counts["new"],
+                counts["changed"] + counts["moved"] + counts["gone"],
+                _results_of(look),
+                look.server.shown,
+            )
         )
-    return made
+    titles = ("server", "state", "protocol", "calls itself", "list", "allowed", "new", "changed", "results")
+    print_table((*titles, "reached by"), rows)
 
 
 def _results_of(look: InspectedServer) -> str:

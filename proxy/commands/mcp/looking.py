@@ -10,7 +10,7 @@ from msgspec import Struct
 from proxy.app.compose.credentials import open_credentials
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.tools import open_egress
-from proxy.app.open_record import open_record
+from proxy.app.open_record import opened_record
 from proxy.base.errors import ConfigError, NoRecord, ToolFailure
 from proxy.commands.credentials.vault import open_vault
 from proxy.commands.mcp.host import mcp_host
@@ -18,7 +18,7 @@ from proxy.config.load import Config
 from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.host_client import Authorize, HostClient, ServerListing
-from proxy.tools.mcp.pins import FiledPins, GivenPins, Pin, PinSource, PinState, RecordedPins, compare
+from proxy.tools.mcp.pins import FiledPins, GivenPins, Pin, PinState, RecordedPins, compare
 from proxy.tools.mcp.servers import Server
 
 __all__ = [
@@ -120,7 +120,7 @@ async def wait_for_server(config: Config, socket: Path, server: str) -> None:
 
 def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Sequence[InspectedTool]:
     pinned = {pin.id: pin for pin in pins if pin.definition.server == server.name}
-    live = {one.id: one for one in listing.definitions}
+    live = {definition.id: definition for definition in listing.definitions}
     looks = []
     # The tools of an unreachable server are unknown, so they count as pinned.
     known = listing.status.digests is not None
@@ -143,16 +143,10 @@ async def pins_of_record(config: Config) -> Overrides:
 
 async def current_pins(config: Config) -> Sequence[Pin]:
     """Return the pins in force: those of the file in ``mcp.pins``, else of the record, if there is one."""
-    source: PinSource
     if config.mcp.pins:
-        source = FiledPins(Path(config.mcp.pins))
-        return await source.pins()
+        return await FiledPins(Path(config.mcp.pins)).pins()
     try:
-        store = open_record(config, must_exist=True)
-        await store.start()
+        async with opened_record(config, must_exist=True) as store:
+            return await RecordedPins(store).pins()
     except NoRecord:
         return ()
-    try:
-        return await RecordedPins(store).pins()
-    finally:
-        await store.aclose()

@@ -85,7 +85,7 @@ def runs_show(
     """Show one run: its turns and tool calls on a time line, and what the client did not get."""
     from proxy.commands.runs import runs
 
-    common.run_async(runs.show_run(_logging(config), run_id, as_json=as_json, content=content))
+    common.run_async(runs.show_run(common.load_with_log(config), run_id, as_json=as_json, content=content))
 
 
 @runs_app.command("export")
@@ -95,7 +95,7 @@ def runs_export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write to this new file, which only its owner can read.  Default: standard output.",
+            help="Write to this new file, which only its owner can read. Default: standard output.",
         ),
     ] = None,
     content: ContentOption = False,
@@ -124,7 +124,7 @@ def runs_export(
         agents=agents,
         prefix="--",
     )
-    common.run_async(runs.export_runs(_logging(config), wanted, limit, out, content=content))
+    common.run_async(runs.export_runs(common.load_with_log(config), wanted, limit, out, content=content))
 
 
 @runs_app.command("replay")
@@ -151,8 +151,7 @@ def runs_replay(
     loaded = common.load(config, Options(upstream=upstream), need_secrets=online)
     configure_logging(level="warning", secrets=loaded.secrets())
     replaying = replay.replay_run(loaded, run_id, online=online, model=model, as_json=as_json)
-    if not common.run_async(replaying):
-        raise typer.Exit(1)
+    common.run_or_fail(replaying)
 
 
 @runs_app.command("purge")
@@ -215,9 +214,3 @@ def usage(
 
 def _load(config: Path | None) -> "Config":
     return common.load(config, need_secrets=False)
-
-
-def _logging(config: Path | None) -> "Config":
-    loaded = _load(config)
-    common.start_logging(loaded)
-    return loaded

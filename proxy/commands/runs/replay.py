@@ -7,8 +7,8 @@ from rich.table import Table
 from proxy.app.app import App, Overrides, create_app
 from proxy.app.replaying.replay import Replayed, replay_again
 from proxy.base.plain_text import counted
-from proxy.commands.common import console, say, text
-from proxy.commands.runs.runs import Record, find_run, log_content_read, to_line
+from proxy.commands.common import console, say, say_json, text
+from proxy.commands.runs.runs import find_run, log_content_read, opened_runs
 from proxy.config.load import Config
 
 __all__ = ["replay_run"]
@@ -28,7 +28,7 @@ async def replay_run(config: Config, run_id: str, *, online: bool, model: str | 
     With ``online``, the configuration's default upstream answers, as ``model`` if given. Otherwise the record
     replaces the model. Raises ConfigError if the record lacks what is needed.
     """
-    async with Record(config) as store:
+    async with opened_runs(config) as store:
         detail = await find_run(store, run_id)
         wire = None if online else await store.find_wire(detail.run.id)
     log_content_read("runs replay", run_id=detail.run.id, sent=online)
@@ -37,7 +37,7 @@ async def replay_run(config: Config, run_id: str, *, online: bool, model: str | 
     if as_json:
         facts = {"run_id": detail.run.id, "online": online, "missing": list(done.missing)}
         same = {"unmatched": list(done.unmatched), "same": not report.differs, "bytes": _bytes(done)}
-        say(to_line(facts | same | report.json()))
+        say_json(facts | same | report.json())
     else:
         _print(done, online=online)
     if not online:
@@ -65,9 +65,9 @@ def _print(done: Replayed, *, online: bool) -> None:
         table.add_column(heading, overflow="fold")
     for name, before, now in done.report.lines:
         if isinstance(before, list) and isinstance(now, list):
-            for at in range(max(len(before), len(now), 1)):
-                pair = [listed[at] if at < len(listed) else None for listed in (before, now)]
-                table.add_row(*_row(name if at == 0 else "", *pair))
+            for index in range(max(len(before), len(now), 1)):
+                pair = [listed[index] if index < len(listed) else None for listed in (before, now)]
+                table.add_row(*_row(name if index == 0 else "", *pair))
         else:
             table.add_row(*_row(name, before, now))
     console().print(table)

@@ -14,25 +14,23 @@ from msgspec.structs import asdict, replace
 from proxy.api.admin.json_output import detail_to_json, run_to_json, to_line
 from proxy.base.errors import ConfigError
 from proxy.base.plain_text import counted
-from proxy.commands.common import console, say
+from proxy.commands.common import console, say, say_json
 from proxy.commands.runs.text_output import moment, render_detail, render_list
 from proxy.config.load import Config
 from proxy.records.rows import RunRecord
 from proxy.server.auth.key_names import named_callers, recorded_caller
 from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
-from proxy.store.factory import open_store, sqlite_path
-from proxy.store.options import StoreOptions
+from proxy.store.factory import sqlite_path
 from proxy.store.sql.migrate import migration_copies
 
 __all__ = [
-    "Record",
     "export_runs",
     "find_run",
     "list_runs",
     "log_content_read",
+    "opened_runs",
     "purge_runs",
     "show_run",
-    "to_line",
 ]
 
 _PAGE = 200
@@ -42,25 +40,24 @@ _MOST_CANDIDATES = 8
 
 async def list_runs(config: Config, wanted: RunFilter, limit: int, *, as_json: bool) -> None:
     """Print the newest matching runs, one line each."""
-    async with Record(config) as store:
+    async with opened_runs(config) as store:
         wanted = await _whose(config, store, wanted)
         runs = [run async for run in _each(store, wanted, limit)]
         names = named_callers((await store.read_keys()).keys)
     if as_json:
-        for run in runs:
-            say(to_line(run_to_json(run)))
+        say_json(*map(run_to_json, runs))
     else:
         render_list(console(), runs, names)
 
 
 async def show_run(config: Config, run_id: str, *, as_json: bool, content: bool) -> None:
     """Print one run with its turns and tool calls; raises ConfigError if there is none."""
-    async with Record(config) as store:
+    async with opened_runs(config) as store:
         detail = await find_run(store, run_id)
     if content:
         log_content_read("runs show", run_id=detail.run.id, messages=len(detail.messages))
     if as_json:
-        say(to_line(detail_to_json(detail, content=content)))
+        say_json(detail_to_json(detail, content=content))
     else:
         render_detail(console(), detail, content=content)
 
@@ -72,7 +69,7 @@ async def export_runs(
 
     Raises ConfigError if ``out`` exists already or cannot be written.
     """
-    async with Record(config) as store:
+    async with opened_runs(config) as store:
         wanted = await _whose(config, store, wanted)
         if content:
             chosen = {name: value for name, value in asdict(replace(wanted, limit=0)).items() if value}
@@ -92,7 +89,7 @@ async def export_runs(
 
 async def purge_runs(config: Config, wanted: PurgeFilter) -> None:
     """Delete the matching runs, batch by batch, and print how many."""
-    async with Record(config) as store:
+    async with opened_runs(config) as store:
         if wanted.run_id is not None:
             wanted = replace(wanted, run_id=(await find_run(store, wanted.run_id)).run.id)
         deleted = 0
@@ -113,27 +110,14 @@ async def purge_runs(config: Config, wanted: PurgeFilter) -> None:
         say(f"not deleted: {copy}, a copy from before a migration; delete it if you do not need it")
 
 
-class Record:
-    """The store of a configuration, opened for a command and closed again."""
+def opened_runs(config: Config) -> contextlib.AbstractAsyncContextManager[Store]:
+    """Open the record of a configuration for the block; raises ConfigError for one in memory."""
+    if config.store.url == "memory:":
+        raise ConfigError("store.url", "a store in memory has no runs to read", "Name a file: sqlite:///FILE")
+    # Imported here, since reading the record needs nothing else of the composition root.
+    from proxy.app.open_record import opened_record
 
-    def __init__(self, config: Config) -> None:
-        if config.store.url == "memory:":
-            raise ConfigError(
-                "store.url", "a store in memory has no runs to read", "Name a file: sqlite:///FILE"
-            )
-        self._store: Store = open_store(
-            config.store.url,
-            StoreOptions(content=config.store.content, keep_days=config.store.keep_days),
-            must_exist=True,
-            **config.store.seal_keys(),
-        )
-
-    async def __aenter__(self) -> Store:
-        await self._store.start()
-        return self._store
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._store.aclose()
+    return opened_record(config, must_exist=True)
 
 
 async def find_run(store: Store, run_id: str) -> RunDetail:
@@ -199,17 +183,19 @@ def _opened(out: Path | None) -> Iterator[TextIO | None]:
     except FileExistsError:
         raise ConfigError("--out", f"the file {out} exists already", "Choose another file name") from None
     except OSError as error:
-        raise ConfigError(
-            "--out", f"the file {out} cannot be written: {error.strerror}", "Choose another file name"
-        ) from None
+        raise _unwritable(out, error) from None
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             yield file
     except OSError as error:
         out.unlink(missing_ok=True)
-        raise ConfigError(
-            "--out", f"the file {out} cannot be written: {error.strerror}", "Choose another file name"
-        ) from None
+        raise _unwritable(out, error) from None
     except BaseException:  # An interrupted command must not leave a partial file.
         out.unlink(missing_ok=True)
         raise
+
+
+def _unwritable(out: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        "--out", f"the file {out} cannot be written: {error.strerror}", "Choose another file name"
+    )

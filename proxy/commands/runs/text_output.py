@@ -97,12 +97,12 @@ def render_list(
         console.print("No runs.", highlight=False)
         return
     ids = _short_ids(runs) if console.is_terminal else {run.id: run.id for run in runs}
-    at = time.time() if now is None else now
+    present = time.time() if now is None else now
 
     def started(run: RunRecord) -> str:
         # A start in the future, by a clock ahead of this one, is shown as an absolute time.
-        relative = console.is_terminal and run.started_at <= at + _AHEAD_S
-        return _ago(at - run.started_at) if relative else moment(run.started_at)
+        relative = console.is_terminal and run.started_at <= present + _AHEAD_S
+        return _ago(present - run.started_at) if relative else moment(run.started_at)
 
     rows = [
         (

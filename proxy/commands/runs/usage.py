@@ -1,15 +1,14 @@
 """``toolrelay usage``: shows what runs used, from the record."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.text import Text
 
-from proxy.api.admin.json_output import costs_text, reported, reported_cost, tokens_text
-from proxy.commands.common import console, say, text
+from proxy.api.admin.json_output import costs_text, reported, reported_cost, tokens_text, usage_group
+from proxy.commands.common import console, say, say_json, text
 from proxy.commands.fitting import Column, print_fitting
-from proxy.commands.runs.runs import Record, to_line
+from proxy.commands.runs.runs import opened_runs
 from proxy.commands.runs.text_output import shown_caller
 from proxy.config.load import Config
 from proxy.relay.routing.prices import cost_number
@@ -18,7 +17,6 @@ from proxy.store.base import UsageFilter, UsageKey, UsageRow
 
 __all__ = ["show_usage"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OF_RUNS = (
     *("runs", "turns", "tool_calls", "errors"),
     *("input_tokens", "output_tokens", "total_tokens", "cost"),
@@ -41,7 +39,7 @@ async def show_usage(
     config: Config, by: tuple[UsageKey, ...], since: float | None, until: float | None, *, as_json: bool
 ) -> None:
     """Print a line for each group. Groups by tool have no tokens, because tokens belong to models."""
-    async with Record(config) as store:
+    async with opened_runs(config) as store:
         rows = await store.usage(UsageFilter(by, since, until))
         names = named_callers((await store.read_keys()).keys)
     columns = _OF_TOOLS if "tool" in by else _OF_RUNS
@@ -49,14 +47,11 @@ async def show_usage(
         for row in rows:
             values = {name: getattr(row, name) for name in columns}
             if "turns" in values:
-                values |= (
-                    {"unreported": row.unreported}
-                    if reported(row)
-                    else {**dict.fromkeys(_TOKENS), "unreported": row.unreported}
-                )
+                values |= {} if reported(row) else dict.fromkeys(_TOKENS)
+                values["unreported"] = row.unreported
             if "cost" in values:
                 values["cost"] = cost_number(reported_cost(row))
-            say(to_line(_group(by, row) | values))
+            say_json(usage_group(by, row) | values)
     elif rows:
         _print_rows(by, columns, rows, names)
     else:
@@ -71,7 +66,7 @@ def _print_rows(
         (
             *(
                 text(shown_caller(str(value), names) if key in ("key", "caller") else value)
-                for key, value in _group(by, row).items()
+                for key, value in usage_group(by, row).items()
             ),
             *(Text(_shown(row, name)) for name in columns),
         )
@@ -88,20 +83,6 @@ def _shown(row: UsageRow, name: str) -> str:
         return costs_text(row)
     value = getattr(row, name)
     return tokens_text(value, row) if name in _TOKENS else _number(value)
-
-
-def _group(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
-    return {
-        key: _day(value) if isinstance(value, int) else value
-        for key, value in zip(by, row.group, strict=True)
-    }
-
-
-def _day(number: int) -> str:
-    try:
-        return (_EPOCH + timedelta(days=number)).date().isoformat()
-    except OverflowError:  # A clock was far out.
-        return f"day {number}"
 
 
 def _number(value: Any) -> str:

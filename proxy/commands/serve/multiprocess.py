@@ -8,7 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
-from proxy.app.open_record import open_record
+from proxy.app.open_record import opened_record
 from proxy.base.errors import ConfigError, ToolRelayError
 from proxy.commands import common
 from proxy.commands.mcp.host import mcp_settings
@@ -76,9 +76,8 @@ def _work(channel: socket.socket) -> None:
 
 async def _prepare(config: Config) -> None:
     """Open the record once, so that its migrations do not run in several processes at a time."""
-    store = open_record(config)
-    await store.start()
-    await store.aclose()
+    async with opened_record(config):
+        pass
 
 
 def _plan(file: Path | None, config: Config) -> ServePlan:

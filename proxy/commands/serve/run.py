@@ -49,10 +49,10 @@ async def run_server(
     given = signals or Signals()
     greeting: asyncio.Future[None] | None = None
     leaving: asyncio.Future[None] | None = None
-    told = dict.fromkeys(STOPPING, given.signalled)
+    notices = dict.fromkeys(STOPPING, given.signalled)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As set by nohup.
-        told[signal.SIGHUP] = given.signalled
-    listening = on_signals(told) if signals is None else contextlib.nullcontext()
+        notices[signal.SIGHUP] = given.signalled
+    listening = on_signals(notices) if signals is None else contextlib.nullcontext()
     with listening:
         try:
             await runner.setup()

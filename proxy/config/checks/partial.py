@@ -40,12 +40,12 @@ def without_faulty_settings(
 def _take_out(data: dict[str, Any], detail: ErrorDetails) -> None:
     """Remove the faulty setting; if a setting is missing, remove the table that lacks it."""
     path: list[tuple[dict[str, Any], Any]] = []
-    at: Any = data
+    section: Any = data
     for part in detail["loc"]:
-        if not isinstance(at, dict) or part not in at:
+        if not isinstance(section, dict) or part not in section:
             break
-        path.append((at, part))
-        at = at[part]
+        path.append((section, part))
+        section = section[part]
     if path:
         table, name = path[-1]
         del table[name]

@@ -1,8 +1,8 @@
 """Ask for approvals, and run approved calls.
 
 For each call that needs an approval, a row (:class:`~proxy.records.approvals.Approval`) is committed before
-the client learns about it.  The turn is held, with marks in place of the results.  The client's next request
-replaces each mark by a result.  An approved call runs now, once, with the arguments of the row; a refused
+the client learns about it.  The turn is held, with holes in place of the results.  The client's next request
+fills each hole with a result.  An approved call runs now, once, with the arguments of the row; a refused
 call gives an error.
 
 A turn can also wait for an agent whose own calls need approvals.  Once these are decided, the agent
@@ -16,11 +16,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import filterfalse
 from typing import Final
 
 import msgspec
-import orjson
 import structlog
 from msgspec import Struct, structs
 
@@ -37,14 +37,15 @@ from proxy.records.approvals import (
     approval_ids_in,
 )
 from proxy.records.grants import Grant
+from proxy.records.result_for_model import Hole, failure_text
 from proxy.records.rows import Meter, join_sources, recorded_call_id
+from proxy.relay.approval_outcomes import ApprovalOutcomes
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import OnApproval, ignore_event
 from proxy.relay.approvals.notice import notice, verdict_of
 from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules, rule_of_agent
 from proxy.relay.ask import Identity
 from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn, AgentTurns, is_wait, wait_of
-from proxy.relay.memory.hidden.marks import mark_of
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import is_agent
@@ -53,13 +54,16 @@ from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.plan import ApprovedCall, ContinuedCall, PlannedCall, Refusal, digest_of
 from proxy.tools.running.runner import Runner
 
-__all__ = ["Approvals", "Asked", "Resuming", "Settled"]
+__all__ = ["Approvals", "Asked", "Resuming"]
 
 _MOST_TRIES: Final = 8
 """How often a turn tries to add its approvals while other requests of its caller add theirs."""
 
 _MOST_STEPS: Final = 64
 """How often one request lets an agent continue that asks again for approvals which are already decided."""
+
+_GONE: Final = "The approval of this call is no longer on record, so the call did not run."
+_AGENT_GONE: Final = "The turn of the agent is no longer on record, so the agent did not go on."
 
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
@@ -92,18 +96,6 @@ class Resuming(Struct, frozen=True):
     catalog: Catalog
     meter: Meter | None = None
     within: Callable[[AgentCall], AbstractContextManager[None]] = _anywhere
-
-
-@dataclass(slots=True)
-class Settled:
-    """The outcomes of held turns; see :class:`~proxy.relay.memory.hidden.turns.ApprovalResults`."""
-
-    results: dict[str, str] = field(default_factory=dict)
-    waiting: list[Approval] = field(default_factory=list)
-    untrusted: str = ""
-    ran: list[tuple[Approval, ToolResult]] = field(default_factory=list)
-    renewed: dict[str, str] = field(default_factory=dict)
-    asked: list[Approval] = field(default_factory=list)
 
 
 class Approvals(Decisions):
@@ -260,41 +252,39 @@ class Approvals(Decisions):
 
     # Continuing.
 
-    async def settle(self, ids: Sequence[str], resuming: Resuming) -> Settled:
-        """Run the approved calls, each once, let agents continue, and return the outcome of each of ``ids``.
+    async def settle(self, names: Sequence[str], resuming: Resuming) -> ApprovalOutcomes:
+        """Run the approved calls, each once, let agents continue, and return the outcomes of ``names``.
 
-        An id is that of an approval of the caller, or the name under which a turn waits for an agent (see
-        :func:`wait_of`).  Raise :class:`StoreError` if the
-        approvals cannot be read.
+        A name is the id of an approval of the caller, or the name under which a turn waits for an agent (see
+        :func:`wait_of`).  Raise :class:`StoreError` if the approvals cannot be read.
         """
-        settled = Settled()
+        outcomes = ApprovalOutcomes()
         if self._log is None:
-            return settled
+            return outcomes
         now = self._now()
-        own = [one for one in ids if not is_wait(one)]
-        found = {one.id: one.at(now) for one in await self._log.find_approvals(own)}
-        agents = {one: one for one in ids if is_wait(one)}
-        for approval_id in own:
-            approval = found.get(approval_id)
+        found = {
+            one.id: one.at(now) for one in await self._log.find_approvals([*filterfalse(is_wait, names)])
+        }
+        agents = {name: name for name in names if is_wait(name)}
+        for name in filterfalse(is_wait, names):
+            approval = found.get(name)
             if approval is None or approval.caller != resuming.identity.caller:
-                words = "The approval of this call is no longer on record, so the call did not run."
-                settled.results[approval_id] = _failure_text("approval_denied", words)
+                outcomes.results[name] = failure_text("approval_denied", _GONE)
             elif approval.status is ApprovalStatus.PENDING:
-                settled.waiting.append(approval)
-            elif approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.USED):
-                result = await self._run(approval, resuming, settled)
-                if asked := _asked_by(approval.tool, result):
-                    agents[approval_id] = wait_of(asked)
-                    continue
-                settled.results[approval_id] = _content(approval, result)
-                settled.ran.append((approval, result))
+                outcomes.waiting.append(approval)
+            elif approval.status not in (ApprovalStatus.APPROVED, ApprovalStatus.USED):
+                outcomes.results[name] = failure_text("approval_denied", verdict_of(approval))
             else:
-                settled.results[approval_id] = _failure_text("approval_denied", verdict_of(approval))
-        going_on = (self._go_on(one, name, resuming, settled) for one, name in agents.items())
+                result = await self._run(approval, resuming, outcomes)
+                if asked := _asked_by(approval.tool, result):
+                    agents[name] = wait_of(asked)
+                else:
+                    outcomes.add_run(name, approval, result)
+        going_on = (self._go_on(name, turn, resuming, outcomes) for name, turn in agents.items())
         for failure in await asyncio.gather(*going_on, return_exceptions=True):
             if failure is not None:
                 raise failure
-        return settled
+        return outcomes
 
     @staticmethod
     def marked(tool: str, result: ToolResult) -> ToolResult:
@@ -314,7 +304,7 @@ class Approvals(Decisions):
             return ()
         return [found[one] for one in ids if one in found]
 
-    async def _go_on(self, waits: str, name: str, resuming: Resuming, settled: Settled) -> None:
+    async def _go_on(self, waits: str, name: str, resuming: Resuming, outcomes: ApprovalOutcomes) -> None:
         """Let an agent continue if all its approvals are decided.
 
         ``waits`` is the name in the held turn, and ``name`` that of the agent's turn.  An agent that asks
@@ -328,38 +318,34 @@ class Approvals(Decisions):
             asked = [one.at(now) for one in await self._log.find_approvals(turn.approval_ids)]
             if pending := [one for one in asked if one.status is ApprovalStatus.PENDING]:
                 pending.sort(key=lambda one: turn.approval_ids.index(one.id))
-                settled.waiting += pending
+                outcomes.waiting += pending
                 if name != waits:
-                    settled.results[waits], settled.renewed[waits] = mark_of(name), name
-                    settled.asked += pending
+                    outcomes.results[waits] = Hole(name)
+                    outcomes.asked += pending
                 return
-            result = await self._continue(turn, resuming, settled)
+            result = await self._continue(turn, resuming, outcomes)
             if again := _asked_by(turn.call.name, result):
                 name = wait_of(again)
                 continue
-            settled.results[waits] = result.without_images().content
-            if asked:
-                call = turn.call
-                # The client sees the agent as the call that ran.
-                shown = replace(
-                    asked[0], tool=call.name, call_id=call.call_id, seq=call.index, arguments_shown=None
-                )
-                settled.ran.append((shown, result))
+            call = turn.call
+            # The client sees the agent as the call that ran.  Nobody edited the arguments of that call.
+            place = replace(asked[0], call_id=call.call_id, seq=call.index) if asked else None
+            shown = place and replace(place, tool=call.name, arguments_shown=None, edited="")
+            outcomes.add_run(waits, shown, result)
             return
-        words = "The turn of the agent is no longer on record, so the agent did not go on."
-        settled.results[waits] = _failure_text("approval_denied", words)
+        outcomes.results[waits] = failure_text("approval_denied", _AGENT_GONE)
 
     async def _agent_turn(self, name: str, caller: str) -> AgentTurn | None:
         return None if self.agents is None else (await self.agents.find([name], caller)).get(name)
 
-    async def _continue(self, turn: AgentTurn, resuming: Resuming, settled: Settled) -> ToolResult:
+    async def _continue(self, turn: AgentTurn, resuming: Resuming, outcomes: ApprovalOutcomes) -> ToolResult:
         """Let an agent continue from a turn, or return the result that this already has."""
         call = turn.next_call()
         agent = AgentCall(turn.parent_run, turn.parent_turn, call, turn.spec_digest, turn)
         approved = ContinuedCall(turn.invocation_id, turn.spec_digest)
-        return await self._run_once(agent, approved, resuming, settled)
+        return await self._run_once(agent, approved, resuming, outcomes)
 
-    async def _run(self, approval: Approval, resuming: Resuming, settled: Settled) -> ToolResult:
+    async def _run(self, approval: Approval, resuming: Resuming, outcomes: ApprovalOutcomes) -> ToolResult:
         """Run an approved call as part of the run that asked, or return the result that it already has."""
         arguments = approval.effective_arguments
         approved = ApprovedCall(
@@ -370,13 +356,17 @@ class Approvals(Decisions):
         )
         call = ToolCall(approval.call_id, approval.tool, arguments, approval.seq)
         place = AgentCall(approval.run_id, approval.turn, call, approval.spec_digest)
-        result = await self._run_once(place, approved, resuming, settled)
+        result = await self._run_once(place, approved, resuming, outcomes)
         if approval.status is ApprovalStatus.APPROVED:
             await self._used(approval, result)
         return result
 
     async def _run_once(
-        self, place: AgentCall, approved: ApprovedCall | ContinuedCall, resuming: Resuming, settled: Settled
+        self,
+        place: AgentCall,
+        approved: ApprovedCall | ContinuedCall,
+        resuming: Resuming,
+        outcomes: ApprovalOutcomes,
     ) -> ToolResult:
         """Run a call at its place in the run that made it."""
         identity, ledger = resuming.identity, RunLedger()
@@ -392,7 +382,7 @@ class Approvals(Decisions):
         )
         with resuming.within(place) if is_agent(place.call.name) else nullcontext():
             result = await self._runner.run(place.call, context, policy=resuming.policy, approved=approved)
-        settled.untrusted = join_sources(settled.untrusted, ledger.untrusted_before(sys.maxsize))
+        outcomes.untrusted = join_sources(outcomes.untrusted, ledger.untrusted_before(sys.maxsize))
         return result
 
     async def _used(self, approval: Approval, result: ToolResult) -> None:
@@ -418,19 +408,6 @@ def _asked_by(tool: str, result: ToolResult) -> Sequence[str]:
     return approval_ids_in(result.safe_message) if is_asking else ()
 
 
-def _content(approval: Approval, result: ToolResult) -> str:
-    """Return the text that the model reads about an approved call."""
-    content = result.without_images().content
-    if approval.edited:
-        content = f"A person changed the arguments of this call. It ran with: {approval.edited}\n{content}"
-    return content
-
-
-def _failure_text(code: ToolErrorCode, message: str) -> str:
-    """Return a result that says why a call did not run (rule T3)."""
-    return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
-
-
 def _failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
     code: ToolErrorCode = failure.code
-    return ToolResult(call.call_id, False, _failure_text(code, failure.message), code, failure.message)
+    return ToolResult(call.call_id, False, failure_text(code, failure.message), code, failure.message)

@@ -1,6 +1,7 @@
 """The end of a run: what is stored for the client's next request, and the last bytes of the answer."""
 
 from proxy.base.events import FinishReason
+from proxy.records.result_for_model import ResultForModel
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.hidden.history import LastTurn
 from proxy.relay.memory.threads import threads_of
@@ -218,8 +219,9 @@ def _has_unreturnable_content(job: Job, state: State) -> bool:
 def _last_turn(job: Job, state: State) -> LastTurn:
     """Return the turn that was read last, in the form in which it is stored."""
     ids = state.output.writer.client_ids()
+    results: dict[str, bytes | ResultForModel] = {**state.turn.results, **state.turn.unfilled}
     calls = [
-        SuspendedCall(call.call_id, ids.get(call.call_id), state.turn.results.get(call.call_id))
+        SuspendedCall(call.call_id, ids.get(call.call_id), results.get(call.call_id))
         for call in state.run.turn.calls
     ]
     return LastTurn(
@@ -231,7 +233,6 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         calls,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
-        waiting=[*job.continuity.approvals.wait_names, *state.turn.wait_names],
         asked_in=[
             *job.continuity.approvals.asked_in,
             # An agent asks in its own run.

@@ -5,14 +5,12 @@ from dataclasses import field
 
 from msgspec import Struct
 
-from proxy.base.events import ToolResult
 from proxy.base.values import value_class
-from proxy.records.approvals import Approval
 from proxy.records.rows import Meter
+from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.hidden.outcomes import Recall
 from proxy.relay.memory.local import LocalResponses
-from proxy.relay.nested import Purse
 from proxy.relay.offering.offer import Offer
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Price
@@ -26,7 +24,6 @@ from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 
 __all__ = [
     "Accounting",
-    "ApprovalOutcomes",
     "ClientSide",
     "Continuity",
     "Fallback",
@@ -83,24 +80,6 @@ class ToolAccess(Struct, frozen=True):
     ledger: RunLedger
 
 
-class ApprovalOutcomes(Struct, frozen=True):
-    """The outcome of calls of earlier turns that waited for approvals.
-
-    ``waiting`` are the undecided approvals: no model is asked before they are decided.  ``ran`` are those
-    whose calls ran while this request was planned.  ``purse`` counts what agents used meanwhile; it is
-    ``None`` if there was nothing to decide.  ``asked_in`` are the runs of this conversation that asked for
-    approvals.  ``wait_names`` are the names under which held turns still wait.  ``asked`` are those of
-    ``waiting`` that agents asked for while this request was planned; the client does not know them yet.
-    """
-
-    waiting: tuple[Approval, ...] = ()
-    ran: tuple[tuple[Approval, ToolResult], ...] = ()
-    purse: Purse | None = None
-    asked_in: tuple[str, ...] = ()
-    wait_names: tuple[str, ...] = ()
-    asked: tuple[Approval, ...] = ()
-
-
 @value_class
 class Continuity:
     """What earlier requests left for this one, and what it leaves for later ones.
@@ -121,7 +100,7 @@ class Continuity:
     offer_fingerprint: str | None
     repeat_key: RequestKey
     connection_responses: LocalResponses | None
-    approvals: ApprovalOutcomes = field(default_factory=ApprovalOutcomes)
+    approvals: ApprovalOutcomes = field(default=NOTHING_SETTLED, compare=False)
     recall: Recall = field(default_factory=Recall, compare=False)
 
 

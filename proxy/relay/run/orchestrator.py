@@ -135,7 +135,7 @@ class Orchestrator:
         _repair(job, state)
         if job.continuity.restored:
             client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
-        if job.upstream.left_out:
+        if not job.continuity.approvals.waiting and job.upstream.left_out:
             client.set_header(LEFT_OUT, ", ".join(job.upstream.left_out))
         _prepare(job, adds_usage=adds_usage)
         self._journal.began(job, state)

@@ -16,12 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from msgspec import Struct
 
 from proxy.base.events import (
     FinishReason,
-    ResultImage,
     ToolCall,
     ToolCallFinished,
     ToolResult,
@@ -33,10 +31,11 @@ from proxy.base.events import (
     UsageReported,
     aborted,
 )
+from proxy.records.result_for_model import Hole, ResultForModel, failure_text
 from proxy.relay.base import RunSettings
 from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price
-from proxy.wires.openai.parallel_tool_use import expand, is_wrapper, join_results
+from proxy.wires.openai.parallel_tool_use import expand, is_wrapper
 
 __all__ = [
     "AgentUse",
@@ -110,8 +109,7 @@ Command = CallModel | AskApproval | RunTools | Suspend | Finish
 
 def failed_result(call_id: str, code: Any, message: str) -> ToolResult:
     """Build a result that says why a call was not run (rule T3)."""
-    content = orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
-    return ToolResult(call_id, False, content, code, message)
+    return ToolResult(call_id, False, failure_text(code, message), code, message)
 
 
 @dataclass(slots=True)
@@ -418,19 +416,21 @@ class Run:
         self.spent = self.spent or self._spent()[0] or self._report_is_due()
         return self._next_turn(last=bool(self.spent))
 
-    def answers(self, results: Sequence[ToolResult]) -> list[tuple[ToolCall, str, tuple[ResultImage, ...]]]:
-        """Pair each hidden call of the turn with the text and images of its one result, for the model."""
-        by_id = {result.call_id: result for result in results}
-        found = []
+    def answers(self, results: Sequence[ToolResult], holes: Mapping[str, Hole]) -> list[ResultForModel]:
+        """Return the one result of each hidden call of the turn; ``holes`` are of calls that wait, by id."""
+        by_id = {result.call_id: result for result in results if result.call_id not in holes}
+        answers = []
         for call in self.hidden_calls:
-            parts = self.turn.subcalls.get(call.call_id)
-            if parts:
-                inside = [(part, by_id[part.call_id]) for part in parts]
-                images = tuple(image for _, result in inside for image in result.images)
-                found.append((call, join_results(inside), images))
-            else:
-                found.append((call, by_id[call.call_id].content, by_id[call.call_id].images))
-        return found
+            inside = self.turn.subcalls.get(call.call_id)
+            if not inside and call.call_id not in holes:
+                result = by_id[call.call_id]
+                answers.append(ResultForModel(call, ((None, result.content),), result.images))
+                continue
+            made = [(part.name if inside else None, part.call_id) for part in inside or (call,)]
+            parts = tuple((name, holes.get(id_) or by_id[id_].content) for name, id_ in made)
+            images = (image for _, id_ in made if id_ in by_id for image in by_id[id_].images)
+            answers.append(ResultForModel(call, parts, tuple(images)))
+        return answers
 
     def call_of(self, result: ToolResult) -> ToolCall:
         """Return the call of this turn that a result answers; it may be inside a wrapper call."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from proxy.base.events import ToolCall
 from proxy.http.headers import Headers
 from proxy.records.approvals import Approval
+from proxy.records.result_for_model import ResultForModel
 from proxy.relay.base import ClientStream
 from proxy.relay.memory.hidden.agent_turns import wait_of
 from proxy.relay.offering.offer import Offer
@@ -166,7 +167,8 @@ class TurnProgress:
     """The progress of the current turn; each turn has a new one.
 
     ``first_chunk_at`` is when its stream began, 0 before that.  ``events`` counts the events of its stream if
-    use is limited.  ``results`` are its result messages by call id.  ``fields_recovered`` says that the last
+    use is limited.  ``results`` are its result messages by call id, and
+    ``unfilled`` the results of calls that wait.  ``fields_recovered`` says that the last
     change after the upstream's refusal was to leave out fields.  ``lessons`` are what its refusals said about
     tools.  ``waiting`` are the approvals that its calls
     wait for, by the indices of the calls; ``of_agents`` are those that its calls of agents wait for.
@@ -179,6 +181,7 @@ class TurnProgress:
     first_chunk_at: float = 0.0
     events: int = 0
     results: dict[str, bytes] = field(default_factory=dict)
+    unfilled: dict[str, ResultForModel] = field(default_factory=dict)
     fields_recovered: bool = False
     lessons: list[ToolLesson] = field(default_factory=list)
     waiting: dict[int, Approval] = field(default_factory=dict)
@@ -198,11 +201,6 @@ class TurnProgress:
         if (approval := self.waiting.get(index)) is not None:
             return approval.id
         return wait_of([approval.id for approval in self.of_agents[index]])
-
-    @property
-    def wait_names(self) -> list[str]:
-        """The names under which the calls wait, each once."""
-        return list(dict.fromkeys(map(self.wait_of, (*self.waiting, *self.of_agents))))
 
 
 @dataclass(slots=True)

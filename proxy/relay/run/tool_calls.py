@@ -8,9 +8,9 @@ from proxy.base.caches import Derived
 from proxy.base.chance import replayable
 from proxy.base.errors import ToolFailure
 from proxy.base.events import ToolCall, ToolProgress, ToolResult
+from proxy.records.result_for_model import Hole
 from proxy.records.rows import ToolEffect
 from proxy.relay.base import RunEvents, RunSettings
-from proxy.relay.memory.hidden.marks import mark_of
 from proxy.relay.offering.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
@@ -119,13 +119,7 @@ class ToolCalls:
             results = await running
         shown.all_finished()
         await shown.show(False)
-        held = {call.call_id for call in run.turn.waiting}
-        waiting = [
-            ToolResult(call.call_id, False, mark_of(state.turn.wait_of(call.index)))
-            for call in run.turn.waiting
-        ]
-        there = [result for result in (*results, *command.refused) if result.call_id not in held]
-        return self._take_results(job, state, [*there, *waiting])
+        return self._take_results(job, state, [*results, *command.refused])
 
     async def _hold_agents(
         self, job: Job, state: State, calls: Sequence[ToolCall], results: Sequence[ToolResult]
@@ -170,10 +164,14 @@ class ToolCalls:
         run, editor = state.run, job.upstream.editor
         called = [call.name for call in run.turn.calls]
         message = state.outcome.message()
-        state.turn.results = {
-            call.call_id: editor.result_message(call, content, images)
-            for call, content, images in run.answers(results)
-        }
+        waiting = run.turn.waiting
+        holes = {call.call_id: Hole(state.turn.wait_of(call.index)) for call in waiting} if waiting else {}
+        for answer in run.answers(results, holes):
+            id_ = answer.call.call_id
+            if holes and answer.waits_for:
+                state.turn.unfilled[id_] = answer
+            else:
+                state.turn.results[id_] = editor.result_message(answer.call, answer.text, answer.images)
         command = run.tools_ran()
         if isinstance(command, CallModel):
             editor.append_turn(message, list(state.turn.results.values()))

@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import orjson
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,18 +24,16 @@ from proxy.base.caches import Derived
 from proxy.base.errors import RequestError, ToolErrorCode, ToolFailure, ToolRelayError
 from proxy.base.events import FinishReason, InnerCall, ToolCall, ToolProgress, ToolResult
 from proxy.http.headers import Headers
-from proxy.http.secrets import Secrets
 from proxy.relay.ask import Access, Ask, RequestHead, RequestOptions, UpstreamPermissions
-from proxy.relay.base import RunSettings
+from proxy.relay.base import ClientStream, NoClientStream, RunSettings
 from proxy.relay.body import Body
 from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn
 from proxy.relay.nested import AgentUsed, Nested, RunEnd
 from proxy.relay.offering.offer import Wanted
-from proxy.relay.planning import Planner
 from proxy.relay.routing.router import Route, Router
 from proxy.relay.run.job import Job
-from proxy.relay.run.orchestrator import Orchestrator
 from proxy.relay.run.parents import Parent, Parents
+from proxy.relay.starting.runs import Runs
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import Agent
@@ -96,8 +93,7 @@ class AgentRuns:
 
     def __init__(
         self,
-        planner: Planner,
-        orchestrator: Orchestrator,
+        runs: Runs,
         parents: Parents,
         *,
         wire: Wire,
@@ -108,8 +104,7 @@ class AgentRuns:
     ) -> None:
         """``wire`` is Chat, in which the models of agents are asked.  ``others`` are the names of the wires
         that these requests can be translated to.  ``settings`` apply to all runs."""
-        self._planner = planner
-        self._orchestrator = orchestrator
+        self._runs = runs
         self._parents = parents
         self._wire = wire
         self._others = tuple(others)
@@ -216,15 +211,11 @@ class AgentRuns:
         """Plan and run an agent's request to its model; raise :class:`~proxy.base.errors.ToolFailure`."""
         run_id, model = ask.identity.run_id, str(ask.body.payload["model"])
         with self._run_context(run_id, model):
-            bound = structlog.contextvars.bind_contextvars(run_id=run_id, agent=agent.name)
             try:
-                job = await self._planner.job(self._planner.begin(ask))
-                _check_goes_on(job)
-                await self._orchestrator.run(job, _NullStream())
+                run = await self._runs.start(ask, _output)
+                await run.serve(agent=agent.name)
             except ToolRelayError as error:
                 raise ToolFailure(f"the agent could not be asked: {error}") from error
-            finally:
-                structlog.contextvars.reset_contextvars(**bound)
 
     def _ask(
         self,
@@ -355,15 +346,17 @@ def _body_of(turn: AgentTurn) -> Body:
     return Body(orjson.dumps(payload), payload)
 
 
-def _check_goes_on(job: Job) -> None:
-    """Check that an agent that continues has its held turn, with all results of that turn.
+def _output(job: Job) -> ClientStream:
+    """Return the stream of an agent's run, which sends nothing: the report comes from its :class:`_Watch`.
 
-    Raise :class:`~proxy.base.errors.ToolFailure` if not.
+    An agent that continues must have its held turn, with all results of that turn.  Raise
+    :class:`~proxy.base.errors.ToolFailure` if not.
     """
     nested, continuity = job.client.ask.nested, job.continuity
     continues = nested is not None and nested.asking.continues
     if continues and (continuity.approvals.waiting or not continuity.restored):
         raise ToolFailure("the agent's turn was not found on record, so the agent did not go on")
+    return NoClientStream()
 
 
 def _seconds_left(agent: Agent, parent: Parent, used: AgentUsed) -> float:
@@ -435,39 +428,3 @@ class _Watch:
     def ended(self, end: RunEnd) -> None:
         """Keep the outcome of the run."""
         self.end = end
-
-
-class _NullStream:
-    """A :class:`~proxy.relay.base.ClientStream` that sends nothing: an agent's report comes from its
-    :class:`_Watch`."""
-
-    started = False
-    stopped_by_server = False
-    origin = ""
-
-    def blank_out(self, secrets: Secrets | None) -> None:
-        """Do nothing: nothing is sent."""
-
-    def set_header(self, name: str, value: str) -> None:
-        """Do nothing: nothing is sent."""
-
-    def start(self, status: int, headers: Headers) -> None:
-        self.started = True
-
-    def flush(self) -> None:
-        """Do nothing: nothing is sent."""
-
-    def push(self, data: bytes, last: bool = False) -> None:
-        """Discard the bytes; the caller has nothing to await."""
-
-    async def write(self, data: bytes) -> None:
-        """Discard the bytes."""
-
-    def before_finish(self) -> None:
-        """Return ``None``: no later request of a client refers to this response."""
-
-    def finish(self) -> None:
-        """Do nothing: nothing is sent."""
-
-    def abort(self) -> None:
-        """Do nothing: nothing is sent."""

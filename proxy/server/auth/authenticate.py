@@ -94,8 +94,8 @@ def credential(request: EdgeRequest, credentials: Iterable[Credential]) -> str:
             return ""
         if not scheme:
             return value
-        said, _, secret = value.partition(" ")
-        return secret.strip() if said.lower() == scheme.lower() else ""
+        prefix, _, secret = value.partition(" ")
+        return secret.strip() if prefix.lower() == scheme.lower() else ""
     return ""
 
 
@@ -287,8 +287,8 @@ class StartTokenAuthenticator(KeyAuthenticator):
             await super().admit_scraper(request, target)
 
     def _is_shown(self, request: EdgeRequest, target: Target) -> bool:
-        said = credential(request, target.endpoint.dialect.credentials).encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(said, self._start_token)
+        shown = credential(request, target.endpoint.dialect.credentials).encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(shown, self._start_token)
 
     def _refusal(self) -> RequestError:
         return _unauthorized(
@@ -324,18 +324,18 @@ class ForwardAuthenticator(_Admins):
         """Return the name of the caller that sends these ``Authorization`` headers; raise as :meth:`admit`
         does."""
         value = values[0].strip() if len(values) == 1 else ""
-        said = _forwardable(value) if len(value) <= _MAX_CREDENTIAL else None
+        forwarded = _forwardable(value) if len(value) <= _MAX_CREDENTIAL else None
         if value and len(value) <= _MAX_CREDENTIAL and self._keys.holds(value):
             raise _unauthorized(
                 "Incorrect API key provided: this is a key of the proxy, and the proxy must not send it "
                 "to the model provider. Send the provider's own key."
             )
-        if said is None:
+        if forwarded is None:
             raise _unauthorized(
                 "Incorrect API key provided: send the model provider's own key once, as 'Authorization: "
                 "Bearer …', without quotes. The proxy passes it on."
             )
-        digest = hashlib.blake2b(said, key=self._hash_key, digest_size=12, person=b"forward")
+        digest = hashlib.blake2b(forwarded, key=self._hash_key, digest_size=12, person=b"forward")
         return f"forward:{digest.hexdigest()}"
 
 
@@ -347,17 +347,17 @@ def _forwardable(value: str) -> bytes | None:
     accepted. (RFC 9110, 11.4, has an older form as well, a list of parameters, which no provider of models
     takes.)
     """
-    found = _AUTHORIZATION.fullmatch(value)
-    if found is None:
+    match = _AUTHORIZATION.fullmatch(value)
+    if match is None:
         return None
-    scheme, said = found["scheme"].lower(), found["said"]
+    scheme, value_of_scheme = match["scheme"].lower(), match["said"]
     if scheme != "basic":
-        return said.rstrip("=").encode() or None
+        return value_of_scheme.rstrip("=").encode() or None
     try:
-        pair = base64.b64decode(said, validate=True)
+        pair = base64.b64decode(value_of_scheme, validate=True)
     except binascii.Error:
         return None
-    if base64.b64encode(pair).decode() != said or b":" not in pair or _CONTROL.search(pair):
+    if base64.b64encode(pair).decode() != value_of_scheme or b":" not in pair or _CONTROL.search(pair):
         return None
     return b"basic " + pair
 

@@ -138,16 +138,16 @@ class KeyRing:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
         self._own_hash_key = secrets.token_bytes(32)
         self._declared: _Table = {}
-        marks: dict[int, set[int]] = {}
+        prefixes: dict[int, set[int]] = {}
         for name, (secret, grants) in declared.items():
             digest = _digest(secret, self._own_hash_key)
-            marks.setdefault(len(secret), set()).add(hash(secret))
+            prefixes.setdefault(len(secret), set()).add(hash(secret))
             public = signer(secret).public_key() if grants.mint else None
             rights = grants.rights(f"keys.{name}.tools", f"keys.{name}.arguments")
             self._declared[digest] = _made(
                 f"{DECLARED}{name}", name, rights, digest, grants, grants.expires, public
             )
-        self._marks = tuple(marks.items())
+        self._marks = tuple(prefixes.items())
         self._tables: list[tuple[bytes, _Table]] = []
         self._by_id: dict[str, Key] = {}
         self._index([])
@@ -202,10 +202,10 @@ class KeyRing:
 
         The time that this takes reveals nothing about the secrets but their lengths.
         """
-        for length, marks in self._marks:
+        for length, prefixes in self._marks:
             for start in starts:
                 part = text[start : start + length]
-                if hash(part) in marks and self.knows(part):
+                if hash(part) in prefixes and self.knows(part):
                     return True
         return False
 
@@ -284,22 +284,22 @@ class KeyRing:
             self._log.error("client_keys_unread", reason=reason)
 
     async def _check(self) -> None:
-        began, told = self._monotonic(), self._store.keys_change_counter
-        if told == self._told and await self._store.keys_version() == self._version:
+        began, changes = self._monotonic(), self._store.keys_change_counter
+        if changes == self._told and await self._store.keys_version() == self._version:
             self._confirmed_at = began
         else:
             await self._read()
 
     async def _read(self) -> None:
         # Taken before the read, so that a change during it is not missed.
-        began, told = self._monotonic(), self._store.keys_change_counter
+        began, changes = self._monotonic(), self._store.keys_change_counter
         version = await self._store.keys_version()
         if version != self._version:
-            found = await self._store.read_keys()
-            version = found.version
-            self.ever_made = self.ever_made or found.ever_made
-            live = [key for key in found.keys if key.revoked_at is None]
-            tables: dict[str, _Table] = {name: {} for name in found.hash_keys}
+            key_set = await self._store.read_keys()
+            version = key_set.version
+            self.ever_made = self.ever_made or key_set.ever_made
+            live = [key for key in key_set.keys if key.revoked_at is None]
+            tables: dict[str, _Table] = {name: {} for name in key_set.hash_keys}
             for key in live:
                 if key.hashed_by not in tables:
                     self._log.error(
@@ -309,8 +309,8 @@ class KeyRing:
                     )
                 elif (made := self._usable(key)) is not None:
                     tables[key.hashed_by][key.digest] = made
-            self._index([(found.hash_keys[name], table) for name, table in tables.items() if table])
-        self._version, self._told, self._confirmed_at = version, told, began
+            self._index([(key_set.hash_keys[name], table) for name, table in tables.items() if table])
+        self._version, self._told, self._confirmed_at = version, changes, began
 
     def _index(self, tables: list[tuple[bytes, _Table]]) -> None:
         self._tables = tables
@@ -321,7 +321,9 @@ class KeyRing:
         }
         # Computed here, so that refusing a stranger does not look at each key.
         expiries = [key.expires_at for key in self._by_id.values()]
-        self._last_expiry = max((math.inf if at is None else at for at in expiries), default=-math.inf)
+        self._last_expiry = max(
+            (math.inf if expiry is None else expiry for expiry in expiries), default=-math.inf
+        )
         # Whether any key, valid or not, may mint tokens.
         self.mints = any(key.verify_key is not None for key in self._by_id.values())
 

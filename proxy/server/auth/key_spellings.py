@@ -73,11 +73,11 @@ class KeyFinder:
 
     async def in_target(self, head: Head) -> bool:
         """Return whether the target of a request contains a key, in its path, its query or any other text."""
-        found: bool | None = head.get(self)
-        if found is None:
+        holds_key: bool | None = head.get(self)
+        if holds_key is None:
             target = head.message.path
-            found = head[self] = SHORTEST_KEY < len(target) <= MAX_TARGET and await self._find(target)
-        return found
+            holds_key = head[self] = SHORTEST_KEY < len(target) <= MAX_TARGET and await self._find(target)
+        return holds_key
 
     async def _find(self, text: str) -> bool:
         if self.holds(text):
@@ -115,7 +115,7 @@ def _cuts(text: str) -> Iterator[tuple[str, Sequence[int]]]:
 
     Each comes with the places where words begin in it, up to a bound that no address reaches.
     """
-    yield text, [found.start() for found in islice(_WORD.finditer(text), _MOST_WORDS)]
+    yield text, [match.start() for match in islice(_WORD.finditer(text), _MOST_WORDS)]
     done = set()
     for less in (text, _FIELD_NAME.sub("&", text)):
         parts = _BETWEEN.split(less)
@@ -123,17 +123,17 @@ def _cuts(text: str) -> Iterator[tuple[str, Sequence[int]]]:
         if len(parts) == 1 or len(joined) < SHORTEST_KEY or joined in done:
             continue
         done.add(joined)
-        starts, at = [], 0
+        starts, offset = [], 0
         for part in parts[:_MOST_WORDS]:
-            starts += [at + found.start() for found in _WORD.finditer(part)]
-            at += len(part)
+            starts += [offset + match.start() for match in _WORD.finditer(part)]
+            offset += len(part)
         yield joined, starts[:_MOST_WORDS]
 
 
 def _made_keys(text: str, starts: Sequence[int]) -> Sequence[str]:
     """Return the texts that have the form of a generated key, a few at most."""
-    found = (_MADE_KEY.match(text, start) for start in starts if text.startswith("tr_", start))
-    return [match[0] for match in islice(filter(None, found), _MOST_MADE)]
+    matches = (_MADE_KEY.match(text, start) for start in starts if text.startswith("tr_", start))
+    return [match[0] for match in islice(filter(None, matches), _MOST_MADE)]
 
 
 def readings(text: str) -> Iterator[str]:
@@ -164,20 +164,20 @@ def _decoded(text: str) -> Iterator[str]:
     if "+" in text:
         yield text.replace("+", " ")
     if not text.isascii():
-        yield _OVERLONG.sub(lambda found: chr(_overlong(found[0])), text)
+        yield _OVERLONG.sub(lambda match: chr(_overlong(match[0])), text)
         plain = text.encode("latin-1", "replace").decode("utf-8", "replace")
         yield unicodedata.normalize("NFKC", plain).encode("latin-1", "replace").decode("latin-1")
-    for found in _BASE64.finditer(text):
+    for match in _BASE64.finditer(text):
         # A slash is a letter of base64, and in a path it stands before the key.
-        for segment in found[0].split("/") if "/" in found[0] else ():
+        for segment in match[0].split("/") if "/" in match[0] else ():
             yield from _from_base64(segment.translate(_STANDARD))
-        word = found[0].translate(_STANDARD)
+        word = match[0].translate(_STANDARD)
         # The text before it may be base64 letters too; then it begins at any of four places.
         for start in range(4):
             yield from _from_base64(word[start:])
-    for found in _HEX.finditer(text):
+    for match in _HEX.finditer(text):
         for start in range(2):
-            part = found[0][start:]
+            part = match[0][start:]
             data = bytes.fromhex(part[: len(part) // 2 * 2])
             yield from _PRINTED.findall(data.decode("latin-1"))
 

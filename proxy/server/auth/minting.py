@@ -131,8 +131,8 @@ class Minting:
             subject=asked.subject or f"token-{secrets.token_hex(8)}",
             until=until,
         )
-        said = _encode(orjson.dumps(claims.model_dump(exclude_defaults=True)))
-        text = f"{TOKEN_PREFIX}{key.caller.name}.{said}"
+        payload = _encode(orjson.dumps(claims.model_dump(exclude_defaults=True)))
+        text = f"{TOKEN_PREFIX}{key.caller.name}.{payload}"
         token = f"{text}.{_encode(signer(secret).sign(text.encode()))}"
         if len(token) > _MAX_LENGTH:
             raise RequestError(
@@ -154,7 +154,7 @@ class Minting:
         if len(token) > _MAX_LENGTH or not token.isascii() or token.count(".") != 2:
             return None
         text, _, signature = token.rpartition(".")
-        key_id, _, said = text.removeprefix(TOKEN_PREFIX).partition(".")
+        key_id, _, payload = text.removeprefix(TOKEN_PREFIX).partition(".")
         key = await self._ring.find_by_id(key_id)
         if not self._ring.mints:
             return None
@@ -162,7 +162,7 @@ class Minting:
         known = self._known.get(name)
         if known is None or known[0] is not key:
             # After keys were read again, another key may have the same id.
-            known = self._checked(key, text, said, signature)
+            known = self._checked(key, text, payload, signature)
             if known is None:
                 return None
             self._keep(name, known, _KNOWN_BYTES + 8 * len(token))
@@ -179,7 +179,7 @@ class Minting:
         return CacheSize(self._bytes, _MAX_KNOWN_BYTES)
 
     def _checked(
-        self, key: Key | None, text: str, said: str, signature: str
+        self, key: Key | None, text: str, payload: str, signature: str
     ) -> tuple[Key, int, Caller] | None:
         """Return the contents of a token if its key signed it and its claims are allowed.
 
@@ -192,7 +192,7 @@ class Minting:
         try:
             if not by.verifies(_decode(signature), text.encode()) or key is None or by is not key:
                 return None
-            claims = _Claims.model_validate(load_strict(_decode(said)))
+            claims = _Claims.model_validate(load_strict(_decode(payload)))
             grants = claims.grants()
         except (ValueError, RequestError):
             return None

@@ -68,10 +68,10 @@ def narrowed_policy(policy: Policy, rights: Rights) -> Policy:
 
 def own_bounds(rights: Rights) -> dict[str, dict[str, dict[str, ArgumentBound]]]:
     """Return a caller's own bounds of arguments in the form of a policy, by the names of their settings."""
-    found: dict[str, dict[str, dict[str, ArgumentBound]]] = {}
+    bounds_by_setting: dict[str, dict[str, dict[str, ArgumentBound]]] = {}
     for own in rights.arguments:
-        found.setdefault(own.setting, {}).setdefault(own.tools, {})[own.path] = own.bound
-    return found
+        bounds_by_setting.setdefault(own.setting, {}).setdefault(own.tools, {})[own.path] = own.bound
+    return bounds_by_setting
 
 
 class PermissionSets:
@@ -122,8 +122,8 @@ class PermissionSets:
         }
         if not self._tools_enabled:
             selections = {
-                name: structs.replace(found, offered=(), withheld={}, guards=False)
-                for name, found in selections.items()
+                name: structs.replace(parts, offered=(), withheld={}, guards=False)
+                for name, parts in selections.items()
             }
         return Permissions(
             router=router,

@@ -189,7 +189,7 @@ class Counters:
         while self._owed and not self.down:
             owed = {caller: self._owed.pop(caller) for caller in [*islice(self._owed, _BATCH)]}
             try:
-                await self._together([each for one in owed.items() for each in self._paying(*one)])
+                await self._together([each for debt in owed.items() for each in self._paying(*debt)])
             except LimitsUnavailable:
                 self.lost += len(owed)  # As above.
                 return

@@ -62,7 +62,7 @@ _FORWARDED: Final = (
 
 _PROBES: Final = frozenset({"/healthz", "/readyz"})
 """Paths for load balancers, which call a server by its address, in HTTP/1.0 and without a ``Host`` (HAProxy's
-``option httpchk``).  The answers tell a foreign page nothing that a failed connection does not."""
+``option httpchk``). The answers tell a foreign page nothing that a failed connection does not."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -202,10 +202,10 @@ class PageGuard:
 
         ``from_page`` says that the page's origin is known and may call.
         """
-        said = request.headers.getall(hdrs.CONTENT_TYPE, ())
-        if not said and not request.body_exists:
+        content_types = request.headers.getall(hdrs.CONTENT_TYPE, ())
+        if not content_types and not request.body_exists:
             return
-        kind = said[0].partition(";")[0].strip().lower() if len(said) == 1 else ""
+        kind = content_types[0].partition(";")[0].strip().lower() if len(content_types) == 1 else ""
         if kind == "application/json":
             return
         if kind == "multipart/form-data" and _takes_files(request.head[self._targets]):
@@ -226,8 +226,8 @@ class PageGuard:
         )
 
 
-def _check_host(hosts: HostRule, said: Sequence[str]) -> None:
-    if len(said) != 1 or not hosts.allows(said[0]):
+def _check_host(hosts: HostRule, host_lines: Sequence[str]) -> None:
+    if len(host_lines) != 1 or not hosts.allows(host_lines[0]):
         raise RequestError(
             403,
             "The Host header must name this machine: localhost, an address that it listens on, or one of "
@@ -238,12 +238,12 @@ def _check_host(hosts: HostRule, said: Sequence[str]) -> None:
 
 def _may_call(cors: Cors, request: EdgeRequest) -> bool:
     """Return whether a page of the request's origin may call: a listed origin, or the proxy's own."""
-    said = request.headers.getall("Origin")
-    if len(said) != 1:
+    origins = request.headers.getall("Origin")
+    if len(origins) != 1:
         return False
-    if cors.allows(said[0]):
+    if cors.allows(origins[0]):
         return True
-    return _is_own_site(request) and is_own_origin(said[0], request.headers.get("Host", "").lower())
+    return _is_own_site(request) and is_own_origin(origins[0], request.headers.get("Host", "").lower())
 
 
 def _is_own_site(request: EdgeRequest) -> bool:
@@ -301,11 +301,13 @@ def _check_unmarked(request: EdgeRequest, target: Target) -> None:
     """
     if target.below is None or _is_program(request):
         return
-    said = request.headers.getall(hdrs.HOST, ())
-    if len(said) == 1 and is_loopback_name(said[0]):
+    host_lines = request.headers.getall(hdrs.HOST, ())
+    if len(host_lines) == 1 and is_loopback_name(host_lines[0]):
         return
     referers = request.headers.getall(hdrs.REFERER, ())
-    if len(referers) == 1 and is_own_origin("/".join(referers[0].split("/")[:3]), "".join(said).lower()):
+    if len(referers) == 1 and is_own_origin(
+        "/".join(referers[0].split("/")[:3]), "".join(host_lines).lower()
+    ):
         return
     raise _not_allowed(
         "Without client keys, a web page of another site could have sent this GET. Send any key, as in "

@@ -41,12 +41,12 @@ class RefusedOrigins:
 
     def _counter(self, origin: str) -> OncePerMinute:
         now = self._clock()
-        found = self._known.get(origin)
-        if found is None and len(self._known) >= _MOST:
-            self._known = {name: one for name, one in self._known.items() if now - one[0] < 60}
+        known = self._known.get(origin)
+        if known is None and len(self._known) >= _MOST:
+            self._known = {name: entry for name, entry in self._known.items() if now - entry[0] < 60}
             if len(self._known) >= _MOST:
                 return self._others
-        counter = found[1] if found else OncePerMinute(self._clock)
+        counter = known[1] if known else OncePerMinute(self._clock)
         self._known[origin] = (now, counter)
         return counter
 

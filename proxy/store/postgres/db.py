@@ -261,11 +261,11 @@ async def answer(connection: Connection, batch: QueryBatch) -> list[Answer]:
     places: dict[str, list[int]] = {}
     for place, query in enumerate(queries):
         places.setdefault(query.sql, []).append(place)
-    for sql, at in places.items():
-        if len(at) > 1:
+    for sql, indices in places.items():
+        if len(indices) > 1:
             try:
-                collected: dict[int, list[Any]] = {place: [] for place in at}
-                each = [(place, *fitting(queries[place].values)) for place in at]
+                collected: dict[int, list[Any]] = {place: [] for place in indices}
+                each = [(place, *fitting(queries[place].values)) for place in indices]
                 for row in await connection.fetchmany(numbered(f"SELECT ?::int, q.* FROM ({sql}) q"), each):
                     place, *values = row.values()
                     collected[place].append(tuple(values))
@@ -273,11 +273,11 @@ async def answer(connection: Connection, batch: QueryBatch) -> list[Answer]:
                 if failure_of(error) is not None:
                     raise
             else:
-                for place in at:
+                for place in indices:
                     answers[place] = collected[place]
                 batch.steps += 1
                 continue
-        for place in at:  # Alone, or because one of them is at fault.
+        for place in indices:  # Alone, or because one of them is at fault.
             try:
                 answers[place] = await PostgresReader(connection).execute_fetchall(sql, queries[place].values)
             except asyncpg.PostgresError as error:
@@ -297,6 +297,5 @@ class PostgresReader:
     async def execute_fetchall(
         self, sql: str, parameters: Iterable[Any] | None = None, /
     ) -> Sequence[Sequence[Any]]:
-        """Return the rows of a query."""
         rows = await self._connection.fetch(numbered(sql), *fitting(parameters or ()))
         return [tuple(row.values()) for row in rows]

@@ -350,7 +350,6 @@ class _TidiedSchema:
         return int(size)
 
     async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        """Return the rows of a query."""
         collected: list[Any] = []
 
         async def read(connection: "asyncpg.Connection[Any]") -> None:
@@ -360,7 +359,6 @@ class _TidiedSchema:
         return collected
 
     async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
-        """Execute a statement for each of ``values``; return how many rows changed."""
         counts: list[int] = []
 
         async def write(connection: "asyncpg.Connection[Any]") -> None:

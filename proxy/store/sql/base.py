@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 _Record = TypeVar("_Record")
 
+_MOST_IDS: Final = 100
+
 _PUT_CONTENT: Final = {
     table.name: rows.upsert(table.name, (*table.columns, "sealed_by"), table.key) for table in CONTENT
 }
@@ -76,31 +78,25 @@ class SqlBase(ABC):
 
     @property
     def waiting(self) -> int:
-        """The number of writes that are queued or being committed."""
         return self._writer.waiting
 
     @property
     def lost(self) -> int:
-        """The number of writes that never reached the database."""
         return self._writer.lost
 
     @property
     def lost_needed(self) -> int:
-        """The number of those that a client's next request needs."""
         return self._writer.lost_needed
 
     @property
     def crowded(self) -> bool:
-        """Whether runs have to wait for room among the queued writes."""
         return self._writer.pressure.crowded
 
     async def wait_for_room(self, within_s: float) -> None:
-        """Wait for that room, at most ``within_s`` seconds."""
         await self._writer.pressure.wait(within_s)
 
     @property
     def sealed(self) -> bool:
-        """Whether content never reaches the disk in plain text: the store seals it, or does not write it."""
         return self._ring.seals or self._content == "none"
 
     @abstractmethod
@@ -163,10 +159,10 @@ class SqlBase(ABC):
         old one was lost. Raises :class:`~proxy.base.errors.ConfigError` if the key file cannot be used.
         """
         file = self._key_file
-        found = await asyncio.to_thread(file.read) if file is not None else None
-        if found is not None:
+        key = await asyncio.to_thread(file.read) if file is not None else None
+        if key is not None:
             take = self._ring.seal_with if self._ring.awaits else self._ring.open_with
-            take(Seal(found))
+            take(Seal(key))
         await self._check_seal()
         if file is not None and self._ring.awaits:
             self._ring.seal_with(Seal(await asyncio.to_thread(file.make)))
@@ -190,63 +186,80 @@ class SqlBase(ABC):
                 if table is CALLS:
                     continue
                 ends = [
-                    found
+                    key
                     for end in ("min", "max")
-                    for (found,) in await db.execute_fetchall(
+                    for (key,) in await db.execute_fetchall(
                         f"SELECT {end}(sealed_by) FROM {table.name} WHERE sealed_by IS NOT NULL"
                     )
                 ]
                 if all(end is None or self._ring.opens(end) for end in ends) and ends[0] == ends[1]:
                     continue
-                for found, number in await db.execute_fetchall(
+                for key, number in await db.execute_fetchall(
                     f"SELECT sealed_by, count(*) FROM {table.name} "
                     "WHERE sealed_by IS NOT NULL GROUP BY sealed_by ORDER BY sealed_by"
                 ):
-                    if not self._ring.opens(found):
-                        missing.setdefault(found, []).append(table.counted(number))
+                    if not self._ring.opens(key):
+                        missing.setdefault(key, []).append(table.counted(number))
         if missing:
             raise _keys_missing(missing, self._ring, self._key_file)
 
-    def _put_dated(
-        self, table: ContentTable, encode: Callable[[_Record], rows.Row], records: Sequence[_Record]
-    ) -> Write:
+    def _put_dated(self, table: ContentTable[_Record], records: Sequence[_Record]) -> Write:
         """Queue content whose records have no time of their own, and which only people read."""
         return self._put(
             _PUT_DATED[table.name],
             (self._clock(),),
-            lambda record: self._ring.close(table, encode(record)),
+            lambda record: self._ring.close(table, table.row(record)),
             records,
             needed=False,
         )
 
     def _put_content(
         self,
-        table: ContentTable,
-        encode: Callable[[_Record], rows.Row],
+        table: ContentTable[_Record],
         records: Sequence[_Record],
         settled: Callable[[bool], None] | None = None,
+        encode: Callable[[_Record], rows.Row] | None = None,
         *,
         needed: bool = True,
     ) -> Write:
+        row_of = encode or table.row
         return self._put(
             _PUT_CONTENT[table.name],
             (),
-            lambda each: self._ring.close(table, encode(each)),
+            lambda record: self._ring.close(table, row_of(record)),
             records,
             settled,
             needed=needed,
         )
 
-    async def _read(self, db: SqlReader, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
-        """Return the matching rows of content from a snapshot, opened."""
-        return self._opened(table, await db.execute_fetchall(_selecting(table, where), values))
+    async def _read(
+        self, db: SqlReader, table: ContentTable[_Record], where: str, *values: Any
+    ) -> list[_Record]:
+        """Return the matching records of content from a snapshot."""
+        sealed_rows = await db.execute_fetchall(_selecting(table, where), values)
+        return list(map(table.record, self._opened(table, sealed_rows)))
 
-    async def _find(self, table: ContentTable, where: str, *values: Any, caller: str = "") -> list[rows.Row]:
+    async def _find(
+        self, table: ContentTable[_Record], where: str, *values: Any, caller: str = ""
+    ) -> list[_Record]:
         """Return the same by a look-up, if nothing else must be read in the same state."""
+        return list(map(table.record, await self._find_rows(table, where, *values, caller=caller)))
+
+    async def _find_rows(
+        self, table: ContentTable[Any], where: str, *values: Any, caller: str = ""
+    ) -> list[rows.Row]:
         return self._opened(table, await self._look_up(_selecting(table, where), values, caller))
 
-    def _opened(self, table: ContentTable, found: Iterable[Any]) -> list[rows.Row]:
-        return [self._ring.open(table, tuple(row[:-1]), row[-1]) for row in found]
+    async def _find_ids(self, table: ContentTable[_Record], ids: Sequence[str]) -> list[_Record]:
+        """Return the records with these ids that are not too old; of very many ids only the first count."""
+        wanted = [each for each in ids if rows.is_text(each) and "\0" not in each][:_MOST_IDS]
+        if not wanted:
+            return []
+        fit = f"id IN ({', '.join('?' * len(wanted))}) AND created_at >= ?"
+        return await self._find(table, fit, *wanted, self._oldest_kept())
+
+    def _opened(self, table: ContentTable[Any], sealed_rows: Iterable[Any]) -> list[rows.Row]:
+        return [self._ring.open(table, tuple(row[:-1]), row[-1]) for row in sealed_rows]
 
     def _oldest_kept(self) -> float:
         return oldest_kept(self._clock(), self._keep_days)
@@ -289,11 +302,11 @@ async def select(
     db: SqlReader, table: str, columns: Sequence[str], where: str, *values: Any
 ) -> list[rows.Row]:
     """Return the matching rows of a table."""
-    found = await db.execute_fetchall(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", values)
-    return [tuple(row) for row in found]
+    result = await db.execute_fetchall(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", values)
+    return [tuple(row) for row in result]
 
 
-def _selecting(table: ContentTable, where: str) -> str:
+def _selecting(table: ContentTable[Any], where: str) -> str:
     return f"SELECT {', '.join(table.columns)}, sealed_by FROM {table.name} WHERE {where}"
 
 

@@ -77,15 +77,15 @@ def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     Raises :class:`~proxy.base.errors.StoreError` if a number is missing, occurs twice or is not a number.
     """
     where = folder if folder is not None else find_migrations()
-    found: list[Migration] = []
+    steps: list[Migration] = []
     for path in sorted(where.glob("*.sql")):
         match = _FILE_NAME.fullmatch(path.name)
         if match is None:
             raise StoreError(f"{path.name} is not a migration: its name must be like 0001_record.sql")
-        found.append(Migration(int(match[1]), path.stem, path.read_text(encoding="utf-8")))
-    if not found or [step.number for step in found] != list(range(1, len(found) + 1)):
+        steps.append(Migration(int(match[1]), path.stem, path.read_text(encoding="utf-8")))
+    if not steps or [step.number for step in steps] != list(range(1, len(steps) + 1)):
         raise StoreError(f"the migrations in {where} are not numbered 1, 2, 3, … without a gap")
-    return tuple(found)
+    return tuple(steps)
 
 
 def create_private(path: Path) -> bool:

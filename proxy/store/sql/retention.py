@@ -84,8 +84,8 @@ async def make_room(keeper: Keeper, max_bytes: int, now: float) -> bool:
     if await _drop_content(keeper, yesterday):
         return True
     if keeper.counts_runs:
-        found = await keeper.fetch(*purge_query(PurgeFilter(before=yesterday)))
-        if await keeper.change(DELETE_RUN, [(row[0],) for row in found]):
+        runs = await keeper.fetch(*purge_query(PurgeFilter(before=yesterday)))
+        if await keeper.change(DELETE_RUN, [(row[0],) for row in runs]):
             return True
     return await _drop_content(keeper, float("inf"))
 
@@ -107,7 +107,7 @@ class CallerCap:
         self._bytes = 0
         declare("callers_to_trim", self._cache_size)
 
-    def note(self, table: ContentTable, whose: str, size: int) -> None:
+    def note(self, table: ContentTable[Any], whose: str, size: int) -> None:
         """Note that a caller got one more record. For a table without callers, ``whose`` is the run id."""
         place = (table.name, clean_name(whose))
         if place in self._noted:
@@ -123,8 +123,8 @@ class CallerCap:
             table, size = _TABLES[place[0]], self._noted[place]
             caller: str | None = place[1]
             if table in OF_RUNS:
-                found = list(await keeper.fetch("SELECT caller FROM runs WHERE id = ?", (caller,)))
-                caller = found[0][0] if found else None
+                callers = list(await keeper.fetch("SELECT caller FROM runs WHERE id = ?", (caller,)))
+                caller = callers[0][0] if callers else None
             trimmed = caller is not None and await self._trim(keeper, table, caller, size)
             if place in self._noted:
                 del self._noted[place]
@@ -133,7 +133,7 @@ class CallerCap:
                 return bool(self._noted)
         return False
 
-    async def _trim(self, keeper: Keeper, table: ContentTable, caller: str, size: int) -> bool:
+    async def _trim(self, keeper: Keeper, table: ContentTable[Any], caller: str, size: int) -> bool:
         reach: list[Any] = []
         if self._most and table not in OF_RUNS:
             reach += await keeper.fetch(
@@ -161,11 +161,11 @@ class CallerCap:
         return CacheSize(held, 2 * (_MAX_NOTED_BYTES + 2**20) + _MOST_NOTED * _NOTED_BYTES)
 
 
-def _whose(table: ContentTable) -> str:
+def _whose(table: ContentTable[Any]) -> str:
     return "run_id IN (SELECT id FROM runs WHERE caller = ?)" if table in OF_RUNS else "caller = ?"
 
 
-def _past_bytes(table: ContentTable, length: str) -> str:
+def _past_bytes(table: ContentTable[Any], length: str) -> str:
     """Return the query for the time of the newest row beyond a caller's limit, counted from the newest."""
     size = row_size(table, length)
     return (
@@ -175,7 +175,7 @@ def _past_bytes(table: ContentTable, length: str) -> str:
     )
 
 
-def row_size(table: ContentTable, length: str) -> str:
+def row_size(table: ContentTable[Any], length: str) -> str:
     """Return the SQL expression for the size of a row; ``length`` is that for the size of a column."""
     return " + ".join(["100", *(f"coalesce({length.format(column)}, 0)" for column in table.sealed)])
 
@@ -192,7 +192,7 @@ async def _drop_content(keeper: Keeper, before: float) -> bool:
     return sum(gone) > 0
 
 
-def _drop(table: ContentTable) -> str:
+def _drop(table: ContentTable[Any]) -> str:
     key = ", ".join(table.key)
     return (
         f"DELETE FROM {table.name} WHERE ({key}) IN "

@@ -48,7 +48,7 @@ class SqlSealing(SqlBase):
             gone += number
         return gone
 
-    async def _reseal_table(self, table: ContentTable) -> int:
+    async def _reseal_table(self, table: ContentTable[Any]) -> int:
         after: rows.Row = ()
         changed = 0
         while batch := await self._page(table, after):
@@ -59,7 +59,7 @@ class SqlSealing(SqlBase):
             changed += len(batch)
         return changed
 
-    async def _page(self, table: ContentTable, after: rows.Row) -> list[rows.Row]:
+    async def _page(self, table: ContentTable[Any], after: rows.Row) -> list[rows.Row]:
         """Return the next rows, in key order, that the current key has not sealed."""
         key = ", ".join(_place(table))
         clauses, values = ["sealed_by IS NOT NULL"], list[Any]()
@@ -76,10 +76,10 @@ class SqlSealing(SqlBase):
         async with self._snapshot() as db:
             return await select(db, table.name, columns, where, *values)
 
-    def _resealed(self, table: ContentTable, found: rows.Row) -> tuple[str, rows.Row]:
+    def _resealed(self, table: ContentTable[Any], stored: rows.Row) -> tuple[str, rows.Row]:
         """Return the statement that reseals one row if it is unchanged, and its values."""
         size = len(table.columns)
-        row, sealed_by, place = found[:size], found[size], found[size + 1 :]
+        row, sealed_by, place = stored[:size], stored[size], stored[size + 1 :]
         was = dict(zip(table.columns, row, strict=True))
         *closed, key = self._ring.close(table, self._ring.open(table, row, sealed_by))
         now = dict(zip(table.columns, closed, strict=True))
@@ -101,10 +101,10 @@ class SqlSealing(SqlBase):
         )
 
 
-def _place(table: ContentTable) -> Sequence[str]:
+def _place(table: ContentTable[Any]) -> Sequence[str]:
     """Return the columns that identify one row; two claims can share the invocation that binds their seal."""
     return ("key",) if table is CLAIMS else table.key
 
 
-def _key(table: ContentTable, found: rows.Row) -> rows.Row:
-    return found[-len(_place(table)) :]
+def _key(table: ContentTable[Any], row: rows.Row) -> rows.Row:
+    return row[-len(_place(table)) :]

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from proxy.records.effects import REPEATS_WITHIN_S
 from proxy.records.rows import (
@@ -70,9 +70,11 @@ from proxy.store.tokens import SealedTokens
 
 __all__ = ["END_OWNER", "INTERRUPT", "SqlStore"]
 
+_Record = TypeVar("_Record")
+
 _PUT_RUN: Final = rows.upsert(
     "runs",
-    ("owner_id", *rows.RUN_COLUMNS),
+    ("owner_id", *rows.RUNS.columns),
     ("id",),
     fixed=(
         "request_id",
@@ -86,7 +88,7 @@ _PUT_RUN: Final = rows.upsert(
         "agent_version",
     ),
 )
-_PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
+_PUT_TURN: Final = rows.upsert("turns", rows.TURNS.columns, ("run_id", "number"))
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
 
 END_OWNER: Final = "UPDATE owners SET ended_at = ? WHERE id = ?"
@@ -168,7 +170,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         self._put(
             _PUT_RUN,
             (self._owner_id,),
-            rows.run_row,
+            rows.RUNS.row,
             (record,),
             needed=begins or record.tool_calls > 0,
             state_of=("runs", record.id),
@@ -177,18 +179,17 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
 
     def put_turn(self, record: TurnRecord) -> None:
         """Queue a turn; its run must have been put before."""
-        self._put(_PUT_TURN, (), rows.turn_row, (record,), needed=False)
+        self._put(_PUT_TURN, (), rows.TURNS.row, (record,), needed=False)
 
     def put_messages(self, records: Sequence[MessageRecord]) -> None:
-        """Queue messages in one write, unless ``store.content`` is ``none``."""
         if self._content == "none" or not records:
             return
-        self._note_run(MESSAGES, records[0].run_id, self._put_dated(MESSAGES, rows.message_row, records))
+        self._note_run(MESSAGES, records[0].run_id, self._put_dated(MESSAGES, records))
 
     def put_native_call(self, record: NativeCall) -> None:
         """Queue a call as the upstream sent it, unless ``store.content`` is ``none``."""
         if self._content != "none":
-            write = self._put_dated(NATIVE_CALLS, rows.native_row, (record,))
+            write = self._put_dated(NATIVE_CALLS, (record,))
             self._note_run(NATIVE_CALLS, record.run_id, write)
 
     def put_suspended(self, record: SuspendedTurn) -> None:
@@ -200,28 +201,17 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             self._suspended.keep(record)
         else:
             self._cap.note(SUSPENDED, record.caller, len(record.payload))
-            self._suspended.queue(
-                (record,),
-                lambda settled: self._put_content(SUSPENDED, rows.suspended_row, (record,), settled),
-            )
+            self._suspended.queue((record,), lambda settled: self._put_content(SUSPENDED, (record,), settled))
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
-        """Return the latest held turn with that key, also before its commit or after a failed write.
-
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         return (await self.find_all_suspended((key,))).get(key)
 
     async def find_all_suspended(self, keys: Sequence[str], caller: str = "") -> Mapping[str, SuspendedTurn]:
-        """Return the held turns of several keys with one query; raises the same errors."""
         known = {key: self._suspended.find(key) for key in keys}
         asked = {rows.clean_text(key): key for key in known if not self._suspended.has_latest(key)}
         if asked and self._content != "none":
             fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
-            for turn in map(
-                rows.read_suspended,
-                await self._find(SUSPENDED, fit, *asked, self._oldest_kept(), caller=caller),
-            ):
+            for turn in await self._find(SUSPENDED, fit, *asked, self._oldest_kept(), caller=caller):
                 known[asked[turn.key]] = turn
         return {key: turn for key, turn in known.items() if turn is not None}
 
@@ -235,31 +225,29 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             for record in records:
                 self._hidden.keep(record)
             return
-        made, encode = records, rows.hidden_row
+        made, encode = records, HIDDEN.row
         if len(records) == 3 and records[0].payload == records[1].payload == records[2].payload:
             made, encode = records[:1], partial(encode, asked=records[1].key, alone=records[2].key)
         self._cap.note(HIDDEN, records[0].caller, sum(map(len, map(attrgetter("payload"), made))))
-        self._hidden.queue(records, lambda settled: self._put_content(HIDDEN, encode, made, settled))
+        self._hidden.queue(records, lambda settled: self._put_content(HIDDEN, made, settled, encode))
 
     async def find_hidden(
         self, keys: Sequence[str], caller: str = "", *, loosely: bool = False
     ) -> Mapping[str, Sequence[HiddenTurns]]:
-        """Return the two latest variants of each key, also before their commit or after a failed write.
-
-        Only ``loosely`` the keys may be the second or third of what was stored under three. Raises
-        :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         variants = {key: {each.variant: each for each in self._hidden.find_all(key)} for key in keys}
         asked = {rows.clean_text(key): key for key, known in variants.items() if len(known) < 2}
         if asked and self._content != "none":
             # The database keeps two for each key, and for a moment a few more.
-            columns, marks = ("key", "asked", "alone") if loosely else ("key",), ", ".join("?" * len(asked))
-            fit = " OR ".join(f"{column} IN ({marks})" for column in columns)
+            columns, placeholders = (
+                ("key", "asked", "alone") if loosely else ("key",),
+                ", ".join("?" * len(asked)),
+            )
+            fit = " OR ".join(f"{column} IN ({placeholders})" for column in columns)
             values = (*asked, *asked, *asked) if loosely else asked
-            found = await self._find(
+            stored = await self._find_rows(
                 HIDDEN, f"({fit}) AND created_at >= ?", *values, self._oldest_kept(), caller=caller
             )
-            read = [turns for row in found for turns in rows.read_hidden(row) if turns.key in asked]
+            read = [turns for row in stored for turns in HIDDEN.records(row) if turns.key in asked]
             for turns in newest_first(read):
                 variants[asked[turns.key]].setdefault(turns.variant, turns)
         return {key: newest_first(known.values())[:2] for key, known in variants.items()}
@@ -269,24 +257,18 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         if self._writes_response((record.id, record.caller)):
             size = len(record.response) + len(record.input_items) + len(record.continuation)
             self._cap.note(RESPONSES, record.caller, size)
-            self._responses.queue(
-                (record,), lambda settled: self._put_content(RESPONSES, rows.response_row, (record,), settled)
-            )
+            self._responses.queue((record,), lambda settled: self._put_content(RESPONSES, (record,), settled))
         else:
             self._responses.keep(record)
 
     async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
-        """Return the caller's own response with that id, also before its commit or after a failed write.
-
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         key = (response_id, caller)
         if self._responses.has_latest(key) or not self._writes_response(key):
             return self._responses.find(key)
-        found = await self._find(
+        records = await self._find(
             RESPONSES, "id = ? AND caller = ? AND created_at >= ?", *key, self._oldest_kept(), caller=caller
         )
-        return rows.read_response(found[0]) if found else None
+        return records[0] if records else None
 
     async def delete_response(self, response_id: str, caller: str) -> bool:
         """Delete a response of the caller, written or not; return whether there was one.
@@ -301,42 +283,36 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         with self._responses.deleting(key) as under_way:
             if not self._writes_response(key):
                 return held
-            found = list(
+            times = list(
                 await self._look_up(
                     "SELECT created_at FROM responses WHERE id = ? AND caller = ?", key, caller
                 )
             )
-            if found or under_way:
+            if times or under_way:
                 # In order: after a put that is being committed, and before a later one.
                 await self._writer.commit(_DELETE_RESPONSE, [key], in_order=True)
-        return held or any(created_at >= self._oldest_kept() for (created_at,) in found)
+        return held or any(created_at >= self._oldest_kept() for (created_at,) in times)
 
     def put_result(self, record: KeptResult) -> None:
         """Store a large result, so that any process can return it; under ``none`` in memory only."""
         if self._writes_response((record.handle, record.caller)):
             self._cap.note(RESULTS, record.caller, len(record.content))
-            self._results.queue(
-                (record,), lambda settled: self._put_content(RESULTS, rows.result_row, (record,), settled)
-            )
+            self._results.queue((record,), lambda settled: self._put_content(RESULTS, (record,), settled))
         else:
             self._results.keep(record)
 
     async def find_result(self, handle: str, caller: str) -> KeptResult | None:
-        """Return the caller's own result with that handle, also before its commit.
-
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         key = (handle, caller)
         if self._results.has_latest(key) or not self._writes_response(key):
             return self._results.find(key)
-        found = await self._find(
+        records = await self._find(
             RESULTS,
             "handle = ? AND caller = ? AND created_at >= ?",
             *key,
             self._oldest_result(),
             caller=caller,
         )
-        return rows.read_result(found[0]) if found else None
+        return records[0] if records else None
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
         """Return runs, the newest first.
@@ -346,68 +322,39 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         """
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(*rows.runs_query(wanted))
-        return [rows.read_run(tuple(row)) for row in found]
+            result = await db.execute_fetchall(*rows.runs_query(wanted))
+        return [rows.RUNS.record(tuple(row)) for row in result]
 
     async def get_run(self, run_id: str) -> RunDetail | None:
-        """Return one run by its id or by a unique prefix; raises the errors of :meth:`list_runs`."""
         wanted = rows.clean_text(run_id)
         if not wanted:
             return None
         await self._writer.flush()
         async with self._snapshot() as db:
-            select_run = f"SELECT {', '.join(rows.RUN_COLUMNS)} FROM runs WHERE "
-            found = list(await db.execute_fetchall(select_run + "id = ?", (wanted,)))
-            if not found:
+            select_run = f"SELECT {', '.join(rows.RUNS.columns)} FROM runs WHERE "
+            matches = list(await db.execute_fetchall(select_run + "id = ?", (wanted,)))
+            if not matches:
                 bounds = (wanted, wanted + "\U0010ffff")
-                found = list(await db.execute_fetchall(select_run + "id >= ? AND id < ? LIMIT 2", bounds))
-            if len(found) != 1:
+                matches = list(await db.execute_fetchall(select_run + "id >= ? AND id < ? LIMIT 2", bounds))
+            if len(matches) != 1:
                 return None
-            run = rows.read_run(tuple(found[0]))
-            turns = await select(db, "turns", rows.TURN_COLUMNS, "run_id = ? ORDER BY number", run.id)
-            messages = await self._read(
-                db,
-                MESSAGES,
-                "run_id = ? AND created_at >= ? ORDER BY turn, seq",
-                run.id,
-                self._oldest_kept(),
+            run = rows.RUNS.record(tuple(matches[0]))
+            kept = (run.id, self._oldest_kept())
+            of_run = "run_id = ? AND created_at >= ? ORDER BY"
+            of_agents = f"parent_run = ? AND parent_run <> '' ORDER BY started_at, id LIMIT {rows.MAX_LISTED}"
+            after = f"continues = ? AND continues <> '' ORDER BY started_at, id LIMIT {_MOST_CONTINUING}"
+            return RunDetail(
+                run,
+                await _records(db, rows.TURNS, "run_id = ? ORDER BY number", run.id),
+                await self._read(db, MESSAGES, f"{of_run} turn, seq", *kept),
+                await self._calls(db, run.id),
+                await self._read(db, NATIVE_CALLS, f"{of_run} invocation_id", *kept),
+                await _records(db, rows.RUNS, of_agents, run.id),
+                await _records(db, rows.RUNS, after, run.id),
+                await _taken_over_by(db, run.id),
             )
-            calls = await self._calls(db, run.id)
-            native_calls = await self._read(
-                db,
-                NATIVE_CALLS,
-                "run_id = ? AND created_at >= ? ORDER BY invocation_id",
-                run.id,
-                self._oldest_kept(),
-            )
-            of_agents = await select(
-                db,
-                "runs",
-                rows.RUN_COLUMNS,
-                f"parent_run = ? AND parent_run <> '' ORDER BY started_at, id LIMIT {rows.MAX_LISTED}",
-                run.id,
-            )
-            continuing = await select(
-                db,
-                "runs",
-                rows.RUN_COLUMNS,
-                f"continues = ? AND continues <> '' ORDER BY started_at, id LIMIT {_MOST_CONTINUING}",
-                run.id,
-            )
-            taken_over_by = await _taken_over_by(db, run.id)
-        return RunDetail(
-            run,
-            [rows.read_turn(row) for row in turns],
-            [rows.read_message(row) for row in messages],
-            calls,
-            [rows.read_native(row) for row in native_calls],
-            [rows.read_run(row) for row in of_agents],
-            [rows.read_run(row) for row in continuing],
-            taken_over_by,
-        )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
-        """Return the calls of some runs in order; raises the errors of :meth:`list_runs`."""
         if not run_ids:
             return {}
         await self._writer.flush()
@@ -418,19 +365,18 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
                 f"WHERE run_id IN ({places}) ORDER BY run_id, turn, seq, started_at, id LIMIT {MAX_CALLED}",
                 tuple(map(rows.clean_text, run_ids)),
             )
-        found: dict[str, list[CalledTool]] = {}
+        calls: dict[str, list[CalledTool]] = {}
         for run_id, tool, status, error_code in read:
-            found.setdefault(run_id, []).append(CalledTool(tool, status, error_code))
-        return found
+            calls.setdefault(run_id, []).append(CalledTool(tool, status, error_code))
+        return calls
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
-        """Return the usage, a row for each group, sorted by group; raises the errors of :meth:`list_runs`."""
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(*usage_query(wanted))
+            groups = await db.execute_fetchall(*usage_query(wanted))
             timed = await db.execute_fetchall(*latency_query(wanted)) if "tool" in wanted.by else ()
         took = {tuple(row[:-2]): tuple(row[-2:]) for row in timed}
-        return [read_usage(wanted, tuple(row), took) for row in found]
+        return [read_usage(wanted, tuple(row), took) for row in groups]
 
     async def purge(self, wanted: PurgeFilter) -> int:
         """Delete one batch of runs with all rows that belong to them; return how many runs.
@@ -441,16 +387,16 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         """
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = [row[0] for row in await db.execute_fetchall(*purge_query(wanted))]
-        if found:
-            await self._writer.commit(DELETE_RUN, [(run_id,) for run_id in found])
+            run_ids = [row[0] for row in await db.execute_fetchall(*purge_query(wanted))]
+        if run_ids:
+            await self._writer.commit(DELETE_RUN, [(run_id,) for run_id in run_ids])
             for content in (self._suspended, self._hidden, self._responses, self._results):
-                content.forget_runs(frozenset(found))
+                content.forget_runs(frozenset(run_ids))
         elif wanted.run_id is None:
             before = self._clock() if wanted.before is None else wanted.before
             for statement in DELETE_LOST:  # Separate commits, so that a server waits only for one.
                 await self._writer.commit(statement, [(before,)])
-        return len(found)
+        return len(run_ids)
 
     async def wait_until_visible(self, within_s: float) -> bool:
         """Wait at most ``within_s`` seconds for the commit of what the next request needs; return whether it
@@ -477,14 +423,14 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             (CLAIMS.name, self._clock() - REPEATS_WITHIN_S),
         ]
 
-    def _note_run(self, table: ContentTable, run_id: str, write: Write) -> None:
+    def _note_run(self, table: ContentTable[Any], run_id: str, write: Write) -> None:
         self._cap.note(table, run_id, write.size)
 
     def _oldest_result(self) -> float:
         return max(self._oldest_kept(), self._clock() - RESULTS_KEPT_S)
 
-    async def _read_one(self, table: ContentTable, key: str) -> list[rows.Row]:
-        return await self._find(table, f"{table.key[0]} = ?", key)
+    async def _read_one(self, table: ContentTable[Any], key: str) -> list[rows.Row]:
+        return await self._find_rows(table, f"{table.key[0]} = ?", key)
 
     def _writes_response(self, key: ResponseKey) -> bool:
         # A name that the database cannot store would be changed and might then equal another one. So such a
@@ -492,8 +438,13 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return self._content != "none" and all(map(self._is_storable, key))
 
 
+async def _records(db: SqlReader, table: rows.Table[_Record], where: str, *values: Any) -> list[_Record]:
+    """Return the matching records of a table."""
+    return list(map(table.record, await select(db, table.name, table.columns, where, *values)))
+
+
 async def _taken_over_by(db: SqlReader, run_id: str) -> str:
     """Return the id of the run that took over a run's background response; empty if there is none."""
     fit = "takes_over = ? AND takes_over <> '' ORDER BY started_at, id LIMIT 1"
-    found = await select(db, "runs", ("id",), fit, run_id)
-    return str(found[0][0]) if found else ""
+    ids = await select(db, "runs", ("id",), fit, run_id)
+    return str(ids[0][0]) if ids else ""

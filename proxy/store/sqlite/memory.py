@@ -169,15 +169,12 @@ class _Connection:
         self._empty = used(self._db)
 
     async def execute_fetchall(self, sql: str, parameters: Iterable[Any] | None = None, /) -> Iterable[Any]:
-        """The rows of a query."""
         return self._db.execute(sql, tuple(parameters or ())).fetchall()
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of ``work``."""
         return work(self._db)
 
     async def transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of ``work``, which is committed as a whole or not at all."""
         return commit(self._db, work)
 
     async def write(self, batches: Sequence[Batch]) -> None:

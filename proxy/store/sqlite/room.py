@@ -9,7 +9,7 @@ runs; the rows that prevent a second side effect go last.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from proxy.store.base import PurgeFilter
 from proxy.store.seal import CONTENT, ContentTable
@@ -27,7 +27,7 @@ _AT_ONCE: Final = 500
 _LENGTH: Final = "length(CAST({} AS BLOB))"
 
 
-def _caller(table: ContentTable) -> str:
+def _caller(table: ContentTable[Any]) -> str:
     """Return SQL for the caller of a row of content, from its run if the row has no such column."""
     if table in OF_RUNS:
         return f"coalesce((SELECT caller FROM runs WHERE id = {table.name}.run_id), '')"
@@ -140,7 +140,7 @@ def _drop_content(db: sqlite3.Connection, gives: Mapping[str, int]) -> bool:
 
 def _drop_rows(db: sqlite3.Connection) -> bool:
     """Delete a batch of the oldest rows; return whether there were any."""
-    found = [(str(row[0]),) for row in db.execute(*purge_query(PurgeFilter()))]
-    if found:
-        return commit(db, lambda each: each.executemany(DELETE_RUN, found).rowcount) > 0
+    runs = [(str(row[0]),) for row in db.execute(*purge_query(PurgeFilter()))]
+    if runs:
+        return commit(db, lambda each: each.executemany(DELETE_RUN, runs).rowcount) > 0
     return any(db.execute(statement).rowcount > 0 for statement in _DROP_OLDEST)

@@ -162,18 +162,18 @@ class SqliteStore(SqlStore):
         """Return the rows of one query, or its error; runs in the thread of the connection."""
         if batch.given_up:
             return ()
-        found: list[Any] = []
+        result: list[Any] = []
         try:
             # Each step gives up the interpreter lock and waits for it again, so each one is progress.
             for row in db.execute(query.sql, query.values):
-                found.append(row)
+                result.append(row)
                 batch.steps += 1
         except sqlite3.Error as error:
             return store_error(error, self.path)
         except (OverflowError, ValueError) as error:  # A value that cannot be bound.
             return error
         batch.steps += 1
-        return found
+        return result
 
     async def scrub(self) -> str:
         """Empty the write-ahead log, which has earlier states of pages; in the file, deleted rows are zeros.

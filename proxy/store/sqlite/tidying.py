@@ -36,7 +36,6 @@ class SqliteKeeper:
         self._db = db
 
     async def used(self) -> int:
-        """Return the size of the pages in use, in bytes."""
         pages, free, size = [
             int(row[0])
             for pragma in ("page_count", "freelist_count", "page_size")
@@ -45,11 +44,9 @@ class SqliteKeeper:
         return (pages - free) * size
 
     async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        """Return the rows of a query."""
         return await self._db.execute_fetchall(sql, values)
 
     async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
-        """Execute a statement for each of ``values``; return how many rows changed."""
         return await self._db.transaction(lambda db: db.executemany(sql, values).rowcount)
 
 

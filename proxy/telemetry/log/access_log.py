@@ -16,7 +16,7 @@ _OPEN = {"ms": TENTHS, "ttfb_ms": TENTHS, "bytes": NUMBER, "upstream_ms": TENTHS
 
 
 _MODEL_NAME = re.compile(r"(?!(?:sk|tr|trt)[-_])[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,99}\Z")
-"""The form of a model's name.  It has no space, because a client may send a whole sentence, and is not a
+"""The form of a model's name. It has no space, because a client may send a whole sentence, and is not a
 key."""
 _MOST_MODELS = 500
 """The most names that are accepted from clients; later ones are logged as ``other``."""
@@ -26,7 +26,7 @@ class AccessLog:
     """Writes one line for each request, at its end.
 
     A line contains the model's name only if it is one of ``models`` or has the form of a name, because a
-    client may send any text.  A process logs at most ``_MOST_MODELS`` names that only clients use.
+    client may send any text. A process logs at most ``_MOST_MODELS`` names that only clients use.
     """
 
     def __init__(self, models: Container[str]) -> None:
@@ -38,8 +38,8 @@ class AccessLog:
     def write(self, facts: RequestFacts) -> None:
         """Write the line of a request.
 
-        Times are milliseconds; ``bytes`` counts the bytes sent, including the head.  ``ttfb_ms`` is the time
-        until the first byte of a relayed body was sent.  ``upstream_ms`` is the time until the head of the
+        Times are milliseconds; ``bytes`` counts the bytes sent, including the head. ``ttfb_ms`` is the time
+        until the first byte of a relayed body was sent. ``upstream_ms`` is the time until the head of the
         last upstream response arrived.
         """
         log = self._log

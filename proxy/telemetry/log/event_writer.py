@@ -1,7 +1,7 @@
 """Write events that occur with every request faster than structlog's loggers do.
 
-Such an event repeats most of the previous one.  The repeated part is encoded as JSON, and checked to be safe,
-only once.  This form and the event's numbers and ids make a line.
+Such an event repeats most of the previous one. The repeated part is encoded as JSON, and checked to be safe,
+only once. This form and the event's numbers and ids make a line.
 """
 
 import logging
@@ -27,7 +27,7 @@ class EventWriter:
     """Writes events of one logger at level info; it may change the dictionaries that it is given.
 
     It calls the processors that structlog is configured with, without the three copies that structlog's
-    loggers make.  It skips the steps that do nothing for an event without an exception.
+    loggers make. It skips the steps that do nothing for an event without an exception.
     """
 
     def __init__(self, name: str) -> None:

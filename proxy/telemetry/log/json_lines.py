@@ -87,7 +87,7 @@ NOW: Final = Open(b'"%b.%06dZ"')
 class LineCleaner:
     """The processor that removes everything unsafe, at any depth of the event.
 
-    It masks known secret values, values under credential names, and text that looks like a credential.  It
+    It masks known secret values, values under credential names, and text that looks like a credential. It
     cuts long strings and escapes control characters.
     """
 
@@ -112,7 +112,7 @@ class LineCleaner:
         if len(text) > MAX_TEXT:
             text = f"{text[:MAX_TEXT]}… ({len(text)} characters)"
         pattern = _CONTROL_BUT_LAYOUT if layout else _CONTROL
-        return pattern.sub(lambda found: written_out(found[0]), text)
+        return pattern.sub(lambda match: written_out(match[0]), text)
 
     def _value(self, name: str, value: Any, depth: int) -> Any:
         if name.lower().replace("-", "_") in _SECRET_NAMES:
@@ -147,7 +147,7 @@ class LineCleaner:
 class JsonLines:
     """The processor that turns an event into one JSON line, cleaned by :class:`LineCleaner` if needed.
 
-    Nearly every event is safe already, and checking that is cheaper than cleaning it.  Most texts of a line
+    Nearly every event is safe already, and checking that is cheaper than cleaning it. Most texts of a line
     recur, so texts that passed the check are remembered.
     """
 

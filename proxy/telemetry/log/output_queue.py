@@ -1,7 +1,7 @@
 """Put standard error and standard output behind a bounded queue, so that no reader can stop the event loop.
 
-A pipe that nobody reads blocks its writer.  So one thread writes, and all other code appends to a queue that
-is limited in lines and in bytes.  Lines above the limit are dropped and counted.  When the reader reads
+A pipe that nobody reads blocks its writer. So one thread writes, and all other code appends to a queue that
+is limited in lines and in bytes. Lines above the limit are dropped and counted. When the reader reads
 again, one line says how many were dropped.
 """
 
@@ -24,7 +24,7 @@ MAX_LINES: Final = 10_000
 MAX_BYTES: Final = 8 << 20
 """The most bytes that wait for a reader, including those that are being written."""
 MAX_WRITE: Final = select.PIPE_BUF
-"""The most bytes of one write, unless a single line is longer.  A pipe accepts this many in one piece, so the
+"""The most bytes of one write, unless a single line is longer. A pipe accepts this many in one piece, so the
 lines of several workers on one pipe do not mix."""
 MAX_PART: Final = 64 << 10
 """The most bytes of an unfinished line that wait for its rest."""
@@ -41,8 +41,8 @@ def _dropped_line(lines: int) -> bytes:
 class OutputQueue:
     """A queue of lines to a file descriptor; one thread writes them in order.
 
-    ``put`` may be called from any thread.  The writing thread starts with the first line, and again in a
-    forked process.  The parent process writes the lines that waited before the fork.
+    ``put`` may be called from any thread. The writing thread starts with the first line, and again in a
+    forked process. The parent process writes the lines that waited before the fork.
     """
 
     def __init__(self, fd: int, *, max_lines: int = MAX_LINES, max_bytes: int = MAX_BYTES) -> None:
@@ -104,7 +104,7 @@ class OutputQueue:
             self._asleep = True
 
     def _report_dropped(self) -> None:
-        """Queue the line about the dropped lines in their place.  The caller holds the lock."""
+        """Queue the line about the dropped lines in their place. The caller holds the lock."""
         line = self.make_dropped_line(self._unreported)
         self._unreported = 0
         self._lines.append(line)
@@ -253,7 +253,7 @@ class QueuedStream:
 def queue_output() -> None:
     """Put standard error and standard output behind a queue for the rest of the process.
 
-    If both are the same file, they share one queue, which keeps the order of their lines.  A stream that is
+    If both are the same file, they share one queue, which keeps the order of their lines. A stream that is
     not a file, or is already queued, does not change.
     """
     queues: dict[tuple[int, int], OutputQueue] = {}

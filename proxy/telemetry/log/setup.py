@@ -1,6 +1,6 @@
 """Configure the log: structlog, and the standard library's loggers in the same format.
 
-Each event is one line on standard error: JSON in production, columns on a terminal.  The last processors
+Each event is one line on standard error: JSON in production, columns on a terminal. The last processors
 before the renderer make every line safe: known secrets, credential headers and control characters are never
 logged, no matter which code logs them.
 """
@@ -67,8 +67,8 @@ def configure_logging(
 ) -> None:
     """Route every logger of the process to ``stream`` (standard error by default) in one format.
 
-    If ``format`` is ``None``, it is console on a terminal, else JSON.  ``secrets`` are values that no line
-    may show.  Lines contain the number of the ``worker`` if there are several.  A second call replaces the
+    If ``format`` is ``None``, it is console on a terminal, else JSON. ``secrets`` are values that no line
+    may show. Lines contain the number of the ``worker`` if there are several. A second call replaces the
     earlier set-up, except for applications that exist already: their access logs read the set-up only once.
     """
     out = stream if stream is not None else sys.stderr
@@ -144,7 +144,7 @@ class WorkerNumber:
 def add_origin(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Add the logger's name and the level to an event of toolrelay's own.
 
-    In a replay no client asks, and a refused call is the replay's result.  So the log contains only faults of
+    In a replay no client asks, and a refused call is the replay's result. So the log contains only faults of
     the proxy itself, with the run.
     """
     if REPLAY in event and method in _NOT_FAULTS:
@@ -217,7 +217,7 @@ def _drop_loop_details(logger: WrappedLogger, method: str, event: EventDict) -> 
     """Remove values from the log of a fault on the event loop.
 
     After its first line, asyncio writes tasks, callbacks and their arguments: received data, and the text of
-    exceptions.  The traceback shows where the fault was.
+    exceptions. The traceback shows where the fault was.
     """
     if event.get("logger") == "asyncio":
         first, _, rest = str(event.get("event", "")).partition("\n")
@@ -231,7 +231,7 @@ def _faults(exc_info: Any) -> str:
     """Format an exception, its causes and the members of its group: their types and places, without their
     texts.
 
-    An exception's text may contain anything: a value that could not be parsed, or a whole request.  Only the
+    An exception's text may contain anything: a value that could not be parsed, or a whole request. Only the
     errors of this package and of the system are known not to contain such data.
     """
     error = exc_info[1] if isinstance(exc_info, tuple) else exc_info
@@ -239,12 +239,12 @@ def _faults(exc_info: Any) -> str:
     waiting: list[BaseException] = [error] if isinstance(error, BaseException) else []
     while waiting and len(blocks) < MAX_DEPTH:
         fault = waiting.pop(0)
-        words = f": {fault}" if isinstance(fault, ToolRelayError) else ""
+        reason = f": {fault}" if isinstance(fault, ToolRelayError) else ""
         if isinstance(fault, OSError):
-            words = f": {fault.strerror}" if fault.strerror else ""
+            reason = f": {fault.strerror}" if fault.strerror else ""
         name = f"{type(fault).__module__}.{type(fault).__qualname__}".removeprefix("builtins.")
         frames = "".join(traceback.format_tb(fault.__traceback__, limit=-MAX_FRAMES))
-        blocks.append(f"Traceback (most recent call last):\n{frames}{name}{words}")
+        blocks.append(f"Traceback (most recent call last):\n{frames}{name}{reason}")
         behind = fault.__cause__ or (None if fault.__suppress_context__ else fault.__context__)
         if behind is not None:
             waiting.append(behind)

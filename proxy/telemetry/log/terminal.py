@@ -1,6 +1,6 @@
 """Format the log for a terminal: the most important values come first, and the rest is short.
 
-JSON lines keep every field.  On a terminal, a line of the access log begins with the status, and omits what
+JSON lines keep every field. On a terminal, a line of the access log begins with the status, and omits what
 only machines need (bytes, the upstream's times, ids of successful requests).
 """
 

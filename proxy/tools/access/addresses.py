@@ -28,8 +28,8 @@ class CheckedResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """Return the addresses of ``host`` that tools may reach; raise ``OSError`` if there are none."""
-        found = await self._inner.resolve(host, port, family)
-        kept = [one for one in found if is_public_address(one["host"], self._allowed)]
+        addresses = await self._inner.resolve(host, port, family)
+        kept = [address for address in addresses if is_public_address(address["host"], self._allowed)]
         if not kept:
             raise AddressRefused(None, "no address of this host may be reached")
         return kept

@@ -65,25 +65,25 @@ class Catalog(Snapshot):
         for a tool without a redaction rule (rule T4) and for a schema that a wire cannot carry (rule T8).
         """
         super().__init__(version)
-        found: dict[str, tuple[ToolSpec, ToolProvider]] = {}
+        by_name: dict[str, tuple[ToolSpec, ToolProvider]] = {}
         for spec, provider in tools:
             with guard():
                 if checked is None or checked.get(spec.name) is not spec:
                     _check(spec, provider)
-                if spec.name in found:
+                if spec.name in by_name:
                     raise ConfigError(f"tool {spec.name}", "two tools have this id", "rename or remove one")
-                found[spec.name] = (spec, provider)
-        self._tools = dict(sorted(found.items()))
+                by_name[spec.name] = (spec, provider)
+        self._tools = dict(sorted(by_name.items()))
 
     def without(self, names: Container[str]) -> "Catalog":
         """Return a catalog of the same version that lacks these tools."""
-        kept = (one for name, one in self._tools.items() if name not in names)
+        kept = (entry for name, entry in self._tools.items() if name not in names)
         return Catalog(kept, self.version, checked=self)
 
     def get(self, name: str) -> ToolSpec | None:
         """Return the tool with exactly this id, or ``None``."""
-        found = self._tools.get(name)
-        return found[0] if found else None
+        entry = self._tools.get(name)
+        return entry[0] if entry else None
 
     def provider(self, name: str) -> ToolProvider:
         """Return the provider of the tool with this id; raise ``KeyError`` if none. For the runner only."""
@@ -96,7 +96,7 @@ class Catalog(Snapshot):
     def select(self, policy: Policy, *, asks: bool = False) -> Selection:
         """Select the tools that ``policy`` offers, with ``asks`` also those that need an approval."""
         decisions = [(spec, policy.decide(spec)) for spec in self.tools()]
-        asking = frozenset(spec.name for spec, said in decisions if said.outcome == "needs_approval")
+        asking = frozenset(spec.name for spec, made in decisions if made.outcome == "needs_approval")
         allowed = [spec for spec, decision in decisions if decision.allowed]
         offered = tuple(
             spec for spec, decision in decisions if decision.allowed or (asks and spec.name in asking)
@@ -105,7 +105,7 @@ class Catalog(Snapshot):
         return Selection(
             catalog=self,
             offered=offered,
-            withheld={spec.name: said.rule for spec, said in decisions if spec.name not in taken},
+            withheld={spec.name: made.rule for spec, made in decisions if spec.name not in taken},
             asking=asking,
             guards=policy.guards_after_untrusted
             and any(not policy.decide(spec, untrusted="x").allowed for spec in allowed),

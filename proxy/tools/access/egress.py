@@ -28,7 +28,7 @@ from proxy.tools.access.addresses import AddressRefused, CheckedResolver
 from proxy.tools.access.hosts import check_headers, may_call
 from proxy.tools.access.retrying import has_idempotency_key, parse_retry_after, wait_before_retry
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds
-from proxy.tools.contract.capabilities import HttpFailure, QueryParams, TextPage
+from proxy.tools.contract.capabilities import AdjustableClient, HttpFailure, QueryParams, TextPage
 
 __all__ = ["AddressForbidden", "Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text"]
 
@@ -138,10 +138,10 @@ class EgressPool:
             return not is_public_address(host)
         inner = self._resolver or aiohttp.ThreadedResolver()
         try:
-            found = await inner.resolve(host, url.port or 443)
+            addresses = await inner.resolve(host, url.port or 443)
         except OSError:
             return False
-        return bool(found) and not any(is_public_address(one["host"]) for one in found)
+        return bool(addresses) and not any(is_public_address(address["host"]) for address in addresses)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -179,9 +179,8 @@ class _Answer(Struct, frozen=True):
     challenge: str = ""
 
 
-class EgressClient:
-    """One tool's view of the pool. Implements :class:`~proxy.tools.contract.capabilities.HttpClient` and
-    :class:`~proxy.tools.contract.capabilities.RepeatingClient`.
+class EgressClient(AdjustableClient):
+    """One tool's view of the pool. Implements :class:`~proxy.tools.contract.capabilities.HttpClient`.
 
     ``reads`` says that the tool changes nothing, so that its POST requests may be repeated. ``timeout_s`` is
     the time limit of one request, by default the pool's; ``fetches`` bounds the URLs that one call requests.
@@ -205,7 +204,6 @@ class EgressClient:
         self._fetches = fetches
 
     def for_reading(self) -> "EgressClient":
-        """Return this client for a tool without effects."""
         return self._with(reads=True)
 
     def with_time(self, tool_s: float) -> "EgressClient":
@@ -213,7 +211,6 @@ class EgressClient:
         return self._with(timeout_s=0.8 * tool_s)
 
     def within(self, fetches: FetchBounds) -> "EgressClient":
-        """Return this client for one call with bounds on its URLs."""
         return self._with(fetches=fetches)
 
     def _with(self, **changes: Any) -> "EgressClient":
@@ -270,24 +267,22 @@ class EgressClient:
 
         Tools cannot call this.
         """
-        sent = {**headers, "Content-Type": "application/json"}
-        request = _Request("POST", _address(url, None), sent, orjson.dumps(body), unread=True)
-        try:
-            async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
-                return (await self._follow(request, None)).challenge
-        except TimeoutError:
-            raise HttpFailure("the service took too long to answer", transient=True) from None
+        return (await self._post_unread(url, orjson.dumps(body), headers)).challenge
 
     async def notify(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
         """POST JSON and return the status without reading the body; redirects are not followed.
 
         Tools cannot call this.
         """
+        return (await self._post_unread(url, body, headers)).status
+
+    async def _post_unread(self, url: str, body: bytes, headers: Mapping[str, str]) -> "_Answer":
+        """POST JSON once, and return the response without its body."""
         sent = {**headers, "Content-Type": "application/json"}
-        request = _Request("POST", _address(url, None), sent, body, repeatable=False, unread=True)
+        request = _Request("POST", _address(url, None), sent, body, unread=True)
         try:
             async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
-                return (await self._follow(request, None)).status
+                return await self._follow(request, None)
         except TimeoutError:
             raise HttpFailure("the service took too long to answer", transient=True) from None
 
@@ -462,10 +457,10 @@ def decode_text(body: bytes, parameters: str = "", *, is_html: bool = False) -> 
         return body[3:].decode("utf-8", "replace")
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return body.decode("utf-16", "replace")
-    found = _CHARSET.search(parameters.encode("ascii", "ignore"))
-    if found is None and is_html:
-        found = _CHARSET.search(body[:1024])  # HTML's own rules search the first 1024 bytes.
-    name = found[1].decode("ascii") if found else "utf-8"
+    match = _CHARSET.search(parameters.encode("ascii", "ignore"))
+    if match is None and is_html:
+        match = _CHARSET.search(body[:1024])  # HTML's own rules search the first 1024 bytes.
+    name = match[1].decode("ascii") if match else "utf-8"
     try:
         if codecs.lookup(name).name in _NOT_FOR_PAGES:
             name = "utf-8"

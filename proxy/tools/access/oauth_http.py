@@ -63,19 +63,15 @@ class CheckedOAuthHttp:
         self._is_inside: bool | None = None
 
     async def get_json(self, url: str) -> Any:
-        """See :class:`~proxy.tools.oauth.port.OAuthHttp`."""
         return await self._ask(url, lambda client: client.get_json(url))
 
     async def post_json(self, url: str, body: Any) -> Any:
-        """See :class:`~proxy.tools.oauth.port.OAuthHttp`."""
         return await self._ask(url, lambda client: client.post_json(url, body))
 
     async def post_form(self, url: str, fields: Mapping[str, str], authorization: str | None = None) -> Any:
-        """See :class:`~proxy.tools.oauth.port.OAuthHttp`."""
         return await self._ask(url, lambda client: client.post_form(url, fields, authorization))
 
     async def challenge(self, url: str) -> str:
-        """See :class:`~proxy.tools.oauth.port.OAuthHttp`."""
         return await self._ask(url, lambda client: client.challenge(url, _PROBE, _PROBE_HEADERS))
 
     async def _ask(self, url: str, work: Callable[[EgressClient], Awaitable[T]]) -> T:
@@ -95,8 +91,8 @@ class CheckedOAuthHttp:
         if URL(url).origin() in [address.origin() for address in self._written]:
             return True
         if self._is_inside is None:
-            found = [await self._pool.leads_inside(address) for address in self._written]
-            self._is_inside = all(found)
+            inside = [await self._pool.leads_inside(address) for address in self._written]
+            self._is_inside = all(inside)
         return self._is_inside
 
 

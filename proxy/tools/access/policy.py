@@ -95,11 +95,11 @@ class Policy:
         (:func:`.join_sources`). If an approval is needed, the rule has every reason for it.
         """
         own, reasons = self._own(spec), []
-        for said in (own, *(other._own(spec) for other in self._others)):
-            if said.outcome == "denied":
-                return said
-            if said.outcome == "needs_approval" and said.rule not in reasons:
-                reasons.append(said.rule)
+        for decision in (own, *(other._own(spec) for other in self._others)):
+            if decision.outcome == "denied":
+                return decision
+            if decision.outcome == "needs_approval" and decision.rule not in reasons:
+                reasons.append(decision.rule)
         if untrusted and self.guards_after_untrusted and _can_do_harm(spec, untrusted):
             reasons.append(f'policy.after_untrusted = "approve": the run has read a result of {untrusted}')
         return Decision("needs_approval", _AND.join(reasons)) if reasons else own
@@ -113,16 +113,16 @@ class Policy:
         repeats nothing of the arguments (rule T3).
         """
         for where, bounds in self.bounds_of(name):
-            found = find_violation(bounds, arguments, schema)
-            if found is not None:
-                path, words = found
+            violation = find_violation(bounds, arguments, schema)
+            if violation is not None:
+                path, problem = violation
                 decision = Decision("denied", f"{where}.{path}")
-                return decision, f"policy does not allow these arguments: {path} {words}"
+                return decision, f"policy does not allow these arguments: {path} {problem}"
         return None
 
     def fetch_bounds(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> FetchBounds | None:
         """Return the bounds on the URLs among a call's arguments; ``None`` if no URL has a bound."""
-        found = []
+        by_address = []
         for name in spec.url_arguments:
             address = arguments.get(name)
             bounds = tuple(
@@ -132,8 +132,8 @@ class Policy:
                 if path in (name, "*")
             )
             if isinstance(address, str) and bounds:
-                found.append((address, bounds))
-        return FetchBounds(tuple(found)) if found else None
+                by_address.append((address, bounds))
+        return FetchBounds(tuple(by_address)) if by_address else None
 
     def bounds_of(self, name: str) -> Iterator[tuple[str, Mapping[str, ArgumentBound]]]:
         """Yield the argument bounds of a tool from all combined policies, after their configuration lines."""
@@ -152,8 +152,8 @@ class Policy:
     @property
     def guards_after_untrusted(self) -> bool:
         """Whether tools with effects or egress need an approval after an untrusted result."""
-        words = {policy.after_untrusted for policy in (self, *self._others)}
-        return "approve" in words or "allow" not in words
+        settings = {policy.after_untrusted for policy in (self, *self._others)}
+        return "approve" in settings or "allow" not in settings
 
     def _own(self, spec: ToolSpec) -> Decision:
         """Return the decision of this policy alone."""
@@ -167,8 +167,8 @@ class Policy:
             return Decision("needs_approval", f'{approve} has "{asking}"')
         if spec.effect in self.approve_effects:
             return Decision("needs_approval", f'{approve_effects} has "{spec.effect}"')
-        for said in _safety_words(spec.safety) if self.approve_safety else ():
-            asking = _first_match(said, self.approve_safety)
+        for trait in _safety_words(spec.safety) if self.approve_safety else ():
+            asking = _first_match(trait, self.approve_safety)
             if asking is not None:
                 return Decision("needs_approval", f'policy.approve_safety has "{asking}"')
         return Decision("allowed", f'{allow} has "{pattern}"')
@@ -183,11 +183,11 @@ class Intersections:
     def __init__(self, max_bytes: int = 16 << 20) -> None:
         self._known: Memo[tuple[Policy, Policy], Policy] = Memo("policies", max_bytes, _intersection_bytes)
 
-    def of(self, one: Policy, other: Policy) -> Policy:
+    def of(self, first: Policy, other: Policy) -> Policy:
         """Return ``one.intersect(other)``, the same object each time."""
-        known = self._known.get((one, other))
+        known = self._known.get((first, other))
         if known is None:
-            known = self._known.put((one, other), one.intersect(other))
+            known = self._known.put((first, other), first.intersect(other))
         return known
 
 
@@ -219,5 +219,5 @@ def _can_do_harm(spec: ToolSpec, untrusted: str) -> bool:
 def _safety_words(safety: Mapping[str, Any]) -> Iterator[str]:
     """Yield safety metadata as ``key=value``, one for each value of a list; booleans as true and false."""
     for key, value in safety.items():
-        for one in value if isinstance(value, list | tuple | set | frozenset) else (value,):
-            yield f"{key}={str(one).lower() if isinstance(one, bool) else one}"
+        for item in value if isinstance(value, list | tuple | set | frozenset) else (value,):
+            yield f"{key}={str(item).lower() if isinstance(item, bool) else item}"

@@ -232,9 +232,10 @@ class TokenRefresher:
         return failure
 
 
-def _is_same_login(one: StoredTokens, other: StoredTokens | None) -> bool:
+def _is_same_login(first: StoredTokens, other: StoredTokens | None) -> bool:
     ids = [
-        tokens.login.id if tokens is not None and tokens.login is not None else "" for tokens in (one, other)
+        tokens.login.id if tokens is not None and tokens.login is not None else ""
+        for tokens in (first, other)
     ]
     return ids[0] == ids[1]
 

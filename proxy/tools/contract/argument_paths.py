@@ -1,6 +1,6 @@
 """Find the values at a dotted path of a call's arguments: those that the model wrote, or the defaults.
 
-A default is known only if the schema contains it.  A default factory's value is in no schema.
+A default is known only if the schema contains it. A default factory's value is in no schema.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ IN_THE_WAY: Final = object()
 def values_at(arguments: Mapping[str, Any], path: str, schema: Schema) -> Iterator[tuple[Any, bool]]:
     """Yield every value at a path, and whether the model wrote it.
 
-    ``*`` stands for every element of a list or every value of an object.  The value is :data:`ABSENT` or
+    ``*`` stands for every element of a list or every value of an object. The value is :data:`ABSENT` or
     :data:`IN_THE_WAY` where there is none.
     """
     return _values(arguments, path.split("."), [schema], schema, written=True)
@@ -30,9 +30,9 @@ def values_at(arguments: Mapping[str, Any], path: str, schema: Schema) -> Iterat
 
 def defaults_at(path: str, schema: Schema) -> list[Any]:
     """Return every default that a value at a path may get, whatever the model writes around it."""
-    found: list[Any] = []
-    _collect(schema, path.split("."), schema, 0, found)
-    return found
+    defaults: list[Any] = []
+    _collect(schema, path.split("."), schema, 0, defaults)
+    return defaults
 
 
 def _values(
@@ -46,26 +46,26 @@ def _values(
     if not isinstance(value, dict) and not (isinstance(value, list) and head == "*"):
         yield (ABSENT if value is None else IN_THE_WAY), written
         return
-    said = [one for node in nodes for one in _applicable(node, value, root, 0)]
+    applicable = [schema for node in nodes for schema in _applicable(node, value, root, 0)]
     if isinstance(value, list):
-        for at, child in enumerate(value):
-            below = [part for node in said for part in _element(node, at)]
+        for index, child in enumerate(value):
+            below = [part for node in applicable for part in _element(node, index)]
             yield from _values(child, rest, below, root, written=written)
         return
     for name, child in value.items():
         if head in ("*", name):
-            below = [part for node in said for part in _field(node, name)]
+            below = [part for node in applicable for part in _field(node, name)]
             yield from _values(child, rest, below, root, written=written)
-    left_out = [name for node in said for name in node.get("properties", {}) if name not in value]
-    found = head in value or head == "*"
+    left_out = [name for node in applicable for name in node.get("properties", {}) if name not in value]
+    present = head in value or head == "*"
     for name in dict.fromkeys(left_out):
         if head not in ("*", name):
             continue
-        below = [part for node in said for part in _field(node, name)]
+        below = [part for node in applicable for part in _field(node, name)]
         for default in _defaults(below, root):
-            found = True
+            present = True
             yield from _values(default, rest, below, root, written=False)
-    if not found:
+    if not present:
         yield ABSENT, written
 
 
@@ -80,9 +80,9 @@ def _applicable(node: Any, value: Any, root: Schema, depth: int) -> Iterator[Sch
         yield from _applicable(part, value, root, depth + 1)
     for key in ("anyOf", "oneOf"):
         for branch in node.get(key, ()):
-            said = list(_applicable(branch, value, root, depth + 1))
-            if all(_may_be(one, value) for one in said):
-                yield from said
+            branch_schemas = list(_applicable(branch, value, root, depth + 1))
+            if all(_may_be(schema, value) for schema in branch_schemas):
+                yield from branch_schemas
 
 
 def _may_be(node: Schema, value: Any) -> bool:
@@ -111,10 +111,10 @@ def _field(node: Schema, name: str) -> list[Any]:
     return [fields[name] if name in fields else node.get("additionalProperties")]
 
 
-def _element(node: Schema, at: int) -> list[Any]:
+def _element(node: Schema, index: int) -> list[Any]:
     """Return what a subschema declares for one element of a list."""
     first = node.get("prefixItems", ())
-    return [first[at] if at < len(first) else node.get("items")]
+    return [first[index] if index < len(first) else node.get("items")]
 
 
 def _defaults(nodes: Sequence[Any], root: Schema) -> Iterator[Any]:
@@ -129,24 +129,24 @@ def _defaults(nodes: Sequence[Any], root: Schema) -> Iterator[Any]:
             node = resolve(root, node["$ref"], "$ref", "") if "$ref" in node else None
 
 
-def _collect(node: Any, parts: Sequence[str], root: Schema, depth: int, found: list[Any]) -> None:
+def _collect(node: Any, parts: Sequence[str], root: Schema, depth: int, defaults: list[Any]) -> None:
     """Recursive part of :func:`defaults_at`; it follows every branch of the schema."""
     if not isinstance(node, Mapping) or not parts or depth > MAX_SCHEMA_DEPTH:
         return
     if "$ref" in node:
-        _collect(resolve(root, node["$ref"], "$ref", ""), parts, root, depth + 1, found)
+        _collect(resolve(root, node["$ref"], "$ref", ""), parts, root, depth + 1, defaults)
     for key in ("allOf", "anyOf", "oneOf"):
         for part in node.get(key, ()):
-            _collect(part, parts, root, depth + 1, found)
+            _collect(part, parts, root, depth + 1, defaults)
     head, rest = parts[0], parts[1:]
     for name, field in node.get("properties", {}).items():
         if head not in ("*", name):
             continue
         for default in _defaults([field], root):
             values = (value for value, _ in _values(default, rest, [field], root, written=False))
-            found += [value for value in values if value is not ABSENT and value is not IN_THE_WAY]
-        _collect(field, rest, root, depth + 1, found)
+            defaults += [value for value in values if value is not ABSENT and value is not IN_THE_WAY]
+        _collect(field, rest, root, depth + 1, defaults)
     if head == "*":
         for part in (*node.get("prefixItems", ()), node.get("items")):
-            _collect(part, rest, root, depth + 1, found)
-    _collect(node.get("additionalProperties"), rest, root, depth + 1, found)
+            _collect(part, rest, root, depth + 1, defaults)
+    _collect(node.get("additionalProperties"), rest, root, depth + 1, defaults)

@@ -1,7 +1,7 @@
 """Parse the arguments that a model wrote into a plain JSON object, or refuse them with a clear message.
 
-A model's text is untrusted.  The standard library's ``json`` is used because its hooks see duplicate keys,
-which faster parsers hide.  If two parsers disagree about a duplicate, a check can be bypassed.  No message
+A model's text is untrusted. The standard library's ``json`` is used because its hooks see duplicate keys,
+which faster parsers hide. If two parsers disagree about a duplicate, a check can be bypassed. No message
 repeats any of the text (rule T3).
 """
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 MAX_DEPTH = 64
-"""The deepest nesting of arguments.  All code behind the parser may recurse safely."""
+"""The deepest nesting of arguments. All code behind the parser may recurse safely."""
 _PLAIN_KINDS = frozenset({str, int, float, bool, type(None), dict, list})
 _WRITTEN_ALIKE = frozenset({str, int, bool, type(None)})
 
@@ -78,13 +78,13 @@ def _is_written_alike(value: Any) -> bool:
     Both write floats, but not in the same way.
     """
     left = [value]
-    for one in left:  # It grows meanwhile.
-        kind = type(one)
+    for pair in left:  # It grows meanwhile.
+        kind = type(pair)
         if kind is dict:
-            left += one.values()
+            left += pair.values()
         elif kind is list:
-            left += one
-        elif kind not in _WRITTEN_ALIKE or (kind is str and not one.isascii()):
+            left += pair
+        elif kind not in _WRITTEN_ALIKE or (kind is str and not pair.isascii()):
             return False
     return True
 

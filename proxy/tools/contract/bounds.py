@@ -1,7 +1,7 @@
 """Bounds that the operator sets on a tool's arguments, beyond the tool's own schema.
 
-A bound also requires the type of the value: ``max = 7`` refuses ``"1000"``, a list and ``null``.  A bound
-refuses every value that it cannot judge.  Patterns must match the whole value.  The regex engine of
+A bound also requires the type of the value: ``max = 7`` refuses ``"1000"``, a list and ``null``. A bound
+refuses every value that it cannot judge. Patterns must match the whole value. The regex engine of
 ``jsonschema-rs`` runs in linear time, whatever the pattern.
 """
 
@@ -38,10 +38,10 @@ _MAX_WORDS = 200
 class ArgumentBound:
     """The allowed values of one argument; a value must meet every part that is set.
 
-    ``enum`` lists the allowed values.  ``min`` and ``max`` bound a number, both inclusive.  ``max_length``
-    bounds the characters of a text or the elements of a list.  The whole of a text must match ``pattern``.
+    ``enum`` lists the allowed values. ``min`` and ``max`` bound a number, both inclusive. ``max_length``
+    bounds the characters of a text or the elements of a list. The whole of a text must match ``pattern``.
     An absent argument counts as the default in the tool's schema; without a default, or with ``null``, it
-    meets the bound.  A ``required`` argument must be given, a ``forbidden`` one must not.
+    meets the bound. A ``required`` argument must be given, a ``forbidden`` one must not.
     Raises ``ValueError`` for a pattern that cannot be used.
     """
 
@@ -57,13 +57,13 @@ class ArgumentBound:
     _booleans: tuple[bool, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_booleans", tuple(isinstance(one, bool) for one in self.enum or ()))
+        object.__setattr__(self, "_booleans", tuple(isinstance(value, bool) for value in self.enum or ()))
         if self.pattern is not None:
             object.__setattr__(self, "_matcher", _compile(self.pattern))
 
     def violation(self, value: Any) -> str:
         """Return why a value breaks the bound, without repeating the value; ``""`` if it meets the bound."""
-        if self.enum is not None and not any(_same(value, one) for one in self.enum):
+        if self.enum is not None and not any(_same(value, allowed) for allowed in self.enum):
             return f"must be one of {_short(', '.join(map(_shown, self.enum)))}"
         if self.min is not None or self.max is not None:
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -83,20 +83,22 @@ class ArgumentBound:
         """Return the bound in words, for the operator."""
         if self.forbidden:
             return "forbidden"
-        words = ["required"] if self.required else []
+        parts = ["required"] if self.required else []
         if self.enum is not None:
-            words.append(f"one of {', '.join(map(_shown, self.enum))}")
+            parts.append(f"one of {', '.join(map(_shown, self.enum))}")
         if self.min is not None or self.max is not None:
-            words.append(self._range().removeprefix("must be "))
+            parts.append(self._range().removeprefix("must be "))
         if self.max_length is not None:
-            words.append(f"{self.max_length} characters or elements at most")
+            parts.append(f"{self.max_length} characters or elements at most")
         if self.pattern is not None:
-            words.append(f"matches {self.pattern}")
-        return ", ".join(words)
+            parts.append(f"matches {self.pattern}")
+        return ", ".join(parts)
 
     def _range(self) -> str:
         ends = [(self.min, "or more"), (self.max, "or less")]
-        return "must be " + " and ".join(f"{_number(end)} {words}" for end, words in ends if end is not None)
+        return "must be " + " and ".join(
+            f"{_number(end)} {relation}" for end, relation in ends if end is not None
+        )
 
 
 class FetchBounds(Struct, frozen=True):
@@ -110,10 +112,10 @@ class FetchBounds(Struct, frozen=True):
     def starting_at(self, address: str, *, page: bool) -> tuple[ArgumentBound, ...]:
         """Return the bounds for a request to the URL ``address`` and for all of its redirects.
 
-        They are the bounds of the argument that gave the URL.  For a ``page`` whose URL no argument gave, the
+        They are the bounds of the argument that gave the URL. For a ``page`` whose URL no argument gave, the
         bounds of all arguments apply.
         """
-        given = [bounds for one, bounds in self.by_address if one == address]
+        given = [bounds for start, bounds in self.by_address if start == address]
         if not given and page:
             given = [bounds for _, bounds in self.by_address]
         return tuple(bound for bounds in given for bound in bounds)
@@ -136,8 +138,8 @@ def find_violation(
 ) -> tuple[str, str] | None:
     """Return the path of the first argument that breaks a bound, and the reason in words.
 
-    Returns ``None`` if all bounds are met.  Paths are dotted; ``*`` stands for every element of a list or
-    every value of an object.  An absent argument has the default of ``schema``.
+    Returns ``None`` if all bounds are met. Paths are dotted; ``*`` stands for every element of a list or
+    every value of an object. An absent argument has the default of ``schema``.
     """
     for path, bound in bounds.items():
         if bound.required and not _all_given(arguments, path):
@@ -147,21 +149,21 @@ def find_violation(
                 continue
             if bound.forbidden:
                 return path, "may not be given"
-            words = "cannot be judged" if value is IN_THE_WAY else bound.violation(value)
-            if words and not written:
-                words = f"must be given, since its default is not allowed: it {words}"
-            if words:
-                return path, words
+            problem = "cannot be judged" if value is IN_THE_WAY else bound.violation(value)
+            if problem and not written:
+                problem = f"must be given, since its default is not allowed: it {problem}"
+            if problem:
+                return path, problem
     return None
 
 
 def bounds_to_json(bounds: Mapping[str, ArgumentBound]) -> str:
     """Return the bounds by path as JSON, in the form of ``policy.arguments``."""
-    said = {}
+    written = {}
     for path, bound in bounds.items():
-        parts = ((one.name, getattr(bound, one.name)) for one in fields(bound) if one.init)
-        said[path] = {name: value for name, value in parts if value is not None and value is not False}
-    return json.dumps(said)
+        parts = ((field_.name, getattr(bound, field_.name)) for field_ in fields(bound) if field_.init)
+        written[path] = {name: value for name, value in parts if value is not None and value is not False}
+    return json.dumps(written)
 
 
 def bounds_from_json(text: str) -> Mapping[str, ArgumentBound]:
@@ -177,8 +179,8 @@ def bounds_from_json(text: str) -> Mapping[str, ArgumentBound]:
 
 def _all_given(arguments: Mapping[str, Any], path: str) -> bool:
     """Return whether the model gave a value at a path, at each place that the path leads to."""
-    found = [value for value, _ in values_at(arguments, path, {})]
-    return bool(found) and not any(value is ABSENT for value in found)
+    given = [value for value, _ in values_at(arguments, path, {})]
+    return bool(given) and not any(value is ABSENT for value in given)
 
 
 def must_be_given(bound: ArgumentBound, path: str, schema: Schema) -> bool:
@@ -197,9 +199,9 @@ def _compile(pattern: str) -> LinearPattern:
     return linear_pattern(f"^(?:{pattern})$", _MAX_COMPILED)
 
 
-def _same(value: Any, one: Scalar) -> bool:
+def _same(value: Any, allowed: Scalar) -> bool:
     """Return whether two JSON values are equal: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
-    return value == one and isinstance(value, bool) == isinstance(one, bool)
+    return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
 
 
 def _shown(value: Scalar) -> str:

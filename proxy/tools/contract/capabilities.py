@@ -1,13 +1,14 @@
 """The capabilities that a tool can receive: a clock, an HTTP client, the facts of the call (rule T6).
 
-A tool requests a capability by the type of a parameter.  Such a parameter is not part of the schema, and the
+A tool requests a capability by the type of a parameter. Such a parameter is not part of the schema, and the
 model cannot set it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import orjson
 from msgspec import Struct, field
@@ -16,7 +17,7 @@ from proxy.base.errors import ToolFailure
 from proxy.tools.contract.bounds import FetchBounds
 
 __all__ = [
-    "BoundedClient",
+    "AdjustableClient",
     "CacheControl",
     "Capabilities",
     "Clock",
@@ -27,9 +28,7 @@ __all__ = [
     "HttpSource",
     "IdempotencyKey",
     "QueryParams",
-    "RepeatingClient",
     "TextPage",
-    "TimedClient",
     "Unconnected",
     "unconnected",
 ]
@@ -50,7 +49,7 @@ class HttpFailure(ToolFailure):
     """A request without a usable response.
 
     ``status`` is the HTTP status, if there was one.  :attr:`json` is the body of the response, for a tool
-    that explains a service's own error codes.  The body is untrusted text and not part of the message.
+    that explains a service's own error codes. The body is untrusted text and not part of the message.
     """
 
     def __init__(
@@ -86,8 +85,8 @@ class TextPage:
 class HttpClient(Protocol):
     """Outgoing HTTP for one tool, limited to that tool's hosts and bounded in size and time.
 
-    If the service is too busy (429, 503), the client waits and retries.  After a 503 it retries a POST of a
-    tool with effects only if the service says when to retry, or if the request has an idempotency key.  That
+    If the service is too busy (429, 503), the client waits and retries. After a 503 it retries a POST of a
+    tool with effects only if the service says when to retry, or if the request has an idempotency key. That
     is an ``Idempotency-Key`` header, or an :class:`IdempotencyKey` as a header or in the body.
 
     Every method raises :class:`HttpFailure`, with a message that is safe for the model, if there is no usable
@@ -108,7 +107,7 @@ class HttpClient(Protocol):
     ) -> Any:
         """POST ``body`` as JSON and return the decoded JSON body of the response; ``None`` if it is empty.
 
-        ``headers`` are further headers, such as a version of the API.  Raises ``ValueError`` for headers that
+        ``headers`` are further headers, such as a version of the API. Raises ``ValueError`` for headers that
         only the client may set: credentials, cookies, framing.
         """
         ...
@@ -118,31 +117,20 @@ class HttpClient(Protocol):
         ...
 
 
-@runtime_checkable
-class RepeatingClient(Protocol):
-    """An :class:`HttpClient` that retries some requests and must know which ones it may retry."""
+class AdjustableClient(ABC):
+    """The base of an :class:`HttpClient` that adjusts to the tool, and to each call of it."""
 
+    @abstractmethod
     def for_reading(self) -> HttpClient:
         """Return this client for a tool that changes nothing: each of its requests may be retried."""
-        ...
 
-
-@runtime_checkable
-class TimedClient(Protocol):
-    """An :class:`HttpClient` with a time limit for each request."""
-
+    @abstractmethod
     def with_time(self, tool_s: float) -> HttpClient:
         """Return this client for a tool whose calls may take ``tool_s`` seconds."""
-        ...
 
-
-@runtime_checkable
-class BoundedClient(Protocol):
-    """An :class:`HttpClient` that can apply the policy bounds on a call's URL arguments."""
-
+    @abstractmethod
     def within(self, fetches: FetchBounds) -> HttpClient:
-        """Return this client for one call with the bounds ``fetches``."""
-        ...
+        """Return this client for one call with the policy's bounds on its URL arguments."""
 
 
 class Unconnected:
@@ -152,7 +140,6 @@ class Unconnected:
         self._connection = connection
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     async def post_json(
@@ -162,11 +149,9 @@ class Unconnected:
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     async def get_text(self, url: str) -> TextPage:
-        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     def _failure(self) -> HttpFailure:
@@ -193,7 +178,7 @@ class Credentials(Protocol):
 class CacheControl:
     """The control over how long the result of this one call may be reused.
 
-    It can only shorten the tool's ``cache_ttl_s``.  Without ``cache_ttl_s`` it does nothing.
+    It can only shorten the tool's ``cache_ttl_s``. Without ``cache_ttl_s`` it does nothing.
     """
 
     __slots__ = ("_until",)
@@ -238,7 +223,7 @@ class Capabilities(Struct, frozen=True):
     """The capabilities that a provider can give to its tools.
 
     ``http`` creates a client for a tool's own hosts; ``connected`` creates one that also sends the
-    credentials of a connection.  ``extra`` maps further parameter types to their values.
+    credentials of a connection. ``extra`` maps further parameter types to their values.
     """
 
     clock: Clock | None = None

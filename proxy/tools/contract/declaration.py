@@ -1,4 +1,4 @@
-"""The ``@tool`` decorator, with which an author declares a tool.  It only marks the function or class."""
+"""The ``@tool`` decorator, with which an author declares a tool. It only marks the function or class."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -134,23 +134,23 @@ def tool(
 ) -> _Target | Callable[[_Target], _Target]:
     """Declare that a function, or a class with a ``run`` method, is a tool.
 
-    The function itself does not change; you can call and test it directly.  An ``async def`` runs on the
+    The function itself does not change; you can call and test it directly. An ``async def`` runs on the
     event loop and must not block it; a ``def`` runs in a thread of its own.
 
     Each call makes a new instance of a class: its constructor gets the validated arguments, and ``run`` takes
-    none.  A ``ValueError`` of the constructor tells the model that the arguments do not fit.  The class
+    none. A ``ValueError`` of the constructor tells the model that the arguments do not fit. The class
     attribute ``definition`` is the tool as a model sees it (:class:`Definition`).
 
     Args:
         type: what kind of tool it is; there is only one.
         name: the tool's name; by default the name of the function, or of the class in snake case.
         description: the text that the model reads; by default the first paragraph of the docstring.
-        effect: what a call can change.  The default is the worst case.
-        redaction: what may be seen of a call.  A tool without one does not load (rule T4).
-        timeout_s: the time limit of one call in seconds.  It replaces the configured one and may be longer,
+        effect: what a call can change. The default is the worst case.
+        redaction: what may be seen of a call. A tool without one does not load (rule T4).
+        timeout_s: the time limit of one call in seconds. It replaces the configured one and may be longer,
             but a call never gets more time than its run has left.
         max_result_bytes: the size limit of a result in bytes, if it is below the configured limit.
-        strict: offer the schema in the providers' strict mode.  If strict mode cannot express the schema,
+        strict: offer the schema in the providers' strict mode. If strict mode cannot express the schema,
             the proxy does not start and names the path of the fault.
         repeatable: an identical call within one run runs again (rule R5).
         untrusted_output: the result is text from an untrusted source (a web page, a mail).
@@ -160,38 +160,22 @@ def tool(
         parameters: a JSON Schema that the proxy uses verbatim; the function or constructor then takes one
             ``dict``.
         output: a pydantic model that the result must fit; fields that it does not have are dropped.
-        cache_ttl_s: seconds for which an equal call of the same caller gets the same result.  Only
+        cache_ttl_s: seconds for which an equal call of the same caller gets the same result. Only
             for ``read_only``; equal calls at the same moment run once.
         retries: the number of retries after a transient failure (no connection, 429, 5xx, a
-            ``ToolFailure(..., transient=True)``), within the time limit of the one call.  A tool with an
+            ``ToolFailure(..., transient=True)``), within the time limit of the one call. A tool with an
             effect also needs an ``IdempotencyKey`` parameter.
         connection: the name of the ``[credentials.NAME]`` that its ``HttpClient`` uses.
 
     Raises ``TypeError`` if a value has the wrong type or a class has an attribute ``definition`` of its own,
     and ``ValueError`` for an unknown type or effect.
     """
-    _check_kinds(locals())
+    given = {name: value for name, value in locals().items() if name not in ("target", "type")}
+    _check_kinds(given)
     if type != "function":
         raise ValueError('type is "function"')
-    declaration = ToolDeclaration(
-        name=name,
-        description=description,
-        effect=_effect(effect),
-        redaction=redaction,
-        timeout_s=timeout_s,
-        max_result_bytes=max_result_bytes,
-        strict=strict,
-        repeatable=repeatable,
-        untrusted_output=untrusted_output,
-        egress=egress,
-        hosts=texts(hosts, "hosts"),
-        safety=dict(safety or {}),
-        parameters=parameters,
-        output=output,
-        cache_ttl_s=cache_ttl_s,
-        retries=retries,
-        connection=connection,
-    )
+    changed = {"effect": _effect(effect), "hosts": texts(hosts, "hosts"), "safety": dict(safety or {})}
+    declaration = ToolDeclaration(**given | changed)
 
     def mark(marked: _Target) -> _Target:
         setattr(marked, _MARK, declaration)
@@ -226,12 +210,12 @@ _KINDS: Mapping[str, tuple[type | UnionType, str]] = MappingProxyType(
 
 def _check_kinds(given: Mapping[str, Any]) -> None:
     """Raise ``TypeError`` for a value of the wrong type, since authors may not use a type checker."""
-    for name, (kind, words) in _KINDS.items():
+    for name, (kind, description) in _KINDS.items():
         value = given[name]
         # In Python, True is an int.
-        fits = isinstance(value, kind) and (not isinstance(value, bool) or "True" in words)
+        fits = isinstance(value, kind) and (not isinstance(value, bool) or "True" in description)
         if not fits:
-            raise TypeError(f"{name} takes {words}")
+            raise TypeError(f"{name} takes {description}")
 
 
 def _effect(effect: EffectName) -> ToolEffect:

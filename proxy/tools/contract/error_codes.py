@@ -50,5 +50,5 @@ TOOL_ERRORS: Final[Mapping[ToolErrorCode, str]] = MappingProxyType(
         "cancelled": "The client left before the call ran.",
     }
 )
-"""The meanings are Markdown, with links relative to ``docs/``.  The model does not read them: it gets the
+"""The meanings are Markdown, with links relative to ``docs/``. The model does not read them: it gets the
 code and a message about its own call."""

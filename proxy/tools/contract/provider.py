@@ -16,7 +16,7 @@ __all__ = ["ArgumentsInvalid", "CallContext", "CallSignals", "ToolProvider"]
 class ArgumentsInvalid(ToolRelayError):
     """Arguments do not fit the schema.
 
-    ``problems`` has one message per fault, with the field.  No message repeats a value that the model sent
+    ``problems`` has one message per fault, with the field. No message repeats a value that the model sent
     (rule T3).
     """
 
@@ -29,7 +29,7 @@ class CallSignals:
     """Facts about one result that a tool reports beside the result itself.
 
     A tool that is not declared ``untrusted_output`` sets ``untrusted`` if this result contains text from an
-    untrusted source.  ``sources`` has the sources of that text (:func:`.join_sources`); empty
+    untrusted source. ``sources`` has the sources of that text (:func:`.join_sources`); empty
     means the tool itself.
     """
 
@@ -43,12 +43,12 @@ class CallSignals:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The context of a call, for tools that need it.  It contains no key and no token.
+    """The context of a call, for tools that need it. It contains no key and no token.
 
     ``max_result_bytes`` is the largest result that the model gets, ``max_image_bytes`` the limit for all of
-    its images together.  ``idempotency_key`` is the same for every try of this call and unique to this call;
-    only a tool with effects, or one that takes the key, has one.  ``fetches`` bounds the call's HTTP
-    requests.  ``on_progress`` receives the call's progress; it is ``None`` if nothing listens.  Calls that
+    its images together. ``idempotency_key`` is the same for every try of this call and unique to this call;
+    only a tool with effects, or one that takes the key, has one. ``fetches`` bounds the call's HTTP
+    requests. ``on_progress`` receives the call's progress; it is ``None`` if nothing listens. Calls that
     share one execution (see ``cache_ttl_s``) have the context of the first.
     """
 
@@ -65,7 +65,7 @@ class CallContext:
 
 
 class ToolProvider(Protocol):
-    """A source of tools.  Only the runner calls ``call_tool`` (rule T1)."""
+    """A source of tools. Only the runner calls ``call_tool`` (rule T1)."""
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class ToolProvider(Protocol):
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
         """Run one tool with the arguments that ``spec.validate`` returned.
 
-        Returns any JSON value, or a pydantic model.  Raises :class:`ToolFailure` for a failure
+        Returns any JSON value, or a pydantic model. Raises :class:`ToolFailure` for a failure
         that the model should read.
         """
         ...

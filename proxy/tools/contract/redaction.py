@@ -1,6 +1,6 @@
 """Redact a call for traces, logs and rows (rule T4).
 
-An allowlist selects the shown parts of an output; a mask hides private arguments.  The shown text is bounded,
+An allowlist selects the shown parts of an output; a mask hides private arguments. The shown text is bounded,
 so that a row cannot contain a whole page.
 """
 
@@ -52,8 +52,8 @@ _NOTHING: Any = object()
 def redact_output(value: Any, redaction: Redaction) -> Any:
     """Return the allowlisted part of a tool's JSON output, bounded; ``None`` if nothing is allowed.
 
-    An element of a list is reached only through ``*``.  A path that names a whole object or list
-    shows all of it.  Text or a number as the whole output is shown only by ``("*",)``.
+    An element of a list is reached only through ``*``. A path that names a whole object or list
+    shows all of it. Text or a number as the whole output is shown only by ``("*",)``.
     """
     if not redaction.output:
         return None
@@ -122,10 +122,10 @@ def mask_values(message: str, values: Sequence[str]) -> str:
     message = message[:_MAX_MESSAGE]
     hidden = bytearray(len(message))
     for value in values:
-        at = message.find(value)
-        while at >= 0:
-            hidden[at : at + len(value)] = b"\1" * len(value)
-            at = message.find(value, at + 1)
+        start = message.find(value)
+        while start >= 0:
+            hidden[start : start + len(value)] = b"\1" * len(value)
+            start = message.find(value, start + 1)
     parts = (
         MASK if masked else "".join(character for character, _ in group)
         for masked, group in itertools.groupby(zip(message, hidden, strict=True), key=itemgetter(1))
@@ -169,11 +169,11 @@ def _tree(paths: tuple[str, ...]) -> _Tree:
     for path in sorted(paths, key=lambda item: item.count(".")):
         node = root
         parts = path.split(".")
-        for at, part in enumerate(parts):
+        for index, part in enumerate(parts):
             if part in node and not node[part]:
                 break  # A shorter path already includes everything here.
             node = node.setdefault(part, {})
-            if at == len(parts) - 1:
+            if index == len(parts) - 1:
                 node.clear()
     return root
 
@@ -244,7 +244,7 @@ def _exact(value: Any) -> Any:
     return [_exact(child) for child in value] if kind is list else value
 
 
-def _private(value: Any, node: _Tree, found: list[str], depth: int) -> None:
+def _private(value: Any, node: _Tree, texts: list[str], depth: int) -> None:
     """Collect, as text, the values at and below the private paths; an empty node includes all."""
     if depth > _MAX_DEPTH + MAX_DEPTH or (not node and depth == 0):
         return
@@ -253,9 +253,9 @@ def _private(value: Any, node: _Tree, found: list[str], depth: int) -> None:
         for key, child in children:
             for name in dict.fromkeys((key, "*")):
                 if not node or name in node:
-                    _private(child, node.get(name, {}), found, depth + 1)
+                    _private(child, node.get(name, {}), texts, depth + 1)
     elif not node and value not in (None, True, False, ""):
-        found.append(str(value))
+        texts.append(str(value))
 
 
 def _bounded(value: Any, depth: int, room: _Room) -> Any:
@@ -270,16 +270,16 @@ def _bounded(value: Any, depth: int, room: _Room) -> Any:
         return _CUT  # Too large for a database column or a fast JSON writer.
     if kind is dict:
         shown: dict[str, Any] = {}
-        for at, (key, child) in enumerate(value.items()):
-            if at >= _MAX_ITEMS or room.nodes <= 0:
+        for index, (key, child) in enumerate(value.items()):
+            if index >= _MAX_ITEMS or room.nodes <= 0:
                 shown[_CUT] = _CUT
                 break
             shown[room.text(str(key))] = _bounded(child, depth + 1, room)
         return shown
     if kind is list:
         items = []
-        for at, child in enumerate(value):
-            if at >= _MAX_ITEMS or room.nodes <= 0:
+        for index, child in enumerate(value):
+            if index >= _MAX_ITEMS or room.nodes <= 0:
                 items.append(_CUT)
                 break
             items.append(_bounded(child, depth + 1, room))

@@ -56,8 +56,8 @@ class Signature(Struct, frozen=True):
 def read_signature(target: Any, where: str, *, verbatim: bool, extra: Collection[type] = ()) -> Signature:
     """Return the parameters of a function, or of the constructor of a class.
 
-    With ``verbatim`` the schema is the author's own, so the one argument needs no type.  ``extra`` are
-    further types of capabilities.  Raises :class:`ConfigError` for a parameter that cannot be
+    With ``verbatim`` the schema is the author's own, so the one argument needs no type. ``extra`` are
+    further types of capabilities. Raises :class:`ConfigError` for a parameter that cannot be
     filled.
     """
     try:
@@ -87,7 +87,7 @@ class Contract(Struct, frozen=True):
     """What a tool's arguments must be.
 
     ``schema`` is the JSON Schema that goes on the wire, ``loose`` the same before strict mode, or ``None``
-    if the tool is not strict.  ``validate`` turns a decoded object into a value, ``unpack`` turns that value
+    if the tool is not strict. ``validate`` turns a decoded object into a value, ``unpack`` turns that value
     into arguments by name, and ``defaults`` are the JSON defaults of optional arguments.
     """
 
@@ -109,26 +109,26 @@ def make_contract(
 ) -> Contract:
     """Return the contract of a tool by its arguments, or by the author's own schema ``parameters``.
 
-    ``private`` are the paths of private arguments.  Raises :class:`ConfigError` for arguments
+    ``private`` are the paths of private arguments. Raises :class:`ConfigError` for arguments
     or a schema that cannot go on the wire.
     """
     if parameters is None:
-        found = _derived(identifier, arguments, tuple(private), where)
+        contract = _derived(identifier, arguments, tuple(private), where)
     else:
         check_schema(parameters, where)
         if len(arguments) != 1:
             raise ConfigError(where, "with parameters= it must take exactly one dict for its arguments")
         (name,) = arguments
         own = copy.deepcopy(dict(parameters))
-        found = Contract(own, None, SchemaValidator(own, where), lambda value: {name: value}, {})
-    check_schema(found.schema, where)
+        contract = Contract(own, None, SchemaValidator(own, where), lambda value: {name: value}, {})
+    check_schema(contract.schema, where)
     if not strict:
-        return found
-    offered = to_strict(found.schema, where)
-    if parameters is not None and offered != found.schema:
+        return contract
+    offered = to_strict(contract.schema, where)
+    if parameters is not None and offered != contract.schema:
         raise ConfigError(where, "strict=True would change the schema of parameters=", "Use only one")
     check_schema(offered, where)
-    return Contract(offered, found.schema, found.validate, found.unpack, found.defaults)
+    return Contract(offered, contract.schema, contract.validate, contract.unpack, contract.defaults)
 
 
 def _derived(
@@ -162,7 +162,7 @@ def _derived(
 def _signature_model(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
     """Create a pydantic model with one field for each parameter.
 
-    A field's name has a prefix, and the parameter's name is its alias.  So a parameter may be called ``json``
+    A field's name has a prefix, and the parameter's name is its alias. So a parameter may be called ``json``
     or ``_x``, which pydantic does not accept as a field name.
     """
     fields: dict[str, Any] = {
@@ -176,7 +176,7 @@ def _signature_model(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) 
 def _defaults(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
     """Return the JSON default of each optional parameter for which a given default has the same effect.
 
-    The function cannot tell the two apart, so they are the same call.  Defaults with a difference are left
+    The function cannot tell the two apart, so they are the same call. Defaults with a difference are left
     out:  a secret, a default factory, or a default that its own validator would change.
     """
     defaults: dict[str, Any] = {}
@@ -204,11 +204,11 @@ def _as_json(value: BaseModel) -> dict[str, Any]:
     return value.model_dump(mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none")
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(first: Any, other: Any) -> bool:
     """Return whether two values are equal; a tuple equals a list, since JSON has only lists."""
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return list(one) == list(other)
-    return bool(one == other)
+    if isinstance(first, list | tuple) and isinstance(other, list | tuple):
+        return list(first) == list(other)
+    return bool(first == other)
 
 
 def own_name(target: Any) -> str:

@@ -16,12 +16,12 @@ __all__ = ["Redaction", "ToolEffect", "ToolOrigin", "ToolSpec", "texts"]
 def texts(value: Sequence[str], name: str) -> tuple[str, ...]:
     """Return ``value`` as a tuple of strings; raise ``TypeError`` that says what to write instead.
 
-    In Python a ``str`` is itself a sequence of strings, its characters.  A ``*`` among them would allow
+    In Python a ``str`` is itself a sequence of strings, its characters. A ``*`` among them would allow
     everything, so ``("a.*.b")``, where the comma is missing, is refused.
     """
     if isinstance(value, str):
         raise TypeError(f'{name} takes several texts and got one: write ("{value[:100]}",)')
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one for one in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text for text in value):
         raise TypeError(f"{name} takes a tuple of texts")
     return tuple(value)
 
@@ -32,7 +32,7 @@ class Redaction:
 
     ``output`` lists the dotted paths of the output that traces, logs and rows may show; ``*`` stands for
     every element of a list or every key of an object, and ``("*",)`` alone shows all of it.
-    ``private_arguments`` lists the dotted argument paths that they must not show.  Raises ``TypeError`` for
+    ``private_arguments`` lists the dotted argument paths that they must not show. Raises ``TypeError`` for
     a string in place of a tuple.
     """
 
@@ -49,7 +49,7 @@ class ToolOrigin(Struct, frozen=True):
     """The origin of a tool of an MCP server.
 
     ``server`` is the server's name in the configuration, ``name`` is that server's name for the tool, and
-    ``digest`` is the digest of the definition that an operator allowed.  ``stays_there`` says that a call
+    ``digest`` is the digest of the definition that an operator allowed. ``stays_there`` says that a call
     reaches nothing but the server's own data, by that definition and the operator's configuration.
     """
 
@@ -63,22 +63,22 @@ class ToolOrigin(Struct, frozen=True):
 class ToolSpec:
     """The whole contract of one tool.
 
-    ``name`` is ``<provider>__<tool>`` (rule T5).  ``parameters`` is the JSON Schema that goes on
-    the wire.  ``validate`` turns a decoded JSON object into the arguments of ``call_tool``, or raises
-    :class:`~proxy.tools.contract.provider.ArgumentsInvalid`.  ``timeout_s`` and ``max_result_bytes`` of
-    ``None`` mean the configured default.  ``digest`` identifies name, description, schema and
+    ``name`` is ``<provider>__<tool>`` (rule T5). ``parameters`` is the JSON Schema that goes on
+    the wire. ``validate`` turns a decoded JSON object into the arguments of ``call_tool``, or raises
+    :class:`~proxy.tools.contract.provider.ArgumentsInvalid`. ``timeout_s`` and ``max_result_bytes`` of
+    ``None`` mean the configured default. ``digest`` identifies name, description, schema and
     effect: a tool whose digest changed is another tool.
 
     ``validate_output`` converts a result to the declared output model, or raises any exception.
     ``cache_ttl_s`` is the number of seconds for which an equal call of the same caller gets the same result;
-    ``retries`` is the number of retries after a transient failure.  ``connection`` names the credentials
-    that the tool uses.  ``safety`` is free metadata that policy patterns can match.
+    ``retries`` is the number of retries after a transient failure. ``connection`` names the credentials
+    that the tool uses. ``safety`` is free metadata that policy patterns can match.
     ``defaults`` has the JSON defaults of optional arguments, if the tool cannot tell the default from an
-    absent value.  Calls that differ only in this are the same call.  ``loose_parameters`` is the schema
-    before strict mode removed its defaults; ``None`` if the tool is not strict.  ``url_arguments`` names the
-    arguments that are URLs (:data:`Url`).  ``origin`` is set for a tool of
-    an MCP server.  ``together`` lets adjacent calls of one turn run at the same time although the tool has
-    effects.  Only agents set it, because each agent orders its own effects.  ``unportable`` is what some
+    absent value. Calls that differ only in this are the same call. ``loose_parameters`` is the schema
+    before strict mode removed its defaults; ``None`` if the tool is not strict. ``url_arguments`` names the
+    arguments that are URLs (:data:`Url`). ``origin`` is set for a tool of
+    an MCP server. ``together`` lets adjacent calls of one turn run at the same time although the tool has
+    effects. Only agents set it, because each agent orders its own effects. ``unportable`` is what some
     providers refuse in the schema (:func:`~proxy.schemas.portable.unportable`).
     """
 

@@ -1,7 +1,7 @@
 """Validate arguments strictly, and describe each fault without repeating any of the arguments.
 
 Pydantic validates tools declared by a model or a signature; ``jsonschema-rs`` validates tools whose author
-wrote a schema.  The messages of both can quote the input, so this module builds its messages from the schema
+wrote a schema. The messages of both can quote the input, so this module builds its messages from the schema
 alone (rule T3).
 """
 
@@ -81,8 +81,8 @@ _AUTHOR_KINDS = frozenset({"value_error", "assertion_error"})
 class ModelValidator:
     """Validator of a decoded object against a pydantic type: strict, no extra fields, aliases only.
 
-    It returns the validated value (a model).  It uses pydantic's JSON mode, whose strict rules are those of
-    JSON: a date comes as text, a tuple as a list.  ``private`` are the paths of private arguments.  If one
+    It returns the validated value (a model). It uses pydantic's JSON mode, whose strict rules are those of
+    JSON: a date comes as text, a tuple as a list. ``private`` are the paths of private arguments. If one
     of them is a URL, the message does not contain its canonical form.
     """
 
@@ -118,19 +118,23 @@ class ModelValidator:
             if declares(self._schema, arguments):
                 return value
             raise ArgumentsInvalid(["the arguments: an unknown field inside of one of them"])
-        problems = [self._problem(one["type"], one["loc"], one["msg"], arguments) for one in errors]
+        problems = [
+            self._problem(problem["type"], problem["loc"], problem["msg"], arguments) for problem in errors
+        ]
         raise ArgumentsInvalid(_short_list(problems))
 
     def _check_dates(self, dates: Mapping[str, Any], arguments: dict[str, Any]) -> None:
         """Raise ``ArgumentsInvalid`` for a number in the place of a date.
 
         Pydantic reads a text of digits as seconds since 1970, so ``"2030"`` would be a time half an hour into
-        1970.  The schema requires a date in ISO 8601.
+        1970. The schema requires a date in ISO 8601.
         """
         fields = [_field(place, self._names) for place in _numbers_at(dates, arguments, dates, ())]
         if fields:
-            words = "must be a date in ISO 8601, not a number"
-            raise ArgumentsInvalid(_short_list([f"{field or 'the arguments'}: {words}" for field in fields]))
+            problem = "must be a date in ISO 8601, not a number"
+            raise ArgumentsInvalid(
+                _short_list([f"{field or 'the arguments'}: {problem}" for field in fields])
+            )
 
     def _problem(self, kind: str, loc: Sequence[int | str], message: str, arguments: Any) -> str:
         """Describe one field and its fault."""
@@ -145,11 +149,11 @@ class ModelValidator:
             return f"{where}: {'must be an address in its canonical form' if private else message}"
         if kind in _AUTHOR_KINDS:
             message = message.partition(", ")[2] or message
-            said = not _contains_argument(message, arguments)
+            is_quotable = not _contains_argument(message, arguments)
         else:
-            said = kind in _SCHEMA_ONLY_KINDS
-        words = message[:200] if said else "is not valid"
-        return f"{where or 'the arguments'}: {words}"
+            is_quotable = kind in _SCHEMA_ONLY_KINDS
+        problem = message[:200] if is_quotable else "is not valid"
+        return f"{where or 'the arguments'}: {problem}"
 
 
 class SchemaValidator:
@@ -177,7 +181,7 @@ class SchemaValidator:
         except ValueError:
             raise ArgumentsInvalid(["the arguments: cannot be checked"]) from None
         places = [(tuple(_place(instance, arguments)), rule) for instance, rule in faults]
-        raise ArgumentsInvalid(_short_list([self._problem(*one) for one in places]))
+        raise ArgumentsInvalid(_short_list([self._problem(*place) for place in places]))
 
     def _problem(self, instance_path: Sequence[int | str], schema_path: Sequence[int | str]) -> str:
         """Describe one field and the schema keyword that it breaks."""
@@ -203,10 +207,10 @@ def validate_canonically(
     """Return the validated value, and the arguments in canonical form: as validation normalized them.
 
     Two calls with equal canonical arguments are the same call; for example ``ber`` and ``BER``, if a
-    validator upper-cases.  Absent arguments stay absent, since pydantic can tell them from a default.  A
-    pydantic model may hide some of its data, or serialize two values in the same way.  So the serialized
-    arguments count as canonical only if they validate to an equal value again.  Otherwise the arguments stay
-    as the language model wrote them.  Raises what ``validate`` raises.
+    validator upper-cases. Absent arguments stay absent, since pydantic can tell them from a default. A
+    pydantic model may hide some of its data, or serialize two values in the same way. So the serialized
+    arguments count as canonical only if they validate to an equal value again. Otherwise the arguments stay
+    as the language model wrote them. Raises what ``validate`` raises.
     """
     value = validate(arguments)
     if not isinstance(value, BaseModel):
@@ -217,8 +221,8 @@ def validate_canonically(
             mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
         )
         # Plain values that serialize as the model wrote them would validate to the same again, so skip the
-        # second validation.  But with private attributes do not: a serializer may have consumed them.
-        plain = all(type(one) in _PLAIN for one in held) and value.__pydantic_private__ is None
+        # second validation. But with private attributes do not: a serializer may have consumed them.
+        plain = all(type(item) in _PLAIN for item in held) and value.__pydantic_private__ is None
         plain = plain and tuple(value.__dict__.values()) == held
         if plain and _written_alike(canonical, arguments):
             return value, arguments
@@ -235,32 +239,32 @@ def validate_canonically(
 def words_of_refusal(error: ValueError, arguments: Mapping[str, Any], names: frozenset[str]) -> str:
     """Return the message of a ``ValueError`` that a tool's author raised for these arguments.
 
-    ``names`` are the property names of the schema.  A message that repeats another part of the arguments is
+    ``names`` are the property names of the schema. A message that repeats another part of the arguments is
     replaced, since messages are recorded (rule T3).
     """
     if isinstance(error, ValidationError):
         faults = error.errors(include_input=False, include_url=False, include_context=False)
-        places = [f"{_field(one['loc'], names) or 'the arguments'}: {one['msg']}" for one in faults]
-        said = "; ".join(_short_list(places))
+        places = [f"{_field(fault['loc'], names) or 'the arguments'}: {fault['msg']}" for fault in faults]
+        text = "; ".join(_short_list(places))
     else:
-        said = str(error)
-    said = " ".join(said.split())[:500]
+        text = str(error)
+    text = " ".join(text.split())[:500]
     # What is no JSON, as an open file, has no text that a message could repeat.
     plain = to_jsonable_python(list(arguments.values()), fallback=lambda _: None)
-    return said if said and not _contains_argument(said, plain, names) else "the arguments are not valid"
+    return text if text and not _contains_argument(text, plain, names) else "the arguments are not valid"
 
 
-def _written_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _written_alike(first: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two objects have the same canonical text."""
-    if one.keys() == other.keys():
-        for name, value in one.items():
+    if first.keys() == other.keys():
+        for name, value in first.items():
             kind = type(value)
             # Equal strings and integers have the same text; equal floats may not, as 0.0 and -0.0.
             if (kind is not str and kind is not int) or type(other[name]) is not kind or other[name] != value:
                 break
         else:
             return True
-    return canonical_arguments(one) == canonical_arguments(other)
+    return canonical_arguments(first) == canonical_arguments(other)
 
 
 def _written(arguments: dict[str, Any]) -> bytes | str:
@@ -286,11 +290,11 @@ def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("prefixItems", "allOf"):
         if name in schema:
             rules[name] = [_date_rules(child) for child in schema[name]]
-    branches = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]
     if len(branches) == 1:
         rules["allOf"] = [*rules.get("allOf", ()), _date_rules(branches[0])]
     # With several branches the rule applies only if no branch accepts other text.
-    elif branches and all(_is_date(one) or one.get("type") in _TEXTLESS for one in branches):
+    elif branches and all(_is_date(branch) or branch.get("type") in _TEXTLESS for branch in branches):
         rules.update(_NO_NUMBER)
     return {**rules, **_NO_NUMBER} if _is_date(schema) else rules
 
@@ -314,8 +318,8 @@ def _numbers_at(
             yield from _numbers_at(fields.get(name, others), child, root, (*place, name))
     elif isinstance(value, list):
         first, rest = rules.get("prefixItems", ()), rules.get("items", {})
-        for at, child in enumerate(value):
-            yield from _numbers_at(first[at] if at < len(first) else rest, child, root, (*place, at))
+        for index, child in enumerate(value):
+            yield from _numbers_at(first[index] if index < len(first) else rest, child, root, (*place, index))
 
 
 def _is_date(schema: Mapping[str, Any]) -> bool:

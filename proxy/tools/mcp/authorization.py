@@ -25,7 +25,6 @@ class ServerAuthorizer:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
 
     async def __call__(self, server: str, refused: str, scopes: tuple[str, ...] | None) -> Authorization:
-        """See :data:`~proxy.tools.mcp.host_client.Authorize`."""
         known = self._servers.get(server)
         if known is None or not known.connection:
             return Authorization(reason="the server has no connection")

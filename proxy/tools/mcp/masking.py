@@ -59,11 +59,11 @@ def masked_url(url: str) -> str:
     address, mark, query = url.partition("?")
     scheme, colon, rest = address.partition("://")
     place, slash, path = rest.partition("/")
-    _, at, host = place.rpartition("@")
+    _, sign, host = place.rpartition("@")
     parts = (HIDDEN if _WORD.fullmatch(part) or is_secret_value(part) else part for part in path.split("/"))
     pairs = (_masked_pair(pair) for pair in query.split("&"))
     return "".join(
-        (scheme, colon, f"{HIDDEN}@" if at else "", host, slash, "/".join(parts), mark, "&".join(pairs))
+        (scheme, colon, f"{HIDDEN}@" if sign else "", host, slash, "/".join(parts), mark, "&".join(pairs))
     )
 
 

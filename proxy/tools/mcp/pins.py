@@ -88,10 +88,10 @@ class Pin:
         definition = Definition.read(written["definition"])
         if written.get("digest") != definition.digest:
             raise UnusableDefinition("its digest does not fit its definition")
-        transport, at, by = (written.get(key) for key in ("transport", "allowed_at", "allowed_by"))
-        if not isinstance(transport, str) or not isinstance(at, int | float) or not isinstance(by, str):
+        transport, since, by = (written.get(key) for key in ("transport", "allowed_at", "allowed_by"))
+        if not isinstance(transport, str) or not isinstance(since, int | float) or not isinstance(by, str):
             raise UnusableDefinition("it is not a pin")
-        return cls(definition, transport, float(at), by)
+        return cls(definition, transport, float(since), by)
 
 
 class PinRecord(Protocol):

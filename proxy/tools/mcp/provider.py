@@ -232,7 +232,6 @@ class McpProvider:
         )
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
-        """See :meth:`proxy.tools.contract.provider.ToolProvider.call_tool`."""
         origin = spec.origin
         if origin is None or self._host is None:
             raise RuntimeError("nothing was started that talks to MCP servers")

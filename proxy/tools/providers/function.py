@@ -19,13 +19,11 @@ from pydantic.errors import PydanticUserError
 
 from proxy.base.errors import ConfigError, Guard, ToolFailure
 from proxy.tools.contract.capabilities import (
-    BoundedClient,
+    AdjustableClient,
     CacheControl,
     Capabilities,
     HttpClient,
     IdempotencyKey,
-    RepeatingClient,
-    TimedClient,
     Unconnected,
 )
 from proxy.tools.contract.declaration import ToolDeclaration, declared, tool
@@ -104,7 +102,6 @@ class FunctionProvider:
 
     @property
     def name(self) -> str:
-        """The part of the tools' ids before the double underscore."""
         return self._name
 
     @property
@@ -113,7 +110,6 @@ class FunctionProvider:
         return [bound.spec for bound in self._tools.values()]
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """Return the contracts of all tools."""
         return self.specs
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
@@ -122,7 +118,7 @@ class FunctionProvider:
         values = {**bound.unpack(arguments), **bound.constants}
         if context.fetches is not None:
             for name, value in bound.constants.items():
-                if isinstance(value, BoundedClient):
+                if isinstance(value, AdjustableClient):
                     values[name] = value.within(context.fetches)
         values.update((name, make(context)) for name, make in bound.per_call.items())
         if not bound.is_async:
@@ -308,10 +304,10 @@ def _check_hosts(hosts: Sequence[str], where: str) -> None:
 
 def _fitting(client: HttpClient, declaration: ToolDeclaration) -> HttpClient:
     """Return the client for the tool's time limit and effect: requests of a read-only tool may be retried."""
-    if declaration.timeout_s is not None and isinstance(client, TimedClient):
+    if declaration.timeout_s is not None and isinstance(client, AdjustableClient):
         client = client.with_time(declaration.timeout_s)
     reads = declaration.effect is ToolEffect.READ_ONLY
-    return client.for_reading() if reads and isinstance(client, RepeatingClient) else client
+    return client.for_reading() if reads and isinstance(client, AdjustableClient) else client
 
 
 def _output_validator(declaration: ToolDeclaration, where: str) -> Callable[[Any], Any] | None:

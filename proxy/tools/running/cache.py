@@ -1,7 +1,7 @@
 """Cache results of tools that set ``cache_ttl_s``.
 
 A key contains everything that a result depends on, also the caller: no caller ever gets another caller's
-result.  Failures are not cached.  A record that seals its content also keeps results for other processes, and
+result. Failures are not cached. A record that seals its content also keeps results for other processes, and
 for this one after a restart.
 """
 
@@ -45,7 +45,7 @@ def cache_key(*parts: str) -> str:
 
 
 class _Entry(Struct, frozen=True):
-    """A cached result.  ``dies_at`` is in monotonic seconds, ``until`` in seconds since the epoch."""
+    """A cached result. ``dies_at`` is in monotonic seconds, ``until`` in seconds since the epoch."""
 
     output: Output
     dies_at: float
@@ -60,7 +60,7 @@ class ResultCache:
         monotonic: returns monotonic seconds, for the age of a result.
         wall: returns seconds since the epoch, for results that expire at a fixed time.
         max_entries, max_bytes: the limits of the whole cache.
-        record: where other processes find the results; ``None`` for none.  It must seal them, because they
+        record: where other processes find the results; ``None`` for none. It must seal them, because they
             are personal.
     """
 
@@ -117,11 +117,11 @@ class ResultCache:
             return None  # The tool itself can answer.
         if kept is None:
             return None
-        said = orjson.loads(kept.content)
-        until = said.pop("until")
+        fields = orjson.loads(kept.content)
+        until = fields.pop("until")
         if (left_s := until - self._wall()) <= 0:
             return None
-        output = Output(value=None, **said | {"notes": tuple(said["notes"])})
+        output = Output(value=None, **fields | {"notes": tuple(fields["notes"])})
         self.put(key, output, left_s, until)
         return output
 
@@ -133,9 +133,9 @@ class ResultCache:
         ends = now + ttl_s if until is None else min(now + ttl_s, until)
         if self._record is None or output.images or ends - now < _SHARED_FROM_S:
             return
-        said = {name: getattr(output, name) for name in _SHARED}
+        fields = {name: getattr(output, name) for name in _SHARED}
         try:
-            content = orjson.dumps({"until": ends, **said}).decode()
+            content = orjson.dumps({"until": ends, **fields}).decode()
         except orjson.JSONEncodeError:
             return  # A lone surrogate, which no record can keep.
         if len(content) <= _MOST_SHARED:

@@ -1,4 +1,4 @@
-"""Check whether a call would run if a person approved it.  Nothing here runs, counts or records a call."""
+"""Check whether a call would run if a person approved it. Nothing here runs, counts or records a call."""
 
 import asyncio
 
@@ -55,8 +55,8 @@ class Checks:
             async with asyncio.timeout(self._executor.limit_s(admitted.spec)):
                 await self._credentials.prepare(planned.connection)
         except TimeoutError:
-            words = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
-            return planned.unconnected(ToolFailure(words, code="timeout"))
+            reason = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
+            return planned.unconnected(ToolFailure(reason, code="timeout"))
         except ToolFailure as failure:
             return planned.unconnected(failure)
         return planned

@@ -1,11 +1,11 @@
 """Side effects that other processes may have caused for the same request (rule R5).
 
-A run's ledger knows the effects of its own process.  The record knows those of other workers, and of this one
-before a restart: the row of each effect contains a claim.  A call whose claim is taken waits for the result
+A run's ledger knows the effects of its own process. The record knows those of other workers, and of this one
+before a restart: the row of each effect contains a claim. A call whose claim is taken waits for the result
 of the first call, or reports that nobody knows it.
 
-In a repeat the model may word a call differently.  So the effects of each tool are numbered for a request,
-and each number is a claim, too.  A call of a repeat meets the effects of earlier attempts by that tool.  A
+In a repeat the model may word a call differently. So the effects of each tool are numbered for a request,
+and each number is a claim, too. A call of a repeat meets the effects of earlier attempts by that tool. A
 different call does not run until the model has got the results of all these effects.
 """
 
@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from proxy.base.errors import StoreError, ToolErrorCode, ToolFailure
 from proxy.base.events import ToolResult
 from proxy.records.effects import EarlierEffect, EffectClaim, EffectLog, EffectResult
+from proxy.records.result_for_model import failure_text
 from proxy.tools.contract.arguments import utf8_length
-from proxy.tools.contract.results.results import cut_by, failure_text, json_text, note_text
+from proxy.tools.contract.results.results import cut_by, json_text, note_text
 from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.ledger import NOT_KEPT, RunLedger
 
@@ -81,7 +82,7 @@ class SharedEffects:
         """Commit the row with its claim; return ``None`` if this call must cause the effect.
 
         Otherwise return the earlier effect, at the latest after ``patience_s`` seconds: it may then still be
-        ``started``.  An equal call caused it, or ``another`` call whose outcome the model does not know yet.
+        ``started``. An equal call caused it, or ``another`` call whose outcome the model does not know yet.
         Raises :class:`~proxy.base.errors.StoreError` if the row could not be committed.
         """
         until = time.monotonic() + patience_s
@@ -98,14 +99,14 @@ class SharedEffects:
             await asyncio.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             try:
-                found = await self._find(claim, earlier)
+                known = await self._find(claim, earlier)
             except StoreError:
                 break
-            if found is None:
+            if known is None:
                 # The claim was released: the first call never began, so this one may.
                 earlier, claim = await self._claim(invocation, claim)
             else:
-                earlier = found
+                earlier = known
         return earlier
 
     async def _claim_in_turn(
@@ -145,7 +146,7 @@ class SharedEffects:
     async def _is_unmarked_repeat(self, ledger: RunLedger, claim: EffectClaim) -> bool:
         """Return whether another process called this tool for the same request and left it unanswered.
 
-        This is checked before the first effect of a tool in a run.  Raises
+        This is checked before the first effect of a tool in a run. Raises
         :class:`~proxy.base.errors.StoreError` if the record cannot tell.
         """
         request = ledger.request
@@ -161,7 +162,7 @@ class SharedEffects:
 
     async def _next_number(self, invocation: Invocation, claim: EffectClaim) -> int:
         """Return the first number whose effect the model does not know yet: the claim is then refused, unless
-        an equal call has it.  If there is none, return the first free number."""
+        an equal call has it. If there is none, return the first free number."""
         ledger = invocation.context.ledger
         taken = await self._log.number_effects(claim)
         free = max(taken, default=-1) + 1
@@ -171,13 +172,13 @@ class SharedEffects:
         """Return the present state of an effect that blocked a claim; ``None`` if it no longer exists."""
         if not earlier.another:
             return await self._log.find_effect(claim)
-        found = await self._log.find_effect(EffectClaim(claim.slot))
-        if found is None or found.invocation_id != earlier.invocation_id:
+        known = await self._log.find_effect(EffectClaim(claim.slot))
+        if known is None or known.invocation_id != earlier.invocation_id:
             return None
-        return replace(found, another=True, arguments_redacted=earlier.arguments_redacted)
+        return replace(known, another=True, arguments_redacted=earlier.arguments_redacted)
 
     async def earlier(self, claim: EffectClaim) -> EarlierEffect | None:
-        """Return the effect of an earlier attempt, for a call that cannot run now.  Raises
+        """Return the effect of an earlier attempt, for a call that cannot run now. Raises
         :class:`~proxy.base.errors.StoreError` if the record cannot tell."""
         # Unless the request is marked as a repeat, an older effect belongs to another request.
         return await self._log.find_effect(claim if claim.is_repeat else EffectClaim(claim.place))
@@ -237,12 +238,12 @@ def _not_made(invocation: Invocation, earlier: EarlierEffect) -> ToolResult:
         call["result"] = kept.content
     elif earlier.status in ("success", "error"):
         call["result"] = "not kept"
-    said: dict[str, Any] = {"ok": False, "error_code": _RAN, "message": _ANOTHER, "earlier_call": call}
-    content = json_text(said)
+    told_model: dict[str, Any] = {"ok": False, "error_code": _RAN, "message": _ANOTHER, "earlier_call": call}
+    content = json_text(told_model)
     excess = utf8_length(content) - invocation.max_result_bytes
     if kept is not None and excess > 0:
         call["result"] = cut_by(kept.content, excess)
-        content = json_text(said)
+        content = json_text(told_model)
     return ToolResult(
         invocation.call.call_id,
         ok=False,

@@ -26,14 +26,14 @@ from proxy.tools.running.tasks.tool_tasks import ToolCrashed, ToolTasks, ToolTim
 __all__ = ["Executor", "OnCrash"]
 
 OnCrash = Callable[[ToolSpec, BaseException], None]
-"""Called with what a tool raised, for its author.  It may quote arguments: do not log or store it."""
+"""Called with what a tool raised, for its author. It may quote arguments: do not log or store it."""
 
 _FIRST_WAIT_S = 0.1
 _CODES: tuple[Any, ...] = get_args(ToolErrorCode)
 
 
 class Executor:
-    """The part of the runner that executes tools.  Belongs to one event loop."""
+    """The part of the runner that executes tools. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Executor:
     async def _shared(self, invocation: Invocation, planned: PlannedCall, left_s: float) -> Output:
         """Return a cached result, or share one execution between equal calls at the same time.
 
-        The execution has the tool's own time limit, not that of the first call.  Each call waits only as long
+        The execution has the tool's own time limit, not that of the first call. Each call waits only as long
         as its own run has time left.
         """
         key = cache_key(
@@ -194,8 +194,8 @@ class Executor:
         if isinstance(cause, ToolFailure):
             # Log, record and metrics use the code; an unknown one could contain an argument.
             known = cause.code in _CODES
-            words = mask_values(str(cause.message), planned.private)
-            return ToolFailure(words, code=cause.code if known else "execution_failed")
+            message = mask_values(str(cause.message), planned.private)
+            return ToolFailure(message, code=cause.code if known else "execution_failed")
         self.crashed(invocation, planned.spec, cause)
         return ToolFailure(f"the tool failed{_effect_warning(invocation)}")
 

@@ -34,11 +34,11 @@ class ArgumentLimits(Struct, frozen=True):
     def unused(self, arguments: Mapping[str, Any]) -> str:
         """Return the first path that has no value in these arguments; ``""`` if all have one.
 
-        A misspelt path would limit nothing.  Paths of ``forbidden`` arguments are skipped.
+        A misspelt path would limit nothing. Paths of ``forbidden`` arguments are skipped.
         """
         for path, bound in self.bounds.items():
-            found = values_at(arguments, path, {})
-            if not bound.forbidden and all(value is ABSENT for value, _ in found):
+            values = values_at(arguments, path, {})
+            if not bound.forbidden and all(value is ABSENT for value, _ in values):
                 return path
         return ""
 
@@ -51,17 +51,17 @@ class ArgumentLimits(Struct, frozen=True):
         for path in self.bounds if spec is not None else ():
             if spec is not None and not may_have(spec.parameters, path):
                 return f"{path} is no argument of the tool"
-        found = find_violation(self.bounds, arguments, {} if spec is None else spec.schema_with_defaults)
-        return "" if found is None else f"{found[0]} {found[1]}"
+        violation = find_violation(self.bounds, arguments, {} if spec is None else spec.schema_with_defaults)
+        return "" if violation is None else f"{violation[0]} {violation[1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class GrantedCall:
-    """The grant by which a call runs without a new question.  A person gave it with an earlier approval.
+    """The grant by which a call runs without a new question. A person gave it with an earlier approval.
 
-    ``id`` is the id of the grant, ``by`` the person.  ``spec_digest`` is the tool's definition at that time,
+    ``id`` is the id of the grant, ``by`` the person. ``spec_digest`` is the tool's definition at that time,
     ``reasons`` are the reasons that the person read (see :func:`~proxy.tools.access.policy.reasons_of`), and
-    ``limits`` bound the arguments.  Right before the call runs, ``use`` returns whether the grant still
+    ``limits`` bound the arguments. Right before the call runs, ``use`` returns whether the grant still
     holds; it raises :class:`~proxy.base.errors.StoreError` if the record cannot tell.
     """
 
@@ -77,7 +77,7 @@ class GrantedCall:
         return reasons_of(rule) <= self.reasons
 
     def mismatch(self, spec: ToolSpec, arguments: bytes) -> str:
-        """Return why the grant does not cover a call; ``""`` if it does.  ``arguments`` are canonical."""
+        """Return why the grant does not cover a call; ``""`` if it does. ``arguments`` are canonical."""
         if spec.digest != self.spec_digest:
             return "the definition of the tool has changed since the grant was given"
         violation = self.limits.violation(json.loads(arguments), spec)

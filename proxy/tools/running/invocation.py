@@ -55,14 +55,14 @@ OnClosed = Callable[[ToolInvocationRecord, float], None]
 
 @dataclass(slots=True)
 class Invocation:
-    """The progress of one call.  The call itself is a :class:`~proxy.tools.running.plan.PlannedCall`.
+    """The progress of one call. The call itself is a :class:`~proxy.tools.running.plan.PlannedCall`.
 
-    ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.  ``source`` names the
-    origin of a result that was not made for this call alone.  ``claimed`` says that its effect is claimed
-    in the record.  ``begun`` says that the effect has begun, by this call or by another (``caused_by``, else
-    empty).  ``untrusted`` says that its result contains text from an untrusted source.  ``connecting`` says
-    that it waits for credentials, ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of
-    its run.  ``approved`` says whether a person approved the call, or is the exact approval.
+    ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day. ``source`` names the
+    origin of a result that was not made for this call alone. ``claimed`` says that its effect is claimed
+    in the record. ``begun`` says that the effect has begun, by this call or by another (``caused_by``, else
+    empty). ``untrusted`` says that its result contains text from an untrusted source. ``connecting`` says
+    that it waits for credentials, ``connected_s`` for how many seconds it did. ``catalog`` has the tools of
+    its run. ``approved`` says whether a person approved the call, or is the exact approval.
     """
 
     id: str
@@ -111,7 +111,7 @@ class Invocation:
 
     @property
     def read_only(self) -> bool:
-        """Whether a cancellation may stop the call.  A tool that does not exist changes nothing."""
+        """Whether a cancellation may stop the call. A tool that does not exist changes nothing."""
         return self.spec is None or self.spec.effect is ToolEffect.READ_ONLY
 
     @property
@@ -170,7 +170,7 @@ class InvocationJournal:
             self._log.put_native_call(NativeCall(invocation.id, invocation.context.run_id, native))
 
     async def claim(self, invocation: Invocation, log: EffectLog, claim: EffectClaim) -> EarlierEffect | None:
-        """Commit the row with its claim; return the earlier effect if it is taken.  Raises StoreError."""
+        """Commit the row with its claim; return the earlier effect if it is taken. Raises StoreError."""
         earlier = await log.claim_effect(self._record(invocation, "started"), claim)
         if earlier is None:
             invocation.claimed = True

@@ -43,8 +43,8 @@ class Claim:
     """A place or an effect that a call has taken; ``result`` is its outcome.
 
     ``invocation_id`` is the execution that caused it, once that is known; it may be another call's.
-    ``fingerprint`` tells equal calls from different ones without keeping their arguments.  Once there is a
-    result, ``begun`` says whether the effect was begun; if not, another call may cause it.  ``untrusted``
+    ``fingerprint`` tells equal calls from different ones without keeping their arguments. Once there is a
+    result, ``begun`` says whether the effect was begun; if not, another call may cause it. ``untrusted``
     says that the result contains text from an untrusted source.
     """
 
@@ -63,7 +63,7 @@ class Claim:
 class RequestKey:
     """A digest that is the same for equal requests, empty if it is unknown which requests are equal.
 
-    It is computed when it is first read, because most requests cause no effect and need none.  Then the
+    It is computed when it is first read, because most requests cause no effect and need none. Then the
     request that it was computed from is released: a ledger may be kept for repeats.
     """
 
@@ -87,7 +87,7 @@ NO_KEY: Final = RequestKey(str)
 class ServedRequest(Struct, frozen=True):
     """The client's request that a run serves.
 
-    ``key`` identifies it.  ``asked_at`` is when it came in, in seconds since the epoch.
+    ``key`` identifies it. ``asked_at`` is when it came in, in seconds since the epoch.
     ``is_known`` says that this process has served the same request before, so ``is_repeat`` is reliable.
     """
 
@@ -98,10 +98,10 @@ class ServedRequest(Struct, frozen=True):
 
 
 class RunLedger:
-    """The calls of one run, by place (turn, seq) and by effect.  Belongs to one event loop.
+    """The calls of one run, by place (turn, seq) and by effect. Belongs to one event loop.
 
-    ``request`` is the client's request, if repeats of it are to be recognised.  ``caused`` has the ids of the
-    executions whose effects the model knows from this run and its repeats.  ``lease`` is the lease of the
+    ``request`` is the client's request, if repeats of it are to be recognised. ``caused`` has the ids of the
+    executions whose effects the model knows from this run and its repeats. ``lease`` is the lease of the
     background response that the run belongs to; ``None`` for any other run.
     """
 
@@ -240,13 +240,13 @@ def _claim_bytes(claim: Claim) -> int:
 def _without_content(result: ToolResult) -> ToolResult:
     """Return the result with a fixed message in place of the call's arguments and output."""
     message = NOT_KEPT if result.ok else _NOT_KEPT_FAILURE
-    said: dict[str, Any] = {"ok": result.ok, "message": message}
+    content: dict[str, Any] = {"ok": result.ok, "message": message}
     if not result.ok:
-        said["error_code"] = result.error_code
+        content["error_code"] = result.error_code
     return ToolResult(
         result.call_id,
         ok=result.ok,
-        content=orjson.dumps(said).decode(),
+        content=orjson.dumps(content).decode(),
         error_code=result.error_code,
         safe_message="" if result.ok else message,
     )
@@ -255,11 +255,11 @@ def _without_content(result: ToolResult) -> ToolResult:
 class RunContext(Struct, frozen=True):
     """The run, the turn and the caller of a call.
 
-    ``request_id`` is the client's own id, for logs.  All turns of a run share the ``ledger``; :meth:`at_turn`
-    makes the next turn's context.  ``limiter`` counts this caller's calls instead of the runner's own.
+    ``request_id`` is the client's own id, for logs. All turns of a run share the ``ledger``; :meth:`at_turn`
+    makes the next turn's context. ``limiter`` counts this caller's calls instead of the runner's own.
     ``key`` is the client key whose places for tools the call takes, since the end users of one key may be
-    separate callers; if empty, the caller's own.  ``catalog`` has the tools that the run was planned with;
-    ``None`` for those that are served at the time of the call.  ``keeps`` allows that content is stored for
+    separate callers; if empty, the caller's own. ``catalog`` has the tools that the run was planned with;
+    ``None`` for those that are served at the time of the call. ``keeps`` allows that content is stored for
     other processes; a client may ask that none is.
     """
 

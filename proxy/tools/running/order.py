@@ -20,14 +20,14 @@ def groups_to_run(
 ) -> Iterator[Sequence[int]]:
     """Yield calls with effects in order, each alone; adjacent calls that may run together are one group."""
     group: list[int] = []
-    for at in alone:
-        spec = catalog.get(calls[at].name)
+    for index in alone:
+        spec = catalog.get(calls[index].name)
         if spec is not None and spec.together:
-            group.append(at)
+            group.append(index)
             continue
         if group:
             yield group
             group = []
-        yield (at,)
+        yield (index,)
     if group:
         yield group

@@ -5,9 +5,10 @@ from msgspec.structs import replace
 from proxy.base.errors import ToolFailure
 from proxy.base.events import ToolCall, ToolResult
 from proxy.records.effects import EarlierEffect
+from proxy.records.result_for_model import failure_text
 from proxy.records.rows import InvocationStatus
 from proxy.tools.contract.results.paging import READ_RESULT, PagedResults
-from proxy.tools.contract.results.results import Output, cut_to_limit, failure_text, safe_message
+from proxy.tools.contract.results.results import Output, cut_to_limit, safe_message
 from proxy.tools.running.effects import SharedEffects, repeated_result
 from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.ledger import Claim

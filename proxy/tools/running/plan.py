@@ -1,6 +1,6 @@
 """Plan a call of a model: the result is a call that may run, or the reason why it may not.
 
-Planning has no side effect: it does no I/O, counts nothing and stores nothing.  A plan never changes, and
+Planning has no side effect: it does no I/O, counts nothing and stores nothing. A plan never changes, and
 only the runner runs it (rule T1).
 """
 
@@ -44,7 +44,7 @@ __all__ = [
 class ApprovedCall(Struct, frozen=True):
     """The call that a person approved: this definition of a tool with these arguments, and nothing else.
 
-    ``id`` is the id of the approval, ``by`` the person.  ``spec_digest`` is the digest of the definition,
+    ``id`` is the id of the approval, ``by`` the person. ``spec_digest`` is the digest of the definition,
     ``arguments_digest`` the digest of :attr:`PlannedCall.arguments` (see :func:`digest_of`).
     """
 
@@ -111,8 +111,8 @@ def digest_of(arguments: bytes) -> str:
 class Refusal:
     """A call that does not run.
 
-    ``failure`` is for the model, ``decision`` for the row.  ``arguments_redacted`` is ``None`` if the
-    arguments could not be read.  ``cause`` is what the tool's own validator raised, for its author; its text
+    ``failure`` is for the model, ``decision`` for the row. ``arguments_redacted`` is ``None`` if the
+    arguments could not be read. ``cause`` is what the tool's own validator raised, for its author; its text
     may contain arguments.
     """
 
@@ -124,7 +124,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """A call of a tool that exists and that policy allows.  Its arguments have not been read yet."""
+    """A call of a tool that exists and that policy allows. Its arguments have not been read yet."""
 
     call: ToolCall = field(repr=False)
     spec: ToolSpec
@@ -141,12 +141,12 @@ class AdmittedCall:
 class PlannedCall:
     """A call with everything that its execution needs.
 
-    ``call`` has the id and the name that the model gave.  ``value`` is the validated value that the tool
-    takes.  ``arguments`` are the same in canonical JSON, equal for all calls that mean the same (see
-    :func:`~proxy.tools.contract.validation.validate_canonically`).  They include the defaults of absent
-    arguments, except those that the tool can tell from a given value.  Logs and rows contain only
-    ``arguments_redacted``; no failure may repeat a value in ``private``.  A tool with effects has an
-    ``idempotency_key``, and so has a tool that takes one.  ``fetches`` are the bounds on the URLs among the
+    ``call`` has the id and the name that the model gave. ``value`` is the validated value that the tool
+    takes. ``arguments`` are the same in canonical JSON, equal for all calls that mean the same (see
+    :func:`~proxy.tools.contract.validation.validate_canonically`). They include the defaults of absent
+    arguments, except those that the tool can tell from a given value. Logs and rows contain only
+    ``arguments_redacted``; no failure may repeat a value in ``private``. A tool with effects has an
+    ``idempotency_key``, and so has a tool that takes one. ``fetches`` are the bounds on the URLs among the
     arguments.
     """
 
@@ -206,14 +206,14 @@ def admit(
 
     ``untrusted`` are the sources whose untrusted results the model had read when it made the call.
     ``approved`` says whether a person approved the call, if policy requires that, or exactly what the person
-    approved.  A grant counts only if it covers every reason for the approval.
+    approved. A grant counts only if it covers every reason for the approval.
     """
     if spec is None and isinstance(approved, ApprovedCall | ContinuedCall):
-        words = (
+        reason = (
             "this tool has changed or was removed since the call was approved, so the call was not made; the "
             "tool is off until its operator allows it again"
         )
-        return Refusal(ToolFailure(words, code="policy_denied"), "refused: the tool is no longer served")
+        return Refusal(ToolFailure(reason, code="policy_denied"), "refused: the tool is no longer served")
     if spec is None:
         return Refusal(ToolFailure("there is no tool of this name", code="unknown_tool"), "unknown tool")
     decided = policy.decide(spec, untrusted=untrusted)
@@ -224,17 +224,17 @@ def admit(
         decision = f"{approved.decision}: {decided.rule}"
     elif decided.outcome == "needs_approval" and isinstance(approved, GrantedCall):
         if not approved.covers(decided.rule):
-            words = "this tool needs an approval, and the grant does not cover the reason for it"
-            return Refusal(ToolFailure(words, code="approval_required"), decision)
+            reason = "this tool needs an approval, and the grant does not cover the reason for it"
+            return Refusal(ToolFailure(reason, code="approval_required"), decision)
         decision = f"granted by {approved.by} ({approved.id}): {decided.rule}"
     elif decided.outcome == "needs_approval" and approved:
         decision = f"approved: {decided.rule}"
     elif decided.outcome == "needs_approval":
-        words = "this tool needs an approval, and none can be given here"
-        return Refusal(ToolFailure(words, code="approval_required"), decision)
+        reason = "this tool needs an approval, and none can be given here"
+        return Refusal(ToolFailure(reason, code="approval_required"), decision)
     if spec.redaction is None:
-        words = "this tool is not set up to be run"
-        return Refusal(ToolFailure(words, code="redaction_missing"), decision)
+        reason = "this tool is not set up to be run"
+        return Refusal(ToolFailure(reason, code="redaction_missing"), decision)
     return AdmittedCall(call, spec, spec.redaction, policy, decision)
 
 
@@ -246,8 +246,8 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
     spec, policy, redaction = admitted.spec, admitted.policy, admitted.redaction
     written = admitted.call.arguments
     if utf8_length(written) > policy.max_argument_bytes:
-        words = f"the arguments are larger than {policy.max_argument_bytes} bytes"
-        return admitted.refused(words, "invalid_arguments")
+        reason = f"the arguments are larger than {policy.max_argument_bytes} bytes"
+        return admitted.refused(reason, "invalid_arguments")
     try:
         arguments = parse_arguments(written)
         value, canonical = validate_canonically(spec.validate, arguments)
@@ -261,8 +261,8 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
     shown = redact_arguments(arguments, redaction)
     violation = policy.refuse_arguments(spec.name, arguments, spec.schema_with_defaults)
     if violation is not None:
-        decided, words = violation
-        failure = ToolFailure(words, code="policy_denied")
+        decided, reason = violation
+        failure = ToolFailure(reason, code="policy_denied")
         return Refusal(failure, f"{decided.outcome}: {decided.rule}", shown)
     takes_key = spec.effect is not ToolEffect.READ_ONLY or IdempotencyKey.__name__ in spec.capabilities
     return PlannedCall(

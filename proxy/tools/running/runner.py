@@ -2,8 +2,8 @@
 
 known → policy → budget and rate → size → parse → validate → policy bounds → credentials → row opened →
 cached result, or run within its time limit (execution.py) → output as bounded text → redacted → row closed →
-result (outcome.py).  The decisions on the way have no side effect (plan.py).  They lead to a ``PlannedCall``,
-which only this module runs.  Every refusal is a result that the model can read.  The only exception that
+result (outcome.py). The decisions on the way have no side effect (plan.py). They lead to a ``PlannedCall``,
+which only this module runs. Every refusal is a result that the model can read. The only exception that
 leaves the runner is a cancellation.
 """
 
@@ -61,10 +61,10 @@ def new_invocation_id() -> str:
 
 
 class Runner:
-    """The runner of tool calls.  There is one per process; the state of a run is in its ``RunContext``.
+    """The runner of tool calls. There is one per process; the state of a run is in its ``RunContext``.
 
     Args:
-        clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it.  The record uses the
+        clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it. The record uses the
             machine's clock: a clock that stands still (the demo's) would put a call days before its run.
         paged_results: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
         cached_results: the sealed record that shares cached results with other processes, or ``None``.
@@ -137,10 +137,10 @@ class Runner:
     ) -> ToolResult:
         """Run one call; the only exception that it raises is ``CancelledError``.
 
-        ``policy`` narrows the configured one for this caller.  ``budget_s`` is how many seconds the run has
-        left.  ``on_start`` is called when the call's row is open and before the tool runs, but not for a call
-        that is refused or answered with an earlier result.  ``approved`` says that a person approved this
-        call, if policy requires that.  An :class:`~proxy.tools.running.plan.ApprovedCall` or a
+        ``policy`` narrows the configured one for this caller. ``budget_s`` is how many seconds the run has
+        left. ``on_start`` is called when the call's row is open and before the tool runs, but not for a call
+        that is refused or answered with an earlier result. ``approved`` says that a person approved this
+        call, if policy requires that. An :class:`~proxy.tools.running.plan.ApprovedCall` or a
         :class:`~proxy.tools.running.plan.ContinuedCall` allows exactly the call that it names, and only once.
         If the caller is cancelled, so is a read-only tool; a tool with effects that has started runs to its
         end (see :meth:`drain`).
@@ -216,50 +216,50 @@ class Runner:
     ) -> list[ToolResult]:
         """Run the calls of one turn and return their results in the order of the calls.
 
-        Read-only calls run first and at the same time, up to the limit for a run.  Then the others run one
-        after the other in the order of the calls; adjacent agents run at the same time.  Without ``parallel``
-        all calls run in order.  ``approved`` are the indices of the calls that a person approved; ``granted``
+        Read-only calls run first and at the same time, up to the limit for a run. Then the others run one
+        after the other in the order of the calls; adjacent agents run at the same time. Without ``parallel``
+        all calls run in order. ``approved`` are the indices of the calls that a person approved; ``granted``
         has the grants for others, by index.
         """
         results: dict[int, ToolResult] = {}
         deadline = None if budget_s is None else time.monotonic() + budget_s
 
-        async def one(at: int) -> None:
+        async def one(index: int) -> None:
             left = None if deadline is None else deadline - time.monotonic()
-            results[at] = await self.run(
-                calls[at],
+            results[index] = await self.run(
+                calls[index],
                 context,
                 policy=policy,
                 budget_s=left,
                 on_start=on_start,
                 on_progress=on_progress,
-                approved=granted.get(calls[at].index) or calls[at].index in approved,
+                approved=granted.get(calls[index].index) or calls[index].index in approved,
             )
             if on_done is not None:
-                on_done(calls[at], results[at])
+                on_done(calls[index], results[index])
 
         alone = list(range(len(calls)))
         if parallel and len(calls) > 1:
             room = asyncio.Semaphore(self._max_parallel)
 
-            async def one_of_many(at: int) -> None:
+            async def one_of_many(index: int) -> None:
                 async with room:
-                    await one(at)
+                    await one(index)
 
             catalog = context.catalog or self._registry.current
-            together = [at for at in alone if is_read_only(catalog.get(calls[at].name))]
-            alone = [at for at in alone if at not in together]
+            together = [index for index in alone if is_read_only(catalog.get(calls[index].name))]
+            alone = [index for index in alone if index not in together]
             for neighbours in (together, *groups_to_run(alone, calls, catalog)):
                 if len(neighbours) == 1:
                     await one(neighbours[0])
                     continue
                 async with asyncio.TaskGroup() as group:
-                    for at in neighbours:
-                        group.create_task(one_of_many(at))
+                    for index in neighbours:
+                        group.create_task(one_of_many(index))
         else:
-            for at in alone:
-                await one(at)
-        return [results[at] for at in range(len(calls))]
+            for index in alone:
+                await one(index)
+        return [results[index] for index in range(len(calls))]
 
     async def drain(self, timeout_s: float = 25.0) -> int:
         """Wait at shutdown for effects whose callers have gone; return how many tasks still run."""
@@ -304,8 +304,8 @@ class Runner:
             except StoreError:
                 return self._outcomes.unrecorded(invocation)
             if not holds:
-                words = "this tool needs an approval, and the grant that covered it no longer holds"
-                failure = ToolFailure(words, code="approval_required")
+                reason = "this tool needs an approval, and the grant that covered it no longer holds"
+                failure = ToolFailure(reason, code="approval_required")
                 return await self._outcomes.refuse(invocation, planned.refused(failure))
         once = planned.spec.cache_ttl_s > 0 if planned.read_only else not planned.spec.repeatable
         once = once and invocation.approval is None
@@ -342,12 +342,12 @@ class Runner:
         if isinstance(planned, Refusal):
             if planned.cause is not None:
                 self._executor.crashed(invocation, admitted.spec, planned.cause)
-        elif invocation.approval is not None and (words := invocation.approval.mismatch(planned)):
-            return planned.refused(ToolFailure(words, code="policy_denied"))
+        elif invocation.approval is not None and (reason := invocation.approval.mismatch(planned)):
+            return planned.refused(ToolFailure(reason, code="policy_denied"))
         elif invocation.grant is not None and (
-            words := invocation.grant.mismatch(planned.spec, planned.arguments)
+            reason := invocation.grant.mismatch(planned.spec, planned.arguments)
         ):
-            return planned.refused(ToolFailure(words, code="approval_required"))
+            return planned.refused(ToolFailure(reason, code="approval_required"))
         return planned
 
     async def _count(self, invocation: Invocation, spec: ToolSpec) -> None:
@@ -439,7 +439,7 @@ class Runner:
     async def _connect(self, invocation: Invocation, planned: PlannedCall) -> ToolFailure | None:
         """Load the credentials of the call's connection; return the failure if there are none, else ``None``.
 
-        This counts as part of the tool's own time.  It is cancelled with the caller, also for a tool with
+        This counts as part of the tool's own time. It is cancelled with the caller, also for a tool with
         effects.
         """
         if self._credentials is None or not planned.connection:
@@ -450,8 +450,8 @@ class Runner:
             async with asyncio.timeout(self._executor.left_s(invocation, planned.spec)):
                 await self._credentials.prepare(planned.connection)
         except TimeoutError:
-            words = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
-            return ToolFailure(words, code="timeout")
+            reason = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
+            return ToolFailure(reason, code="timeout")
         except ToolFailure as failure:
             return failure
         except asyncio.CancelledError:

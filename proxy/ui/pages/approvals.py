@@ -6,11 +6,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.api.admin.admin import json_answer, page, parse_query, read_bool, read_limit
-from proxy.api.admin.approvals import AdminApprovals, approval_to_json
+from proxy.api.admin.approvals import AdminApprovals, approval_to_json, methods_at
+from proxy.api.admin.queries import json_answer, parse_query
 from proxy.base.errors import RequestError
 from proxy.records.approvals import APPROVAL_ID, Approval, ApprovalFilter, ApprovalStatus
-from proxy.records.grants import GRANT_ID
 from proxy.relay.approvals.rules import Decider
 from proxy.rights.callers import player_name
 from proxy.ui.runs.run_rows import RunRows
@@ -24,8 +23,6 @@ _STATES: Final[Mapping[str, Mapping[str, bool]]] = {
     "decided": {"decided": True},
     "all": {},
 }
-_ID: Final = re.compile(APPROVAL_ID)
-_GRANT: Final = re.compile(f"grants/{GRANT_ID}")
 _WATCHED: Final = 500
 """The most waiting approvals that open pages get."""
 _NEWEST: Final = 50
@@ -50,30 +47,15 @@ class ApprovalPages:
             request.allow("GET")
             query = parse_query(request.target.query, "state", "limit", "before")
             return json_answer(await self._listed(query, decider))
-        if request.rest == "grants":
-            request.allow("GET")
-            query = parse_query(request.target.query, "active", "limit", "before")
-            active, limit = read_bool(query, "active"), read_limit(query.get("limit"))
-            rows, more = await self._approvals.list_grants(query, decider, limit=limit, active=active)
-            return json_answer(page(await self._rows.named(rows), more=more))
-        if _GRANT.fullmatch(request.rest):
-            request.allow("GET", "DELETE")
-            parse_query(request.target.query)
-            act = self._approvals.revoke_grant if request.method == "DELETE" else self._approvals.get_grant
-            row = await act(request.rest.removeprefix("grants/"), decider)
-            return json_answer((await self._rows.named([row]))[0])
-        if not _ID.fullmatch(request.rest):
+        request.allow(*methods_at(request.rest))
+        answer = await self._approvals.answer(
+            request.edge_request, request.rest, request.target.query, decider, "page"
+        )
+        if answer is None:
             raise request.unknown()
-        request.allow("GET", "POST")
-        if request.method == "POST":
-            parse_query(request.target.query)
-            row = await self._approvals.decide(request.rest, decider, request.edge_request, "page")
-        else:
-            query = parse_query(request.target.query, "content")
-            row = await self._approvals.get_approval(
-                request.rest, decider, content=read_bool(query, "content")
-            )
-        return json_answer((await self._rows.named([row]))[0])
+        if "data" in answer:
+            return json_answer(answer | {"data": await self._rows.named(answer["data"])})
+        return json_answer((await self._rows.named([answer]))[0])
 
     async def news(self) -> list[dict[str, Any]]:
         """Return approvals that may have changed since the last call: those that wait, and the newest others.
@@ -85,8 +67,10 @@ class ApprovalPages:
         newest = await decisions.list(ApprovalFilter(limit=_NEWEST))
         known: dict[str, Approval] = {approval.id: approval for approval in (*waiting, *newest)}
         gone = [approval_id for approval_id in self._waited if approval_id not in known]
-        for at in range(0, len(gone), _AT_ONCE):
-            known |= {approval.id: approval for approval in await decisions.read(gone[at : at + _AT_ONCE])}
+        for start in range(0, len(gone), _AT_ONCE):
+            known |= {
+                approval.id: approval for approval in await decisions.read(gone[start : start + _AT_ONCE])
+            }
         self._waited = frozenset(a.id for a in known.values() if a.status is ApprovalStatus.PENDING)
         oldest_first = sorted(known.values(), key=lambda approval: (approval.created_at, approval.id))
         return await self._rows.named([approval_to_json(approval, in_list=True) for approval in oldest_first])
@@ -95,13 +79,12 @@ class ApprovalPages:
         state, before = query.get("state", "pending"), query.get("before")
         if state not in _STATES:
             raise RequestError(400, f"state must be one of {', '.join(_STATES)}.", param="state")
-        if before is not None and not _ID.fullmatch(before):
+        if before is not None and not re.fullmatch(APPROVAL_ID, before):
             raise RequestError(400, "before must be the id of an approval.", param="before")
-        limit = read_limit(query.get("limit"))
-        rows, more = await self._approvals.list_approvals(query, decider, limit=limit, **_STATES[state])
+        answer = await self._approvals.list_approvals(query, decider, **_STATES[state])
         rules = self._approvals.decisions.rules
         may = {"edit": rules.edit, "max_grant_s": rules.max_grant_s}
-        return page(await self._rows.named(rows), more=more) | {"rules": may}
+        return answer | {"data": await self._rows.named(answer["data"]), "rules": may}
 
 
 def _decider(session: UiSession) -> Decider:

@@ -6,8 +6,8 @@ from typing import Any, Final, get_args
 from aiohttp import web
 from msgspec import Struct, field
 
-from proxy.api.admin.admin import json_answer, page, parse_query
 from proxy.api.admin.json_output import usage_to_json
+from proxy.api.admin.queries import json_answer, page, parse_query
 from proxy.api.admin.run_filters import parse_moment
 from proxy.base.errors import ConfigError, RequestError
 from proxy.records.rows import ClientKey

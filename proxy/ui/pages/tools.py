@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.api.admin.admin import Admin, json_answer, parse_query
+from proxy.api.admin.admin import Admin
+from proxy.api.admin.queries import json_answer, parse_query
 from proxy.base.errors import RequestError
 from proxy.relay.routing.router import Router
 from proxy.server.auth.key_ring import Key, KeyRing

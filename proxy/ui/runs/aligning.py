@@ -143,7 +143,7 @@ def _ends(
 def _anchors(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
     """Return the places of pieces that occur once in each list, as many as have the same order in both."""
     once_a, once_b = _once(a), _once(b)
-    pairs = [(at, once_b[piece]) for piece, at in once_a.items() if piece in once_b]
+    pairs = [(index_a, once_b[piece]) for piece, index_a in once_a.items() if piece in once_b]
     # The longest increasing subsequence: the smallest end of each length, and what stands before each pair.
     ends: list[int] = []
     at_end: list[int] = []
@@ -164,7 +164,7 @@ def _anchors(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
 def _once(pieces: Sequence[bytes]) -> dict[bytes, int]:
     """Return the places of the pieces that occur once, in order."""
     count = Counter(pieces)
-    return {piece: at for at, piece in enumerate(pieces) if count[piece] == 1}
+    return {piece: index for index, piece in enumerate(pieces) if count[piece] == 1}
 
 
 def _span(kind: str, a: Sequence[_Piece], i: int, b: Sequence[_Piece], j: int) -> tuple[str, dict[str, Any]]:
@@ -176,12 +176,12 @@ def _one_sided(
 ) -> tuple[str, dict[str, Any]]:
     """Return a span that only one side has; it is empty on the other side, at the place where it would be."""
     if ours:
-        at = b[j].start if j < len(b) else b[-1].end if b else 0
-        return a[i].leg, {"kind": kind, "a": [a[i].start, a[i].end], "b": [at, at]}
+        offset = b[j].start if j < len(b) else b[-1].end if b else 0
+        return a[i].leg, {"kind": kind, "a": [a[i].start, a[i].end], "b": [offset, offset]}
     before = a[min(i, len(a)) - 1] if a and i else None
     leg = before.leg if before is not None else a[0].leg if a else ""
-    at = before.end if before is not None else 0
-    return leg, {"kind": kind, "a": [at, at], "b": [b[j].start, b[j].end]}
+    offset = before.end if before is not None else 0
+    return leg, {"kind": kind, "a": [offset, offset], "b": [b[j].start, b[j].end]}
 
 
 def _merged(spans: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.api.admin.admin import json_answer, page, parse_query
+from proxy.api.admin.queries import json_answer, page, parse_query
 from proxy.api.taping.captures import CAPTURES, MOST_RUNS, MOST_S, Order
 from proxy.api.taping.tape import MAX_BYTES
 from proxy.api.taping.taping import Taping

@@ -42,8 +42,8 @@ def _pairs(
     """Pair the rows with the same ``place`` fields in both runs, in order; ``None`` where a run has none."""
     placed = [{tuple(row[name] for name in place): row for row in rows} for rows in (of_a, of_b)]
     return [
-        dict(zip(place, at, strict=True)) | {"a": placed[0].get(at), "b": placed[1].get(at)}
-        for at in sorted(placed[0].keys() | placed[1].keys())
+        dict(zip(place, key, strict=True)) | {"a": placed[0].get(key), "b": placed[1].get(key)}
+        for key in sorted(placed[0].keys() | placed[1].keys())
     ]
 
 

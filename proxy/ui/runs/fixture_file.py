@@ -51,13 +51,13 @@ def fixture_of(run: RunRecord, wire: str, tape: Mapping[str, Any], shapes: Seque
         files[f"{folder}/{EVENTS if streamed else JSON}"] = clean
         if folder != CLIENT:
             sent_at = min(
-                (at for at, _ in times.get(leg["id"].replace("response", "request"), ())), default=0.0
+                (at_ms for at_ms, _ in times.get(leg["id"].replace("response", "request"), ())), default=0.0
             )
             pieces = times.get(leg["id"], ()) if streamed and clean == body else ()
             files[f"{folder}/{RESPONSE}"] = response_text(
                 int(leg["status"]),
                 [("Content-Type", str(leg["content_type"]))],
-                [(max(0.0, at - sent_at), size) for at, size in pieces],
+                [(max(0.0, at_ms - sent_at), size) for at_ms, size in pieces],
             ).encode()
     return _zipped(run.id, files)
 

@@ -8,8 +8,9 @@ import structlog
 from aiohttp import web
 from msgspec import Struct
 
-from proxy.api.admin.admin import RUN_QUERY, Admin, json_answer, parse_query, read_bool
+from proxy.api.admin.admin import RUN_QUERY, Admin
 from proxy.api.admin.json_output import detail_to_json, to_line
+from proxy.api.admin.queries import json_answer, parse_query, read_bool
 from proxy.base.errors import RequestError, ToolRelayError
 from proxy.records.rows import RunRecord
 from proxy.store.base import RunDetail
@@ -279,5 +280,5 @@ def _cannot(why: str) -> RequestError:
     return RequestError(409, f"The run cannot be replayed: {why}.", code="cannot_replay")
 
 
-def _ms(at: float | None, since: float) -> float | None:
-    return None if at is None else max(0.0, round((at - since) * 1000, 1))
+def _ms(moment: float | None, since: float) -> float | None:
+    return None if moment is None else max(0.0, round((moment - since) * 1000, 1))

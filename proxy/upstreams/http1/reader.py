@@ -171,8 +171,8 @@ class ResponseReader(BodyReader):
             raise ValueError("more headers than are taken")
         framing = _framing(tuple(names))
         framed = False
-        for at in framing:
-            framed = _ends_a_body(names[at], values[at]) or framed
+        for index in framing:
+            framed = _ends_a_body(names[index], values[index]) or framed
         status = self.parser.get_status_code()
         if status < 200:
             self._interim += 1
@@ -200,7 +200,7 @@ class ResponseReader(BodyReader):
 @by_names
 def _framing(names: tuple[bytes, ...]) -> tuple[int, ...]:
     """Return the indices of the headers that say how a body is framed."""
-    return tuple([at for at, name in enumerate(names) if name.lower() in _FRAMING])
+    return tuple([index for index, name in enumerate(names) if name.lower() in _FRAMING])
 
 
 def _ends_a_body(name: bytes, value: bytes) -> bool:

@@ -408,8 +408,8 @@ def _numbered(word: str, number: int, suffix: str) -> str:
 def _slug(texts: Iterable[str]) -> str:
     """Build a part of a folder's name from the first text with letters or digits: ``gpt-4o-mini``."""
     for text in texts:
-        if words := re.findall(r"[a-z0-9]+", text[:200].lower()):
-            return "-".join(words)[:40].rstrip("-")
+        if parts := re.findall(r"[a-z0-9]+", text[:200].lower()):
+            return "-".join(parts)[:40].rstrip("-")
     return ""
 
 

@@ -49,7 +49,7 @@ def collect_results(
     results = []
     for call in calls:
         if call["result"] is not None:
-            results.append(call["result"].encode())
+            results.append(call["result"])
         elif (raw_result := theirs.pop(str(call["client_id"]), None)) is not None:
             results.append(_under(raw_result, call["call_id"]))
     if not (results or rest):

@@ -23,10 +23,19 @@ from proxy.json.splice import (
     join_object,
     members,
 )
+from proxy.records.result_for_model import ResultForModel, stored_result
 from proxy.records.rows import MessageRecord
 from proxy.wires.message_list.request import MessageListRequest
 from proxy.wires.turn.choice import forces_own, relaxed
-from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error, with_restored
+from proxy.wires.turn.edits import (
+    AppendedTurn,
+    Edits,
+    RestoredMessages,
+    is_too_long_error,
+    with_restored,
+    written,
+    written_result,
+)
 from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import RefusedFields
@@ -274,7 +283,7 @@ class MessageListBody(RequestBody):
                     {
                         "call_id": call.call_id,
                         "client_id": call.client_id,
-                        "result": call.result.decode() if call.result is not None else None,
+                        "result": stored_result(call.result),
                     }
                     for call in calls
                 ],
@@ -283,6 +292,12 @@ class MessageListBody(RequestBody):
 
     def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
         held = orjson.loads(payload)
+        for call in held["calls"]:
+            if call["result"] is not None:
+                call["result"] = written_result(call["result"], partial(self.result_message, Edits()))
+        if waiting := [one["result"] for one in held["calls"] if isinstance(one["result"], ResultForModel)]:
+            # No model is asked, so only the number of the turns is needed.
+            return RestoredMessages(position + 1, waiting, needed, 0)
         end, results = self._collect_results(position + 1, held)
         restored = [*(part.encode() for part in held["messages"]), *results]
         if (size := sum(map(self._image_bytes, restored))) and not self._images.take(size):
@@ -302,7 +317,7 @@ class MessageListBody(RequestBody):
         results = []
         for call in held["calls"]:
             if call["result"] is not None:
-                results.append(call["result"].encode())
+                results.append(call["result"])
             elif (raw := theirs.get(call["client_id"])) is not None:
                 same = call["client_id"] == call["call_id"]
                 results.append(raw if same else self._with_id(raw, call["call_id"]))
@@ -324,7 +339,7 @@ class MessageListBody(RequestBody):
 
     def _whole(self, edits: Edits) -> list[bytes]:
         """Return the whole conversation as the upstream gets it, before anything is left out."""
-        return [*with_restored(self._messages, edits.restored), *_added(edits)]
+        return [*written(with_restored(self._messages, edits.restored)), *_added(edits)]
 
     def records(self, edits: Edits, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         rows: list[MessageRecord] = []
@@ -366,7 +381,7 @@ class MessageListBody(RequestBody):
         """Leave out a field of the model's messages, or our images, if the error names one."""
         if learned := self._refused.learn(edits, message, self._whole(edits), self._theirs):
             return learned
-        restored = chain.from_iterable(replacement.messages for replacement in edits.restored.values())
+        restored = written(chain.from_iterable(turn.messages for turn in edits.restored.values()))
         if not edits.images_left_out and any(map(self._image_bytes, (*_added(edits), *restored))):
             return replace(edits, images_left_out=True, images_refused=takes_no_images(message, code))
         return None

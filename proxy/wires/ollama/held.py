@@ -48,7 +48,7 @@ def collect_results(
     results = []
     for call in calls:
         if call["result"] is not None:
-            results.append(call["result"].encode())
+            results.append(call["result"])
         elif (raw := given.get(call["call_id"])) is not None:
             results.append(_under(raw, call["call_id"]))
     return end, results

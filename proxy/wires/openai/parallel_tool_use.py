@@ -4,13 +4,13 @@ Seen with OpenAI: an undeclared function ``multi_tool_use.parallel`` (or ``paral
 [{"recipient_name": "functions.NAME", "parameters": {…}}]}``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import orjson
 
-from proxy.base.events import ToolCall, ToolResult
+from proxy.base.events import ToolCall
 
-__all__ = ["expand", "is_wrapper", "join_results", "mask_parts"]
+__all__ = ["expand", "is_wrapper", "mask_parts"]
 
 _WRAPPERS = frozenset(
     {"parallel", "multi_tool_use.parallel", "multi_tool_use_parallel", "multi_tool_use__parallel"}
@@ -66,10 +66,3 @@ def mask_parts(arguments: str, mask: Callable[[str, str], str]) -> str:
         for part in parts
     ]
     return orjson.dumps({"tool_uses": uses}).decode()
-
-
-def join_results(answers: Sequence[tuple[ToolCall, ToolResult]]) -> str:
-    """Build the wrapper's one result: the outcome of each call inside it, in order."""
-    return orjson.dumps(
-        [{"recipient_name": f"functions.{call.name}", "output": result.content} for call, result in answers]
-    ).decode()

@@ -72,25 +72,25 @@ def _named(
 ) -> Iterator[tuple[str, str]]:
     """Yield the names at these paths of an object."""
     for path in paths:
-        said: Any = holder
+        value: Any = holder
         for name in path:
-            if said is not holder and isinstance(said, dict):
-                check_names(said)
-            said = said.get(name) if isinstance(said, dict) else None
+            if value is not holder and isinstance(value, dict):
+                check_names(value)
+            value = value.get(name) if isinstance(value, dict) else None
         field = place + ".".join(path)
-        for one in said if isinstance(said, list) else () if said is None else (said,):
-            if isinstance(one, dict):
-                check_names(one)
-                one = one.get("model")
-            if not isinstance(one, str):
+        for item in value if isinstance(value, list) else () if value is None else (value,):
+            if isinstance(item, dict):
+                check_names(item)
+                item = item.get("model")
+            if not isinstance(item, str):
                 raise RequestError(
                     400, f"{field} must be the name of a model, or a list of names.", param=field
                 )
-            if one == "default" and path == ("fallbacks",):
+            if item == "default" and path == ("fallbacks",):
                 raise _not_readable(field, "the provider chooses the models")
-            if _PRESET in one:
+            if _PRESET in item:
                 raise _not_readable(field, "a preset may choose another model")
-            yield field, one
+            yield field, item
 
 
 def _not_readable(field: str, why: str) -> RequestError:

@@ -8,6 +8,7 @@ and wants only the outputs.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import orjson
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall
 from proxy.json.splice import elements, join_array, join_object, members
+from proxy.records.result_for_model import failure_text, stored_result
 from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import (
     SERVER_LABEL,
@@ -41,7 +43,16 @@ from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.turn.choice import forces_own, relaxed
-from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error, with_restored
+from proxy.wires.turn.edits import (
+    AppendedTurn,
+    Edits,
+    Part,
+    RestoredMessages,
+    is_too_long_error,
+    with_restored,
+    written,
+    written_result,
+)
 from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
@@ -56,9 +67,7 @@ _MOST_IMAGE_BYTES = 24 << 20
 """The most bytes of the proxy's images in one request, in base64. Providers accept some 50 MB."""
 _OURS = SERVER_LABEL.encode()
 _REASONING_REFUSED = ("encrypted_content", "encrypted content", "without its required")
-_NOT_RUN = orjson.dumps(
-    {"ok": False, "error_code": "budget_exhausted", "message": "Not run: the request was over."}
-).decode()
+_NOT_RUN = failure_text("budget_exhausted", "Not run: the request was over.")
 
 
 class _Turn(AppendedTurn, frozen=True):
@@ -73,7 +82,7 @@ class _Turn(AppendedTurn, frozen=True):
 class _Resumed(Struct, frozen=True):
     """What a request continues: the items before its input, and its ``previous_response_id`` as JSON."""
 
-    items: Sequence[bytes] = ()
+    items: Sequence[Part] = ()
     previous: bytes | None = None
     image_bytes: int = 0
 
@@ -139,11 +148,14 @@ class ResponsesBody(RequestBody):
         """
         if self._resumed[0] != edits.resumed:
             held = orjson.loads(edits.resumed)
-            items = [part.encode() for part in held["items"]]
+            items = self._restored_items(held)
             previous = held["upstream_id"] or held["previous_response_id"]
-            read = _Resumed(items, orjson.dumps(previous) if previous else None, image_bytes(items))
+            read = _Resumed(items, orjson.dumps(previous) if previous else None, _image_bytes(items))
             self._resumed = edits.resumed, read
         return self._resumed[1]
+
+    def _restored_items(self, held: Mapping[str, Any]) -> list[Part]:
+        return [written_result(item, partial(self.result_message, Edits())) for item in held["items"]]
 
     def _previous(self, edits: Edits) -> bytes | None:
         """Return the JSON of the request's ``previous_response_id``."""
@@ -158,10 +170,9 @@ class ResponsesBody(RequestBody):
         turn = orjson.loads(message)
         pending = self._answers(calls)
         chained = self._can_chain(edits, turn)
-        if chained or "conversation" in self._members:
-            items = pending
-        else:
-            items = [*self._whole_input(edits), *_added(edits), *_turn_items(turn), *pending]
+        items = pending
+        if not (chained or "conversation" in self._members):
+            items = [*self._held_input(edits), *_added(edits), *_turn_items(turn), *pending]
         return orjson.dumps(
             {
                 "upstream_ids": [
@@ -171,11 +182,11 @@ class ResponsesBody(RequestBody):
                 ],
                 "upstream_id": turn["id"] if chained else "",
                 "previous_response_id": orjson.loads(self._previous(edits) or b"null"),
-                "items": [masked_item(item, mask).decode() for item in items],
+                "items": _stored(items, mask),
             }
         )
 
-    def _answers(self, calls: Sequence[SuspendedCall]) -> list[bytes]:
+    def _answers(self, calls: Sequence[SuspendedCall]) -> list[Part]:
         """Return an output for each call that the client does not answer, whether it ran or not."""
         return [
             call.result or output_item(call.call_id, _NOT_RUN)
@@ -187,6 +198,10 @@ class ResponsesBody(RequestBody):
         return orjson.dumps(list(self._request.items))
 
     def _whole_input(self, edits: Edits) -> list[bytes]:
+        """Return :meth:`_held_input` for the model; raises UnfilledHole if a call still waits."""
+        return written(self._held_input(edits))
+
+    def _held_input(self, edits: Edits) -> list[Part]:
         """Return the items before a resumed response, then the client's input with the hidden items in it.
 
         The oldest of the proxy's images become text if there are too many bytes of them.
@@ -198,9 +213,9 @@ class ResponsesBody(RequestBody):
             oldest = min(sizes)
             del sizes[oldest]
             if oldest < 0:
-                before = [without_images(item) for item in before]
+                before = _without_images(before)
             else:
-                messages = [without_images(item) for item in restored[oldest].messages]
+                messages = _without_images(restored[oldest].messages)
                 restored = {**restored, oldest: replace(restored[oldest], messages=messages)}
         return [*before, *with_restored(self._input, restored)]
 
@@ -212,11 +227,11 @@ class ResponsesBody(RequestBody):
         """
         held = orjson.loads(payload)
         end = position + answer_length(orjson.loads(item) for item in self._input[position:])
-        items = [part.encode() for part in held["items"]]
+        items = self._restored_items(held)
         replacement = RestoredMessages.replacing(self._input, position, end, items, needed=needed)
         # Encrypted turns never go upstream, so they do not count as replaced.
         size = replacement.size + sealed_bytes(self._input[position:end])
-        return replace(replacement, size=size, image_bytes=image_bytes(items))
+        return replace(replacement, size=size, image_bytes=_image_bytes(items))
 
     def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
         turn = orjson.loads(message)
@@ -243,11 +258,11 @@ class ResponsesBody(RequestBody):
 
     def suspend(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         turn = orjson.loads(message)
-        items = [*_added(edits), *_turn_items(turn), *self._answers(calls)]
+        items: list[Part] = [*_added(edits), *_turn_items(turn), *self._answers(calls)]
         if "conversation" in self._members:
             # The upstream has the rest.
             items = self._answers(calls)
-        return orjson.dumps({"items": [masked_item(item, mask).decode() for item in items]})
+        return orjson.dumps({"items": _stored(items, mask)})
 
     def result_message(
         self, edits: Edits, call: ToolCall, content: str, images: Sequence[ResultImage]
@@ -406,6 +421,18 @@ class ResponsesBody(RequestBody):
             answered = is_output
             rows.append(recorded_item(run_id, turn, seq, item))
         return rows
+
+
+def _stored(items: Sequence[Part], mask: Mask) -> list[Any]:
+    return [stored_result(masked_item(item, mask) if isinstance(item, bytes) else item) for item in items]
+
+
+def _image_bytes(items: Sequence[Part]) -> int:
+    return image_bytes([item for item in items if isinstance(item, bytes)])
+
+
+def _without_images(items: Sequence[Part]) -> list[Part]:
+    return [without_images(item) if isinstance(item, bytes) else item for item in items]
 
 
 def upstream_ids(continuation: bytes) -> list[str]:

@@ -227,7 +227,7 @@ class ResponsesRequest(CarryingRequest):
         if self.conversation:
             return True
         span = self.items[position : position + answer_length(self.items[position:])]
-        made = [orjson.loads(item) for item in held["items"]]
+        made = [orjson.loads(item) for item in held["items"] if isinstance(item, str)]
         text = answer_text(span)
         referred = any(map(is_reference, span))
         # Some libraries join all texts of an answer, like ``output_text`` of the SDKs.

@@ -1,15 +1,28 @@
 """What the proxy changes in a client's request, as a value; hidden turns can be put in and removed again."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from proxy.base.events import ToolDefinition, ToolDefinitions
+from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
+from proxy.records.result_for_model import ResultForModel, UnfilledHole, read_result
 
-__all__ = ["AppendedTurn", "Edits", "RestoredMessages", "is_too_long_error", "with_restored"]
+__all__ = [
+    "AppendedTurn",
+    "Edits",
+    "Part",
+    "RestoredMessages",
+    "is_too_long_error",
+    "with_restored",
+    "written",
+    "written_result",
+]
+
+Part = bytes | ResultForModel
+"""A message as it is sent, or a result that no dialect can write yet, because its call waits."""
 
 _TOO_LONG: Final = re.compile(
     r"context[_ ](length|window|size)|maximum context|too many tokens|(prompt|input) is too long",
@@ -21,22 +34,23 @@ class RestoredMessages(msgspec.Struct, frozen=True):
     """The messages that replace the client's messages from a position up to ``end``, or are inserted before
     it if ``end`` is that position.
 
-    ``size`` is the number of bytes that this adds. ``needed`` messages stay in a conversation that is too
-    long. ``image_bytes`` is the size of the proxy's images in them.
+    ``size`` is the number of bytes that this adds, without results that wait. ``needed`` messages
+    stay in a conversation that is too long. ``image_bytes`` is the size of the proxy's images in them.
     """
 
     end: int
-    messages: Sequence[bytes]
+    messages: Sequence[Part]
     needed: bool
     size: int
     image_bytes: int = 0
 
     @classmethod
     def replacing(
-        cls, messages: Sequence[bytes], position: int, end: int, restored: Sequence[bytes], *, needed: bool
+        cls, messages: Sequence[bytes], position: int, end: int, restored: Sequence[Part], *, needed: bool
     ) -> "RestoredMessages":
         """Return the replacement of ``messages[position:end]`` by ``restored``."""
-        size = sum(map(len, restored)) - sum(map(len, messages[position:end]))
+        added = sum(len(part) for part in restored if isinstance(part, bytes))
+        size = added - sum(map(len, messages[position:end]))
         return cls(end, restored, needed, size)
 
 
@@ -91,16 +105,34 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, restored=needed) if len(needed) < len(self.restored) else None
 
 
-def with_restored(messages: Sequence[bytes], restored: Mapping[int, RestoredMessages]) -> list[bytes]:
+def with_restored(messages: Sequence[bytes], restored: Mapping[int, RestoredMessages]) -> list[Part]:
     """Return the client's messages with the hidden ones in their places."""
-    whole: list[bytes] = []
+    whole: list[Part] = []
     done = 0
     for position in sorted(restored):
         replacement = restored[position]
         whole += messages[done:position]
         whole += replacement.messages
         done = replacement.end
-    return whole + list(messages[done:])
+    return [*whole, *messages[done:]]
+
+
+def written(parts: Iterable[Part]) -> list[bytes]:
+    """Return the messages for a model; raises UnfilledHole if one of them is a result that still waits."""
+    messages: list[bytes] = []
+    for part in parts:
+        if not isinstance(part, bytes):
+            raise UnfilledHole(f"{part.call.call_id} waits for {' '.join(part.waits_for)}")
+        messages.append(part)
+    return messages
+
+
+def written_result(stored: Any, write: Callable[[ToolCall, str, Sequence[ResultImage]], bytes]) -> Part:
+    """Return a result of a held turn, written by a dialect unless its call still waits."""
+    result = read_result(stored)
+    if isinstance(result, bytes) or result.waits_for:
+        return result
+    return write(result.call, result.text, result.images)
 
 
 def is_too_long_error(message: str, code: str | None) -> bool:

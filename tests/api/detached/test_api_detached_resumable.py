@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from agents_rig import Asked, Models, Turn
@@ -19,6 +20,7 @@ from proxy.api.detached import resumable
 from proxy.api.detached.resumable import ResumableRuns
 from proxy.http.headers import Headers
 from proxy.relay.base import ClientStream
+from proxy.relay.starting.runs import StartedRun
 
 SLOW, BUY = "probe_tools__slow", "probe_tools__slow_buy"
 ON = {"x-toolrelay-resume": "on"}
@@ -269,7 +271,13 @@ class KeptRun:
         self.runs = ResumableRuns(LATE_S)
         self.more, self.last = asyncio.Event(), b"d"
 
-    async def _work(self, stream: ClientStream) -> None:
+    def serve(self, client: ClientStream) -> Coroutine[Any, Any, None]:
+        """Serve the run to its first client."""
+        job = SimpleNamespace(identity=SimpleNamespace(run_id="r", caller="me"))
+        stream = self.runs.keep(client)
+        return self.runs.serve(StartedRun(cast("Any", job), stream, cast("Any", self)), stream, b"")
+
+    async def run(self, job: Any, stream: ClientStream) -> None:
         stream.start(200, ())
         for piece in (b"a", b"b", b"c"):
             await stream.write(piece)
@@ -281,7 +289,7 @@ class KeptRun:
         """Serve the first client until it leaves."""
         first = SlowClient()
         first.read()
-        serving = asyncio.create_task(self.runs.serve("r", "me", b"", first, self._work))
+        serving = asyncio.create_task(self.serve(first))
         await turns()
         serving.cancel()
         await asyncio.wait({serving})
@@ -334,7 +342,7 @@ async def test_a_run_whose_client_is_gone_when_it_sends_ends_in_its_time_too() -
     kept = KeptRun()
     client = SlowClient()
     client.read()
-    serving = asyncio.create_task(kept.runs.serve("r", "me", b"", client, kept._work))
+    serving = asyncio.create_task(kept.serve(client))
     await turns()
     client.ended = "closed"
     run = kept.runs._runs["r"]

@@ -22,6 +22,7 @@ from store_postgres import need_postgres, new_schema
 from proxy.base.errors import RequestError, StoreError
 from proxy.base.events import ToolCall
 from proxy.records.approvals import Approval, ApprovalFilter, ApprovalStatus
+from proxy.records.result_for_model import Hole
 from proxy.relay.approvals.approvals import Approvals, Resuming
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import MOST_WAITING, ApprovalRules, Decider
@@ -117,7 +118,9 @@ class Worker:
     async def go_on(self, approval_id: str) -> str | None:
         """What the model is told about the call; ``None`` while nobody has decided."""
         resuming = Resuming(identity("run_2"), POLICY, self.registry.current)
-        return (await self.approvals.settle([approval_id], resuming)).results.get(approval_id)
+        text = (await self.approvals.settle([approval_id], resuming)).results.get(approval_id)
+        assert not isinstance(text, Hole)
+        return text
 
     async def stop(self) -> None:
         """Stop, whatever is under way; the rest of the work is lost."""
@@ -317,6 +320,7 @@ def test_a_decision_is_repeated_after_the_tool_has_changed(
         await workers[0].decide(approval.id, Verdict(True))
         gone = Resuming(identity("run_2"), POLICY, Catalog())
         told = (await workers[0].approvals.settle([approval.id], gone)).results[approval.id]
+        assert isinstance(told, str)
         assert "has changed or was removed since the call was approved" in told
         again = await workers[1].approvals.decide(approval.id, Verdict(True), BOSS, "header")
         assert again.status is ApprovalStatus.SUPERSEDED

@@ -29,9 +29,10 @@ from proxy.base.events import (
     aborted,
     finished,
 )
+from proxy.records.result_for_model import Hole, ResultForModel, UnfilledHole
 from proxy.relay.base import RunSettings
 from proxy.relay.run.run import AskApproval, CallModel, Command, Finish, Run, RunTools, Suspend, failed_result
-from proxy.wires.openai.parallel_tool_use import expand, is_wrapper, join_results
+from proxy.wires.openai.parallel_tool_use import expand, is_wrapper
 
 RAN = object()
 CLIENTS = frozenset({"theirs", "also_theirs"})
@@ -541,9 +542,9 @@ def test_a_wrapper_has_one_answer() -> None:
         RunTools((a("w.0", "core__x", "{}", 1000), a("w.1", "core__y", "{}", 1001), TWO)),
     )
     results = [ToolResult("2", True, "two"), ToolResult("w.1", True, "y"), ToolResult("w.0", False, "x")]
-    (wrapper, content, _), (second, plain, _) = run.answers(results)
-    assert (wrapper.call_id, second, plain) == ("w", TWO, "two")
-    assert content == (
+    wrapper, plain = run.answers(results, {})
+    assert (wrapper.call.call_id, plain.call, plain.text) == ("w", TWO, "two")
+    assert wrapper.text == (
         '[{"recipient_name":"functions.core__x","output":"x"},'
         '{"recipient_name":"functions.core__y","output":"y"}]'
     )
@@ -624,7 +625,9 @@ def test_a_wrapper_of_another_shape_is_an_unknown_tool(arguments: str) -> None:
     """The run passes a malformed wrapper on unchanged, as a call of an unknown tool."""
     call = a("w", "parallel", arguments)
     run = trace(CallModel(1), said(call), RunTools((call,)))
-    assert run.answers([ToolResult("w", False, "unknown")]) == [(call, "unknown", ())]
+    assert run.answers([ToolResult("w", False, "unknown")], {}) == [
+        ResultForModel(call, ((None, "unknown"),))
+    ]
 
 
 def test_wrappers_hold_up_to_64_calls() -> None:
@@ -634,14 +637,31 @@ def test_wrappers_hold_up_to_64_calls() -> None:
     assert {part.arguments for part in expand(whole)} == {"{}"}
     assert expand(wrapping(use("x", "[1]")))[0].arguments == "[1]"
     assert not is_wrapper("core__parallel")
-    assert join_results([]) == "[]"
+
+
+def test_a_wrapper_waits_for_the_calls_inside_it() -> None:
+    """A call inside a wrapper that waits leaves a hole, and the wrapper has no text before it is filled."""
+    parts = (a("w.0", "core__x", "{}", 1000), a("w.1", "core__y", "{}", 1001))
+    run = trace(CallModel(1), said(wrapping(use("core__x"), use("core__y"))), RunTools(parts))
+    results = [ToolResult("w.0", True, "x"), ToolResult("w.1", False, "the agent waits")]
+    (answer,) = run.answers(results, {"w.1": Hole("appr_1")})
+    assert answer.waits_for == ("appr_1",)
+    with pytest.raises(UnfilledHole, match="w waits for appr_1"):
+        _ = answer.text
+    assert answer.filled({"appr_1": "y"}).text == (
+        '[{"recipient_name":"functions.core__x","output":"x"},'
+        '{"recipient_name":"functions.core__y","output":"y"}]'
+    )
 
 
 def test_answers_keep_the_order_of_the_calls() -> None:
     """Each hidden call gets one answer, in the order of the calls; client calls get none."""
     run = trace(CallModel(1), said(ONE, MINE, THREE), RunTools((ONE, THREE)))
     results = [ToolResult("3", True, "three"), ToolResult("1", True, "one")]
-    assert run.answers(results) == [(ONE, "one", ()), (THREE, "three", ())]
+    assert [(answer.call, answer.text, answer.images) for answer in run.answers(results, {})] == [
+        (ONE, "one", ()),
+        (THREE, "three", ()),
+    ]
 
 
 @pytest.mark.parametrize("code", ["budget_exhausted", "invalid_arguments"])

@@ -248,12 +248,12 @@ def test_a_turn_waits_under_one_name_for_equal_calls() -> None:
     assert turn.approvals == [one, two, three]
     assert turn.wait_of(1) == "appr_1"
     assert turn.wait_of(2) == wait_of(["appr_2", "appr_3"])
-    assert turn.wait_names == ["appr_1", wait_of(["appr_2", "appr_3"]), wait_of(["appr_1"])]
+    assert turn.wait_of(3) == wait_of(["appr_1"])
 
 
-def test_a_turn_that_waits_for_nothing_has_no_names() -> None:
-    """A turn that waits for nothing has no approvals and no names to wait under."""
-    assert (TurnProgress().approvals, TurnProgress().wait_names) == ([], [])
+def test_a_turn_that_waits_for_nothing_has_no_approvals() -> None:
+    """A turn that waits for nothing has no approvals."""
+    assert TurnProgress().approvals == []
 
 
 # ---------------------------------------------------------------- the outcome

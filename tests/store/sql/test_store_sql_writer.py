@@ -14,6 +14,7 @@ from proxy.base.errors import StoreUnavailable
 from proxy.store import rows
 from proxy.store.base import RunFilter
 from proxy.store.rows import Row, upsert
+from proxy.store.seal import CALLS
 from proxy.store.sql.store import SqlStore
 from proxy.store.sql.writing.writer import GroupWriter, WriterHooks
 from proxy.store.sql.writing.writes import Batch, Write, batches_of
@@ -342,8 +343,8 @@ async def test_a_row_that_is_replaced_before_its_commit_is_never_made(
 
         return encoded
 
-    for name in ("run_row", "invocation_row"):
-        monkeypatch.setattr(f"proxy.store.rows.{name}", noting(getattr(rows, name)))
+    for table in (rows.RUNS, CALLS):
+        monkeypatch.setattr(table, "row", noting(table.row))
     store = make_sqlite()
     await store.start()
     started = invocation(status="started", arguments_redacted=None, result_redacted=None, ended_at=None)

@@ -6,10 +6,11 @@ import orjson
 from msgspec import Struct
 
 from proxy.records.approvals import approval_ids_in
+from proxy.records.result_for_model import holes_in
 from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
-from proxy.relay.memory.hidden.marks import waiting_of
+from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.memory.hidden.outcomes import PutBack, PutBackKind, Recall
-from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, marks_of
+from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, notes_of
 from proxy.relay.memory.hidden.turns import Restored
 from proxy.wires.client_port import Answer, ClientRequest
 from proxy.wires.upstream_port import BodyEditor
@@ -39,8 +40,8 @@ def asked_about(answers: Sequence[Answer], most: int) -> Sequence[Answer]:
 
 
 def awaited_approvals(found: Found) -> Sequence[str]:
-    """Return the ids of the approvals that the found turns wait for, without duplicates."""
-    return list(dict.fromkeys(one for payload in payloads_of(found) for one in waiting_of(payload)))
+    """Return what the found turns wait for, without duplicates."""
+    return list(dict.fromkeys(one for payload in payloads_of(found) for one in holes_in(payload)))
 
 
 def payloads_of(found: Found) -> Sequence[bytes]:
@@ -56,7 +57,7 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
     if found.response is not None and editor.body.chained:
         editor.edit(resumed=found.response.continuation)
         kept = orjson.loads(found.response.continuation)
-        untrusted, upstream = marks_of(kept)
+        untrusted, upstream = notes_of(kept)
         asked_in += asked_in_of(kept)
         turns, bound = 1, True
         recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
@@ -75,10 +76,11 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
             if not loosely:
                 # A loosely found turn may belong to another conversation.
                 asked_in += asked_in_of(kept)
-            stranger, home = marks_of(kept)
+            stranger, home = notes_of(kept)
             untrusted, upstream = join_sources(untrusted, stranger), upstream if bound else home
-    asked = tuple(dict.fromkeys(asked_in))
-    return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)
+    asked = list(dict.fromkeys(asked_in))
+    approvals = ApprovalOutcomes(asked_in=asked) if asked else NOTHING_SETTLED
+    return Restored(turns, untrusted, upstream, bound, approvals=approvals, recall=recall)
 
 
 def _kind(found: Found, position: int, needed: bool) -> PutBackKind:

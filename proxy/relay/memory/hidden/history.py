@@ -23,10 +23,12 @@ from msgspec import structs
 
 from proxy.base.errors import StoreError
 from proxy.base.events import ToolCall
+from proxy.records.result_for_model import ResultForModel, failure_text, fill_holes, holes_in
 from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
+from proxy.relay.approval_outcomes import ApprovalOutcomes
 from proxy.relay.memory.hidden.found import Found, asked_about, awaited_approvals, payloads_of, put_back
 from proxy.relay.memory.hidden.loose import PLAIN, evidence_of, find_loosely, loose_keys
-from proxy.relay.memory.hidden.marks import fill, waiting_of
+from proxy.relay.memory.hidden.old_marks import with_holes
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome, Recall
 from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, SealedTurns
 from proxy.relay.memory.hidden.shown import (
@@ -35,9 +37,9 @@ from proxy.relay.memory.hidden.shown import (
     digest_of,
     digest_of_calls,
     untrusted_in,
-    with_marks,
+    with_notes,
 )
-from proxy.relay.memory.hidden.turns import ApprovalResults, LastTurn, Restored, SettleApprovals
+from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
@@ -45,7 +47,7 @@ from proxy.wires.past.clock import SystemRule
 from proxy.wires.registry.variants import variant_of
 from proxy.wires.upstream_port import NO_TURN, BodyEditor
 
-__all__ = ["ApprovalResults", "History", "LastTurn", "Restored", "SettleApprovals"]
+__all__ = ["History", "LastTurn", "Restored", "SettleApprovals"]
 
 _MOST_LOOKUPS = 256
 _ASKED: Final = "approval"
@@ -87,7 +89,8 @@ class History:
         ``offer_fingerprint`` stands for the offered tools; with ``None`` answers are not looked up.  Without
         ``is_person`` the caller may be several people, and no held turn is put back.  ``local`` are further
         responses that the request can continue, which only the client's connection has.  ``settle`` returns
-        the outcomes of the approvals that a turn waits for; with ``None`` no such turn is put back.
+        the outcomes of the approvals that a turn waits for; with ``None`` nobody decides, and these calls
+        did not run.
         ``why_not`` is recorded as the reason why answers are not looked up; ``None`` records none.
 
         Nothing is used up: a client may continue from the same place again.  Raise what ``settle`` raises.
@@ -113,35 +116,32 @@ class History:
             recall = Recall()
             recall.miss("unavailable", len(returned) + len(answers) + (request.continues is not None))
             return Restored(unavailable=True, recall=recall)
-        said: ApprovalResults | None = None
-        if settle is not None and (ids := awaited_approvals(found)):
-            said = await settle(ids, untrusted_in(payloads_of(found)))
-            found = self._filled(found, said, local)
+        outcomes: ApprovalOutcomes | None = None
+        if names := awaited_approvals(found):
+            outcomes = await (settle or _nobody_decides)(names, untrusted_in(payloads_of(found)))
+            found = self._filled(found, outcomes, local, keeps=settle is not None)
         restored = put_back(request, editor, found, recall)
-        if said is not None and restored:
-            untrusted = join_sources(restored.untrusted, said.untrusted)
-            restored = replace(
-                restored,
-                waiting=tuple(said.waiting),
-                asked=tuple(said.asked),
-                waits=tuple(awaited_approvals(found)),
-                ran=tuple(said.ran),
-                untrusted=untrusted,
-            )
+        if outcomes is not None and restored:
+            outcomes.asked_in = restored.approvals.asked_in
+            untrusted = join_sources(restored.untrusted, outcomes.untrusted)
+            restored = replace(restored, approvals=outcomes, untrusted=untrusted)
         return restored
 
-    def _filled(self, found: Found, said: ApprovalResults, local: LocalResponses | None) -> Found:
-        """Fill in the results of approvals, and store each changed part again where it was found."""
-        results, renewed = said.results, said.renewed
+    def _filled(
+        self, found: Found, outcomes: ApprovalOutcomes, local: LocalResponses | None, *, keeps: bool
+    ) -> Found:
+        """Fill in the results of approvals; with ``keeps``, store each changed part where it was found."""
+        results = outcomes.results
         response, held = found.response, list(found.held)
-        if response is not None and any(one in results for one in waiting_of(response.continuation)):
-            response = structs.replace(response, continuation=fill(response.continuation, results, renewed))
-            keep = local.put if found.is_local and local is not None else self._store.put_response
-            keep(response)
+        if response is not None and not results.keys().isdisjoint(holes_in(response.continuation)):
+            response = structs.replace(response, continuation=fill_holes(response.continuation, results))
+            if keeps:
+                (local.put if found.is_local and local is not None else self._store.put_response)(response)
         for place, (position, turn) in enumerate(held):
-            if any(one in results for one in waiting_of(turn.payload)):
-                turn = structs.replace(turn, payload=fill(turn.payload, results, renewed))
-                self._store.put_suspended(turn)
+            if not results.keys().isdisjoint(holes_in(turn.payload)):
+                turn = structs.replace(turn, payload=fill_holes(turn.payload, results))
+                if keeps:
+                    self._store.put_suspended(turn)
                 held[place] = (position, turn)
         return structs.replace(found, response=response, held=held)
 
@@ -165,6 +165,8 @@ class History:
         is_local = response is not None
         if wanted is not None and response is None:
             response = await self._store.find_response(wanted, caller)
+        if response is not None:
+            response = structs.replace(response, continuation=with_holes(response.continuation))
         carried = NOTHING_CARRIED
         if returned_calls and self._sealed is not None:
             carried = await self._sealed.open(request, caller)
@@ -183,7 +185,7 @@ class History:
         waiting = {**await self._store.find_all_suspended(asked_for, caller)} if asked_for else {}
         waiting |= carried.turns
         held = [
-            (position, waiting[key])
+            (position, structs.replace(waiting[key], payload=with_holes(waiting[key].payload)))
             for position, key in places
             if key in waiting and waiting[key].caller == caller
         ]
@@ -250,9 +252,9 @@ class History:
         """Store the turns behind an answer that its client may send back; return whether that was done."""
         if not visible.strip() or not request.may_store:
             return False
-        payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
-        marked = with_marks(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
-        self._note(request, turn, visible, offer_fingerprint, variant_of(payload), marked)
+        payload = with_notes(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
+        noted = with_notes(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
+        self._note(request, turn, visible, offer_fingerprint, variant_of(payload), noted)
         return True
 
     def note_plain(
@@ -304,11 +306,11 @@ class History:
             caller=turn.caller,
             response=orjson.dumps(resource),
             input_items=editor.body.input_items(),
-            continuation=with_marks(
+            continuation=with_notes(
                 editor.body.continuation(editor.edits, turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
-                **turn.waits,
+                asked_in=asked_in_note(turn.asked_in),
             ),
             created_at=self._now(),
         )
@@ -338,16 +340,16 @@ class History:
         Return whether something was put on record.  If the record does not answer, raise
         :class:`~proxy.base.errors.StoreError` for a ``needed`` turn, and do not hold any other.
         """
-        made, marks = self._suspended(request, editor, turn, visible, shown)
+        made, notes = self._suspended(request, editor, turn, visible, shown)
         try:
-            if not await self._is_only(made.key, marks["asked"], marks["variant"]):
-                marks["variant"] = AMBIGUOUS
+            if not await self._is_only(made.key, notes["asked"], notes["variant"]):
+                notes["variant"] = AMBIGUOUS
         except StoreError as error:
             if needed:
                 raise
             self._tell_unavailable(error)
             return False
-        self._store.put_suspended(structs.replace(made, payload=with_marks(made.payload, **marks)))
+        self._store.put_suspended(structs.replace(made, payload=with_notes(made.payload, **notes)))
         return request.may_store
 
     async def seal(
@@ -364,12 +366,13 @@ class History:
         Return ``None`` if the record may store it, the client does not send such items back, the turn is too
         long, or it waits for approvals, which the record has.
         """
-        if self._sealed is None or turn.waiting or not self._sealed.wants(request):
+        waits = any(isinstance(call.result, ResultForModel) for call in turn.calls)
+        if self._sealed is None or waits or not self._sealed.wants(request):
             return None
         # All of it is encrypted, so nothing need be masked.
         whole = structs.replace(turn, mask=lambda name, arguments: arguments)
-        made, marks = self._suspended(request, editor, whole, visible, shown)
-        sealed = await self._sealed.close(structs.replace(made, payload=with_marks(made.payload, **marks)))
+        made, notes = self._suspended(request, editor, whole, visible, shown)
+        sealed = await self._sealed.close(structs.replace(made, payload=with_notes(made.payload, **notes)))
         if sealed is None:
             self._log.warning("turn_too_long_to_seal", run_id=turn.run_id, bytes=len(made.payload))
         return sealed
@@ -394,15 +397,15 @@ class History:
             created_at=self._now(),
             ephemeral=not request.may_store,
         )
-        marks = {
+        notes = {
             "seen": seen,
             "asked": digest_of_calls(shown) if request.returns_calls else "",
             "variant": variant_of(made.payload, seen),
             "untrusted": turn.untrusted,
             "upstream": turn.upstream,
-            **turn.waits,
+            "asked_in": asked_in_note(turn.asked_in),
         }
-        return made, marks
+        return made, notes
 
     def hold_asked(
         self,
@@ -420,6 +423,7 @@ class History:
         """
         (key,) = request.answer_keys(turn.caller, _ASKED, [(None, visible)], self._system_rule)
         payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
+        payload = with_notes(payload, untrusted=turn.untrusted, upstream=turn.upstream)
         keeps = keeps and request.may_store
         self._store.put_suspended(
             SuspendedTurn(
@@ -427,7 +431,7 @@ class History:
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,
-                payload=with_marks(payload, untrusted=turn.untrusted, upstream=turn.upstream, **turn.waits),
+                payload=with_notes(payload, asked_in=asked_in_note(turn.asked_in)),
                 created_at=self._now(),
                 ephemeral=not keeps,
             )
@@ -441,3 +445,9 @@ class History:
             return True
         kept = orjson.loads(earlier.payload)
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
+
+
+async def _nobody_decides(names: Sequence[str], untrusted: str) -> ApprovalOutcomes:
+    """Return the outcomes of approvals while the operator has switched them off."""
+    text = failure_text("approval_denied", "Approvals are switched off, so the call did not run.")
+    return ApprovalOutcomes(dict.fromkeys(names, text))

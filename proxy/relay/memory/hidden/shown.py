@@ -19,9 +19,9 @@ __all__ = [
     "digest_of",
     "digest_of_calls",
     "is_shown",
-    "marks_of",
+    "notes_of",
     "untrusted_in",
-    "with_marks",
+    "with_notes",
 ]
 
 _MOST_ASKED_IN: Final = 32
@@ -31,7 +31,7 @@ AMBIGUOUS: Final = "several"
 """Replaces the variant of a held turn if several turns with the same calls were held under its key."""
 
 
-def with_marks(payload: bytes, **marks: str) -> bytes:
+def with_notes(payload: bytes, **notes: str) -> bytes:
     """Add the non-empty notes to the JSON object of a stored turn.
 
     ``untrusted`` has the sources whose untrusted results the model has read in it
@@ -40,13 +40,13 @@ def with_marks(payload: bytes, **marks: str) -> bytes:
     digests of the text and the calls that the client was shown. Its ``variant`` distinguishes it from
     other turns with the same calls.
     """
-    said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
+    said = {name: orjson.dumps(note) for name, note in notes.items() if note}
     # An editor's object is never empty, and has no members with these names.
     return payload[:-1] + b"," + join_object(said)[1:] if said else payload
 
 
-def marks_of(kept: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the notes ``untrusted`` and ``upstream`` of :func:`with_marks`; empty strings if missing."""
+def notes_of(kept: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the notes ``untrusted`` and ``upstream`` of :func:`with_notes`; empty strings if missing."""
     return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
 
 
@@ -62,7 +62,7 @@ def asked_in_of(kept: Mapping[str, Any]) -> Sequence[str]:
 
 def untrusted_in(payloads: Iterable[bytes]) -> str:
     """Return the sources of the untrusted results in these stored turns; empty if none."""
-    return join_sources(*(marks_of(orjson.loads(payload))[0] for payload in payloads))
+    return join_sources(*(notes_of(orjson.loads(payload))[0] for payload in payloads))
 
 
 def is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) -> bool:

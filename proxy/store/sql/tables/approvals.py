@@ -1,6 +1,6 @@
 """Approvals in SQL: rows that only change by conditional updates.
 
-If its condition does not hold, an update sets a NOT NULL column to NULL, as with claims of effects.  The
+If its condition does not hold, an update sets a NOT NULL column to NULL, as with claims of effects. The
 database then refuses the whole write: of two processes that decide at the same moment, one is refused.
 """
 
@@ -31,12 +31,7 @@ from proxy.store.sql.writing.writes import Batch
 
 __all__ = ["SqlApprovals"]
 
-_COLUMNS: Final = (*APPROVALS.columns, "sealed_by")
-_PUT: Final = rows.Insert(
-    f"INSERT INTO approvals ({', '.join(_COLUMNS)}) VALUES ",
-    f"({', '.join('?' * len(_COLUMNS))})",
-    " ON CONFLICT (id) DO NOTHING",
-)
+_PUT: Final = rows.insert("approvals", (*APPROVALS.columns, "sealed_by"), " ON CONFLICT (id) DO NOTHING")
 _MOST_IDS: Final = 100
 _MOST_TOOLS: Final = 500
 
@@ -71,10 +66,9 @@ class SqlApprovals(SqlGrants):
     """The :class:`~proxy.records.approvals.ApprovalLog` part of a SQL store."""
 
     async def put_approvals(self, approvals: Sequence[Approval], most: int | None = None) -> bool:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
         if not approvals:
             return True
-        made = [self._ring.close(APPROVALS, _row_of(approval)) for approval in approvals]
+        made = [self._ring.close(APPROVALS, APPROVALS.row(approval)) for approval in approvals]
         if most is None:
             await self._writer.commit(_PUT, made)
             return True
@@ -89,15 +83,13 @@ class SqlApprovals(SqlGrants):
         return True
 
     async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
-        wanted = [one for one in ids if rows.is_text(one) and "\0" not in one][:_MOST_IDS]
+        wanted = [each for each in ids if rows.is_text(each) and "\0" not in each][:_MOST_IDS]
         if not wanted:
             return ()
         fit = f"id IN ({', '.join('?' * len(wanted))}) AND created_at >= ?"
         return await self._approvals(fit, *wanted, self._oldest_kept())
 
     async def list_approvals(self, wanted: ApprovalFilter) -> Sequence[Approval]:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
         clauses: list[str] = ["created_at >= ?"]
         values: list[Any] = [self._oldest_kept()]
         if wanted.waiting:
@@ -124,35 +116,33 @@ class SqlApprovals(SqlGrants):
 
     async def _tools_that_fit(self, patterns: Sequence[str]) -> list[str]:
         """Return the recorded tools that match a pattern. The databases cannot match these patterns."""
-        found = await self._look_up("SELECT DISTINCT tool FROM approvals", ())
-        return [tool for (tool,) in found if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
+        names = await self._look_up("SELECT DISTINCT tool FROM approvals", ())
+        return [tool for (tool,) in names if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
 
     async def count_waiting(self, caller: str | None, now: float) -> int:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
         whose, values = ("", ()) if caller is None else ("caller = ? AND ", (rows.clean_name(caller),))
         sql = f"SELECT count(*) FROM approvals WHERE {whose}{_WAITING}"
-        ((found,),) = await self._look_up(sql, (*values, now))
-        return int(found)
+        ((number,),) = await self._look_up(sql, (*values, now))
+        return int(number)
 
     async def decide_approval(
         self, approval: Approval, decided: Decided, now: float, grant: Grant | None = None
     ) -> Approval:
-        """See :class:`~proxy.records.approvals.ApprovalLog`."""
         changed = replace(approval, reason=decided.reason, edited=decided.arguments)
-        *closed, sealed_by = self._ring.close(APPROVALS, _row_of(changed))
+        *closed, sealed_by = self._ring.close(APPROVALS, APPROVALS.row(changed))
         values = dict(zip(APPROVALS.columns, closed, strict=True))
         mark = secrets.token_hex(16)
         until = decided.until if decided.event is ApprovalEvent.APPROVE else approval.expires_at
-        said = (rows.clean_name(decided.by), decided.via, now, until)
+        decision = (rows.clean_name(decided.by), decided.via, now, until)
         sealed = (values[column] for column in APPROVALS.sealed)
-        row = (now, mark, mark, *said, *sealed, sealed_by, approval.id)
+        row = (now, mark, mark, *decision, *sealed, sealed_by, approval.id)
         # Refused if another decision came first, the approval has expired, or its caller has too many grants.
         with contextlib.suppress(RowRefused):
             await self._writer.commit(_DECIDE[decided.event], [row], also=self._put_grant(grant))
-        found = await self.find_approvals([approval.id])
-        if not found:
+        approvals = await self.find_approvals([approval.id])
+        if not approvals:
             raise StoreError("the approval is no longer on record")
-        return found[0]
+        return approvals[0]
 
     def _use_of(self, approval_id: str, invocation_id: str) -> list[Batch]:
         """Return the update that marks an approval as used, to be committed with the row of its execution.
@@ -166,7 +156,7 @@ class SqlApprovals(SqlGrants):
 
     async def _used_by(self, approval_id: str) -> tuple[str, InvocationStatus, Any] | None:
         """Return id, status and error code of an approved call's execution; ``None`` if it has not run."""
-        found = list(
+        calls = list(
             await self._look_up(
                 "SELECT a.invocation_id, i.status, i.error_code FROM approvals a "
                 "LEFT JOIN tool_invocations i ON i.id = a.invocation_id "
@@ -174,58 +164,22 @@ class SqlApprovals(SqlGrants):
                 (approval_id,),
             )
         )
-        return (found[0][0], found[0][1] or "interrupted", found[0][2]) if found else None
+        return (calls[0][0], calls[0][1] or "interrupted", calls[0][2]) if calls else None
 
     async def _approvals(self, where: str, *values: Any) -> list[Approval]:
-        found = [_read(row) for row in await self._find(APPROVALS, where, *values)]
-        used = [one.invocation_id for one in found if one.invocation_id]
+        approvals = await self._find(APPROVALS, where, *values)
+        used = [approval.invocation_id for approval in approvals if approval.invocation_id]
         if not used:
-            return found
+            return approvals
         outcomes: dict[str, InvocationStatus] = {}
-        for at in range(0, len(used), _MOST_IDS):
-            part = used[at : at + _MOST_IDS]
-            marks = ", ".join("?" * len(part))
-            sql = f"SELECT id, status FROM tool_invocations WHERE id IN ({marks})"
+        for start in range(0, len(used), _MOST_IDS):
+            part = used[start : start + _MOST_IDS]
+            placeholders = ", ".join("?" * len(part))
+            sql = f"SELECT id, status FROM tool_invocations WHERE id IN ({placeholders})"
             outcomes.update([(row[0], row[1]) for row in await self._look_up(sql, tuple(part))])
         return [
-            replace(one, outcome=outcomes.get(one.invocation_id, "interrupted")) if one.invocation_id else one
-            for one in found
+            replace(approval, outcome=outcomes.get(approval.invocation_id, "interrupted"))
+            if approval.invocation_id
+            else approval
+            for approval in approvals
         ]
-
-
-def _row_of(record: Approval) -> rows.Row:
-    """Convert an approval to values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
-    return rows.fitting(
-        record.id,
-        record.run_id,
-        record.turn,
-        record.seq,
-        record.call_id[: rows.MAX_NAME],
-        rows.clean_name(record.caller),
-        rows.clean_name(record.key),
-        record.tool,
-        record.effect,
-        record.spec_digest,
-        record.arguments_digest,
-        record.arguments,
-        rows.write_json(record.arguments_shown) or "null",
-        record.rule,
-        record.created_at,
-        record.expires_at,
-        str(record.status),
-        rows.clean_name(record.decided_by),
-        record.decided_via,
-        record.decided_at,
-        record.reason,
-        record.edited,
-        record.invocation_id,
-    )
-
-
-def _read(row: rows.Row) -> Approval:
-    """Read an approval from the values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
-    values = dict(zip(APPROVALS.columns, row, strict=True))
-    values["key"] = values.pop("client_key")
-    values["reason"] = values.pop("words")
-    shown = rows.read_json(values["arguments_shown"])
-    return Approval(**values | {"status": ApprovalStatus(values["status"]), "arguments_shown": shown})

@@ -26,11 +26,7 @@ _CLAIMS_GO_S: Final = REPEATS_WITHIN_S - 60.0
 """Seconds for which claims of effects certainly exist; for an older call only its row remains."""
 
 _COLUMNS: Final = ("owner_id", *BACKGROUND.columns, "sealed_by")
-_PUT: Final = rows.Insert(
-    f"INSERT INTO background_runs ({', '.join(_COLUMNS)}) VALUES ",
-    f"({', '.join('?' * len(_COLUMNS))})",
-    " ON CONFLICT (id) DO NOTHING",
-)
+_PUT: Final = rows.insert("background_runs", _COLUMNS, " ON CONFLICT (id) DO NOTHING")
 _READ: Final = (
     "b.id", "b.caller", "b.run_id", "b.asked_at", "b.attempt", "b.deaths", "b.state", "b.cancelled",
     "b.created_at", "CASE WHEN o.id IS NULL THEN b.created_at ELSE o.ended_at END",
@@ -101,7 +97,6 @@ class SqlBackground(SqlBase):
     """The :class:`~proxy.records.background.BackgroundLog` part of a SQL store."""
 
     async def put_background(self, record: BackgroundRecord, request: bytes) -> None:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         row = rows.fitting(
             record.id,
             rows.clean_name(record.caller),
@@ -117,30 +112,25 @@ class SqlBackground(SqlBase):
         await self._writer.commit(_PUT, [(self._owner_id, *self._ring.close(BACKGROUND, row))], in_order=True)
 
     async def find_background(self, response_id: str, caller: str) -> BackgroundRecord | None:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         if not self._is_storable(response_id):
             return None
         fit = f"{_SELECT} b.id = ? AND b.caller = ?"
-        found = list(await self._look_up(fit, (response_id, rows.clean_name(caller))))
-        return _read(found[0]) if found else None
+        matches = list(await self._look_up(fit, (response_id, rows.clean_name(caller))))
+        return _read(matches[0]) if matches else None
 
     async def orphaned_background(self) -> Sequence[BackgroundRecord]:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         return [_read(row) for row in await self._look_up(_ORPHANS, ())]
 
     async def background_request(self, response_id: str) -> bytes | None:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
-        found = await self._find(BACKGROUND, "id = ?", response_id)
-        request = dict(zip(BACKGROUND.columns, found[0], strict=True))["request"] if found else None
+        matches = await self._find_rows(BACKGROUND, "id = ?", response_id)
+        request = dict(zip(BACKGROUND.columns, matches[0], strict=True))["request"] if matches else None
         return None if request is None else bytes(request)
 
     async def started_effects(self, run_id: str) -> Sequence[StartedEffect]:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
-        found = await self._look_up(_EFFECTS, (run_id, run_id, self._clock() - _CLAIMS_GO_S))
-        return [StartedEffect(tool, status in ("success", "error")) for tool, status in found]
+        calls = await self._look_up(_EFFECTS, (run_id, run_id, self._clock() - _CLAIMS_GO_S))
+        return [StartedEffect(tool, status in ("success", "error")) for tool, status in calls]
 
     async def claim_background(self, lease: Lease, run_id: str) -> bool:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         now = self._clock()
         row = (
             run_id,
@@ -154,11 +144,10 @@ class SqlBackground(SqlBase):
         )
         if not await self._changes(lease, _CLAIM, row):
             return False
-        found = await self._look_up("SELECT run_id FROM background_runs WHERE id = ?", (lease.response_id,))
-        return [each[0] for each in found] == [run_id]
+        claimed = await self._look_up("SELECT run_id FROM background_runs WHERE id = ?", (lease.response_id,))
+        return [each[0] for each in claimed] == [run_id]
 
     async def release_background(self, lease: Lease) -> bool:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         now = self._clock()
         row = (lease.attempt, now - _CLAIMS_GO_S, now, lease.response_id, self._owner_id)
         if not await self._changes(lease, _RELEASE, row):
@@ -166,12 +155,10 @@ class SqlBackground(SqlBase):
         return await self._state_of(lease) == BackgroundState.RELEASED
 
     async def end_background(self, lease: Lease) -> bool:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         row = (lease.attempt, self._owner_id, self._owner_id, self._clock(), lease.response_id)
         return await self._changes(lease, _END, row)
 
     async def cancel_background(self, response_id: str, caller: str) -> None:
-        """See :class:`~proxy.records.background.BackgroundLog`."""
         await self._writer.commit(_CANCEL, [(response_id, rows.clean_name(caller))], in_order=True)
 
     async def _changes(self, lease: Lease, statement: str, row: rows.Row) -> bool:
@@ -183,11 +170,11 @@ class SqlBackground(SqlBase):
         return True
 
     async def _state_of(self, lease: Lease) -> str:
-        found = await self._look_up(
+        states = await self._look_up(
             "SELECT state FROM background_runs WHERE id = ? AND owner_id = ?",
             (lease.response_id, self._owner_id),
         )
-        return next((str(row[0]) for row in found), "")
+        return next((str(row[0]) for row in states), "")
 
 
 def _read(row: Any) -> BackgroundRecord:

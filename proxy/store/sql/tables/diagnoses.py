@@ -17,13 +17,11 @@ class SqlDiagnoses(SqlBase):
     """The part of a SQL store that implements :class:`~proxy.store.base.DiagnosisStore`."""
 
     async def read_diagnoses(self) -> Mapping[str, str]:
-        """See :class:`~proxy.store.base.DiagnosisStore`."""
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(
+            result = await db.execute_fetchall(
                 f"SELECT upstream, diagnosis FROM {_TABLE} ORDER BY updated_at DESC LIMIT {_MOST}"
             )
-        return {str(row[0]): str(row[1]) for row in found}
+        return {str(row[0]): str(row[1]) for row in result}
 
     async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
-        """See :class:`~proxy.store.base.DiagnosisStore`."""
         await self._writer.commit(_PUT, [(upstream, diagnosis, self._clock())], in_order=True)

@@ -34,7 +34,7 @@ __all__ = ["FORGET_RESULTS", "SqlEffects"]
 
 _PUT_INVOCATION: Final = rows.upsert(
     "tool_invocations",
-    ("owner_id", *rows.INVOCATION_COLUMNS, "sealed_by"),
+    ("owner_id", *CALLS.columns, "sealed_by"),
     ("id",),
     fixed=("run_id", "turn", "seq", "call_id", "tool", "started_at"),
 )
@@ -118,10 +118,6 @@ class SqlEffects(SqlApprovals):
         )
 
     async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
-        """Commit the row and its claims, or return the earlier effect and commit nothing.
-
-        Raises :class:`~proxy.base.errors.StoreUnavailable` if neither is possible.
-        """
         claim = _clean(claim)
         mine = (rows.clean_text(record.id), self._owner_id, self._clock())
         # A place is claimed at most once by right, so every later claim of it counts as a repeat.
@@ -157,22 +153,22 @@ class SqlEffects(SqlApprovals):
         since = self._clock() - REPEATS_WITHIN_S
         for first in count(0, _STEP):
             numbers = {replace(claim, number=number).slot: number for number in range(first, first + _STEP)}
-            found = list(await self._look_up(_NUMBERED, (*numbers, since)))
-            for key, is_repeat, asked_at, invocation_id in found:
+            claims = list(await self._look_up(_NUMBERED, (*numbers, since)))
+            for key, is_repeat, asked_at, invocation_id in claims:
                 if claim.is_blocked_by(key, is_repeat=bool(is_repeat), asked_at=asked_at):
                     known[numbers[key]] = invocation_id
-            if not found:
+            if not claims:
                 break
         return dict(sorted(known.items()))
 
     async def _in_the_way(self, claim: EffectClaim) -> EarlierEffect | None:
         """Return the effect that refused a claim."""
-        found = {row[0]: row for row in await self._find_claims(*claim.keys)}
+        claims = {row[0]: row for row in await self._find_claims(*claim.keys)}
         for key in claim.keys:
-            if key in found and claim.is_blocked_by(
-                key, is_repeat=bool(found[key][1]), asked_at=found[key][2]
+            if key in claims and claim.is_blocked_by(
+                key, is_repeat=bool(claims[key][1]), asked_at=claims[key][2]
             ):
-                return self._earlier(found[key], another=key == claim.slot)
+                return self._earlier(claims[key], another=key == claim.slot)
         return None
 
     async def _used(self, claim: EffectClaim) -> EarlierEffect | None:
@@ -181,13 +177,9 @@ class SqlEffects(SqlApprovals):
         return None if used is None else EarlierEffect(*used)
 
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
-        """Return the outcome of a claimed effect; if its row was purged since then, it counts as over.
-
-        Raises :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         claim = _clean(claim)
-        found = await self._find_claims(claim.place, claim.request or claim.place)
-        return self._earlier(found[0]) if found else None
+        claims = await self._find_claims(claim.place, claim.request or claim.place)
+        return self._earlier(claims[0]) if claims else None
 
     async def _find_claims(self, *keys: str) -> list[rows.Row]:
         """Return the unexpired claims of up to three keys, the oldest first."""
@@ -208,7 +200,7 @@ class SqlEffects(SqlApprovals):
 
     def _call_row(self, record: ToolInvocationRecord) -> rows.Row:
         """Return the row of a call with its arguments and result sealed."""
-        row = rows.invocation_row(record)
+        row = CALLS.row(record)
         if record.arguments_redacted is None and record.result_redacted is None:
             return (*row, None)
         return self._ring.close(CALLS, row)
@@ -216,15 +208,15 @@ class SqlEffects(SqlApprovals):
     async def _calls(self, db: SqlReader, run_id: str) -> list[ToolInvocationRecord]:
         """Return the calls of a run in order; values that no key can open read as sealed."""
         where = "run_id = ? ORDER BY turn, seq, started_at, id"
-        found = await select(db, CALLS.name, (*CALLS.columns, "sealed_by"), where, run_id)
+        stored = await select(db, CALLS.name, (*CALLS.columns, "sealed_by"), where, run_id)
         calls: list[ToolInvocationRecord] = []
-        for *row, sealed_by in found:
+        for *row, sealed_by in stored:
             if sealed_by is None or self._ring.opens(sealed_by):
-                calls.append(rows.read_invocation(self._ring.open(CALLS, tuple(row), sealed_by)))
+                calls.append(CALLS.record(self._ring.open(CALLS, tuple(row), sealed_by)))
                 continue
             known = dict(zip(CALLS.columns, row, strict=True))
             known |= {column: _SEALED for column in CALLS.sealed if known[column] is not None}
-            calls.append(rows.read_invocation(tuple(known.values())))
+            calls.append(CALLS.record(tuple(known.values())))
         return calls
 
     def _shown(self, invocation_id: str, arguments: str | None, sealed_by: str | None) -> Any:
@@ -243,18 +235,16 @@ class SqlEffects(SqlApprovals):
         now = self._clock()
         slots = [replace(claim, number=number).slot for number in range(_STEP)]
         asked = (*slots, now - REPEATS_WITHIN_S, self._owner_id)
-        found: dict[str, float] = dict(tuple(row) for row in await self._look_up(_ATTEMPTS, asked))
-        if any(found.get(status, 0.0) >= now - UNMARKED_REPEAT_WITHIN_S for status in UNANSWERED):
+        ended_by_status: dict[str, float] = dict(tuple(row) for row in await self._look_up(_ATTEMPTS, asked))
+        if any(ended_by_status.get(status, 0.0) >= now - UNMARKED_REPEAT_WITHIN_S for status in UNANSWERED):
             return "unanswered"
-        return "running" if "running" in found else "none"
+        return "running" if "running" in ended_by_status else "none"
 
     def settle_effects(self, invocation_ids: Collection[str]) -> None:
-        """Queue that a client got the whole answer of a run with these effects."""
         for invocation_id in invocation_ids:
             self._put(_SETTLE, (), lambda id_: (id_,), (invocation_id,))
 
     def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
-        """Queue the result that the model got, unless content is not kept."""
         if self._content == "none":
             return
 
@@ -265,7 +255,6 @@ class SqlEffects(SqlApprovals):
         self._put(_KEEP, (), encode, (result,))
 
     def release_effect(self, invocation_id: str) -> None:
-        """Queue the release of an execution's claims."""
         self._put(_RELEASE, (), lambda id_: (id_,), (invocation_id,))
 
     def _withdrawal(self, invocation_id: str) -> Write:

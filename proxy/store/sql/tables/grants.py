@@ -13,10 +13,7 @@ from proxy.store.sql.writing.writes import Batch
 
 __all__ = ["SqlGrants"]
 
-_COLUMNS: Final = (*GRANTS.columns, "sealed_by")
-_PUT: Final = rows.Insert(
-    f"INSERT INTO approval_grants ({', '.join(_COLUMNS)}) VALUES ", f"({', '.join('?' * len(_COLUMNS))})", ""
-)
+_PUT: Final = rows.insert("approval_grants", (*GRANTS.columns, "sealed_by"))
 _ACTIVE: Final = "revoked_at IS NULL AND expires_at > ?"
 _COUNT: Final = (
     "UPDATE approval_grants SET uses = CASE WHEN (SELECT count(*) FROM approval_grants WHERE caller = ? AND "
@@ -30,7 +27,6 @@ _REVOKE: Final = (
     "UPDATE approval_grants SET revoked_at = coalesce(revoked_at, ?), "
     "revoked_by = CASE WHEN revoked_at IS NULL THEN ? ELSE revoked_by END WHERE id = ?"
 )
-_MOST_IDS: Final = 100
 _MOST_TOOLS: Final = 500
 
 
@@ -41,21 +37,13 @@ class SqlGrants(SqlBase):
     """The batch that lets one transaction at a time count; empty if the database has only one writer."""
 
     async def find_grants(self, ids: Sequence[str]) -> Sequence[Grant]:
-        """See :class:`~proxy.records.grants.GrantLog`."""
-        wanted = [one for one in ids if rows.is_text(one) and "\0" not in one][:_MOST_IDS]
-        if not wanted:
-            return ()
-        fit = f"id IN ({', '.join('?' * len(wanted))}) AND created_at >= ?"
-        return await self._grants(fit, *wanted, self._oldest_kept())
+        return await self._find_ids(GRANTS, ids)
 
     async def grants_of_approval(self, approval_id: str) -> Sequence[Grant]:
-        """See :class:`~proxy.records.grants.GrantLog`."""
-        return await self._grants(
-            "approval_id = ? AND created_at >= ?", rows.clean_text(approval_id), self._oldest_kept()
-        )
+        of_approval = (rows.clean_text(approval_id), self._oldest_kept())
+        return await self._find(GRANTS, "approval_id = ? AND created_at >= ?", *of_approval)
 
     async def list_grants(self, wanted: GrantFilter) -> Sequence[Grant]:
-        """See :class:`~proxy.records.grants.GrantLog`."""
         clauses: list[str] = ["created_at >= ?"]
         values: list[Any] = [self._oldest_kept()]
         if wanted.active:
@@ -65,9 +53,11 @@ class SqlGrants(SqlBase):
             clauses.append("caller = ?")
             values.append(rows.clean_name(wanted.caller))
         if wanted.tools is not None and "*" not in wanted.tools:
-            found = await self._look_up("SELECT DISTINCT tool FROM approval_grants", ())
+            names = await self._look_up("SELECT DISTINCT tool FROM approval_grants", ())
             # The databases cannot match these patterns.
-            tools = [tool for (tool,) in found if any(fits(tool, one) for one in wanted.tools)][:_MOST_TOOLS]
+            tools = [tool for (tool,) in names if any(fits(tool, pattern) for pattern in wanted.tools)][
+                :_MOST_TOOLS
+            ]
             if not tools:
                 return ()
             clauses.append(f"tool IN ({', '.join('?' * len(tools))})")
@@ -76,10 +66,9 @@ class SqlGrants(SqlBase):
             clauses.append("(created_at, id) < (SELECT created_at, id FROM approval_grants WHERE id = ?)")
             values.append(rows.clean_text(wanted.before))
         where = f"{' AND '.join(clauses)} ORDER BY created_at DESC, id DESC LIMIT ?"
-        return await self._grants(where, *values, wanted.limit)
+        return await self._find(GRANTS, where, *values, wanted.limit)
 
     async def use_grant(self, grant_id: str, now: float) -> bool:
-        """See :class:`~proxy.records.grants.GrantLog`."""
         try:
             await self._writer.commit(_USE, [(now, now, rows.clean_text(grant_id))])
         except RowRefused:
@@ -88,43 +77,13 @@ class SqlGrants(SqlBase):
         return bool(await self.find_grants([grant_id]))
 
     async def revoke_grant(self, grant_id: str, by: str, now: float) -> Grant | None:
-        """See :class:`~proxy.records.grants.GrantLog`."""
         await self._writer.commit(_REVOKE, [(now, rows.clean_name(by), rows.clean_text(grant_id))])
-        found = await self.find_grants([grant_id])
-        return found[0] if found else None
+        grants = await self.find_grants([grant_id])
+        return grants[0] if grants else None
 
     def _put_grant(self, grant: Grant | None) -> list[Batch]:
         """Return the batches that insert a grant unless its caller has too many; empty for ``None``."""
         if grant is None:
             return []
         count = (_COUNT, [(rows.clean_name(grant.caller), grant.created_at, grant.id)])
-        return [*self._counting_turn, (_PUT, [self._ring.close(GRANTS, _row_of(grant))]), count]
-
-    async def _grants(self, where: str, *values: Any) -> list[Grant]:
-        return [
-            Grant(**dict(zip(GRANTS.columns, row, strict=True)))
-            for row in await self._find(GRANTS, where, *values)
-        ]
-
-
-def _row_of(record: Grant) -> rows.Row:
-    """Convert a grant to values of the columns of :data:`~proxy.store.seal.GRANTS`."""
-    return rows.fitting(
-        record.id,
-        record.approval_id,
-        record.run_id,
-        rows.clean_name(record.caller),
-        record.tool,
-        record.spec_digest,
-        record.rule,
-        record.bounds,
-        record.scope,
-        record.created_at,
-        record.expires_at,
-        rows.clean_name(record.made_by),
-        record.made_via,
-        record.revoked_at,
-        record.revoked_by,
-        record.uses,
-        record.used_at,
-    )
+        return [*self._counting_turn, (_PUT, [self._ring.close(GRANTS, GRANTS.row(grant))]), count]

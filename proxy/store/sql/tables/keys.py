@@ -27,13 +27,14 @@ PEPPER: Final = "pepper"
 
 OWNERS: Final = "response_owners"
 
-_COLUMNS: Final = (
-    "id", "name", "digest", "hashed_by", "grants", "created_at", "verify_key", "expires_at", "revoked_at",
-)  # fmt: skip
-_PUT: Final = (
-    f"INSERT INTO client_keys ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "
-    "ON CONFLICT (id) DO NOTHING"
+_KEYS: Final = rows.Table(
+    "client_keys",
+    ClientKey,
+    ("id", "name", "digest", "hashed_by", "grants", "created_at", "verify_key", "expires_at", "revoked_at"),
+    write={"grants": lambda grants: orjson.dumps(dict(grants)).decode()},
+    read={"digest": bytes, "grants": orjson.loads, "verify_key": bytes},
 )
+_PUT: Final = rows.insert(_KEYS.name, _KEYS.columns, " ON CONFLICT (id) DO NOTHING")
 _REVOKE: Final = "UPDATE client_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
 _SET_PEPPER: Final = (
     "INSERT INTO key_state (id, version, pepper) VALUES (1, 0, ?) "
@@ -67,10 +68,9 @@ class SqlKeys(SqlBase):
     @property
     @abstractmethod
     def keys_change_counter(self) -> int:
-        """See :class:`~proxy.store.base.KeyStore`."""
+        """A number that changes when this process learns that keys changed."""
 
     async def keys_version(self) -> int:
-        """Return the version of the keys; raises :class:`~proxy.base.errors.StoreError`."""
         await asyncio.to_thread(self._mark.attach)
         version, _ = await self._key_state()
         return version
@@ -79,10 +79,8 @@ class SqlKeys(SqlBase):
         """Return all keys, the oldest first; raises :class:`~proxy.base.errors.StoreError`."""
         # The version comes first: if the keys change in between, the next check finds a newer version.
         version, pepper = await self._key_state()
-        found = await self._look_up(
-            f"SELECT {', '.join(_COLUMNS)} FROM client_keys ORDER BY created_at, id", ()
-        )
-        keys = tuple(_read(tuple(row)) for row in found)
+        sql = f"SELECT {', '.join(_KEYS.columns)} FROM client_keys ORDER BY created_at, id"
+        keys = tuple(_KEYS.record(tuple(row)) for row in await self._look_up(sql, ()))
         marked = await asyncio.to_thread(self._mark.exists)
         if keys and not marked:
             await self._announce()
@@ -107,10 +105,9 @@ class SqlKeys(SqlBase):
         raise StoreError("the record lacks the key that hashes client keys (key_state)")
 
     async def put_key(self, key: ClientKey) -> None:
-        """Store a new key; raises :class:`~proxy.base.errors.StoreUnavailable`, also if the name is taken."""
         # The mark comes first, so that it exists for every key that was created.
         await self._announce()
-        await self._writer.commit(_PUT, [_row(key)], in_order=True)
+        await self._writer.commit(_PUT, [_KEYS.row(key)], in_order=True)
         await self._announce()
 
     async def note_keys(self) -> None:
@@ -125,69 +122,63 @@ class SqlKeys(SqlBase):
             _log.warning("the record could not note that client keys are declared (%s)", error)
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key; return whether there was one to revoke."""
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(
+            result = await db.execute_fetchall(
                 "SELECT 1 FROM client_keys WHERE id = ? AND revoked_at IS NULL", (rows.clean_text(key_id),)
             )
-        if not list(found):
+        if not list(result):
             return False
         await self._writer.commit(_REVOKE, [(self._clock(), key_id)], in_order=True)
         await self._announce()
         return True
 
     async def mark_once(self, name: str, until: float) -> bool:
-        """Set a mark; return whether this call set it."""
         holder, now = secrets.token_hex(16), self._clock()
         await self._writer.commit(
             _MARK, [(rows.clean_name(name), holder, until, now)], also=[(_FORGET_MARKS, [(now,)])]
         )
         # A statement may be executed twice, so a count of changed rows would not tell who set the mark.
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(
+            result = await db.execute_fetchall(
                 "SELECT holder FROM ui_marks WHERE name = ?", (rows.clean_name(name),)
             )
-        return [row[0] for row in found] == [holder]
+        return [row[0] for row in result] == [holder]
 
     async def marks(self, prefix: str) -> Mapping[str, float]:
-        """Return the end times of the marks that have this prefix and are not over."""
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(
+            result = await db.execute_fetchall(
                 "SELECT name, until FROM ui_marks WHERE name >= ? AND name < ? AND until > ? "
                 f"ORDER BY name LIMIT {MAX_MARKS_READ}",
                 (prefix, f"{prefix}\U0010ffff", self._clock()),
             )
-        return {str(name): float(until) for name, until in found}
+        return {str(name): float(until) for name, until in result}
 
     async def is_marked(self, name: str) -> bool:
-        """Return whether the mark exists and is not over."""
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(
+            result = await db.execute_fetchall(
                 "SELECT 1 FROM ui_marks WHERE name = ? AND until > ?", (rows.clean_name(name), self._clock())
             )
-        return bool(list(found))
+        return bool(list(result))
 
     def put_response_owner(
         self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None
     ) -> None:
-        """Queue the row that names the owner of a response."""
         if rows.is_text(response_id) and "\0" not in response_id and len(response_id) <= rows.MAX_NAME:
             self._writer.put(Write(_PUT_OWNER, [(response_id, caller, self._clock())], settled=settled))
         elif settled is not None:
             settled(False)
 
     async def is_response_owner(self, response_id: str, caller: str) -> bool:
-        """Return whether the caller owns a response, also while the row waits for its commit."""
         if not rows.is_text(response_id) or "\0" in response_id:
             return False
         wanted = (response_id, caller, self._oldest_kept())
         for last in (False, True):
-            found = await self._look_up(
+            result = await self._look_up(
                 f"SELECT 1 FROM {OWNERS} WHERE id = ? AND caller = ? AND created_at >= ?",
                 wanted,
                 caller,
             )
-            if list(found):
+            if list(result):
                 return True
             if not last:
                 await self._see_writes()
@@ -214,32 +205,3 @@ class SqlKeys(SqlBase):
     @staticmethod
     def _seal_name(seal: Seal) -> str:
         return f"seal:{seal.id}"
-
-
-def _row(key: ClientKey) -> rows.Row:
-    return (
-        key.id,
-        key.name,
-        key.digest,
-        key.hashed_by,
-        orjson.dumps(dict(key.grants)).decode(),
-        key.created_at,
-        key.verify_key,
-        key.expires_at,
-        key.revoked_at,
-    )
-
-
-def _read(row: rows.Row) -> ClientKey:
-    key_id, name, digest, hashed_by, grants, created_at, verify_key, expires_at, revoked_at = row
-    return ClientKey(
-        id=key_id,
-        name=name,
-        digest=bytes(digest),
-        hashed_by=hashed_by,
-        grants=orjson.loads(grants),
-        created_at=created_at,
-        verify_key=bytes(verify_key) if verify_key is not None else None,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-    )

@@ -17,19 +17,16 @@ class SqlPins(SqlBase):
     """The part of a SQL store that implements :class:`~proxy.store.base.PinStore`."""
 
     async def read_pins(self) -> Mapping[str, str]:
-        """See :class:`~proxy.store.base.PinStore`."""
         async with self._snapshot() as db:
-            found = await db.execute_fetchall(f"SELECT id, pin FROM {_TABLE} ORDER BY id")
-        return {str(row[0]): str(row[1]) for row in found}
+            result = await db.execute_fetchall(f"SELECT id, pin FROM {_TABLE} ORDER BY id")
+        return {str(row[0]): str(row[1]) for row in result}
 
     async def put_pins(self, pins: Mapping[str, str]) -> None:
-        """See :class:`~proxy.store.base.PinStore`."""
         if pins:
             now = self._clock()
             await self._writer.commit(_PUT, [(name, pin, now) for name, pin in pins.items()], in_order=True)
 
     async def delete_pin(self, pin_id: str) -> bool:
-        """See :class:`~proxy.store.base.PinStore`."""
         if pin_id not in await self.read_pins():
             return False
         await self._writer.commit(_DELETE, [(pin_id,)], in_order=True)

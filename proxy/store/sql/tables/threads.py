@@ -12,7 +12,7 @@ __all__ = ["THREADS", "SqlThreads"]
 
 THREADS: Final = "threads"
 
-# Text that a thread once contained stays in it.  This joins sources as proxy.records.rows.join_sources does.
+# Text that a thread once contained stays in it. This joins sources as proxy.records.rows.join_sources does.
 _KNOWN: Final = f"{THREADS}.untrusted"
 _NEW: Final = "excluded.untrusted"
 _PUT: Final = (
@@ -35,27 +35,26 @@ class SqlThreads(SqlBase):
         untrusted: str,
         settled: Callable[[bool], None] | None = None,
     ) -> None:
-        """Queue what is known about threads."""
         now = self._clock()
-        found = [(one, caller, untrusted[: rows.MAX_NAME], now) for one in ids if _fits(one)]
-        if found and rows.is_text(caller) and rows.is_text(untrusted):
-            self._writer.put(Write(_PUT, found, settled=settled))
+        thread_rows = [(thread, caller, untrusted[: rows.MAX_NAME], now) for thread in ids if _fits(thread)]
+        if thread_rows and rows.is_text(caller) and rows.is_text(untrusted):
+            self._writer.put(Write(_PUT, thread_rows, settled=settled))
         elif settled is not None:
             settled(False)
 
     async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
-        """Return what is known about threads, including uncommitted writes."""
-        wanted = [one for one in ids if _fits(one)]
+        wanted = [thread for thread in ids if _fits(thread)]
         if not wanted or not rows.is_text(caller):
             return {}
         await self._see_writes()
-        marks = ", ".join("?" * len(wanted))
-        found = await self._look_up(
-            f"SELECT id, untrusted FROM {THREADS} WHERE id IN ({marks}) AND caller = ? AND created_at >= ?",
+        placeholders = ", ".join("?" * len(wanted))
+        result = await self._look_up(
+            f"SELECT id, untrusted FROM {THREADS} "
+            f"WHERE id IN ({placeholders}) AND caller = ? AND created_at >= ?",
             (*wanted, caller, self._oldest_kept()),
             caller,
         )
-        return {row[0]: row[1] for row in found}
+        return {row[0]: row[1] for row in result}
 
 
 def _fits(thread: str) -> bool:

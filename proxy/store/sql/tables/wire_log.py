@@ -18,39 +18,19 @@ class SqlWireLog(SqlBase):
         """
         if self._content != "none" and self.sealed:
             self._cap.note(WIRE_BYTES, record.caller, len(record.payload))
-            self._put_content(WIRE_BYTES, _row, (record,), needed=False)
+            self._put_content(WIRE_BYTES, (record,), needed=False)
 
     async def find_wire(self, run_id: str) -> KeptWire | None:
-        """Return the bytes of a run, or ``None``.
-
-        Raises :class:`~proxy.base.errors.StoreUnavailable` if earlier writes cannot be committed, and
-        :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = await self._read(db, WIRE_BYTES, *self._kept(run_id))
-        if not found:
-            return None
-        kept, caller, size, cut, payload, created_at = found[0]
-        return KeptWire(kept, caller, size, bool(cut), payload, created_at)
+            records = await self._read(db, WIRE_BYTES, *self._kept(run_id))
+        return records[0] if records else None
 
     async def wire_size(self, run_id: str) -> int | None:
-        """Return how many bytes are kept of a run, or ``None``; raises the errors of :meth:`find_wire`."""
         await self._writer.flush()
         async with self._snapshot() as db:
-            found = await select(db, WIRE_BYTES.name, ("size",), *self._kept(run_id))
-        return int(found[0][0]) if found else None
+            sizes = await select(db, WIRE_BYTES.name, ("size",), *self._kept(run_id))
+        return int(sizes[0][0]) if sizes else None
 
     def _kept(self, run_id: str) -> tuple[str, str, float]:
         return "run_id = ? AND created_at >= ?", rows.clean_text(run_id), self._oldest_kept()
-
-
-def _row(record: KeptWire) -> rows.Row:
-    return rows.fitting(
-        record.run_id,
-        rows.clean_name(record.caller),
-        record.size,
-        int(record.cut),
-        record.payload,
-        record.created_at,
-    )

@@ -64,10 +64,10 @@ class WriteQueue:
 
     def drop_last_unneeded(self) -> Write | None:
         """Remove the last write that nobody needs or waits for, if there is one."""
-        for at in range(len(self._rest) - 1, -1, -1):
-            write = self._rest[at]
+        for index in range(len(self._rest) - 1, -1, -1):
+            write = self._rest[index]
             if write.done is None:
-                del self._rest[at]
+                del self._rest[index]
                 self._left(write)
                 return write
         return None

@@ -107,13 +107,13 @@ def batches_of(group: Iterable[Write]) -> list[Batch]:
             open_to.clear()
         made = write.made() if callable(write.rows) else write.rows
         for statement, rows in ((write.statement, made), *write.also):
-            found = open_to.get(statement)
-            if found is None:
-                found = open_to[statement] = {}
-                batches.append((statement, found))
+            by_key = open_to.get(statement)
+            if by_key is None:
+                by_key = open_to[statement] = {}
+                batches.append((statement, by_key))
             key_of = statement.key_of if type(statement) is Upsert else None
             for row in rows:
-                found[len(found) if key_of is None else key_of(row)] = row
+                by_key[len(by_key) if key_of is None else key_of(row)] = row
         if write.in_order:
             open_to.clear()
-    return [(statement, list(found.values())) for statement, found in batches if found]
+    return [(statement, list(by_key.values())) for statement, by_key in batches if by_key]

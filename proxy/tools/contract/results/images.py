@@ -40,8 +40,8 @@ class Image:
 class ImageBounds(Struct, frozen=True):
     """The limits for the images that are passed on.
 
-    ``max_bytes`` is for all images of one result together; 0 passes none on.  ``addresses`` says whether
-    ``https:`` URLs are passed on.  The provider fetches any such URL, so an untrusted source must not
+    ``max_bytes`` is for all images of one result together; 0 passes none on. ``addresses`` says whether
+    ``https:`` URLs are passed on. The provider fetches any such URL, so an untrusted source must not
     choose it.
     """
 
@@ -52,7 +52,7 @@ class ImageBounds(Struct, frozen=True):
 class CheckedImages(Struct, frozen=True):
     """The images of a result after the checks.
 
-    ``notes`` are lines for the model about images that were left out.  ``seen`` is what redaction reads: it
+    ``notes`` are lines for the model about images that were left out. ``seen`` is what redaction reads: it
     describes every image and contains no image data.
     """
 
@@ -74,11 +74,11 @@ def check_images(images: Iterable[Any], bounds: ImageBounds) -> CheckedImages:
     notes: list[str] = []
     seen: list[dict[str, Any]] = []
     room = bounds.max_bytes
-    for place, one in enumerate(islice(images, _MOST + 1)):
+    for place, given in enumerate(islice(images, _MOST + 1)):
         if place == _MOST:
             notes.append(f"[toolrelay: further images were left out; one result may have {_MOST}]")
             break
-        image, data = _read(one, bounds.max_bytes)
+        image, data = _read(given, bounds.max_bytes)
         seen.append(
             {"media_type": image.media_type, "title": image.title, "bytes": image.size, "url": image.url}
         )

@@ -1,7 +1,7 @@
 """Keep results that are too large for one read, so that the model can read them in pages.
 
-The results are content (rule R3).  They are in memory, and also in the record if it keeps content; then a
-handle works at any worker and after a restart.  A handle has 128 random bits and works only for the caller
+The results are content (rule R3). They are in memory, and also in the record if it keeps content; then a
+handle works at any worker and after a restart. A handle has 128 random bits and works only for the caller
 it was made for; for other callers it is unknown.
 """
 
@@ -83,7 +83,7 @@ class PagedResults:
     def keep(self, caller: str, text: str, *, untrusted: str, run_id: str = "") -> str | None:
         """Keep ``text``, a result of ``run_id``, and return its handle; ``None`` if it is too large to keep.
 
-        ``untrusted`` are the sources of the text, or empty.  The record keeps only whether there are some.
+        ``untrusted`` are the sources of the text, or empty. The record keeps only whether there are some.
         The same text of the same caller gets the same handle again.
         """
         size = 4 * len(text) + _OVERHEAD_BYTES
@@ -112,7 +112,7 @@ class PagedResults:
     async def read(self, caller: str, handle: str, offset: int, max_bytes: int) -> Page | None:
         """Return at most ``max_bytes`` of UTF-8 from character ``offset``; ``None`` for an unknown handle.
 
-        Past the end the page is empty.  Raises :class:`~proxy.base.errors.StoreError` if the result is not in
+        Past the end the page is empty. Raises :class:`~proxy.base.errors.StoreError` if the result is not in
         memory and the record cannot be read.
         """
         self._drop_old()
@@ -121,10 +121,10 @@ class PagedResults:
             return _page(kept.text, kept.untrusted, offset, max_bytes) if kept.caller == caller else None
         if self._record is None:
             return None
-        found = await self._record.find_result(handle, caller)
-        if found is None:
+        record = await self._record.find_result(handle, caller)
+        if record is None:
             return None
-        return _page(found.content, READ_RESULT if found.untrusted else "", offset, max_bytes)
+        return _page(record.content, READ_RESULT if record.untrusted else "", offset, max_bytes)
 
     def _drop_old(self) -> None:
         """Remove expired entries; the entries are in the order of their expiry."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from proxy.base.errors import ToolErrorCode, ToolFailure
+from proxy.base.errors import ToolFailure
 from proxy.base.events import ResultImage
 from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind, utf8_length
 from proxy.tools.contract.results.images import Image, ImageBounds, check_images, note_bytes
@@ -24,7 +24,6 @@ __all__ = [
     "RichResult",
     "cut_by",
     "cut_to_limit",
-    "failure_text",
     "hard_limit",
     "json_text",
     "note_text",
@@ -45,9 +44,9 @@ class Output(Struct, frozen=True):
     """A tool's output.
 
     ``text`` is the text for the model, complete unless ``truncated``; ``size`` is its size in bytes
-    before any cut.  ``value`` is the input of redaction, ``redacted`` its result.  ``untrusted`` has the
-    sources of the text if they are untrusted (:func:`.join_sources`).  ``images`` go beside the
-    text.  ``notes`` are lines that follow it and are never cut.  ``note_bytes`` is the number of bytes
+    before any cut. ``value`` is the input of redaction, ``redacted`` its result. ``untrusted`` has the
+    sources of the text if they are untrusted (:func:`.join_sources`). ``images`` go beside the
+    text. ``notes`` are lines that follow it and are never cut. ``note_bytes`` is the number of bytes
     that the notes about images need.
     """
 
@@ -85,8 +84,8 @@ class RichResult:
     """A result that is more than text.
 
     The model gets ``text``, the links as lines, and the images if the wire and the upstream accept them;
-    otherwise a note about each.  Redaction sees ``text``, ``images`` (``media_type``, ``title``, ``bytes``:
-    their number, ``url``: an https URL) and ``links`` (``uri``, ``title``, ``media_type``).  ``data`` is
+    otherwise a note about each. Redaction sees ``text``, ``images`` (``media_type``, ``title``, ``bytes``:
+    their number, ``url``: an https URL) and ``links`` (``uri``, ``title``, ``media_type``). ``data`` is
     plain JSON with the same content as the text, in fields; if it is given, redaction sees it instead.
     """
 
@@ -104,7 +103,7 @@ def hard_limit(max_bytes: int) -> int:
 def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> Output:
     """Return a result's complete text, and its images: a ``str`` stays as it is, all else becomes JSON.
 
-    Text above :func:`hard_limit` is cut to ``max_bytes`` at once.  Raises
+    Text above :func:`hard_limit` is cut to ``max_bytes`` at once. Raises
     :class:`~proxy.base.errors.ToolFailure` with ``result_too_large`` for JSON above it, and with
     ``execution_failed`` for values that JSON cannot express: NaN, cycles, foreign objects.
     """
@@ -143,7 +142,7 @@ def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> 
 def cut_to_limit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tuple[str, bool]:
     """Return the part of an output that the model gets, and whether something was left out.
 
-    It is at most ``max_bytes`` long, the notes about images included.  If something is left out, ``keep`` may
+    It is at most ``max_bytes`` long, the notes about images included. If something is left out, ``keep`` may
     return a handle with which the model can read the rest.
     """
     text, truncated = output.text, output.truncated
@@ -152,11 +151,6 @@ def cut_to_limit(output: Output, max_bytes: int, keep: Callable[[str], str | Non
         handle = keep(text) if room >= _LEAST_FOR_HANDLE else None
         text, truncated = _cut(text, output.size, room, handle), True
     return "\n".join(part for part in (text, *output.notes) if part), truncated
-
-
-def failure_text(code: ToolErrorCode, message: str) -> str:
-    """Return what the model reads about a failure (rule T3); ``message`` comes from :func:`safe_message`."""
-    return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
 
 
 def note_text(message: str) -> str:
@@ -184,7 +178,7 @@ def _measure(value: Any, limit: int) -> bool:
     """Return whether a value contains anything that is not plain JSON, without serializing it.
 
     Raises :class:`ToolFailure` if the value is too large or too deep, or has a number that is
-    not finite.  A cycle is found because it nests too deeply.
+    not finite. A cycle is found because it nests too deeply.
     """
     size = 0
     foreign = False
@@ -248,8 +242,8 @@ def _rich_output(result: RichResult, max_bytes: int, bounds: ImageBounds) -> Out
     if not isinstance(result.text, str):
         raise ToolFailure("the tool returned something that is not JSON")
     links = [
-        {"uri": str(one.uri), "title": str(one.title), "media_type": str(one.media_type)}
-        for one in islice(result.links, _MOST_LINKS)
+        {"uri": str(given.uri), "title": str(given.title), "media_type": str(given.media_type)}
+        for given in islice(result.links, _MOST_LINKS)
     ]
     lines = [result.text] if result.text else []
     for link in links:

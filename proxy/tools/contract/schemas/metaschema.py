@@ -48,7 +48,7 @@ def _is_type(value: Any) -> bool:
 
 def _are_distinct(value: Any) -> bool:
     """Return whether this is a list of strings without duplicates."""
-    texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
     return texts and len(set(value)) == len(value)
 
 

@@ -1,10 +1,10 @@
 """Derive the JSON Schema for the wire from a pydantic model, and check that providers accept it.
 
-The schema says what the language model may send; validation.py enforces it.  A provider refuses a whole
-request if it cannot read one tool's schema, and then no tool works.  So the proxy checks each schema when
+The schema says what the language model may send; validation.py enforces it. A provider refuses a whole
+request if it cannot read one tool's schema, and then no tool works. So the proxy checks each schema when
 tools load, and names the path of the fault (rule T8).
 
-OpenAI's guide to function calling and structured outputs has the requirements.  The top level is a plain
+OpenAI's guide to function calling and structured outputs has the requirements. The top level is a plain
 object; in strict mode every object is closed and requires all of its fields.
 """
 
@@ -50,7 +50,7 @@ _LAST_KEYS = ("additionalProperties", "$defs")
 def derive_schema(adapter: TypeAdapter[Any], where: str) -> dict[str, Any]:
     """Return the wire schema of a pydantic model: without ``title``, objects closed, keys in a fixed order.
 
-    ``where`` names the tool in errors.  Raises :class:`~proxy.base.errors.ConfigError` for a model that JSON
+    ``where`` names the tool in errors. Raises :class:`~proxy.base.errors.ConfigError` for a model that JSON
     Schema cannot express or that allows extra fields.
     """
     try:
@@ -238,7 +238,7 @@ def _tidy(node: Any, path: str, where: str) -> Any:
         if key in MAPS and isinstance(value, dict):
             tidy[key] = {name: _tidy(child, f"{path}.{key}.{name}", where) for name, child in value.items()}
         elif key in LISTS and isinstance(value, list):
-            tidy[key] = [_tidy(child, f"{path}.{key}[{at}]", where) for at, child in enumerate(value)]
+            tidy[key] = [_tidy(child, f"{path}.{key}[{index}]", where) for index, child in enumerate(value)]
         elif key in SINGLE:
             tidy[key] = _tidy(value, f"{path}.{key}", where)
         else:
@@ -264,8 +264,8 @@ def _check_json(value: Any, path: str, where: str, depth: int) -> None:
                 raise ConfigError(where, f"{path}: a key is not text")
             _check_json(child, f"{path}.{key}", where, depth + 1)
     elif isinstance(value, list):
-        for at, child in enumerate(value):
-            _check_json(child, f"{path}[{at}]", where, depth + 1)
+        for index, child in enumerate(value):
+            _check_json(child, f"{path}[{index}]", where, depth + 1)
     elif value is not None and not isinstance(value, str | int | float | bool):
         raise ConfigError(where, f"{path}: {type(value).__name__} is not a JSON type")
 
@@ -287,10 +287,10 @@ def _is_recursive(schema: Mapping[str, Any]) -> bool:
                 return True
             if isinstance(node.get("$ref"), str):
                 below.append(resolve(schema, node["$ref"], "$ref", ""))
-        found = any(map(leads_back, below))
+        leads = any(map(leads_back, below))
         around.discard(id(node))
         done.add(id(node))
-        return found
+        return leads
 
     return leads_back(schema)
 
@@ -327,7 +327,7 @@ def _declares(
     """Recursive part of :func:`declares`.
 
     ``known`` caches the answer for each subschema and value, because a union in a recursive model would ask
-    exponentially often.  ``None`` marks a question in progress; it counts as yes, since a schema that only
+    exponentially often. ``None`` marks a question in progress; it counts as yes, since a schema that only
     refers to itself forbids nothing.
     """
     if not isinstance(value, _HOLDERS) or not isinstance(node, Mapping):
@@ -365,7 +365,9 @@ def _declares_here(
     if isinstance(value, list):
         first = node.get("prefixItems", ())
         rest = node.get("items")
-        return all(fits(first[at] if at < len(first) else rest, part) for at, part in enumerate(value))
+        return all(
+            fits(first[index] if index < len(first) else rest, part) for index, part in enumerate(value)
+        )
     fields = node.get("properties", {})
     patterns = list(node.get("patternProperties", {}).values())
     open_to = node.get("additionalProperties", True)

@@ -1,9 +1,9 @@
 """The one module that uses ``jsonschema-rs``: it builds validators that never read anything from elsewhere.
 
 The library by itself loads every address that a schema names: in ``$schema``, ``$ref``, ``$id`` and
-``$dynamicRef``, over HTTP with redirects and from files.  Schemas of MCP servers are untrusted, so each
+``$dynamicRef``, over HTTP with redirects and from files. Schemas of MCP servers are untrusted, so each
 validator built here gets a retriever that refuses, and a schema is checked as plain data against a metaschema
-that comes with the library.  The library costs each process 7 MB and 18 ms, so it is loaded when it is first
+that comes with the library. The library costs each process 7 MB and 18 ms, so it is loaded when it is first
 needed.
 """
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-"""The dialect of a schema without ``$schema``.  Source: MCP 2025-11-25, "JSON Schema Usage"."""
+"""The dialect of a schema without ``$schema``. Source: MCP 2025-11-25, "JSON Schema Usage"."""
 
 _DIALECTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
@@ -47,13 +47,13 @@ _DIALECTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 Source: https://json-schema.org/specification-links."""
 
 _MAX_COMPILED: Final = 1 << 20
-"""The most bytes of a compiled pattern.  The largest one takes 5 ms to compile."""
+"""The most bytes of a compiled pattern. The largest one takes 5 ms to compile."""
 
 _MOST_PATTERNS: Final = 100
 """The most patterns of a schema, so that half a second compiles all of them."""
 
 _MOST_STEPS: Final = 100_000
-"""The most steps back of a pattern with look-around on one text; about 3 ms.  Other patterns take linear
+"""The most steps back of a pattern with look-around on one text; about 3 ms. Other patterns take linear
 time."""
 
 Fault = tuple[Sequence[int | str], Sequence[int | str]]
@@ -80,12 +80,12 @@ class CompiledSchema:
     def faults(self, value: Any, most: int) -> list[Fault]:
         """Return at most ``most`` faults of a value.
 
-        If unions refer to themselves, the time can grow exponentially with the depth of the value.  Raises
+        If unions refer to themselves, the time can grow exponentially with the depth of the value. Raises
         ``ValueError`` if the value cannot be checked.
         """
         try:
-            found = islice(self._made.iter_errors(value), most)
-            return [(error.instance_path, error.schema_path) for error in found]
+            errors = islice(self._made.iter_errors(value), most)
+            return [(error.instance_path, error.schema_path) for error in errors]
         except self._unresolved:
             raise ValueError("the schema refers to nothing") from None
 
@@ -142,7 +142,7 @@ def compile_schema(schema: Mapping[str, Any], where: str = "") -> CompiledSchema
 def linear_pattern(pattern: str, size_limit: int | None = None) -> LinearPattern:
     """Compile a pattern without look-around and back-references, which a text may match anywhere.
 
-    ``size_limit`` is the most bytes of the compiled pattern.  Raises ``ValueError``.
+    ``size_limit`` is the most bytes of the compiled pattern. Raises ``ValueError``.
     """
     import jsonschema_rs
 
@@ -180,8 +180,10 @@ def _bare(address: str) -> str:
 
 
 def _dialect(schema: Mapping[str, Any]) -> tuple[str, str]:
-    said = schema.get("$schema")
-    return _DIALECTS.get(_bare(said) if isinstance(said, str) else "", _DIALECTS[_bare(DEFAULT_DIALECT)])
+    declared = schema.get("$schema")
+    return _DIALECTS.get(
+        _bare(declared) if isinstance(declared, str) else "", _DIALECTS[_bare(DEFAULT_DIALECT)]
+    )
 
 
 @lru_cache(len(_DIALECTS))

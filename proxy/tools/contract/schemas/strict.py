@@ -2,7 +2,7 @@
 
 If strict mode does not support one schema, the provider refuses the whole request, and then no tool works.
 So only what is known to be supported passes, by the list of "supported schemas" in
-https://platform.openai.com/docs/guides/structured-outputs.  ``minLength`` and ``maxLength`` are not in it.
+https://platform.openai.com/docs/guides/structured-outputs. ``minLength`` and ``maxLength`` are not in it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,9 +60,9 @@ _JSON_TYPES: Mapping[type, str] = MappingProxyType(
 def to_strict(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the schema in the form that providers' strict mode requires.
 
-    Every object is closed and requires all of its fields.  ``default`` and other notes are removed, ``oneOf``
-    becomes ``anyOf``, and a ``$ref`` with neighbours is expanded.  Raises
-    :class:`ConfigError` with the path of what strict mode cannot express.  That includes an
+    Every object is closed and requires all of its fields. ``default`` and other notes are removed, ``oneOf``
+    becomes ``anyOf``, and a ``$ref`` with neighbours is expanded. Raises
+    :class:`ConfigError` with the path of what strict mode cannot express. That includes an
     optional field that cannot be ``null``, because the model would have no way to leave it out.
     """
     strict = _Converter(schema, where).convert(schema, "parameters", 1)
@@ -71,7 +71,7 @@ def to_strict(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 class _Converter:
-    """One conversion.  ``level`` is the nesting level of objects; it is 1 at the top."""
+    """One conversion. ``level`` is the nesting level of objects; it is 1 at the top."""
 
     def __init__(self, root: Mapping[str, Any], where: str) -> None:
         self._root = root
@@ -124,7 +124,7 @@ class _Converter:
     def _written_out(self, node: dict[str, Any], path: str) -> dict[str, Any]:
         """Return a reference without neighbours as it is; otherwise its target with the neighbours merged in.
 
-        A target that is being expanded already cannot be expanded into itself.  There a description goes
+        A target that is being expanded already cannot be expanded into itself. There a description goes
         beside an ``anyOf`` with one branch.
         """
         neighbours = {
@@ -206,7 +206,7 @@ class _Converter:
                 }
             elif key in ("anyOf", "oneOf"):
                 strict["anyOf"] = [
-                    self.convert(child, f"{path}.{key}[{at}]", level) for at, child in enumerate(value)
+                    self.convert(child, f"{path}.{key}[{index}]", level) for index, child in enumerate(value)
                 ]
             elif key == "items":
                 strict[key] = self.convert(value, f"{path}.items", level)
@@ -242,8 +242,8 @@ class _Converter:
             return True
         return any(self._takes_null(part, depth + 1) for part in _branches(node))
 
-    def _fault(self, path: str, words: str, hint: str = "") -> ConfigError:
-        return ConfigError(self._where, f"{path}: {words}", hint)
+    def _fault(self, path: str, problem: str, hint: str = "") -> ConfigError:
+        return ConfigError(self._where, f"{path}: {problem}", hint)
 
 
 def _kinds(node: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
-"""The type of an argument that is a web URL.  It accepts only the canonical spelling.
+"""The type of an argument that is a web URL. It accepts only the canonical spelling.
 
-A policy bound checks the spelling of a URL, but the tool fetches what the URL means.  The two are the same
-only if there is one spelling: no ``..``, no ``%2e``, no other spelling of the host or the port.  The proxy
+A policy bound checks the spelling of a URL, but the tool fetches what the URL means. The two are the same
+only if there is one spelling: no ``..``, no ``%2e``, no other spelling of the host or the port. The proxy
 refuses any other spelling and gives the model the canonical one.
 """
 
@@ -29,9 +29,9 @@ _MOST_ROUNDS = 4
 def canonical_url(text: str) -> str | None:
     """Return the canonical spelling of a URL, as the proxy sends it; ``None`` if it is not unambiguous.
 
-    Scheme and host are lower-case ASCII.  There is no default port and no fragment.  The path is at least
-    ``/`` and has no dot segments; escapes are used only where they are needed.  Returns ``None`` for a text
-    that is not an absolute http or https URL.  So it does for what servers read in more than one way: user
+    Scheme and host are lower-case ASCII. There is no default port and no fragment. The path is at least
+    ``/`` and has no dot segments; escapes are used only where they are needed. Returns ``None`` for a text
+    that is not an absolute http or https URL. So it does for what servers read in more than one way: user
     names, backslashes, escaped slashes, dot segments that are hidden by escapes or parameters.
     """
     if _TEXT.fullmatch(text) is None:
@@ -94,10 +94,10 @@ def _check(text: str) -> str:
 
 
 Url = Annotated[str, UrlForm(), AfterValidator(_check)]
-"""A web URL as an argument of a tool.  Its bounds in ``policy.arguments`` also apply to what the tool fetches
+"""A web URL as an argument of a tool. Its bounds in ``policy.arguments`` also apply to what the tool fetches
 from it, redirects included."""
 
 
 def takes_url(metadata: Sequence[Any]) -> bool:
     """Return whether the metadata of a type marks it as a URL."""
-    return any(isinstance(one, UrlForm) for one in metadata)
+    return any(isinstance(form, UrlForm) for form in metadata)

@@ -84,7 +84,6 @@ class Authorizations:
             question.answer.set_result(orjson.loads(body))
 
     async def ask(self, server: str, refused: str, scopes: Sequence[str] | None) -> str:
-        """See :data:`Ask`."""
         try:
             async with asyncio.timeout(_ANSWER_S):
                 while True:

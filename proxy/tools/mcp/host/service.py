@@ -237,13 +237,13 @@ def _progress(channel: Channel, number: int) -> OnProgress:
     A server may send any values; only increasing numbers are passed on.
     """
     loop = asyncio.get_running_loop()
-    told, last = -math.inf, -math.inf
+    told_at, last = -math.inf, -math.inf
 
     async def tell(progress: float, total: float | None, message: str | None) -> None:
-        nonlocal told, last
-        if not _is_number(progress) or progress <= last or loop.time() - told < _PROGRESS_EVERY_S:
+        nonlocal told_at, last
+        if not _is_number(progress) or progress <= last or loop.time() - told_at < _PROGRESS_EVERY_S:
             return
-        told, last = loop.time(), progress
+        told_at, last = loop.time(), progress
         text = visible_text(message[: 4 * _MAX_WORDS])[:_MAX_WORDS] if isinstance(message, str) else ""
         whole = total if _is_number(total) else None
         channel.send("progress", orjson.dumps([progress, whole, text]), id=number)

@@ -55,7 +55,7 @@ class _Place:
     """A place that a call holds, with inner places for the calls that it makes.
 
     An inner call waits only for its siblings, and these wait only for their own inner calls, so there is no
-    deadlock.  If inner calls took places from the shared pool, calls could hold all of them and each wait
+    deadlock. If inner calls took places from the shared pool, calls could hold all of them and each wait
     for one more.
     """
 
@@ -82,7 +82,7 @@ class Slots:
 
     @asynccontextmanager
     async def take(self, caller: str) -> AsyncIterator[None]:
-        """Wait for a place and hold it.  The caller's own limit is first, so its queue does not block others.
+        """Wait for a place and hold it. The caller's own limit is first, so its queue does not block others.
         A task that holds a place already takes one of its inner places."""
         outer = self._place.get()
         if outer is not None and outer.held:

@@ -1,7 +1,7 @@
 """Detect a tool that blocks the event loop.
 
 Two times count: the CPU time that the tool uses in the loop's thread, and the time for which it makes the
-thread wait (``time.sleep``, a blocking read).  On a busy machine a step may also take long because other
+thread wait (``time.sleep``, a blocking read). On a busy machine a step may also take long because other
 processes run; that does not count.
 """
 
@@ -40,7 +40,7 @@ def thread_use() -> ThreadUse:
 def blocked_s(began: ThreadUse, ended: ThreadUse) -> float:
     """Return the seconds for which a step itself blocked the loop.
 
-    If the step waited for something, all its time counts.  Otherwise only its CPU time counts, because other
+    If the step waited for something, all its time counts. Otherwise only its CPU time counts, because other
     processes may have delayed it.
     """
     if ended.waits != began.waits:
@@ -58,7 +58,7 @@ def watch_steps(
 ) -> Generator[Any, Any, T]:
     """Run a coroutine as ``await`` does, and measure each step between two of its waits.
 
-    If the longest step was longer than ``max_step_s``, ``report`` gets its seconds, once, at the end.  Tasks
+    If the longest step was longer than ``max_step_s``, ``report`` gets its seconds, once, at the end. Tasks
     that the work starts are not measured.
     """
     longest = 0.0

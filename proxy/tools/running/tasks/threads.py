@@ -1,7 +1,7 @@
 """Run blocking functions beside the event loop, in a bounded number of threads.
 
 The executors of the standard library wait for their threads when the interpreter exits, so one tool that
-hangs would keep the process from stopping.  The threads of this module are daemons.
+hangs would keep the process from stopping. The threads of this module are daemons.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ class ThreadBound:
     async def run(self, function: Callable[[], Any]) -> Any:
         """Run ``function`` in a thread; return its result, or raise what it raised.
 
-        A thread cannot be killed.  So the first cancellation waits here until the function has returned, and
-        the canceller can see that it still runs.  A second cancellation, such as the event loop sends at its
+        A thread cannot be killed. So the first cancellation waits here until the function has returned, and
+        the canceller can see that it still runs. A second cancellation, such as the event loop sends at its
         end, takes effect at once; the thread keeps its place until it returns.
         """
         # A call from inside such a thread takes no place: its caller could hold the last one and wait for it.

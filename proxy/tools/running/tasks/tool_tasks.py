@@ -1,7 +1,7 @@
 """Run a tool's code in a task of its own, so that it cannot harm the rest of the process.
 
-A tool may hang, swallow its cancellation or raise ``SystemExit``.  A task is stuck if it was cancelled and
-still runs after its tool's own time limit.  A tool with too many stuck tasks is switched off until some end.
+A tool may hang, swallow its cancellation or raise ``SystemExit``. A task is stuck if it was cancelled and
+still runs after its tool's own time limit. A tool with too many stuck tasks is switched off until some end.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Another tool may have blocked the loop, and a thread's result takes a few iterat
 
 
 class ToolCrashed(Exception):
-    """The work raised ``cause``.  The text of ``cause`` may contain arguments, so it is never shown."""
+    """The work raised ``cause``. The text of ``cause`` may contain arguments, so it is never shown."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
@@ -59,11 +59,11 @@ class ToolTasks:
     async def run(self, tool: str, work: Callable[[], Awaitable[T]], timeout_s: float, *, own_s: float) -> T:
         """Return the result of ``work`` within ``timeout_s`` seconds.
 
-        ``own_s`` is the tool's own time limit in seconds, even if this caller has less time left.  A task
+        ``own_s`` is the tool's own time limit in seconds, even if this caller has less time left. A task
         that ends within it, plus a grace period, does not count as stuck.
 
         Raises :class:`ToolTimedOut`, or :class:`ToolCrashed` for anything that the work raised, also for a
-        ``CancelledError`` that it raised itself.  If the caller is cancelled, the work is cancelled too.
+        ``CancelledError`` that it raised itself. If the caller is cancelled, the work is cancelled too.
         """
         over_at = asyncio.get_running_loop().time() + own_s + self._grace_s
         task = asyncio.create_task(_guarded(work))
