@@ -133,7 +133,7 @@ class _Hidden(ContentTable[HiddenTurns]):
 
     def row(self, record: HiddenTurns, asked: str | None = None, alone: str | None = None) -> rows.Row:
         """Return the values of the columns."""
-        return rows.fitting(*super().row(record), asked, alone)
+        return (*super().row(record), asked, alone)
 
     def records(self, row: rows.Row) -> list[HiddenTurns]:
         """Read hidden turns from the values of the columns, once for each of their keys."""

@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeGuard
 
 import orjson
-from msgspec import Struct
-from msgspec.structs import replace
 
 from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.metadata import covers, is_same_issuer
@@ -17,7 +15,8 @@ from proxy.tools.oauth.tokens import TokenAnswer, is_token, read_seconds
 __all__ = ["Login", "StoredTokens", "read_stored_tokens", "updated_tokens"]
 
 
-class Login(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Login:
     """A person's login: its target, and all that a refresh needs.
 
     ``id`` is unique to each login; ``at`` is its time in seconds since the epoch. ``resource`` is the

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import structlog
-from msgspec import structs
 from oauth_rig import Brokers, brokers, log_in
 from oauth_server import OAuthServer, running
 from token_vault import Vault
@@ -54,7 +53,7 @@ async def log_in_at(made: Brokers, time: Time) -> None:
     """Log in, at the time of the test's clock."""
     tokens = await log_in(made.server, made.vault)
     assert tokens.login is not None
-    tokens = replace(tokens, made_at=time.now(), login=structs.replace(tokens.login, at=time.now()))
+    tokens = replace(tokens, made_at=time.now(), login=replace(tokens.login, at=time.now()))
     await made.vault.save(login_place("issues"), tokens.to_json())
 
 
