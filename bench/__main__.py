@@ -12,8 +12,6 @@ from bench.contestants import INSTRUMENT_CORE, PROXY_CORE, field_of
 from bench.measure import Scale, run_rows
 from bench.report import plot_delays, show_table
 
-__all__ = ["main"]
-
 LONG_RUNS = 300_000
 """These runs make a million calls, because three runs make ten calls."""
 

@@ -4,8 +4,6 @@ import time
 
 from proxy.tools import Redaction, tool
 
-__all__ = ["act", "work"]
-
 
 @tool(effect="read_only", redaction=Redaction(output=(), private_arguments=("text",)))
 async def work(text: str) -> dict[str, str]:

@@ -26,8 +26,6 @@ from proxy.store.options import StoreOptions
 from proxy.store.sql.migrate import migrate_sqlite
 from proxy.store.sqlite.store import SqliteStore
 
-__all__ = ["FILTERS", "INVOCATIONS", "RUNS", "fill", "growth"]
-
 Work = Callable[[SqliteStore, int], Awaitable[object]]
 
 RUNS: Final = 300_000

@@ -13,8 +13,6 @@ from typing import Literal
 from bench.load import Load, Result
 from bench.processes import Process
 
-__all__ = ["DELAY_MS", "FULL", "PAUSE_MS", "Held", "Step", "Window", "climb", "hold", "load_of"]
-
 PAUSE_MS = 20
 """Milliseconds between two chunks, as fast models write their tokens."""
 DELAY_MS = 50.0

@@ -10,8 +10,6 @@ from types import MappingProxyType
 from bench.processes import Process, free_port, python, started
 from bench.wire import KEY
 
-__all__ = ["INSTRUMENT_CORE", "PROXY_CORE", "Field", "field_of", "toolrelay", "toolrelay_config"]
-
 HERE = Path(__file__).resolve().parent
 PROXY_CORE, INSTRUMENT_CORE = 0, 1
 _WIRES = ("chat", "responses")

@@ -21,8 +21,6 @@ from bench.contestants import toolrelay
 from bench.processes import Process
 from bench.wire import KEY
 
-__all__ = ["main"]
-
 STREAMS = 25
 LONG, SHORT = 400, 40
 PAUSE_S = 0.005

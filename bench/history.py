@@ -22,8 +22,6 @@ from bench.contestants import INSTRUMENT_CORE, PROXY_CORE, toolrelay
 from bench.processes import Process, free_port, python, started
 from bench.wire import KEY, Plan
 
-__all__ = ["main"]
-
 _RESTORED: Final = "x-toolrelay-restored"
 _LOST: Final = "toolrelay_store_lost_writes_total"
 _ADMIN: Final = "an-administrator-of-the-benchmark"

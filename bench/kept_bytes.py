@@ -12,8 +12,6 @@ from bench.contestants import PROXY_CORE, toolrelay
 from bench.pairs import Pair, compare
 from bench.processes import Process
 
-__all__ = ["main"]
-
 
 @contextlib.contextmanager
 def proxies(folder: Path, upstream: int) -> Iterator[Pair]:

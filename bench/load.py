@@ -15,8 +15,6 @@ from typing import Any, cast
 
 from bench.wire import KEY, Plan, stamps
 
-__all__ = ["Load", "Result", "request_bytes"]
-
 
 @dataclass(frozen=True)
 class Load:

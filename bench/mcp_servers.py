@@ -15,8 +15,6 @@ from pathlib import Path
 from bench.contestants import PROXY_CORE, toolrelay
 from bench.pairs import Pair, compare
 
-__all__ = ["main"]
-
 _SERVERS = 5
 _HOST = "mcp.host.program"
 """A word in the command line of the process that talks to MCP servers."""

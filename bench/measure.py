@@ -17,8 +17,6 @@ from bench.contestants import Field, toolrelay, toolrelay_config
 from bench.load import Load, Result
 from bench.processes import Process, python
 
-__all__ = ["DELAY_STREAMS", "Row", "Scale", "Table", "run_load", "run_rows"]
-
 DELAY_STREAMS = (1, 16, 64, 500)
 ARGUMENT_BYTES = (1_000, 10_000, 100_000, 1_000_000, 5_000_000)
 MESSAGES = (1, 10, 100, 1000)

@@ -7,8 +7,6 @@ from typing import cast
 
 from bench.wire import END, Plan, plan_of, stamps
 
-__all__ = ["Mock", "main"]
-
 _SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _TEXT = b"some words of an answer, as long as a token is with all that a provider puts around it"
 _ARGUMENT_PIECE = 1024

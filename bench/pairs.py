@@ -12,8 +12,6 @@ from bench.load import Load
 from bench.measure import run_load
 from bench.processes import Process, free_port, python, started
 
-__all__ = ["Pair", "compare"]
-
 _CHUNKS = 100
 Pair = tuple[Process, Process]
 

@@ -7,8 +7,6 @@ import aiohttp
 import uvloop
 from aiohttp import web
 
-__all__ = ["make_app"]
-
 _HOP = frozenset(
     {"connection", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )

@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Process", "free_port", "python", "started"]
-
 _READY_S = 60.0
 
 

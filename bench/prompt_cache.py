@@ -26,8 +26,6 @@ from aiohttp import web
 from bench.contestants import toolrelay
 from bench.wire import KEY
 
-__all__ = ["CachingUpstream", "main"]
-
 SYSTEM = "You answer questions about a catalogue of parts. " * 120
 BACK = 20
 """The number of blocks before a breakpoint in which an earlier prefix is found."""

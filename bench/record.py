@@ -9,8 +9,6 @@ from proxy.records.rows import HiddenTurns, RunRecord, ToolEffect, ToolInvocatio
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 
-__all__ = ["prepare"]
-
 _CALLS_PER_RUN = 10 / 3
 _BATCH = 500
 _DAYS = 30

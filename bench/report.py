@@ -7,8 +7,6 @@ from statistics import median
 
 from bench.measure import DELAY_STREAMS, Row, Table
 
-__all__ = ["plot_delays", "ratios", "show_table"]
-
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 420, 70, 50, 30, 210
 

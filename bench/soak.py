@@ -9,8 +9,6 @@ import os
 import subprocess
 import sys
 
-__all__ = ["main"]
-
 SOAK = "tests/faults/test_faults_soak.py"
 
 

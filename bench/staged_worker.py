@@ -20,8 +20,6 @@ from pathlib import Path
 from types import FrameType, MappingProxyType, coroutine
 from typing import Any
 
-__all__ = ["MARK", "MARKS", "METERS", "REST", "STAGES", "THREADS"]
-
 MARK = "getsid"
 """A function of libc that nothing else calls: callgrind dumps its counts before each call."""
 _CALIBRATED = 50

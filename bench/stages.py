@@ -25,8 +25,6 @@ from bench.processes import Process, free_port, python, started
 from bench.staged_worker import MARK, MARKS, REST, STAGES, THREADS
 from bench.wire import KEY
 
-__all__ = ["KINDS", "main", "units"]
-
 KINDS: Mapping[str, tuple[bool, Load]] = MappingProxyType(
     {
         "passed": (False, Load(0)),

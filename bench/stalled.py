@@ -18,8 +18,6 @@ from pathlib import Path
 from bench.contestants import toolrelay
 from bench.wire import KEY
 
-__all__ = ["main"]
-
 SMALL_BUFFER = 8192
 SETTLE_S = 3.0
 EVENT = (

@@ -15,8 +15,6 @@ from pathlib import Path
 from bench.contestants import PROXY_CORE, toolrelay
 from bench.pairs import Pair, compare
 
-__all__ = ["main"]
-
 _PAGES = 2
 _WAIT_S = 10.0
 

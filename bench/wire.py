@@ -7,8 +7,6 @@ nanoseconds, which all processes share.
 import re
 from dataclasses import dataclass
 
-__all__ = ["END", "KEY", "Plan", "plan_of", "stamps"]
-
 END = b"data: [DONE]\n\n"
 KEY = "sk-bench-0123456789abcdef0123456789abcdef"
 """The client key in the proxy's configuration."""

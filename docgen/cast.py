@@ -13,8 +13,6 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-__all__ = ["draw", "drawn", "play", "words"]
-
 _COLUMNS: Final = 100
 _LINE_PX: Final = 19
 _COLUMN_PX: Final = 7.83

@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 from typing import Final
 
-__all__ = ["llms_text"]
-
 _PARTS: Final = (
     ("Tutorials", "tutorials/*.md"),
     ("How-to", "how-to/*.md"),

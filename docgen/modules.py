@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["folders", "shared_modules"]
-
 _PACKAGE: Final = Path(__file__).resolve().parents[1] / "proxy"
 _SHARED: Final = ("base", "records", "json")
 

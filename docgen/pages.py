@@ -31,8 +31,6 @@ from proxy.wires.crossing.tables import missing_rows_of, rows_of
 from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
 from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 
-__all__ = ["OPENAPI", "PARTS", "pages"]
-
 OPENAPI: Final = "reference/admin-api.openapi.json"
 
 _FIELDS: Final = (CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS, COMPLETION_FIELDS)

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 from proxy.wires.providers import KNOWN, PROVIDERS, Known
 
-__all__ = ["profiles"]
-
 
 def profiles() -> str:
     """Return a Markdown table of what is left out, capped or rewritten, by provider and model."""

@@ -19,21 +19,6 @@ from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.error_codes import TOOL_ERRORS
 from proxy.upstreams.recorded.format import FILES, ExchangeMatch, ExchangeMeta, TurnResponse
 
-__all__ = [
-    "admin_paths",
-    "commands",
-    "errors",
-    "fixture_files",
-    "fixture_meta",
-    "fixture_response",
-    "metrics",
-    "passed_headers",
-    "request_headers",
-    "response_headers",
-    "tool_errors",
-    "tool_options",
-]
-
 _ARGUMENT = re.compile(r"^        (?P<name>[a-z_]+): (?P<text>.*(?:\n {12}.*)*)", re.MULTILINE)
 
 

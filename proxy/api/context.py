@@ -9,8 +9,6 @@ from proxy.server.messages.request import EdgeRequest
 from proxy.server.messages.target import Target
 from proxy.telemetry.hooks import RequestFacts
 
-__all__ = ["Context"]
-
 
 class Context(NamedTuple):
     """An admitted request; it is complete when it is made, and nothing in it changes.

@@ -14,8 +14,6 @@ from proxy.server.messages.errors import ERROR_CODE
 from proxy.server.messages.own_address import own_origin
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["front_page", "health", "not_found_error"]
-
 _WHAT: Final = "an OpenAI-compatible API"
 _OLLAMA: Final = "Ollama is running"
 """The words of an Ollama server at ``/``."""

@@ -7,8 +7,6 @@ from proxy.api.pipeline import EndpointHandler
 from proxy.base.errors import RequestError
 from proxy.base.globs import fits
 
-__all__ = ["Managed"]
-
 
 class Managed:
     """The handler of paths that pull, create, copy or delete models, and of paths that no dialect knows."""

@@ -24,8 +24,6 @@ from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.dialect import Dialect, ModelLists
 from proxy.wires.registry.table import BY_WIRE, dialect_of
 
-__all__ = ["Models"]
-
 _MAX_BYTES = 8 * 1024 * 1024
 
 

@@ -16,8 +16,6 @@ from proxy.store.base import Store
 from proxy.telemetry.hooks import RequestFacts
 from proxy.telemetry.metrics import render
 
-__all__ = ["OwnPaths", "Surface"]
-
 
 class Surface(Protocol):
     """A part that answers some paths itself: the web UI."""

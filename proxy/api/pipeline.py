@@ -20,8 +20,6 @@ from proxy.telemetry.hooks import RequestFacts
 from proxy.wires.client_port import Trace
 from proxy.wires.dialect import Kind
 
-__all__ = ["EndpointHandler", "Pipeline"]
-
 
 class EndpointHandler(Protocol):
     """The handler of one kind of requests."""

@@ -16,8 +16,6 @@ from proxy.relay.routing.router import Route, Router
 from proxy.wires.dialect import Dialect, Endpoint
 from proxy.wires.registry.table import BY_WIRE
 
-__all__ = ["check_query", "default_route", "routes_for", "routes_of_model"]
-
 _SEPARATOR = re.compile("[&;]")
 """Some servers end a parameter at a semicolon, too."""
 

@@ -10,8 +10,6 @@ from proxy.server.auth.authenticate import TOKENS_PATH, credential
 from proxy.server.auth.minting import Minting
 from proxy.server.messages.body import read_body
 
-__all__ = ["Tokens"]
-
 _MAX_BYTES: Final = 16 * 1024
 
 

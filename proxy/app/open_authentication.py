@@ -5,8 +5,6 @@ from proxy.config.load import Config
 from proxy.server.auth.authenticate import Authentication, make_authentication
 from proxy.store.base import KeySource
 
-__all__ = ["open_authentication"]
-
 
 async def open_authentication(config: Config, store: KeySource) -> Authentication:
     """Set up how clients authenticate; raise what :func:`~proxy.server.auth.authenticate.make_authentication`

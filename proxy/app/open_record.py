@@ -8,8 +8,6 @@ from proxy.store.base import Store
 from proxy.store.factory import open_store
 from proxy.store.options import StoreOptions
 
-__all__ = ["open_record", "opened_record"]
-
 
 def open_record(config: Config, *, reap: bool = False, must_exist: bool = False) -> Store:
     """Return the record, not started yet. With ``must_exist`` raise NoRecord instead of creating one."""

@@ -18,18 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from functools import _lru_cache_wrapper
 
-__all__ = [
-    "CacheSize",
-    "Derived",
-    "Memo",
-    "Snapshot",
-    "cache_sizes",
-    "declare",
-    "declare_lru",
-    "text_bytes",
-    "value_bytes",
-]
-
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
-__all__ = ["Draws", "Value", "drawing", "epoch_s", "replayable"]
-
 Value = str | int | float
 T = TypeVar("T", str, int, float)
 

@@ -15,43 +15,6 @@ from typing import Any, Final, Literal
 
 from proxy.base.values import value_class
 
-__all__ = [
-    "ASPECTS",
-    "ASPECT_DEFAULTS",
-    "Audio",
-    "Content",
-    "Conversation",
-    "CustomTool",
-    "File",
-    "FunctionTool",
-    "Grammar",
-    "Image",
-    "Inline",
-    "Loss",
-    "Message",
-    "Native",
-    "NativePart",
-    "NativeTool",
-    "Output",
-    "OutputFormat",
-    "Part",
-    "Reasoning",
-    "ReasoningSettings",
-    "Refusal",
-    "Remote",
-    "Role",
-    "Sampling",
-    "Service",
-    "Source",
-    "Stored",
-    "Text",
-    "Tool",
-    "ToolCallPart",
-    "ToolChoice",
-    "ToolResultPart",
-    "split_system",
-]
-
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 Loss = Literal["unneeded", "omitted", "refused"]

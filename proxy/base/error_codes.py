@@ -10,8 +10,6 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["ERRORS", "ERROR_DOCS", "ErrorCode", "docs_path", "help_link"]
-
 ERROR_DOCS: Final = "/docs/errors"
 """The path of the page that lists all codes; the page of one code is below it."""
 

@@ -9,33 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
-__all__ = [
-    "ConfigError",
-    "Faults",
-    "FrameTooLarge",
-    "Guard",
-    "ModelMissing",
-    "NoRecord",
-    "NotOnRecord",
-    "RequestError",
-    "RunFault",
-    "ServerStopping",
-    "StoreError",
-    "StoreTooNew",
-    "StoreUnavailable",
-    "TooManyValues",
-    "ToolErrorCode",
-    "ToolFailure",
-    "ToolRelayError",
-    "Unreadable",
-    "UpstreamBroken",
-    "UpstreamError",
-    "UpstreamTimeout",
-    "UpstreamUnreachable",
-    "WireError",
-    "how_to_install",
-]
-
 ToolErrorCode = Literal[
     "invalid_json",
     "invalid_arguments",

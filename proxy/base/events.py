@@ -18,37 +18,6 @@ from proxy.base.caches import value_bytes
 from proxy.base.errors import ToolErrorCode
 from proxy.base.values import value_class
 
-__all__ = [
-    "CitationAdded",
-    "FinishReason",
-    "FinishWords",
-    "Frame",
-    "InnerCall",
-    "ReasoningDelta",
-    "RefusalDelta",
-    "ResultImage",
-    "TextDelta",
-    "ToolCall",
-    "ToolCallDelta",
-    "ToolCallFinished",
-    "ToolCallStarted",
-    "ToolDefinition",
-    "ToolDefinitions",
-    "ToolProgress",
-    "ToolResult",
-    "TurnEvent",
-    "TurnFailed",
-    "TurnFinished",
-    "TurnStarted",
-    "Usage",
-    "UsageReported",
-    "aborted",
-    "finished",
-    "left_out",
-    "pauses",
-    "read_finish",
-]
-
 
 class FinishReason(StrEnum):
     """Why a model stopped."""

@@ -7,8 +7,6 @@ could cause 60 compilations with each request.
 
 from fnmatch import fnmatchcase
 
-__all__ = ["fits", "is_costly"]
-
 
 def is_costly(pattern: str) -> bool:
     """Return whether a pattern needs a regular expression because it has more wildcards than ``*``."""

@@ -12,8 +12,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-__all__ = ["HardTimeout", "ends_in_time"]
-
 T = TypeVar("T")
 
 _STEPS: Final = 20

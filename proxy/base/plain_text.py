@@ -14,19 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:  # Imported only where something is printed: the server prints plain lines only.
     from rich.text import Text
 
-__all__ = [
-    "HIDDEN",
-    "INVISIBLE",
-    "VARIATIONS",
-    "ascii_json",
-    "counted",
-    "plain_text",
-    "printable",
-    "safe_cell",
-    "safe_text",
-    "written_out",
-]
-
 DEFAULT_LIMIT: Final = 200
 
 _HIDDEN_CATEGORIES: Final = frozenset(

@@ -13,8 +13,6 @@ from typing import Final
 
 from proxy.base.chance import replayable
 
-__all__ = ["TextSeal"]
-
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
 
-__all__ = ["value_class"]
-
 _T = TypeVar("_T")
 
 

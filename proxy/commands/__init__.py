@@ -5,8 +5,6 @@ import sys
 
 from proxy.base.light_imports import import_structlog
 
-__all__ = ["load_again", "main", "supervise", "work"]
-
 
 def _start() -> None:
     """Tune the garbage collector for imports and for short-lived objects; call this first in a process.

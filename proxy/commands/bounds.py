@@ -6,8 +6,6 @@ from typing import Any
 
 from proxy.base.errors import ConfigError
 
-__all__ = ["read_bounds"]
-
 
 def read_bounds(given: Sequence[str], example: str) -> dict[str, Any]:
     """Parse limits in TOML, in the form they have in or below ``policy.arguments``.

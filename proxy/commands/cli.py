@@ -19,8 +19,6 @@ from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.commands.runs.cli import runs_app, usage
 from proxy.commands.serve.memory import share_one_arena
 
-__all__ = ["app", "run"]
-
 app = typer.Typer(
     name="toolrelay",
     help="An OpenAI-compatible reverse proxy that runs the operator's tools on the server.",

@@ -52,22 +52,6 @@ from proxy.wires.mcp.dialect import MCP
 from proxy.wires.registry.wires import built_in_wires
 from proxy.wires.responses.dialect import RESPONSES
 
-__all__ = [
-    "LEAVE_NOTE",
-    "MODEL",
-    "NOTE",
-    "QUESTIONS",
-    "approval_lines",
-    "curl_lines",
-    "demo",
-    "demo_config",
-    "look_line",
-    "mcp_lines",
-    "python_lines",
-    "show_event",
-    "write_files",
-]
-
 MODEL = "qwen2.5-coder-0.5b-instruct-q4_k_m"
 QUESTIONS = (
     ("What time is it in Berlin, and what is the weather there?", "calls two tools in one turn"),

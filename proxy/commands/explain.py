@@ -17,8 +17,6 @@ from proxy.http.own_headers import FROM_CLIENTS, TO_CLIENTS
 from proxy.telemetry.metric_families import FAMILIES
 from proxy.tools.contract.error_codes import TOOL_ERRORS
 
-__all__ = ["explain", "hint"]
-
 
 def explain(name: str) -> str:
     """Return the explanations of a name: one text for each kind of thing with that name.

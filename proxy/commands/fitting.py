@@ -12,8 +12,6 @@ from rich.text import Text
 
 from proxy.base.plain_text import printable
 
-__all__ = ["Column", "print_fitting"]
-
 _GAP = 2
 
 

@@ -6,15 +6,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-__all__ = [
-    "ConfigOption",
-    "ContentOption",
-    "JsonOption",
-    "ListByDefault",
-    "SinceOption",
-    "UntilOption",
-]
-
 ConfigOption = Annotated[
     Path | None,
     typer.Option(

@@ -6,8 +6,6 @@ from typing import Any
 
 from proxy.base.plain_text import plain_text, printable
 
-__all__ = ["MAX_LINE", "say", "say_error", "say_faults", "say_json"]
-
 MAX_LINE = 2000
 """The most characters of one printed line."""
 

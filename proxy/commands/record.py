@@ -12,8 +12,6 @@ from proxy.config.load import Config
 from proxy.upstreams.base import Upstream
 from proxy.upstreams.recorded.recorder import ClientExchanges, RecordingUpstream
 
-__all__ = ["record", "recording"]
-
 
 async def record(config: Config, out: Path) -> None:
     """Serve until stopped, and write the exchanges with the upstreams below ``out``."""

@@ -7,8 +7,6 @@ from rich.segment import Segment
 
 from proxy.base.plain_text import printable
 
-__all__ = ["SafeConsole"]
-
 
 class SafeConsole(Console):
     """A console that prints each character which acts or hides as an escape.

@@ -26,8 +26,6 @@ from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.mcp.names import PROVIDER
 from proxy.tools.running.ledger import RunContext
 
-__all__ = ["call_tool", "list_tools"]
-
 
 async def list_tools(config: Config, *, as_json: bool) -> None:
     """Print every loaded tool with its effect, the policy's decision and the rule."""

@@ -13,8 +13,6 @@ from proxy.config.checks.rules import is_loopback
 from proxy.config.load import Config
 from proxy.ui.sessions import CODE_S, login_code, signing_key
 
-__all__ = ["START_LINK_S", "link", "print_link", "ui_lines"]
-
 START_LINK_S: Final = 600.0
 """Seconds for which the link is valid that a server prints on a terminal when it starts."""
 

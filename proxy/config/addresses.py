@@ -11,22 +11,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from proxy.config.secret import Secret
 from proxy.config.types import check_unique, setting_fault
 
-__all__ = [
-    "check_allowed_hosts",
-    "check_base_url",
-    "check_collector_url",
-    "check_hosts",
-    "check_networks",
-    "check_origins",
-    "check_proxies",
-    "check_service_url",
-    "check_storage_url",
-    "check_store_url",
-    "check_token_url",
-    "passwords_in",
-    "read_storage",
-]
-
 _HOST = re.compile(r"[A-Za-z0-9*?_.-]{1,253}(:[0-9*]{1,5})?\Z")
 _NAMED_HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\Z")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?\Z")

@@ -15,8 +15,6 @@ from proxy.tools.agents.agent import AGENT_PREFIX, agent_takes
 from proxy.tools.contract.schemas.schema import check_schema
 from proxy.tools.contract.schemas.schema_library import compile_schema
 
-__all__ = ["AgentConfig", "check_agent_names", "find_agent_conflicts", "read_agent_files"]
-
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,54}[A-Za-z0-9])?")
 _FILE = "file:"
 _MAX_FILE_BYTES = 256 * 1024

@@ -14,8 +14,6 @@ from proxy.config.types import OptionalSecret, Section, Strings, read_header_val
 from proxy.net.public_addresses import may_carry_secrets
 from proxy.tools.oauth.parameters import PROTOCOL_PARAMETERS, read_scopes
 
-__all__ = ["CredentialConfig", "find_credential_conflicts", "server_of"]
-
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _OF_GRANTS = ("issuer", "client_metadata_url", "scopes", "redirect_uri", "authorization_parameters")
 _OF_LOGINS = ("client_metadata_url", "redirect_uri", "authorization_parameters")

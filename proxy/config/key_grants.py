@@ -20,8 +20,6 @@ from proxy.config.types import (
 from proxy.rights.callers import CallerBound, Rights
 from proxy.rights.limit_rules import KeyLimits, parse_cost_limits, parse_limits
 
-__all__ = ["KeyGrants", "check_key_limits", "key_limits"]
-
 _ALL = ("*",)
 _LISTS = ("requests", "tool_calls", "tokens", "cost")
 _KINDS = (*_LISTS, "concurrent_streams")

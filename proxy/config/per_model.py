@@ -8,8 +8,6 @@ from proxy.config.types import Section, setting_fault
 from proxy.wires.profile import HINTS, LimitField
 from proxy.wires.providers import PROVIDERS
 
-__all__ = ["ModelConfig", "ModelTable", "ProfileConfig", "TextCallForm"]
-
 
 def check_model_patterns(values: dict[str, Any]) -> dict[str, Any]:
     """Check the keys of a table, which are patterns of models' names."""

@@ -10,8 +10,6 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from proxy.base.errors import ConfigError
 
-__all__ = ["MAX_SECRET_BYTES", "Secret"]
-
 MAX_SECRET_BYTES = 65536
 """The most bytes of a secret's file; a key is a line, not a document."""
 

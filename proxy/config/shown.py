@@ -9,8 +9,6 @@ from pydantic_core import PydanticUndefined
 
 from proxy.config.secret import Secret
 
-__all__ = ["shown_address", "shown_settings"]
-
 _HIDDEN: Final = "…"
 _OF_STRANGERS: Final = frozenset({"args", "env", "headers", "webhook"})
 """Settings whose texts may contain a secret that was not written as a reference."""

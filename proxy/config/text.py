@@ -15,8 +15,6 @@ from proxy.config.checks.faults import fields_of, tables_of
 from proxy.config.secret import Secret
 from proxy.config.settings import Config
 
-__all__ = ["Setting", "initial_config", "settings", "settings_table", "toml_value"]
-
 _HEAD = """\
 # Configuration of toolrelay.  Every key is optional; the values here are the defaults.
 # Paths are relative to this file.  Secrets are written "env:NAME" or "file:/path".

@@ -16,39 +16,6 @@ from proxy.rights.limit_rules import parse_cost_limits, parse_limits
 from proxy.tools.contract.bounds import ArgumentBound, Scalar
 from proxy.wires.registry.table import BY_WIRE
 
-__all__ = [
-    "TRACES",
-    "BoundConfig",
-    "Bounds",
-    "Bytes",
-    "CostLimitList",
-    "LimitList",
-    "OptionalSecret",
-    "Patterns",
-    "Seconds",
-    "Secrets",
-    "Section",
-    "Strings",
-    "Trace",
-    "WireName",
-    "check_aliases",
-    "check_cost_limits",
-    "check_end_user",
-    "check_headers",
-    "check_limits",
-    "check_models",
-    "check_names",
-    "check_pattern",
-    "check_patterns",
-    "check_query_names",
-    "check_safety_patterns",
-    "check_unique",
-    "check_upstream_tools",
-    "read_header_value",
-    "read_optional",
-    "setting_fault",
-]
-
 if TYPE_CHECKING:
     WireName = str
 else:

@@ -6,8 +6,6 @@ from pydantic import Field
 
 from proxy.config.types import LimitList, Patterns, Section, Strings
 
-__all__ = ["UiConfig"]
-
 
 class UiConfig(Section):
     """The web UI at /ui, for administrators."""

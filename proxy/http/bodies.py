@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 from proxy.base.errors import UpstreamBroken
 from proxy.http.secret_spellings import SecretSpellings
 
-__all__ = ["REDACTED", "Inflater", "Scrubber", "shapes_of_secrets"]
-
 REDACTED = b"[redacted]"
 """The replacement for a secret."""
 

@@ -12,8 +12,6 @@ from typing import NamedTuple, TypeVar, overload
 
 from proxy.base.caches import CacheSize, declare, declare_lru
 
-__all__ = ["Columns", "HeaderSection", "Headers", "by_names", "media_type_and_coding"]
-
 Headers = Sequence[tuple[str, str]]
 """Header pairs in order, with names as they came; a name may occur several times."""
 

@@ -8,23 +8,6 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = [
-    "APPROVALS",
-    "APPROVE",
-    "FROM_CLIENTS",
-    "HISTORY",
-    "LEFT_OUT",
-    "RATE_LIMITS",
-    "RESTORED",
-    "RESUME",
-    "RUN",
-    "TOOLS",
-    "TO_CLIENTS",
-    "TRACE",
-    "UI_PROOF",
-    "OwnHeader",
-]
-
 TOOLS: Final = "x-toolrelay-tools"
 TRACE: Final = "x-toolrelay-trace"
 APPROVE: Final = "x-toolrelay-approve"

@@ -5,8 +5,6 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-__all__ = ["wait_in_seconds"]
-
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _MOST: Final = 64
 """The most characters of a value that are read."""

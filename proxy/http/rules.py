@@ -16,20 +16,6 @@ from proxy.http.bodies import REDACTED
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names, media_type_and_coding
 from proxy.http.secret_spellings import SecretSpellings
 
-__all__ = [
-    "DECODABLE",
-    "HOP_BY_HOP",
-    "REQUEST_HEADERS",
-    "RESPONSE_HEADERS",
-    "HeaderRules",
-    "HeaderSelection",
-    "accept_encoding",
-    "first",
-    "is_name",
-    "media_type",
-    "without",
-]
-
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 _RAW_NAME = re.compile(_NAME.pattern.encode())
 _VALUE = re.compile("[\t\x20-\x7e\x80-\ud7ff\ue000-\U0010ffff]*\\Z")

@@ -4,8 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-__all__ = ["SecretSpellings"]
-
 _ESCAPE: Final = 6
 """The bytes of the longest spelling of one character, ``\\u0073``."""
 _BACKSLASH: Final = ord("\\")

@@ -4,8 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from proxy.http.secret_spellings import SecretSpellings
 
-__all__ = ["SecretFilter", "SecretFilterSink", "Secrets", "Sink"]
-
 Sink = Callable[[bytes], Awaitable[None] | None]
 """Takes a piece of a body at once; a piece is never empty.
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["loads_exactly", "with_exact_integers"]
-
 _LARGE: Final = re.compile(rb"\d{20}")
 _DIGITS: Final = 20
 """The most digits of an integer of 64 bits."""

@@ -6,8 +6,6 @@ text by UTF-16 units write each half into an event of its own.
 
 from typing import Any, Final
 
-__all__ = ["HalfPairs"]
-
 _MOST_WAITING: Final = 64
 """The most texts of a stream of which a half waits."""
 

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-__all__ = ["LARGE_BYTES", "LARGE_EVENT_BYTES", "in_thread"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

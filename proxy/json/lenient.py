@@ -10,16 +10,6 @@ from proxy.base.errors import TooManyValues
 from proxy.json.halves import HalfPairs
 from proxy.json.size import MOST_READ_VALUES, count_values
 
-__all__ = [
-    "MALFORMED",
-    "UNPLACED_CALL",
-    "UNREADABLE_EVENT",
-    "UNREADABLE_REPLY",
-    "loads",
-    "may_be_reply",
-    "may_hold_call",
-]
-
 MALFORMED = {
     "message": "The upstream sent an event that is not valid JSON.",
     "type": "upstream_error",

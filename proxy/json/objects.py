@@ -3,8 +3,6 @@
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["objects_in"]
-
 
 def objects_in(value: Any, skipped: Collection[str] = ()) -> list[dict[str, Any]]:
     """Return every object in a parsed JSON value, itself included, but none in members named ``skipped``."""

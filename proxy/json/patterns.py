@@ -2,8 +2,6 @@
 
 import sys
 
-__all__ = ["repeated"]
-
 _SOUND = sys.version_info >= (3, 11, 5)
 
 

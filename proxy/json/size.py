@@ -9,8 +9,6 @@ from typing import Final
 
 from proxy.json.in_thread import LARGE_BYTES
 
-__all__ = ["MOST_READ_VALUES", "SMALL_BYTES", "count_values", "is_large"]
-
 MOST_READ_VALUES: Final = 600_000
 """The most values that the proxy reads in one event or reply of an upstream.  A long answer with the twenty
 likeliest alternatives for each token has half a million.  To free as many takes 20 ms of the event loop."""

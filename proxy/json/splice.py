@@ -23,18 +23,6 @@ from proxy.base.errors import RequestError
 from proxy.json.lenient import loads
 from proxy.json.patterns import repeated
 
-__all__ = [
-    "elements",
-    "extend_array",
-    "extend_object",
-    "join_array",
-    "join_object",
-    "load_strict",
-    "members",
-    "replace_values",
-    "value_at",
-]
-
 _BLANK = rb"[ \t\r\n]*+"
 _QUOTED = (
     # A search for a quote alone is several times as fast as one for a quote or a backslash. A quote after one

@@ -9,8 +9,6 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from proxy.net.resolver import Resolver
 
-__all__ = ["AiohttpResolver"]
-
 
 class AiohttpResolver(AbstractResolver):
     """Adapts a :class:`Resolver` to the interface of aiohttp's client."""

@@ -12,8 +12,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["MAX_BODY", "Channel", "ChannelBroken"]
-
 MAX_BODY = 8 << 20
 _MAX_HEADER = 4096
 _MAX_UNREAD = 16 << 20

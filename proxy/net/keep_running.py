@@ -10,8 +10,6 @@ from typing import NoReturn
 
 import structlog
 
-__all__ = ["keep_running"]
-
 
 async def keep_running(
     name: str, work: Callable[[], Awaitable[object]], *, every_s: float = 0.0, after_failure_s: float = 5.0

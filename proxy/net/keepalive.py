@@ -4,8 +4,6 @@ import socket
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["GONE_AFTER_S", "watch_peer"]
-
 GONE_AFTER_S: Final = 20
 """A connection is lost after so many seconds without any sign of the peer's system."""
 

@@ -6,8 +6,6 @@ Source: ``prctl(2)`` and the kernel's ``linux/prctl.h``.
 import sys
 from typing import Final
 
-__all__ = ["adopt_orphans", "hide_memory"]
-
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_CHILD_SUBREAPER: Final = 36
 

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["INNER_NAMES", "is_literal", "is_public_address", "is_public_url", "may_carry_secrets"]
-
 _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 

@@ -16,8 +16,6 @@ from typing import Final
 from proxy.base.caches import CacheSize, declare
 from proxy.base.values import value_class
 
-__all__ = ["AddressInfo", "Resolver", "numeric"]
-
 AddressInfo = tuple[
     socket.AddressFamily,
     socket.SocketKind,

@@ -11,8 +11,6 @@ from typing import Final
 
 from proxy.base.errors import ConfigError
 
-__all__ = ["SocketFolder"]
-
 _MOST_ADDRESS_BYTES: Final = 100
 """The longest path of a socket: systems allow 104 or 108 bytes, with a zero at the end."""
 _LOCK: Final = "lock"

@@ -2,8 +2,6 @@
 
 from typing import Final, Literal
 
-__all__ = ["MOST_REASON", "RunStatus"]
-
 MOST_REASON: Final = 500
 """The greatest length of the reason for a decision, in characters."""
 

@@ -14,16 +14,6 @@ from msgspec import Struct
 
 from proxy.records.transitions import Transitions
 
-__all__ = [
-    "BACKGROUND_TRANSITIONS",
-    "BackgroundEvent",
-    "BackgroundLog",
-    "BackgroundRecord",
-    "BackgroundState",
-    "Lease",
-    "StartedEffect",
-]
-
 
 class BackgroundState(StrEnum):
     """The state of a background response.

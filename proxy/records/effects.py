@@ -12,17 +12,6 @@ from proxy.base.errors import ToolErrorCode
 from proxy.records.background import Lease
 from proxy.records.rows import InvocationStatus, ToolInvocationRecord
 
-__all__ = [
-    "REPEATS_WITHIN_S",
-    "UNANSWERED",
-    "UNMARKED_REPEAT_WITHIN_S",
-    "EarlierAttempt",
-    "EarlierEffect",
-    "EffectClaim",
-    "EffectLog",
-    "EffectResult",
-]
-
 REPEATS_WITHIN_S: Final = 3600.0
 """Seconds for which a side effect is remembered, so that a repeated request does not cause it again."""
 

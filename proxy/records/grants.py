@@ -12,8 +12,6 @@ from msgspec import Struct
 
 from proxy.base.values import value_class
 
-__all__ = ["GRANT_ID", "MOST_GRANTS", "Grant", "GrantFilter", "GrantLog", "GrantScope", "GrantState"]
-
 GRANT_ID: Final = r"grant_[0-9a-f]{32}"
 """The format of a grant id, as a regular expression."""
 

@@ -17,17 +17,6 @@ from msgspec.structs import replace
 from proxy.base.errors import ToolErrorCode
 from proxy.base.events import ResultImage, ToolCall
 
-__all__ = [
-    "Hole",
-    "ResultForModel",
-    "UnfilledHole",
-    "failure_text",
-    "fill_holes",
-    "holes_in",
-    "read_result",
-    "stored_result",
-]
-
 
 def failure_text(code: ToolErrorCode, message: str) -> str:
     """Return what a model reads about a call that failed or did not run (rule T3)."""

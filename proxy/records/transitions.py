@@ -3,8 +3,6 @@
 from enum import StrEnum
 from typing import NoReturn, TypeVar
 
-__all__ = ["IllegalTransition", "Transitions"]
-
 StateT = TypeVar("StateT", bound=StrEnum)
 EventT = TypeVar("EventT", bound=StrEnum)
 

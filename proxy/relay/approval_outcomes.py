@@ -9,8 +9,6 @@ from proxy.records.approvals import Approval
 from proxy.records.result_for_model import Hole
 from proxy.relay.nested import Purse
 
-__all__ = ["NOTHING_SETTLED", "ApprovalOutcomes"]
-
 
 @dataclass(eq=False, slots=True)
 class ApprovalOutcomes:

@@ -18,8 +18,6 @@ from proxy.tools.access.policy import Policy
 from proxy.wires.client_port import Trace
 from proxy.wires.wire import Wire
 
-__all__ = ["Access", "Ask", "Detached", "Identity", "RequestHead", "RequestOptions", "UpstreamPermissions"]
-
 
 class UpstreamPermissions(Protocol):
     """A caller's rights at each upstream, by the upstream's name."""

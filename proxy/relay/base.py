@@ -10,16 +10,6 @@ from proxy.base.errors import UpstreamError
 from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
 
-__all__ = [
-    "ClientStream",
-    "NoClientStream",
-    "OnBroken",
-    "RunEvents",
-    "RunSettings",
-    "ignore_broken",
-    "no_events",
-]
-
 RunEvents = Callable[[str, Mapping[str, Any]], None]
 """Called as ``(kind, facts)`` for each event of a run; ``facts`` are redacted.
 

@@ -7,8 +7,6 @@ import orjson
 
 from proxy.wires.wire import Wire
 
-__all__ = ["Body", "without_carried"]
-
 
 class Body:
     """A JSON body that was parsed strictly: its bytes, and the parsed payload.

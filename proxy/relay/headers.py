@@ -8,14 +8,6 @@ from typing import Final
 
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names, media_type_and_coding
 
-__all__ = [
-    "forwardable",
-    "is_encoded",
-    "of_any_dialect",
-    "restored_header",
-    "returned",
-]
-
 _DIALECT_PREFIXES: Final = ("anthropic-", "openai-", "x-claude-code-", "x-ratelimit-", "x-stainless-")
 
 

@@ -12,8 +12,6 @@ from proxy.relay.base import RunSettings
 from proxy.tools.agents.agent import Agent
 from proxy.tools.running.ledger import RunLedger
 
-__all__ = ["AgentAsking", "AgentUsed", "Nested", "Purse", "RunEnd", "RunWatch"]
-
 
 class Purse:
     """What the agents that one turn of a run called may use together: the rest of the run's budgets.

@@ -63,8 +63,6 @@ from proxy.wires.typed_tools.functions import AsFunctions, TypedAnswer
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
-__all__ = ["Plan", "PlanSettings", "Planner", "Planning"]
-
 
 @dataclass(slots=True)
 class Planning:

@@ -15,8 +15,6 @@ from proxy.wires.text_calls.rules import TextCallRules
 from proxy.wires.upstream_port import UpstreamPort
 from proxy.wires.wire import Wire
 
-__all__ = ["port_of", "text_call_rules"]
-
 
 def text_call_rules(route: Route, request: ClientRequest, offer: Offer) -> TextCallRules | None:
     """Return how the model's text is searched for calls in this request; ``None`` if it is not.

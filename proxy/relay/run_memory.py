@@ -14,8 +14,6 @@ from proxy.relay.memory.threads import Threads
 if TYPE_CHECKING:  # The approvals import the memory.
     from proxy.relay.approvals.approvals import Approvals
 
-__all__ = ["RunMemory"]
-
 
 class RunMemory(Struct, frozen=True):
     """The memory of earlier requests that planning and running share.  The process has one instance.

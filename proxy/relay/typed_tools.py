@@ -12,8 +12,6 @@ from proxy.relay.routing.router import Route
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 from proxy.wires.wire import Wire
 
-__all__ = ["as_functions", "with_functions"]
-
 _CUSTOM: Final = "custom"
 """The type of tools whose input is text.  Chat has it, too, but few servers do."""
 

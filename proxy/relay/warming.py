@@ -12,8 +12,6 @@ from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.relay.memory.local import LocalResponses
 from proxy.wires.client_port import ClientView
 
-__all__ = ["warm_up"]
-
 
 async def warm_up(ask: Ask, local: LocalResponses, history: History, client: ClientStream) -> None:
     """Answer with a response that has no output, and keep its input in ``local``.

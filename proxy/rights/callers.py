@@ -12,8 +12,6 @@ from proxy.tools.contract.bounds import ArgumentBound
 if TYPE_CHECKING:
     from proxy.wires.client_port import Trace
 
-__all__ = ["PLAYGROUND", "Caller", "CallerBound", "Rights", "end_user_name", "player_name"]
-
 PLAYGROUND: Final = "ui"
 """The playground's caller in the record; the name of its user follows after a slash."""
 

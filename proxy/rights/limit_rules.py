@@ -15,19 +15,6 @@ from proxy.relay.routing.prices import NANOS
 if TYPE_CHECKING:  # Imported late: a process without limits saves two megabytes.
     from limits import RateLimitItem
 
-__all__ = [
-    "ConcurrentStreams",
-    "KeyLimits",
-    "Limit",
-    "LimitKind",
-    "LimitSet",
-    "LimitStatus",
-    "LimitVerdict",
-    "LimitsUnavailable",
-    "parse_cost_limits",
-    "parse_limits",
-]
-
 LimitKind = Literal["requests", "tool_calls", "tokens", "cost", "concurrent_streams"]
 
 _PERIODS: Final = ((31104000, "year"), (2592000, "month"), (86400, "day"), (3600, "hour"), (60, "minute"))

@@ -21,8 +21,6 @@ from urllib.parse import unquote
 
 from proxy.base.plain_text import plain_text
 
-__all__ = ["LISTS", "MAPS", "REFUSED_BY", "SINGLE", "follow", "repaired", "subschemas", "unportable"]
-
 MAPS: Final = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
 """Keywords whose value holds schemas by name."""
 

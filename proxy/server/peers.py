@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 from msgspec import Struct
 
-__all__ = ["MAX_ANSWER", "Answers", "Peers"]
-
 MAX_ANSWER = 4 << 20
 """The most bytes that one process may publish under one name."""
 

@@ -27,21 +27,6 @@ from proxy.records.rows import (
     TurnRecord,
 )
 
-__all__ = [
-    "LOOK_UP_S",
-    "MAX_CALLED",
-    "MAX_MARKS_READ",
-    "CalledTool",
-    "KeySource",
-    "PurgeFilter",
-    "RunDetail",
-    "RunFilter",
-    "Store",
-    "UsageFilter",
-    "UsageKey",
-    "UsageRow",
-]
-
 MAX_CALLED: Final = 10_000
 """The most tool calls that :meth:`Store.called_tools` returns for one list of runs."""
 

@@ -29,8 +29,6 @@ from proxy.store.sqlite.store import SqliteStore
 if TYPE_CHECKING:
     from proxy.store.postgres.store import PostgresStore
 
-__all__ = ["migrate_store", "open_sealed", "open_store", "peek_keys", "sqlite_path"]
-
 _SETTING: Final = "store.url"
 _OLD_KEYS: Final = "store.old_seal_keys"
 _SQLITE: Final = "sqlite:///"

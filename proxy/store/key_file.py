@@ -17,8 +17,6 @@ from typing import Final
 from proxy.base.errors import ConfigError
 from proxy.store.seal import parse_seal_key
 
-__all__ = ["KeyFile"]
-
 _SETTING: Final = "store.seal"
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 _MOST_BYTES: Final = 4096

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["KeyMark", "path_beside", "state_path"]
-
 _SIZE: Final = 8
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 

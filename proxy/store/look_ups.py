@@ -19,8 +19,6 @@ from proxy.base.hard_timeout import HardTimeout, ends_in_time
 from proxy.store.base import LOOK_UP_S
 from proxy.store.rows import Row
 
-__all__ = ["Answer", "LookUps", "Query", "QueryBatch"]
-
 _log = logging.getLogger(__name__)
 
 _QUEUE_S: Final = 30.0

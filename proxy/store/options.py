@@ -10,8 +10,6 @@ from proxy.store.key_file import KeyFile
 from proxy.store.seal import Seal
 from proxy.store.shelf import ContentPolicy
 
-__all__ = ["DEFAULTS", "StoreOptions", "Synchronous"]
-
 Synchronous = Literal["normal", "full"]
 """What a commit survives: with ``normal`` the death of the process, with ``full`` also a power failure."""
 

@@ -17,29 +17,6 @@ from proxy.records.effects import EffectResult
 from proxy.records.rows import RunRecord, TurnRecord
 from proxy.store.base import RunFilter
 
-__all__ = [
-    "HAS_ERROR",
-    "MAX_LISTED",
-    "MAX_NAME",
-    "RUNS",
-    "TURNS",
-    "Insert",
-    "Row",
-    "Table",
-    "Upsert",
-    "clean_name",
-    "clean_text",
-    "effect_value",
-    "fitting",
-    "insert",
-    "is_text",
-    "read_effect",
-    "read_json",
-    "runs_query",
-    "upsert",
-    "write_json",
-]
-
 Row = tuple[Any, ...]
 _R = TypeVar("_R")
 

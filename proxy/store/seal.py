@@ -34,28 +34,6 @@ from proxy.records.rows import (
 )
 from proxy.store import rows
 
-__all__ = [
-    "APPROVALS",
-    "BACKGROUND",
-    "CALLS",
-    "CLAIMS",
-    "CONTENT",
-    "GRANTS",
-    "HIDDEN",
-    "MESSAGES",
-    "NATIVE_CALLS",
-    "RECORD",
-    "RESPONSES",
-    "RESULTS",
-    "SEALED",
-    "SUSPENDED",
-    "WIRE_BYTES",
-    "ContentTable",
-    "Seal",
-    "SealRing",
-    "parse_seal_key",
-]
-
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16

@@ -9,21 +9,6 @@ from typing import Final, Generic, Literal, Protocol, TypeVar
 from proxy.base.caches import CacheSize, declare, text_bytes
 from proxy.records.rows import HiddenTurns, KeptResult, ResponseRecord, SuspendedTurn
 
-__all__ = [
-    "ContentPolicy",
-    "Dated",
-    "HiddenKey",
-    "ResponseKey",
-    "ResultKey",
-    "Shelf",
-    "hidden_shelf",
-    "newest_first",
-    "oldest_kept",
-    "response_shelf",
-    "result_shelf",
-    "suspended_shelf",
-]
-
 ContentPolicy = Literal["all", "tools", "none"]
 """The values of ``store.content``. Under ``all`` and ``tools``, a store keeps all content it receives; the
 caller knows which runs had tool turns. Under ``none``, it writes no content anywhere."""

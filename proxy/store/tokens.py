@@ -21,8 +21,6 @@ from proxy.store.seal import ContentTable, SealRing
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["TOKENS", "SealedTokens", "file_lock", "retry_until_locked"]
-
 TOKENS: Final = ContentTable(
     "connection_tokens", tuple, ("id", "tokens"), ("id",), ("tokens",), "connection's token"
 )

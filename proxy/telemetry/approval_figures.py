@@ -17,8 +17,6 @@ from proxy.base.errors import StoreError
 from proxy.net.keep_running import keep_running
 from proxy.records.approvals import Approval, ApprovalLog, ApprovalStatus
 
-__all__ = ["MOST_FOLLOWED", "ApprovalFigures"]
-
 MOST_FOLLOWED: Final = 2048
 """The most approvals whose outcome one process follows; later ones are counted only as requested."""
 

@@ -22,8 +22,6 @@ from proxy.telemetry.refused_keys import REFUSALS, RefusedKeys
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.wires.registry.table import EndpointTable
 
-__all__ = ["OWN_PATHS", "Hooks", "Observer", "Operation", "RequestFacts", "ResponseProgress"]
-
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 

@@ -16,8 +16,6 @@ from proxy.telemetry.refused_keys import RefusedKeys
 from proxy.telemetry.tracing import Tracing, open_tracing
 from proxy.wires.registry.table import EndpointTable
 
-__all__ = ["Instruments", "known_models", "open_instruments"]
-
 
 class Instruments(Struct, frozen=True):
     """The hooks, and the observers that they call; ``models`` are the names that may be labels."""

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["LoopHeld"]
-
 EVERY_S: Final = 0.1
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from proxy.telemetry.metrics import Sources
 from proxy.tools.mcp.overview import ServerOverview
 
-__all__ = ["mcp_metrics"]
-
 
 def mcp_metrics(overviews: Callable[[], Sequence[ServerOverview]]) -> Sources:
     """Return a source of the servers' metrics, which reads their state at each request of ``/metrics``."""

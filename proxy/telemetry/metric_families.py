@@ -8,8 +8,6 @@ of clients to the proxy.
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["FAMILIES", "Family", "Labels"]
-
 Labels = tuple[str, ...]
 
 # The buckets that the GenAI conventions prescribe.

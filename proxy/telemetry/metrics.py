@@ -25,8 +25,6 @@ from proxy.telemetry.metric_families import FAMILIES, Family, Labels
 from proxy.telemetry.snapshots import read_snapshot
 from proxy.tools.mcp.names import PROVIDER as MCP_PROVIDER
 
-__all__ = ["Metrics", "Sources", "render"]
-
 Sources = Callable[[], Mapping[str, float | Mapping[Labels, float]]]
 """Called when the metrics are read: returns values by family name, or for a family with labels, by labels."""
 

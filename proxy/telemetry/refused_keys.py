@@ -9,8 +9,6 @@ from typing import Final
 
 import structlog
 
-__all__ = ["REFUSALS", "RefusedKeys"]
-
 REFUSALS: Final = frozenset({401, 403})
 """The statuses that mean that a key is not valid (401), or lacks a permission (403)."""
 

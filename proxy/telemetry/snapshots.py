@@ -7,8 +7,6 @@ import orjson
 
 from proxy.telemetry.metric_families import FAMILIES, Family, Labels
 
-__all__ = ["METRICS", "merge", "read_snapshot"]
-
 METRICS = "metrics"
 """The name under which processes exchange snapshots."""
 

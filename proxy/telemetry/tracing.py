@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.trace import Span
 
-__all__ = ["Tracing", "open_tracing", "traces_url"]
-
 _SETTING = "telemetry.otlp_endpoint"
 _TRACES_PATH = "/v1/traces"
 _EXPORT_TIMEOUT_S = 5.0

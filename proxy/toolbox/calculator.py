@@ -32,8 +32,6 @@ from proxy.base.errors import ToolFailure
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
 
-__all__ = ["calculate", "evaluate"]
-
 MAX_LENGTH = 500
 MAX_DEPTH = 32
 WORKING_DIGITS = 200

@@ -18,8 +18,6 @@ from proxy.tools.contract.capabilities import Capabilities, HttpClient, HttpFail
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import FunctionProvider, tool
 
-__all__ = ["CONNECTION", "GOOGLE_CALENDAR_URL", "calendar_provider"]
-
 GOOGLE_CALENDAR_URL = "https://www.googleapis.com/calendar/v3"
 CONNECTION = "google_calendar"
 

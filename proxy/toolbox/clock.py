@@ -12,8 +12,6 @@ from proxy.tools.contract.capabilities import Clock
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
 
-__all__ = ["FixedClock", "SystemClock", "get_current_time"]
-
 _MAX_ZONE = 64
 _NO_ZONES = ("localtime", "posix", "right/")
 """Files next to the zones: the machine's own zone, a default for rules, zones that count leap seconds."""

@@ -8,8 +8,6 @@ from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.providers.function import FunctionProvider
 
-__all__ = ["core_provider"]
-
 
 def core_provider(
     clock: Clock,

@@ -39,8 +39,6 @@ from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import FunctionProvider, tool
 
-__all__ = ["CONNECTION", "DUFFEL_URL", "flights_provider"]
-
 DUFFEL_URL = "https://api.duffel.com"
 CONNECTION = "duffel"
 

@@ -10,8 +10,6 @@ import json
 import resource
 import sys
 
-__all__ = ["confine", "extract", "main"]
-
 _MEMORY = 1 << 30
 _SECONDS = 20
 

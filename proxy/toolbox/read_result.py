@@ -11,8 +11,6 @@ from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.contract.spec import Redaction
 
-__all__ = ["read_result_tool"]
-
 _NOTE_BYTES = 120
 """The bytes that are reserved for the line at the end of a page."""
 

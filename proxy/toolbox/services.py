@@ -7,8 +7,6 @@ from yarl import URL
 
 from proxy.base.errors import ToolFailure
 
-__all__ = ["checked", "host_of"]
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 

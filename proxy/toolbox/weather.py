@@ -19,8 +19,6 @@ from proxy.tools.contract.capabilities import HttpClient, HttpFailure, QueryPara
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
 
-__all__ = ["FORECAST_URL", "GEOCODING_URL", "WEATHER_WORDS", "weather_tool"]
-
 GEOCODING_URL = "https://geocoding-api.open-meteo.com/v1/search"
 FORECAST_URL = "https://api.open-meteo.com/v1/forecast"
 

@@ -21,8 +21,6 @@ from proxy.tools.contract.schemas.url_argument import Url
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import FunctionProvider, tool
 
-__all__ = ["PageReader", "web_provider"]
-
 _LIBRARY = "trafilatura"
 _PROGRAM = Path(__file__).with_name("page_text.py")
 _MAX_PAGE = 1 << 20

@@ -10,8 +10,6 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct
 
-__all__ = ["KeptFinding", "encode_diagnosis", "read_diagnosis"]
-
 _MOST_FINDINGS: Final = 64
 _MOST_WORDS: Final = 400
 _MOST_NAME: Final = 200

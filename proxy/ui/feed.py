@@ -19,8 +19,6 @@ from proxy.records.rows import RunRecord
 from proxy.store.base import CalledTool, RunFilter, Store
 from proxy.ui.runs.run_rows import RunRows
 
-__all__ = ["POLL_S", "Feed", "FeedEvent", "FeedListener", "PendingApprovals"]
-
 POLL_S: Final = 1.0
 _NEWEST: Final = 100
 _RUNNING: Final = 200

@@ -18,8 +18,6 @@ from proxy.ui.static_files import PAGE_HEADERS
 from proxy.ui.surface import UiRequest
 from proxy.wires.stream.sse import CONTENT_TYPE
 
-__all__ = ["Live"]
-
 _MOST_LISTENERS: Final = 20
 _MOST_OF_A_SESSION: Final = 4
 _MOST_OF_A_USER: Final = 8

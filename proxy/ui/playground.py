@@ -17,8 +17,6 @@ from proxy.server.messages.target import Target
 from proxy.telemetry.hooks import RequestFacts
 from proxy.ui.surface import UiRequest
 
-__all__ = ["Playground", "ServeAs"]
-
 ServeAs = Callable[[EdgeRequest, RequestFacts, Target, Caller], Awaitable[web.StreamResponse]]
 """Serves a request for a target on behalf of a caller, with the full trace of its tool calls."""
 

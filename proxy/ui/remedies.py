@@ -11,8 +11,6 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct, field
 
-__all__ = ["Lines", "remedy_of"]
-
 _LACKS: Final = re.compile(r'(?P<setting>.+) lacks "(?P<tool>[^"]*)"\Z', re.DOTALL)
 _HAS: Final = re.compile(
     r'(?P<setting>policy\.(?:approve|approve_effects|approve_safety)) has "(?P<word>.*)"\Z'

@@ -13,16 +13,6 @@ from proxy.server.messages.body import read_body
 from proxy.server.messages.request import EdgeRequest
 from proxy.server.middleware.page_guard import is_loopback_name, is_own_origin
 
-__all__ = [
-    "COOKIE",
-    "SECURE_COOKIE",
-    "address_of",
-    "check_origin",
-    "cookies_of",
-    "is_secure",
-    "read_object",
-]
-
 COOKIE: Final = "toolrelay_ui"
 SECURE_COOKIE: Final = "__Secure-toolrelay_ui"
 """The cookie's name over HTTPS; browsers accept it only over HTTPS."""

@@ -23,20 +23,6 @@ from msgspec.structs import replace
 
 from proxy.server.auth.key_ring import Key
 
-__all__ = [
-    "CODE_S",
-    "IDLE_S",
-    "OPERATOR",
-    "Marks",
-    "NamedKeys",
-    "Role",
-    "Sessions",
-    "UiSession",
-    "login_code",
-    "role_of",
-    "signing_key",
-]
-
 Role = Literal["admin", "approver"]
 
 IDLE_S: Final = 3600.0

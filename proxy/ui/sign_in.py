@@ -20,8 +20,6 @@ from proxy.ui.requests import (
 )
 from proxy.ui.sessions import Sessions, UiSession
 
-__all__ = ["SignIn"]
-
 _WINDOW_S: Final = 60.0
 _MOST_FAILURES: Final = 5
 """The most failed sign-ins from one address per minute, in each process."""

@@ -19,8 +19,6 @@ from proxy.base.errors import RequestError
 from proxy.server.messages.request import EdgeRequest
 from proxy.server.messages.target import Target
 
-__all__ = ["API_PREFIX", "PAGE_HEADERS", "STATIC_FOLDER", "UI_PREFIX", "StaticFiles", "not_found"]
-
 STATIC_FOLDER: Final = Path(__file__).resolve().parent / "static"
 UI_PREFIX: Final = "/ui"
 API_PREFIX: Final = f"{UI_PREFIX}/" + "api/"

@@ -17,8 +17,6 @@ from proxy.ui.sessions import UiSession
 from proxy.ui.sign_in import SignIn
 from proxy.ui.static_files import API_PREFIX, PAGE_HEADERS, UI_PREFIX, StaticFiles, not_found
 
-__all__ = ["Ui", "UiRequest", "UiRoute"]
-
 _LONGEST_S: Final = 30.0
 """The time limit, in seconds, of an answer that is not a stream."""
 

@@ -9,14 +9,6 @@ from proxy.http.headers import Headers
 from proxy.http.secrets import Sink
 from proxy.json.in_thread import LARGE_BYTES, in_thread
 
-__all__ = [
-    "PulledResponse",
-    "Upstream",
-    "UpstreamRequest",
-    "UpstreamResponse",
-    "read_whole",
-]
-
 
 class UpstreamRequest(NamedTuple):
     """One request to a provider.

@@ -14,8 +14,6 @@ from proxy.upstreams.base import PulledResponse, read_whole
 from proxy.wires.openai.dialect import OPENAI
 from proxy.wires.registry.table import STREAM_TYPES
 
-__all__ = ["FilteredResponse"]
-
 _UNSCRUBBABLE = "the upstream's error body came in a coding that cannot be read here, and is withheld"
 
 

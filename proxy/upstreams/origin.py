@@ -11,16 +11,6 @@ from proxy.http.secrets import Secrets
 from proxy.wires.dialect import Dialect
 from proxy.wires.registry.table import SERVED, EndpointTable
 
-__all__ = [
-    "UpstreamCredentials",
-    "checked_base_url",
-    "checked_headers",
-    "credentials_by_path",
-    "long_secrets",
-    "root_of",
-    "secret_shapes",
-]
-
 _SECRET_NAMES = ("authorization", "key", "token", "secret")
 """A configured header with one of these in its name carries a credential."""
 

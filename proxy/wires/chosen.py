@@ -19,33 +19,6 @@ from msgspec.structs import replace
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
 
-__all__ = [
-    "ANY_TOOL",
-    "NOTHING_CHOSEN",
-    "NOTHING_SHOWN",
-    "SERVER_URL",
-    "SINGLE",
-    "ApprovalRequirement",
-    "Chosen",
-    "ChosenServer",
-    "ChosenTool",
-    "ServedTool",
-    "ShownServer",
-    "ShownTools",
-    "ToolFilter",
-    "approval_of",
-    "check_labels",
-    "chooses",
-    "filter_of",
-    "is_our_url",
-    "names_of",
-    "no_secrets",
-    "read_chosen",
-    "server_name",
-    "text_of",
-    "usage_of_call",
-]
-
 SERVER_URL: Final = "toolrelay"
 """The address of all server tools; those of one server are at ``toolrelay/NAME``."""
 

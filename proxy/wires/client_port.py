@@ -27,25 +27,6 @@ from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Place
 
-__all__ = [
-    "Answer",
-    "ApprovedCallResult",
-    "AsksByItems",
-    "CarriedTurn",
-    "CarryingRequest",
-    "CarryingWriter",
-    "ClientPort",
-    "ClientRequest",
-    "ClientView",
-    "ContinuingEncoder",
-    "ReturnedCalls",
-    "StreamWriter",
-    "TextEncoder",
-    "Trace",
-    "TurnEncoder",
-    "TurnEnd",
-]
-
 Trace = Literal["silent", "reasoning", "status", "events"]
 """How much of a server tool's call the client sees."""
 TurnEnd = Literal["hidden", "final", "suspended"]

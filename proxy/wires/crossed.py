@@ -28,8 +28,6 @@ from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too
 from proxy.wires.upstream_port import BodyEditor, Mask, RequestBody, StateHabit, SuspendedCall, TurnReader
 from proxy.wires.wire import Wire
 
-__all__ = ["Crossing", "TranslatedBody"]
-
 _Keep = Callable[[Edits, bytes, Sequence[SuspendedCall], Mask], bytes]
 
 

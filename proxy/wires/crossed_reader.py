@@ -21,8 +21,6 @@ from proxy.base.events import (
 from proxy.wires.client_port import TurnEncoder
 from proxy.wires.upstream_port import Mask, TurnReader
 
-__all__ = ["CrossedReader"]
-
 
 class CrossedReader:
     """A wrapper around the upstream's reader; its frames are in the client's dialect."""

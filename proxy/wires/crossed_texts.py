@@ -15,8 +15,6 @@ from proxy.wires.stream.fast_path import FastReader, FastWriter, TextReader
 from proxy.wires.stream.held import identity
 from proxy.wires.upstream_port import TurnReader
 
-__all__ = ["crossed_reader"]
-
 
 def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> CrossedReader:
     """Return a reader for a client of another dialect, with a fast path for text if both sides have one.

@@ -12,29 +12,6 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-__all__ = [
-    "NATIVE",
-    "Boundary",
-    "Credential",
-    "Dialect",
-    "Endpoint",
-    "ErrorBody",
-    "ErrorEvent",
-    "ErrorText",
-    "Errors",
-    "Event",
-    "EventParser",
-    "Framing",
-    "HostedTool",
-    "Kind",
-    "ModelLists",
-    "Quirks",
-    "RepairSigns",
-    "RequestFields",
-    "TurnFields",
-    "UsageFields",
-]
-
 NATIVE: Final = "native"
 """The member of a stored turn that holds the turn in its upstream's own form. If a turn has no such member,
 or an upstream of another dialect wrote it, the turn is translated."""

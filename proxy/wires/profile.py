@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
-__all__ = ["EFFORTS", "HINTS", "PORTABLE_EFFORTS", "SAMPLING", "LimitField", "Profile"]
-
 LimitField = Literal["max_tokens", "max_completion_tokens"]
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

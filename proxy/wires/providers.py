@@ -17,8 +17,6 @@ from proxy.base.caches import declare_lru
 from proxy.base.globs import fits
 from proxy.wires.profile import Profile
 
-__all__ = ["KNOWN", "MAKERS", "PROVIDERS", "Known", "UpstreamProfiles", "known_profile", "provider_at"]
-
 _LONGEST_NAME: Final = 200
 
 PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {

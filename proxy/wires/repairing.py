@@ -9,8 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
-__all__ = ["CUT_OFF", "Failure", "RepairHabit", "RepairingWriter", "failure_of"]
-
 RepairHabit = Literal["auto", "off", "always"]
 """When the proxy repairs an upstream's streams: from the first defect on (``auto``), never, or always."""
 

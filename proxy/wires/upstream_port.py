@@ -19,17 +19,6 @@ from proxy.wires.client_port import ClientRequest
 from proxy.wires.dialect import Dialect
 from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages
 
-__all__ = [
-    "NO_TURN",
-    "BodyEditor",
-    "Mask",
-    "RequestBody",
-    "StateHabit",
-    "SuspendedCall",
-    "TurnReader",
-    "UpstreamPort",
-]
-
 NO_TURN: Final = b'{"messages":[],"calls":[],"items":[]}'
 """An empty turn for :meth:`BodyEditor.restore` of any dialect: it only removes the client's message."""
 

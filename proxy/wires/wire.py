@@ -10,8 +10,6 @@ from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.typed_tools.functions import AsFunctions
 from proxy.wires.upstream_port import BodyEditor, RequestBody, StateHabit, UpstreamPort
 
-__all__ = ["Wire"]
-
 
 class Wire(ClientPort, UpstreamPort):
     """Both ports of a dialect, in one object.

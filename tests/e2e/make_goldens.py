@@ -28,8 +28,6 @@ from fixture_loader import Exchange, all_exchanges
 from proxy.records.rows import ToolInvocationRecord
 from proxy.telemetry.log.setup import configure_logging
 
-__all__ = ["main"]
-
 
 async def main(names: list[str]) -> None:
     """Write the goldens of the named exchanges, or of all."""

@@ -32,8 +32,6 @@ from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.overview import ServerOverview
 
-__all__ = ["REPORT_S", "RUN_QUERY", "Admin"]
-
 REPORT_S: Final = 10.0
 """The most seconds that an administrator waits for the record."""
 

@@ -25,8 +25,6 @@ from proxy.records.approvals import Approval
 from proxy.tools.access.egress import AddressForbidden, EgressPool
 from proxy.tools.contract.capabilities import HttpFailure
 
-__all__ = ["MOST_QUEUED", "ApprovalWebhook", "signature"]
-
 MOST_QUEUED: Final = 256
 """The most messages that wait in a process; the proxy drops further ones and logs each."""
 

@@ -23,16 +23,6 @@ from proxy.server.messages.body import read_body
 from proxy.server.messages.request import EdgeRequest
 from proxy.tools.contract.redaction import bounded
 
-__all__ = [
-    "AdminApprovals",
-    "approval_to_json",
-    "decider_of",
-    "grant_to_json",
-    "log_read",
-    "methods_at",
-    "read_verdict",
-]
-
 _MAX_BODY: Final = 64 * 1024
 _BODY_S: Final = 10.0
 _ID: Final = re.compile(APPROVAL_ID)

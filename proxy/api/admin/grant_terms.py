@@ -12,8 +12,6 @@ from proxy.config.types import BoundConfig, Bounds
 from proxy.relay.approvals.grants import GrantTerms
 from proxy.tools.running.granted import ArgumentLimits
 
-__all__ = ["GRANT_EXAMPLE", "read_terms"]
-
 GRANT_EXAMPLE: Final = '{"for": "1h"} or {"conversation": true}'
 
 _FIELDS: Final = ("for", "conversation", "arguments")

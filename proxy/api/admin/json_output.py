@@ -17,18 +17,6 @@ from proxy.records.rows import RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_number, cost_text
 from proxy.store.base import RunDetail, UsageKey, UsageRow
 
-__all__ = [
-    "costs_text",
-    "detail_to_json",
-    "reported",
-    "reported_cost",
-    "run_to_json",
-    "to_line",
-    "tokens_text",
-    "usage_group",
-    "usage_to_json",
-]
-
 _EPOCH: Final = date(1970, 1, 1)
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 

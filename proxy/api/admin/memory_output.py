@@ -5,8 +5,6 @@ from typing import Any, cast
 from proxy.relay.memory.hidden.outcomes import MEANINGS, MemoryOutcome
 from proxy.store.base import RunDetail
 
-__all__ = ["memory_to_json"]
-
 _PUT_BACK = ("put_back", "put_back_loosely")
 _UNKNOWN = "A later version of the proxy wrote this outcome."
 

@@ -10,8 +10,6 @@ from proxy.api.admin.json_output import to_line
 from proxy.api.reference.admin_paths import DEFAULT_LIMIT, MOST_LIMIT
 from proxy.base.errors import RequestError
 
-__all__ = ["json_answer", "page", "parse_query", "read_bool", "read_limit"]
-
 _MOST_PARAMETERS: Final = 20
 _LONGEST_VALUE: Final = 256
 _TRUTH: Final = {"true": True, "false": False}

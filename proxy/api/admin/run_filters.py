@@ -10,8 +10,6 @@ from proxy.base.errors import ConfigError
 from proxy.records.rows import RunStatus
 from proxy.store.base import RunFilter
 
-__all__ = ["parse_filter", "parse_moment"]
-
 _AGE = re.compile(r"(\d{1,9})([smhdw])(?: ago)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 

@@ -3,8 +3,6 @@
 from proxy.base.events import FinishReason
 from proxy.store.base import RunDetail
 
-__all__ = ["meaning_of_run"]
-
 
 def meaning_of_run(detail: RunDetail) -> str:
     """Return the status of a run as a sentence: how it ended, or what it waits for."""

@@ -10,8 +10,6 @@ from proxy.tools.mcp.masking import masked_url
 from proxy.tools.mcp.overview import ServerOverview, ToolOverview
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["server_to_json", "tool_to_json"]
-
 _WITHHELD: Final[Mapping[str, str]] = {
     "new": "nobody has allowed it",
     "changed": "its definition has changed since it was allowed",

@@ -6,8 +6,6 @@ from typing import Final
 from proxy.base.plain_text import counted
 from proxy.store.base import RunDetail
 
-__all__ = ["withheld"]
-
 _SHOWN: Final = {
     "silent": "the trace was silent, so the client saw nothing of them",
     "reasoning": "the trace showed each call in a short line, as reasoning",

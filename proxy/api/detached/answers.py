@@ -8,8 +8,6 @@ from proxy.relay.base import ClientStream
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE
 
-__all__ = ["send_events"]
-
 _HEAD: Final[Headers] = (
     ("Content-Type", RESPONSES.framing.content_type),
     ("Cache-Control", "no-cache"),

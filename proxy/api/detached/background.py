@@ -35,8 +35,6 @@ from proxy.relay.starting.runs import Runs, StartedRun
 from proxy.store.base import Store
 from proxy.wires.responses.resource import queued
 
-__all__ = ["PREFIX", "BackgroundRun", "BackgroundRuns", "BackgroundSettings"]
-
 BackgroundContext = Callable[[str, str], AbstractContextManager[None]]
 """Returns the context manager in which to serve a run without an open request, from the ids of run and
 model."""

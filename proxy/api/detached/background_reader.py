@@ -22,8 +22,6 @@ from proxy.records.rows import ResponseRecord
 from proxy.store.base import Store
 from proxy.wires.responses.dialect import error_event
 
-__all__ = ["BackgroundReader"]
-
 _POLL_S: Final = 0.2
 _SILENT_S: Final = 5.0
 """Seconds in which any process stores the end of a response."""

@@ -16,8 +16,6 @@ from proxy.relay.base import NoClientStream
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 
-__all__ = ["ENDED", "LEADING", "BackgroundStream"]
-
 ENDED: Final = frozenset({"completed", "failed", "incomplete", "cancelled"})
 """The statuses of a response that has ended."""
 

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["MAX_LOG_BYTES", "EventLog"]
-
 MAX_LOG_BYTES: Final = 16 << 20
 """The largest number of bytes of events to keep per response. Clients can only poll a longer response."""
 

@@ -16,8 +16,6 @@ from proxy.records.background import Lease
 from proxy.records.rows import KeptResult
 from proxy.store.base import Store
 
-__all__ = ["LAST_NUMBER", "KeptAttempts", "KeptState", "attempt_of", "first_number"]
-
 _NUMBERS: Final = 1_000_000
 """The size of one attempt's range of event numbers; its log holds fewer events than this."""
 LAST_NUMBER: Final = _NUMBERS - 1

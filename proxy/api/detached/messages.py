@@ -5,16 +5,6 @@ from typing import Final
 
 from proxy.records.background import StartedEffect
 
-__all__ = [
-    "DIED",
-    "RESTARTED",
-    "STOPPED",
-    "TOO_LONG",
-    "after_effects",
-    "failure",
-    "too_many_deaths",
-]
-
 DIED: Final = "The server process that ran this response ended before the response was finished."
 STOPPED: Final = "The server was stopped before the response was finished."
 RESTARTED: Final = (

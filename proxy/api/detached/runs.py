@@ -7,8 +7,6 @@ from proxy.api.detached.background_reader import BackgroundReader
 from proxy.api.detached.shared_resumable import SharedResumableRuns
 from proxy.server.auth.tickets import Tickets
 
-__all__ = ["DetachedRuns"]
-
 
 class DetachedRuns(Struct, frozen=True):
     """The background responses and the resumable streams; ``tickets`` find the callers of background

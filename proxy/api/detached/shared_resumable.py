@@ -23,8 +23,6 @@ from proxy.relay.base import ClientStream, NoClientStream
 from proxy.relay.starting.runs import StartedRun
 from proxy.server.peers import Peers
 
-__all__ = ["SharedResumableRuns"]
-
 _SOCKETS: Final = "resumable_runs"
 """The name under which workers publish the path of their socket; it is empty before a worker's first run."""
 _PREFIX: Final = "toolrelay-runs-"

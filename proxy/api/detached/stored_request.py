@@ -19,8 +19,6 @@ from proxy.wires.client_port import Trace
 from proxy.wires.registry.hosted_tools import acting_tool
 from proxy.wires.registry.requests import conversation_of
 
-__all__ = ["StoredRequest", "read_request", "stored_request"]
-
 _MAX_BYTES: Final = 4 << 20
 
 

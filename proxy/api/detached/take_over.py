@@ -28,8 +28,6 @@ from proxy.store.base import Store
 from proxy.wires.responses.resource import queued
 from proxy.wires.stream.sse import encode_event
 
-__all__ = ["AskAgain", "TakeOver"]
-
 AskAgain = Callable[[StoredRequest], Awaitable[Ask]]
 """Turns a stored request into what its caller would ask now, under the id of a new run.
 

@@ -20,8 +20,6 @@ from proxy.relay.routing.router import Route
 from proxy.relay.typed_tools import as_functions
 from proxy.wires.wire import Wire
 
-__all__ = ["Counting"]
-
 _NAMED: Final = b'"toolrelay'
 
 

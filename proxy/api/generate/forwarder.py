@@ -29,8 +29,6 @@ from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.turn.digest import user_key
 from proxy.wires.wire import Wire
 
-__all__ = ["Forwarder", "headers_of_runs"]
-
 
 class Forwarder:
     """The component that forwards requests unchanged and pumps the answers back."""

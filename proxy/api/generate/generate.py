@@ -41,8 +41,6 @@ from proxy.wires.approving.shown import ApprovalMessages
 from proxy.wires.registry.requests import background_of, continued_by
 from proxy.wires.wire import Wire
 
-__all__ = ["Generate"]
-
 _NAMED = b'"toolrelay'
 """Part of a body that repeats an item of the proxy or chooses a server tool."""
 _OUR_ID = b"_toolrelay"

@@ -31,8 +31,6 @@ from proxy.store.base import Store
 from proxy.wires.dialect import Framing
 from proxy.wires.stream.sse import SSEParser, decode_event
 
-__all__ = ["AnyClientStream", "ClientStreams", "OwnedClientStream"]
-
 _MOST_EVENTS: Final = 256
 """The most events that are searched for the id; no upstream sends as many before it."""
 _MAX_BYTES: Final = 8 << 20

@@ -16,8 +16,6 @@ from proxy.relay.routing.router import Route
 from proxy.server.auth.body_rights import FORM, must_read
 from proxy.server.messages.azure_paths import named_deployment
 
-__all__ = ["Passthrough"]
-
 
 class Passthrough:
     """The handler of all endpoints that have no other handler."""

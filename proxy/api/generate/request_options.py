@@ -19,8 +19,6 @@ from proxy.server.auth.permissions import TRACES
 from proxy.server.messages.heads.head import Head
 from proxy.wires.client_port import Trace
 
-__all__ = ["IDEMPOTENCY_KEY", "attempt_of", "decisions_of", "request_options_of"]
-
 IDEMPOTENCY_KEY: Final = istr("Idempotency-Key")
 _HISTORY: Final = istr(HISTORY)
 _RETRY_COUNT: Final = istr("x-stainless-retry-count")

@@ -16,8 +16,6 @@ from proxy.server.messages.json_bodies import JsonBodies
 from proxy.store.base import Store
 from proxy.wires.registry.requests import continued_by, conversation_of
 
-__all__ = ["RequestReader"]
-
 
 class RequestReader:
     """The reader of request bodies, within the operator's limits."""

@@ -50,8 +50,6 @@ from proxy.wires.mcp.messages import (
     read_message,
 )
 
-__all__ = ["McpHandler"]
-
 _VERSION: Final = istr("MCP-Protocol-Version")
 _METHOD: Final = istr("Mcp-Method")
 _NAME: Final = istr("Mcp-Name")

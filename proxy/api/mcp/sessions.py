@@ -16,8 +16,6 @@ from typing import Final
 
 from proxy.wires.mcp.messages import RequestId
 
-__all__ = ["McpSessions"]
-
 _RANDOM: Final = 16
 _MAC: Final = 16
 

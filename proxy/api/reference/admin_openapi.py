@@ -24,8 +24,6 @@ from proxy.records.rows import (
 )
 from proxy.tools.access.policy import Outcome
 
-__all__ = ["admin_openapi"]
-
 _TEXT: Final[Schema] = {"type": "string"}
 _COUNT: Final[Schema] = {"type": "integer"}
 _NUMBER: Final[Schema] = {"type": "number"}

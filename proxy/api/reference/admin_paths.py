@@ -13,8 +13,6 @@ from proxy.records.approvals import APPROVAL_ID
 from proxy.records.grants import GRANT_ID
 from proxy.records.rows import RunStatus
 
-__all__ = ["ADMIN_PATHS", "DEFAULT_LIMIT", "MOST_LIMIT", "AdminPath", "Parameter", "Schema", "query_of"]
-
 MOST_LIMIT: Final = 200
 DEFAULT_LIMIT: Final = 50
 """The number of entries on one page of a list: the maximum, and the default."""

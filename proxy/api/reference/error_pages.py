@@ -18,8 +18,6 @@ from proxy.base.error_codes import ERROR_DOCS, ERRORS, ErrorCode
 from proxy.base.errors import RequestError
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["ErrorPages"]
-
 _STYLE: Final = (
     "body{font:1rem/1.5 system-ui,sans-serif;max-width:44rem;margin:2rem auto;padding:0 1rem}"
     "code{font-size:.95em}dt{font-weight:600}dd{margin:0 0 .75rem}"

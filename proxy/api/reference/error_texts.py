@@ -3,8 +3,6 @@
 from proxy.api.reference.markdown import plain
 from proxy.base.error_codes import ErrorCode
 
-__all__ = ["error_text", "error_title"]
-
 
 def error_title(error: ErrorCode) -> str:
     """Return the code with its status and type: ``model_not_found (HTTP 404, invalid_request_error)``."""

@@ -4,8 +4,6 @@ import html
 import re
 from typing import Final
 
-__all__ = ["marked_up", "plain"]
-
 _MARKED: Final = re.compile(r"`([^`]+)`|\[([^\]\[]+)\]\([^)]+\)")
 
 

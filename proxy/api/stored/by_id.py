@@ -20,8 +20,6 @@ from proxy.relay.routing.fallback import FALLBACK_IF_ABSENT, Candidates
 from proxy.relay.routing.router import Route
 from proxy.server.auth.body_rights import not_found
 
-__all__ = ["StoredResponseHandler"]
-
 
 class StoredResponseHandler:
     """The handler of requests for responses by id."""

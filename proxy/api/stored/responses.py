@@ -19,8 +19,6 @@ from proxy.server.auth.body_rights import not_found
 from proxy.store.base import Store
 from proxy.wires.dialect import Endpoint
 
-__all__ = ["DeleteUpstream", "StoredResponses", "StreamOfStored", "number_of", "values_of"]
-
 StreamOfStored = Callable[[Mapping[str, Any], int | None], bytes]
 """Called as ``(response, starting_after)``; returns the response's event stream from there on."""
 

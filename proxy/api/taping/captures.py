@@ -15,8 +15,6 @@ import orjson
 from proxy.base.errors import StoreError
 from proxy.store.base import Store
 
-__all__ = ["CAPTURES", "MOST_RUNS", "MOST_S", "Captures", "Order"]
-
 CAPTURES: Final = "captures"
 """The name under which the processes of a port notify each other of a new order."""
 MOST_RUNS: Final = 100

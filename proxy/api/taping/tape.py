@@ -19,8 +19,6 @@ from proxy.http.secrets import Secrets, Sink
 from proxy.relay.base import ClientStream
 from proxy.server.messages.wrapped_stream import WrappedStream
 
-__all__ = ["MAX_BYTES", "Leg", "Room", "RunTape", "Taped", "TapedStream", "read_tape"]
-
 MAX_BYTES: Final = 4 << 20
 """The most bytes to keep of one run, both sides together. A client's request is kept up to the same size."""
 _MAX_PIECES: Final = 20_000

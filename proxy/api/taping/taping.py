@@ -22,8 +22,6 @@ from proxy.relay.run.job import Job
 from proxy.store.base import Store
 from proxy.upstreams.base import Upstream
 
-__all__ = ["Taping"]
-
 _MOST_HELD: Final = 128 << 20
 """The most bytes that the tapes of all current runs hold; further bytes are cut."""
 _OWNER: Final = "ui:captures"

@@ -9,8 +9,6 @@ from proxy.base.errors import UpstreamError
 from proxy.http.secrets import Sink
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 
-__all__ = ["TapedUpstream"]
-
 
 class TapedUpstream:
     """An upstream that records its traffic while any run is recorded, and is called directly otherwise.

@@ -18,8 +18,6 @@ from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.hosts import host_entry
 from proxy.tools.running.runner import Runner
 
-__all__ = ["make_approvals", "make_figures", "make_webhook"]
-
 
 def make_webhook(config: Config) -> ApprovalWebhook | None:
     """Build the webhook for calls that wait for an approval; ``None`` if none is configured."""

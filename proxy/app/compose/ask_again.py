@@ -16,8 +16,6 @@ from proxy.server.limits.limiter import RateLimiter
 from proxy.server.messages.request import new_ids
 from proxy.wires.wire import Wire
 
-__all__ = ["StoredAskBuilder"]
-
 
 class StoredAskBuilder:
     """The builder of asks from stored requests, with the present rights and limits of their callers."""

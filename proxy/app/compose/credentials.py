@@ -12,8 +12,6 @@ from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.oauth_http import OAuthPools
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthToken
 
-__all__ = ["OpenCredentials", "connection_of", "oauth_pools", "open_credentials"]
-
 
 class OpenCredentials(Struct, frozen=True):
     """The credentials of a process, until they are closed."""

@@ -31,16 +31,6 @@ from proxy.server.websockets.session import WebSocketBounds
 from proxy.telemetry.instruments import Instruments
 from proxy.telemetry.snapshots import METRICS, merge
 
-__all__ = [
-    "connection_bounds",
-    "make_access",
-    "make_admin",
-    "make_admission",
-    "make_permissions",
-    "snapshot_of_all",
-    "websocket_bounds",
-]
-
 
 def make_access(
     services: Services,

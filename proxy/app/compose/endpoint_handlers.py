@@ -48,8 +48,6 @@ from proxy.wires.responses.dialect import DELETE
 from proxy.wires.responses.item_events import stream_of_stored
 from proxy.wires.wire import Wire
 
-__all__ = ["HandlerDependencies", "make_endpoint_handlers"]
-
 
 class HandlerDependencies(Struct, frozen=True):
     """The other parts of the server that handlers need: upstreams, draining, the permissions and tickets of

@@ -20,8 +20,6 @@ from proxy.upstreams.base import Upstream
 from proxy.wires.registry.table import SERVED, EndpointTable
 from proxy.wires.wire import Wire
 
-__all__ = ["Overrides"]
-
 
 class Overrides(Struct, frozen=True):
     """Replacements for the default parts, such as the clock, the tools' HTTP or the authenticator.

@@ -27,8 +27,6 @@ from proxy.relay.starting.runs import Runs
 from proxy.server.messages.request import new_ids
 from proxy.wires.wire import Wire
 
-__all__ = ["create_runs"]
-
 
 def create_runs(
     services: Services,

@@ -51,8 +51,6 @@ from proxy.upstreams.base import Upstream
 from proxy.wires.registry.table import EndpointTable
 from proxy.wires.registry.wires import built_in_wires
 
-__all__ = ["Services", "create_services"]
-
 
 class Services(Struct, frozen=True):
     """Everything that serves requests, built from one configuration."""

@@ -6,8 +6,6 @@ from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services
 from proxy.server.peers import Peers
 
-__all__ = ["make_taping"]
-
 _NOT_SEALED = "content is not encrypted here; set store.seal_key"
 
 

@@ -32,17 +32,6 @@ from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.providers.modules import load_module
 
-__all__ = [
-    "agent_provider",
-    "argument_bounds",
-    "load_registry",
-    "mcp_provider",
-    "open_egress",
-    "tool_capabilities",
-    "tool_providers",
-]
-
-
 _MAX_ANSWER = 8 << 20
 """The most bytes of a service's response to a tool: a search for flights has thousands of offers."""
 

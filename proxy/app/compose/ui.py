@@ -37,8 +37,6 @@ from proxy.ui.sign_in import SignIn
 from proxy.ui.static_files import StaticFiles
 from proxy.ui.surface import Ui, UiRoute
 
-__all__ = ["UiDependencies", "WebUi", "make_sessions", "serves_ui"]
-
 
 def serves_ui(config: Config, authentication: Authentication) -> bool:
     """Return whether ``/ui`` is served: not if everybody on a network is let in without a key."""

@@ -21,8 +21,6 @@ from proxy.wires.registry.table import EndpointTable
 from proxy.wires.text_calls.rules import ModelTextCalls, TextCalls, ToolMode
 from proxy.wires.typed_tools.functions import EVERY_TYPE
 
-__all__ = ["open_upstreams", "served"]
-
 
 def open_upstreams(
     config: Config, given: Overrides, instruments: Instruments, guard: Guard

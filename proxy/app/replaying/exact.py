@@ -15,8 +15,6 @@ from proxy.wires.chat.dialect import CHAT
 from proxy.wires.registry.table import BY_WIRE
 from proxy.wires.stream.sse import KEEP_ALIVE
 
-__all__ = ["TO_CLIENT", "TapedAnswers", "compare_bytes", "wire_of"]
-
 TO_CLIENT: Final = "bytes to client"
 """The name of the comparison of the bytes that the client got."""
 _CONTEXT: Final = 60

@@ -25,16 +25,6 @@ from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, Upst
 from proxy.wires.chat.dialect import CHAT
 from proxy.wires.openai.parallel_tool_use import expand, is_wrapper
 
-__all__ = [
-    "FrozenProvider",
-    "FrozenResults",
-    "FrozenUpstream",
-    "LoadedTools",
-    "RecordedRun",
-    "parse_run",
-]
-
-
 _STATUSES = frozenset(str(status) for status in range(300, 600))
 
 

@@ -10,8 +10,6 @@ from proxy.records.rows import KeptWire
 from proxy.store.base import RunDetail, Store
 from proxy.tools.access.catalog import Registry
 
-__all__ = ["OfflineReplay"]
-
 _LONGEST_S: Final = 20.0
 
 

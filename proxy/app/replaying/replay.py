@@ -51,8 +51,6 @@ from proxy.tools.access.catalog import Catalog
 from proxy.upstreams.base import Upstream
 from proxy.wires.registry.requests import continued_by
 
-__all__ = ["MakeApp", "ReplayApp", "Replayed", "Report", "replay_again"]
-
 _GRACE_S: Final = 30.0
 """Seconds to wait for an answer beyond the time limit of requests."""
 

@@ -12,8 +12,6 @@ from proxy.commands.bounds import read_bounds
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.records import MOST_REASON
 
-__all__ = ["approvals_app"]
-
 approvals_app = typer.Typer(
     help="List the calls that wait for approval, decide about them, and revoke grants.", cls=ListByDefault
 )

@@ -19,8 +19,6 @@ from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.notice import arguments_text, meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider
 
-__all__ = ["decide", "list_approvals", "moment", "open_decisions", "show", "user", "watch"]
-
 _EVERY_S: Final = 1.0
 _MOST_LISTED: Final = 1000
 

@@ -11,8 +11,6 @@ from proxy.config.load import Config
 from proxy.records.grants import Grant, GrantFilter
 from proxy.tools.running.granted import ArgumentLimits
 
-__all__ = ["list_grants", "revoke"]
-
 
 async def list_grants(config: Config, *, limit: int, active: bool, as_json: bool) -> None:
     """Print the newest grants, one per line."""

@@ -7,8 +7,6 @@ import typer
 from proxy.commands import common
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 
-__all__ = ["credentials_app"]
-
 credentials_app = typer.Typer(
     help="List the connections of tools and MCP servers, log in and log out.", cls=ListByDefault
 )

@@ -17,8 +17,6 @@ from proxy.tools.oauth.grants import LoggedIn, grant_of, login_command, login_pl
 from proxy.tools.oauth.login import revoke
 from proxy.tools.oauth.stored_tokens import Login, StoredTokens, read_stored_tokens
 
-__all__ = ["list_credentials", "log_out", "login_lines"]
-
 
 class _Row(Struct, frozen=True):
     """A connection. ``missing`` says what to do before it can be used; empty if nothing."""

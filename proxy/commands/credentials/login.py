@@ -27,8 +27,6 @@ from proxy.tools.oauth.parameters import read_scopes
 from proxy.tools.oauth.port import OAuthFault
 from proxy.tools.oauth.stored_tokens import StoredTokens, read_stored_tokens
 
-__all__ = ["log_in", "need_connection"]
-
 _FREE_PORTS: Final = range(49152, 65535)
 """Ports for the redirect address if the user pastes it; nothing listens there."""
 

@@ -18,8 +18,6 @@ from proxy.commands.printing import say, say_error
 from proxy.tools.oauth.authorization import ForeignRedirect, LoginAttempt
 from proxy.tools.oauth.port import OAuthFault
 
-__all__ = ["Redirects", "listening", "pasted", "with_port"]
-
 _PATIENCE_S: Final = 600.0
 _MOST_TRIES: Final = 3
 _PAGE: Final = (

@@ -8,8 +8,6 @@ from proxy.base.errors import ConfigError, NoRecord
 from proxy.config.load import Config
 from proxy.records.rows import TokenVault
 
-__all__ = ["make_vault", "open_vault"]
-
 
 @asynccontextmanager
 async def open_vault(config: Config) -> AsyncIterator[TokenVault | None]:

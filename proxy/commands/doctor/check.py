@@ -39,19 +39,6 @@ from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.chat.dialect import CHAT
 from proxy.wires.registry.wires import built_in_wires
 
-__all__ = [
-    "agent_lines",
-    "allow_line",
-    "check",
-    "check_composed",
-    "order_lines",
-    "print_tools",
-    "token_lines",
-    "withheld_lines",
-    "without_record",
-]
-
-
 _OPTIONAL: Final = ("limits", "telemetry")
 """Sections with defaults that suffice to check everything else."""
 

@@ -12,8 +12,6 @@ from proxy.commands.doctor.probing.exchange import Reply
 from proxy.wires.chat import quirks as chat
 from proxy.wires.responses.reader import stream_quirks
 
-__all__ = ["CHECKS", "Check", "Finding", "Outcome", "Replies", "judge"]
-
 Outcome = Literal["yes", "no", "quirk", "unknown"]
 """``yes``: correct. ``no``: not supported. ``quirk``: works, but not as specified.
 ``unknown``: could not be determined."""

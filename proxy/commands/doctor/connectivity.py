@@ -11,8 +11,6 @@ from proxy.commands.doctor.probing.probe import lacks_v1, lists_of, v1_fault
 from proxy.config.load import Config
 from proxy.upstreams.base import Upstream
 
-__all__ = ["find_unreachable", "places_of", "warn_of_upstreams"]
-
 REACH_S = 3.0
 """Seconds within which a server must accept a connection to count as reachable."""
 

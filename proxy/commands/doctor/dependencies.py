@@ -6,8 +6,6 @@ from pathlib import Path
 import proxy
 from proxy.base.errors import ConfigError
 
-__all__ = ["find_conflicting_package"]
-
 _OTHER = "proxy.py"
 """A distribution of another project that installs a package with the same name into the same folder."""
 

@@ -32,8 +32,6 @@ from proxy.wires.providers import known_profile
 from proxy.wires.registry.wires import built_in_wires
 from proxy.wires.responses.dialect import RESPONSES
 
-__all__ = ["Diagnosis", "diagnose", "doctor", "find_model", "hiding", "new_lines"]
-
 _MAX_MODELS: Final = 20
 _ASK_S: Final = 10.0
 _WORDS: Final[Mapping[Outcome, tuple[str, str]]] = {

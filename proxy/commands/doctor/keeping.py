@@ -11,8 +11,6 @@ from proxy.config.load import Config
 from proxy.config.shown import shown_address
 from proxy.ui.diagnoses import KeptFinding, encode_diagnosis
 
-__all__ = ["keep_diagnosis"]
-
 _MEMORY: Final = "memory:"
 
 

@@ -6,8 +6,6 @@ from proxy.schemas.portable import REFUSED_BY
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 
-__all__ = ["schema_lines"]
-
 
 def schema_lines(catalog: Catalog, policy: Policy) -> list[str]:
     """Return a line for each offered tool, of any provider, whose schema some model provider refuses."""

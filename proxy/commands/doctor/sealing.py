@@ -4,8 +4,6 @@ from proxy.config.load import Config
 from proxy.store.factory import sqlite_path
 from proxy.store.key_file import KeyFile
 
-__all__ = ["seal_lines"]
-
 
 def seal_lines(config: Config) -> list[str]:
     """Return which key file encrypts the record, or what follows if the record is not encrypted."""

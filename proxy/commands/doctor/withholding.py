@@ -8,8 +8,6 @@ from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 
-__all__ = ["how_withheld", "trusted_lines", "untrusted_lines"]
-
 
 def trusted_lines(config: Config) -> list[str]:
     """Return a line for each MCP server whose results the operator trusts."""

@@ -17,8 +17,6 @@ from typing import Any
 from proxy.base.errors import ConfigError
 from proxy.config.text import toml_value
 
-__all__ = ["with_settings", "written_into"]
-
 
 def written_into(path: Path, upstream: str, settings: Mapping[str, object]) -> None:
     """Write settings of an upstream into a file, all or none.

@@ -13,8 +13,6 @@ from proxy.commands import common
 from proxy.commands.bounds import read_bounds
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 
-__all__ = ["keys_app", "read_limits"]
-
 keys_app = typer.Typer(help="Create, list and revoke client keys.", cls=ListByDefault)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")

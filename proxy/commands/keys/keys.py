@@ -31,21 +31,6 @@ from proxy.tools.contract.bounds import ArgumentBound, must_be_given
 from proxy.tools.contract.schemas.schema import may_have
 from proxy.tools.contract.spec import ToolSpec
 
-__all__ = [
-    "KeyStatus",
-    "authentication_lines",
-    "bound_lines",
-    "bounds_of_keys",
-    "create_key",
-    "decision_cells",
-    "idle_lines",
-    "list_keys",
-    "peek_authentication",
-    "print_decisions",
-    "read_grants",
-    "revoke_key",
-]
-
 KeyStatus = Literal["valid", "expired", "revoked", "declared"]
 """The state of a key; a valid key of the configuration is ``declared``."""
 

@@ -25,8 +25,6 @@ from proxy.tools.mcp.names import SERVER_NAME, pattern_of_server
 from proxy.tools.mcp.pins import MOST_PINNED, Pin
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["add_server"]
-
 _ADDRESSES: Final = ("http://", "https://", "ws://", "wss://")
 _ALLOW = re.compile(r"(?m)^[ \t]*(policy\.)?allow[ \t]*=[ \t]*\[")
 _POLICY = re.compile(r"(?m)^[ \t]*\[[ \t]*policy[ \t]*\][^\n]*\n")

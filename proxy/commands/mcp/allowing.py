@@ -30,16 +30,6 @@ from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
 from proxy.tools.mcp.provider import spec_of, stays_there
 from proxy.tools.mcp.servers import Server
 
-__all__ = [
-    "allow_tools",
-    "deny_tool",
-    "describe_tool",
-    "keep_pins",
-    "needed_secrets",
-    "who",
-    "within_bound",
-]
-
 _MAX_DIFF = 40
 _MOST_NAMED = 8
 _RELOAD = "running servers read the file when they reload (SIGHUP, or serve --reload)"

@@ -11,8 +11,6 @@ from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 if TYPE_CHECKING:
     from proxy.config.load import Config
 
-__all__ = ["mcp_app"]
-
 mcp_app = typer.Typer(
     help="List and test MCP servers, and import them from other programs.", cls=ListByDefault
 )

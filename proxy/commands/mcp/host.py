@@ -11,8 +11,6 @@ from proxy.base.errors import ConfigError, how_to_install
 from proxy.config.load import Config
 from proxy.tools.mcp.process import HostProcess
 
-__all__ = ["mcp_host", "mcp_settings"]
-
 
 def mcp_settings(config: Config) -> bytes:
     """Return the settings for that process; empty if no MCP server is configured.

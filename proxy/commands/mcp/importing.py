@@ -19,8 +19,6 @@ from proxy.config.mcp.files import (
 from proxy.config.text import toml_value
 from proxy.tools.mcp.masking import masked_args, masked_url
 
-__all__ = ["import_servers"]
-
 _PLAIN_ENV = frozenset({"true", "false", "0", "1", "debug", "info", "warning", "error"})
 
 

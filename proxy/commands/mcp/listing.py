@@ -19,8 +19,6 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import UnusableDefinition
 from proxy.tools.mcp.provider import spec_of
 
-__all__ = ["list_servers", "mcp_faults", "test_server"]
-
 _OFFERED = "offered"
 _STATES: Mapping[str, str] = {
     "new": "new: not allowed yet",

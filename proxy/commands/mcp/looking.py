@@ -21,16 +21,6 @@ from proxy.tools.mcp.host_client import Authorize, HostClient, ServerListing
 from proxy.tools.mcp.pins import FiledPins, GivenPins, Pin, PinState, RecordedPins, compare
 from proxy.tools.mcp.servers import Server
 
-__all__ = [
-    "InspectedServer",
-    "InspectedTool",
-    "current_pins",
-    "inspect_servers",
-    "need_servers",
-    "pins_of_record",
-    "wait_for_server",
-]
-
 
 class InspectedTool(Struct, frozen=True):
     """One tool: its pin, its current definition, and the result of their comparison."""

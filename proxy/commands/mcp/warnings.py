@@ -19,8 +19,6 @@ from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
 from proxy.tools.mcp.masking import is_secret_name, is_secret_value, masked_args, masked_url
 from proxy.tools.mcp.names import pattern_of_server
 
-__all__ = ["many_lines", "plain_secret_lines", "unallowed_lines", "warnings_of"]
-
 _MOST_NAMED: Final = 8
 _ORDERS: Final = re.compile(
     r"\b(?:ignore (?:all|any|the|previous|prior|other)|disregard (?:all|any|the|previous|prior)"

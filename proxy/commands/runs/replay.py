@@ -11,8 +11,6 @@ from proxy.commands.common import console, say, say_json, text
 from proxy.commands.runs.runs import find_run, log_content_read, opened_runs
 from proxy.config.load import Config
 
-__all__ = ["replay_run"]
-
 _MAX_TEXT: Final = 4000
 
 

@@ -23,16 +23,6 @@ from proxy.store.base import PurgeFilter, RunDetail, RunFilter, Store
 from proxy.store.factory import sqlite_path
 from proxy.store.sql.migrate import migration_copies
 
-__all__ = [
-    "export_runs",
-    "find_run",
-    "list_runs",
-    "log_content_read",
-    "opened_runs",
-    "purge_runs",
-    "show_run",
-]
-
 _PAGE = 200
 _RUN = "run_"
 _MOST_CANDIDATES = 8

@@ -11,8 +11,6 @@ from proxy.store.key_file import KeyFile
 from proxy.store.seal import Seal, parse_seal_key
 from proxy.store.sql.store import SqlStore
 
-__all__ = ["forget_sealed", "migrate", "reseal"]
-
 
 def migrate(config: Config) -> None:
     """Migrate the record to the current schema; a file with rows is copied first."""

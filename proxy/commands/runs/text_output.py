@@ -27,8 +27,6 @@ from proxy.records.rows import MessageRecord, RunRecord, ToolEffect, ToolInvocat
 from proxy.relay.routing.prices import cost_text
 from proxy.store.base import RunDetail
 
-__all__ = ["moment", "render_detail", "render_list", "shown_caller"]
-
 _BAR_CELLS: Final = 32
 _WIDE: Final = 120
 """The width of a terminal in columns from which on a time line has room for all facts of a turn."""

@@ -15,8 +15,6 @@ from proxy.relay.routing.prices import cost_number
 from proxy.server.auth.key_names import named_callers
 from proxy.store.base import UsageFilter, UsageKey, UsageRow
 
-__all__ = ["show_usage"]
-
 _OF_RUNS = (
     *("runs", "turns", "tool_calls", "errors"),
     *("input_tokens", "output_tokens", "total_tokens", "cost"),

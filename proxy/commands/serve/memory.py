@@ -3,8 +3,6 @@
 import os
 import sys
 
-__all__ = ["share_one_arena"]
-
 _M_ARENA_MAX = -8
 """The value in glibc's ``malloc.h``."""
 

@@ -19,8 +19,6 @@ from proxy.commands.serve.watching import watched_places
 from proxy.config.load import Config, Options
 from proxy.net.channel import Channel
 
-__all__ = ["load_again", "serve_multiprocess"]
-
 
 def serve_multiprocess(file: Path | None, options: Options, config: Config, *, reload: bool) -> None:
     """Serve in ``server.workers`` processes until stopped; SIGHUP replaces the workers.

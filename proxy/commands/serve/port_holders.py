@@ -5,8 +5,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SUPERVISOR", "WORKER", "Holder", "explain_holders", "find_holders", "set_process_name"]
-
 SUPERVISOR = "toolrelay"
 WORKER = "toolrelay-work"
 """The names of this package's processes in the system's process list."""

@@ -16,8 +16,6 @@ from proxy.server.connections.application import Application
 from proxy.server.connections.draining import Draining
 from proxy.server.connections.runner import EdgeRunner
 
-__all__ = ["run_server"]
-
 CUT_S = 2.0
 """Seconds that a response has to tell its client that it was cut."""
 

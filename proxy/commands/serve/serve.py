@@ -21,8 +21,6 @@ from proxy.commands.ui import ui_lines
 from proxy.config.load import Config
 from proxy.server.auth.authenticate import Authentication
 
-__all__ = ["banner", "serve"]
-
 
 async def serve(config: Config, overrides: Overrides | None = None) -> None:
     """Serve until stopped. Raises ConfigError or StoreError before the first request."""

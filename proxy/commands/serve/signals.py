@@ -7,8 +7,6 @@ import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
-__all__ = ["STOPPING", "Signals", "first_of", "has_terminal", "on_signals"]
-
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 """The signals that end a server: the first one gracefully, a second one at once."""
 

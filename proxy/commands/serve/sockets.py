@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from proxy.base.errors import ConfigError
 from proxy.commands.serve.port_holders import explain_holders, find_holders
 
-__all__ = ["BACKLOG", "address_of", "bind"]
-
 BACKLOG = 1024
 
 

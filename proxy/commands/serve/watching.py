@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # A supervisor watches without loading the configuration.
     from proxy.config.load import Config
 
-__all__ = ["stamps", "watch", "watched_files", "watched_places"]
-
 POLL_S = 0.5
 
 Stamps = Mapping[Path, tuple[int, int]]

@@ -12,8 +12,6 @@ from pydantic_core import ErrorDetails
 from proxy.base.errors import ConfigError
 from proxy.config.settings import Config
 
-__all__ = ["explain", "fields_of", "model_of", "tables_of", "unknown_setting"]
-
 _EXPECTED: Mapping[str, str] = {
     "bool_type": "true or false",
     "dict_type": "a table",

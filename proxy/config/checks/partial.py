@@ -11,8 +11,6 @@ from pydantic_core import ErrorDetails
 from proxy.config.checks.rules import resolve_secrets
 from proxy.config.settings import Config, StoreConfig
 
-__all__ = ["COMPARED_SECTIONS", "without_faulty_settings", "without_secrets"]
-
 COMPARED_SECTIONS: Final = frozenset(
     {"agents", "auth", "keys", "limits", "prices", "server", "store", "tools", "upstreams"}
 )

@@ -15,8 +15,6 @@ from proxy.config.mcp.servers import find_mcp_conflicts, resolve_mcp, resolve_mc
 from proxy.config.secret import Secret
 from proxy.config.settings import DEFAULT_KEY, ApprovalsConfig, Config, KeyConfig, UpstreamConfig
 
-__all__ = ["find_conflicts", "is_loopback", "resolve_paths", "resolve_secrets"]
-
 _SHORTEST_KEY = 32
 _FEWEST_CHARACTERS = 8
 _WILDCARDS = frozenset({"0.0.0.0", "::"})

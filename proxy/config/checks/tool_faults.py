@@ -11,8 +11,6 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.schemas.schema import may_have
 from proxy.tools.mcp.names import pattern_of_server
 
-__all__ = ["BoundFault", "misplaced_bounds", "missing_connections"]
-
 
 def missing_connections(catalog: Catalog, policy: Policy) -> list[ConfigError]:
     """Return one fault for each tool that ``policy.allow`` names in full and that lacks its credentials.

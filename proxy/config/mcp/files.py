@@ -18,17 +18,6 @@ from msgspec import Struct
 from proxy.base.plain_text import plain_text
 from proxy.tools.mcp.names import SERVER_NAME
 
-__all__ = [
-    "ForeignServer",
-    "UnknownVariable",
-    "UnusableFile",
-    "UnusableServer",
-    "Variable",
-    "read_servers",
-    "split_variables",
-    "variable_name",
-]
-
 _MAX_BYTES: Final = 1 << 20
 _MAX_SERVERS: Final = 64
 _MAX_TEXT: Final = 4096

@@ -25,8 +25,6 @@ from proxy.config.mcp.files import (
 from proxy.config.secret import Secret
 from proxy.tools.mcp.masking import is_secret_name, is_secret_value
 
-__all__ = ["imported_files", "merge_imports"]
-
 _SETTING: Final = "mcp.import"
 _MAX_FILES: Final = 16
 _OF_ONE_SERVER: Final = ("command", "args", "env", "cwd", "url", "headers")

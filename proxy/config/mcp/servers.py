@@ -26,16 +26,6 @@ from proxy.tools.mcp.masking import masked_url
 from proxy.tools.mcp.names import SERVER_NAME
 from proxy.tools.mcp.servers import HostSettings, Server
 
-__all__ = [
-    "McpConfig",
-    "McpServerConfig",
-    "RedactConfig",
-    "find_mcp_conflicts",
-    "resolve_mcp",
-    "resolve_mcp_paths",
-    "secrets_of",
-]
-
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 Resolve = Callable[[str, Secret], Secret | None]
 

@@ -10,8 +10,6 @@ from proxy.relay.approvals.grants import GrantTerms
 from proxy.relay.approvals.rules import Decider
 from proxy.wires.approving.shown import ApprovalAnswer, ApprovalMessages, ApprovalQuestion
 
-__all__ = ["ReadTerms", "take_answers"]
-
 _MOST_ANSWERS: Final = 64
 """The most approvals that one request answers; each is looked up."""
 

@@ -54,8 +54,6 @@ from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.plan import ApprovedCall, ContinuedCall, PlannedCall, Refusal, digest_of
 from proxy.tools.running.runner import Runner
 
-__all__ = ["Approvals", "Asked", "Resuming"]
-
 _MOST_TRIES: Final = 8
 """How often a turn tries to add its approvals while other requests of its caller add theirs."""
 

@@ -26,8 +26,6 @@ from proxy.relay.approvals.grants import Grants, GrantTerms, OnApproval, ignore_
 from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider, unknown_approval
 
-__all__ = ["Decisions", "Verdict"]
-
 _APPROVED: Final = (ApprovalStatus.APPROVED, ApprovalStatus.USED, ApprovalStatus.SUPERSEDED)
 """The states after an approval.  A superseded call was approved, and could then not run."""
 

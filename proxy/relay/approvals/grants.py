@@ -28,8 +28,6 @@ from proxy.tools.access.policy import reasons_of
 from proxy.tools.running.granted import ArgumentLimits, GrantedCall
 from proxy.tools.running.plan import PlannedCall
 
-__all__ = ["GrantTerms", "Grants", "OnApproval", "ignore_event"]
-
 OnApproval = Callable[[str, Mapping[str, Any]], None]
 """Called as ``(kind, facts)`` for each approval that is requested, decided or used, and for each grant that
 is given, used or revoked; ``facts`` are redacted.

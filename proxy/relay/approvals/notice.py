@@ -13,8 +13,6 @@ from proxy.relay.approvals.rules import agent_of
 from proxy.tools.contract.redaction import MASK, mask_arguments
 from proxy.tools.contract.spec import Redaction
 
-__all__ = ["arguments_text", "meaning_of", "notice", "question", "verdict_of"]
-
 _RAN: Final[Mapping[InvocationStatus | Literal[""], str]] = {
     "started": "has begun to run; its end is not on record",
     "interrupted": "was interrupted while it ran: nobody knows whether it took effect",

@@ -10,17 +10,6 @@ from proxy.base.errors import RequestError
 from proxy.base.globs import fits
 from proxy.records.approvals import Approval
 
-__all__ = [
-    "MOST_ASKED",
-    "MOST_WAITING",
-    "ApprovalRules",
-    "Decider",
-    "agent_of",
-    "own_rule",
-    "rule_of_agent",
-    "unknown_approval",
-]
-
 MOST_WAITING: Final = 100
 """The most approvals of one caller that can wait at the same time."""
 

@@ -15,8 +15,6 @@ import structlog
 from proxy.base.errors import NotOnRecord, StoreError
 from proxy.store.base import Store
 
-__all__ = ["END_WAIT_S", "ROOM_WAIT_S", "SUSPEND_WAIT_S", "CommitWaiter", "Late", "OnLate", "ignore_late"]
-
 T = TypeVar("T")
 
 END_WAIT_S: Final = 1.0

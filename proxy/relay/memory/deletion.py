@@ -19,8 +19,6 @@ from proxy.store.base import Store
 from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.dialect import Endpoint
 
-__all__ = ["UpstreamDeletion"]
-
 _PATIENCE_S = 10.0
 _MOST = 64
 _ID = re.compile(r"[A-Za-z0-9_:-]{1,256}\Z")

@@ -33,8 +33,6 @@ from proxy.records.effects import REPEATS_WITHIN_S, UNMARKED_REPEAT_WITHIN_S
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger, ServedRequest
 from proxy.wires.registry.requests import TRANSPORT
 
-__all__ = ["NO_ATTEMPT", "NO_REPEAT", "Attempt", "Idempotency", "Repeat", "repeat_of"]
-
 _MAX_BYTES: Final = 32 * 2**20
 _CAUSED_BYTES: Final = 1000
 """The memory of a request beside its ledger, in bytes."""

@@ -10,8 +10,6 @@ from typing import Final
 from proxy.base.caches import CacheSize, declare
 from proxy.records.rows import ResponseRecord
 
-__all__ = ["LocalResponses"]
-
 _MOST: Final = 8
 _MAX_BYTES: Final = 8 * 2**20
 

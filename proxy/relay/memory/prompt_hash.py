@@ -12,8 +12,6 @@ import orjson
 
 from proxy.wires.client_port import ClientRequest
 
-__all__ = ["prompt_hash"]
-
 _DIGITS: Final = 32
 _UNSEEN: Final = frozenset({"authorization", "cache_control", "headers"})
 """The members of a tool that no model sees.  The first and the last one may contain a token."""

@@ -12,8 +12,6 @@ from proxy.store.base import Store
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.wire import Wire
 
-__all__ = ["ItemReferences", "item_not_found"]
-
 _MOST_RESPONSES = 256
 
 

@@ -5,8 +5,6 @@ from typing import Literal
 
 from proxy.base.caches import CacheSize, declare, text_bytes
 
-__all__ = ["RefusalCache", "Refused"]
-
 _MOST_FIELDS = 32
 """The most fields that are remembered for one model; real models refuse one or two."""
 

@@ -15,8 +15,6 @@ from proxy.base.errors import StoreError
 from proxy.records.rows import join_sources
 from proxy.store.base import Store
 
-__all__ = ["UNKNOWN_THREAD", "Threads", "threads_of"]
-
 UNKNOWN_THREAD = "a conversation that this proxy does not know"
 """Used in place of the sources of the untrusted results."""
 

@@ -20,8 +20,6 @@ from proxy.wires.chosen import (
     ShownTools,
 )
 
-__all__ = ["Choice", "choose"]
-
 _MOST_NAMED = 20
 
 

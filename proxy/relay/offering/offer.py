@@ -24,21 +24,6 @@ from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest
 
-__all__ = [
-    "RESERVED_PREFIX",
-    "Offer",
-    "OfferRules",
-    "Offers",
-    "Wanted",
-    "decide",
-    "guard",
-    "guarded_names",
-    "is_reserved",
-    "offered_only",
-    "parse_wanted",
-    "with_required_approvals",
-]
-
 RESERVED_PREFIX = "core__"
 _MAX_BYTES = 16 << 20
 """The most bytes of offers that are cached for a catalog: a few for each selection, and selections are

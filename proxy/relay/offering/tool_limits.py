@@ -8,8 +8,6 @@ from proxy.base.plain_text import plain_text
 from proxy.schemas.portable import REFUSED_BY, subschemas
 from proxy.tools.contract.spec import ToolSpec
 
-__all__ = ["ANY_TOOLS", "NO_TOOLS", "REFUSED", "ToolLesson", "ToolLimits", "too_many"]
-
 REFUSED = "the model was seen to refuse its definition"
 """Why a tool is withheld that a model has refused."""
 

@@ -16,8 +16,6 @@ from proxy.wires.dialect import Dialect, Endpoint
 from proxy.wires.registry.requests import FURTHER_MODELS, background_of, check_counted, with_usage_asked
 from proxy.wires.stream.usage_tap import UsageTap
 
-__all__ = ["Metered", "meter", "price_of"]
-
 
 class Metered:
     """One request whose usage is counted: ``body`` goes upstream, and ``tap`` reads the response."""

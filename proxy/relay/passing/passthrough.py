@@ -26,8 +26,6 @@ from proxy.wires.dialect import Boundary, Dialect
 from proxy.wires.stream.sse import CONTENT_TYPE
 from proxy.wires.stream.usage_tap import UsageTap
 
-__all__ = ["AFTER_END_S", "flush_soon", "pump"]
-
 AFTER_END_S = 2.0
 """Seconds for which a stream may stay open after its end mark: some upstreams never close it."""
 

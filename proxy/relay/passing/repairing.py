@@ -18,8 +18,6 @@ from proxy.wires.repairing import RepairingWriter
 from proxy.wires.upstream_port import TurnReader
 from proxy.wires.wire import Wire
 
-__all__ = ["StreamRepair", "repair_of"]
-
 _MAX_ARGUMENT_BYTES: Final = 1024 * 1024
 _NONEMPTY: Final = rb"\s*:\s*(?:\{|\[\s*[^\s\]])"
 

@@ -6,8 +6,6 @@ from typing import Final, cast
 from proxy.upstreams.base import PulledResponse, UpstreamResponse, read_whole
 from proxy.wires.dialect import Framing
 
-__all__ = ["SniffedResponse"]
-
 _MOST_LOOKED_AT: Final = 64 * 1024
 """The most bytes of a response that are examined."""
 

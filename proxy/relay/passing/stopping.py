@@ -6,8 +6,6 @@ from typing import Any
 
 from proxy.base.errors import ServerStopping
 
-__all__ = ["message_of", "stopped"]
-
 
 def stopped() -> ServerStopping:
     """Accept the cancellation by which the server ends a response, and return the error for its client.

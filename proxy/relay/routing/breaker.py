@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable
 
-__all__ = ["Breaker"]
-
 
 class Breaker:
     """The circuit breaker of one upstream in one process.

@@ -6,8 +6,6 @@ expire in the order in which they began, so one timer for the oldest is enough.
 
 import asyncio
 
-__all__ = ["Deadlines"]
-
 
 class Deadlines:
     """Limits each :class:`asyncio.Timeout` that it gets to ``seconds``; ``None`` means no limit.

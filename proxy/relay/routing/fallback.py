@@ -19,17 +19,6 @@ from proxy.wires.registry.hosted_tools import acting_tool
 from proxy.wires.registry.requests import background_of, continued_by, conversation_of, prompt_of
 from proxy.wires.responses.dialect import RESPONSES
 
-__all__ = [
-    "FALLBACK_IF_ABSENT",
-    "NO_FALLBACK",
-    "BufferedResponse",
-    "Candidates",
-    "FallbackRules",
-    "NextUpstream",
-    "ask",
-    "fallback_rules_of",
-]
-
 _TOO_MANY = 429
 _TRY_LATER = frozenset({408, _TOO_MANY})
 _NOT_FOUND = frozenset({400, 404})

@@ -13,8 +13,6 @@ from msgspec import Struct
 from proxy.base.events import Usage
 from proxy.base.globs import fits
 
-__all__ = ["NANOS", "Price", "Prices", "cost_number", "cost_text", "estimated_usage", "to_nanos"]
-
 NANOS: Final = 10**9
 """Billionths in one unit of the currency: a price of 0.15 for a million tokens is 150 for one token."""
 

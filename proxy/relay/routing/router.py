@@ -17,8 +17,6 @@ from proxy.wires.repairing import RepairHabit
 from proxy.wires.text_calls.rules import TextCalls
 from proxy.wires.upstream_port import StateHabit
 
-__all__ = ["Route", "Router", "ServedUpstream", "fits_all"]
-
 _MAX_KNOWN = 64
 """The most models whose routes a router caches; the oldest entry is dropped.  Every caller whose rights name
 models or upstreams has a router, and so does every token that is narrowed in its own way."""

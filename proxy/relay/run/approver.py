@@ -6,8 +6,6 @@ from typing import Protocol
 from proxy.base.events import ToolCall
 from proxy.relay.run.job import Job
 
-__all__ = ["Approver", "NobodyApproves"]
-
 
 class Approver(Protocol):
     """Decides which calls of a turn may run although the policy asks for an approval."""

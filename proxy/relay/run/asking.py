@@ -28,8 +28,6 @@ from proxy.wires.approving.read import visible_with
 from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of
 from proxy.wires.client_port import AsksByItems
 
-__all__ = ["show_agent_approvals", "show_turn_approvals"]
-
 Form = Literal["items", "function", "text"]
 _FIRST_PLACE: Final = 1_000_000
 """The index of the first question in a turn; no model makes that many calls in one turn."""

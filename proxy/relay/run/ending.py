@@ -13,8 +13,6 @@ from proxy.relay.run_memory import RunMemory
 from proxy.wires.client_port import CarryingWriter
 from proxy.wires.upstream_port import SuspendedCall
 
-__all__ = ["RunEnding"]
-
 
 class RunEnding:
     """Ends runs.  The process has one."""

@@ -8,8 +8,6 @@ from proxy.base.errors import RunFault
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 
-__all__ = ["tell_failure"]
-
 _ALWAYS_SENT = "x-request-id"
 """The request id header that every response has."""
 

@@ -23,17 +23,6 @@ from proxy.wires.typed_tools.functions import TypedAnswer
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
-__all__ = [
-    "Accounting",
-    "ClientSide",
-    "Continuity",
-    "Fallback",
-    "Job",
-    "Recording",
-    "ToolAccess",
-    "UpstreamSide",
-]
-
 
 class ClientSide(Struct, frozen=True):
     """What the client asked, as it was planned.  The answer is written in the dialect of ``port``.

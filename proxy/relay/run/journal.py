@@ -10,8 +10,6 @@ from proxy.relay.run.state import State
 from proxy.relay.run.tapes import NoTapes, Tape, Tapes
 from proxy.store.base import Store
 
-__all__ = ["Journal"]
-
 _MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """A longer request is not stored, because it would displace everything else in the record."""
 _MOST_LEFT_OUT = 100

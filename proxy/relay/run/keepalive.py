@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["Notifier", "OnTick", "SilenceTimer", "with_keepalive"]
-
 T = TypeVar("T")
 
 OnTick = Callable[[bool], Awaitable[None]]

@@ -40,8 +40,6 @@ from proxy.tools.running.runner import Runner
 from proxy.wires.client_port import ApprovedCallResult, ClientView
 from proxy.wires.repairing import RepairingWriter
 
-__all__ = ["Orchestrator"]
-
 
 class Orchestrator:
     """Runs jobs.  The process has one; each job has its own state."""

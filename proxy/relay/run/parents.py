@@ -20,8 +20,6 @@ from proxy.tools.agents.agent import is_agent
 from proxy.tools.running.ledger import RunLedger
 from proxy.wires.client_port import ClientRequest
 
-__all__ = ["Parent", "Parents", "calls_agent", "can_hold_turn"]
-
 
 def calls_agent(calls: Sequence[ToolCall]) -> bool:
     """Return whether one of the calls, whose names are tool ids, calls an agent."""

@@ -37,18 +37,6 @@ from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price
 from proxy.wires.openai.parallel_tool_use import expand, is_wrapper
 
-__all__ = [
-    "AgentUse",
-    "AskApproval",
-    "CallModel",
-    "Command",
-    "Finish",
-    "Run",
-    "RunTools",
-    "Suspend",
-    "failed_result",
-]
-
 _BUDGET_NOTE = "[The tool budget of this request is spent; further tool calls were not run.]"
 
 

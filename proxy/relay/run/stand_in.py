@@ -19,8 +19,6 @@ from proxy.wires.crossed import Crossing
 from proxy.wires.upstream_port import Mask, TurnReader
 from proxy.wires.wire import Wire
 
-__all__ = ["stand_in"]
-
 _ENDED_BY = FinishReason.STOP
 
 

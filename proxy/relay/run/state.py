@@ -27,8 +27,6 @@ from proxy.wires.openai.parallel_tool_use import is_wrapper, mask_parts
 from proxy.wires.typed_tools.functions import TypedAnswer
 from proxy.wires.upstream_port import TurnReader
 
-__all__ = ["ClientOutput", "Outcome", "RunClock", "State", "ToolState", "TurnProgress"]
-
 
 @dataclass(slots=True)
 class ClientOutput:

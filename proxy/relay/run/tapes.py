@@ -5,8 +5,6 @@ from typing import Protocol
 from proxy.relay.base import ClientStream
 from proxy.relay.run.job import Job
 
-__all__ = ["NoTapes", "Tape", "Tapes"]
-
 
 class Tape(Protocol):
     """Notes the bytes of one run.  Its methods neither wait nor raise."""

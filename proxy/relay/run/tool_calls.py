@@ -23,8 +23,6 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
 
-__all__ = ["ToolCalls"]
-
 _NARROWED_BYTES = 16 << 20
 
 

@@ -6,8 +6,6 @@ from proxy.records.rows import Meter
 from proxy.relay.routing.prices import estimated_usage
 from proxy.relay.run.run import Run
 
-__all__ = ["RunUsage"]
-
 
 class RunUsage:
     """Reports the tokens and the cost (in billionths) of one run to a meter.

@@ -42,8 +42,6 @@ from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.spec import ToolEffect
 from proxy.wires.wire import Wire
 
-__all__ = ["AgentRunContext", "AgentRuns"]
-
 AgentRunContext = Callable[[str, str], AbstractContextManager[None]]
 """Makes a block in which events are counted and values are drawn as an agent's run; called with its id and
 model."""

@@ -21,8 +21,6 @@ from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.runner import OnProgress, Runner
 
-__all__ = ["DirectCall", "DirectCalls", "OpenCall"]
-
 _MOST_NAME = 200
 
 

@@ -13,8 +13,6 @@ from proxy.relay.run.job import Job
 from proxy.relay.run.orchestrator import Orchestrator
 from proxy.relay.run_memory import RunMemory
 
-__all__ = ["Runs", "StartedRun"]
-
 
 class StartedRun(Struct, frozen=True):
     """A run that is planned, and whose output is open."""

@@ -31,21 +31,6 @@ from proxy.server.messages.target import Target
 from proxy.store.base import KeySource
 from proxy.wires.dialect import Credential
 
-__all__ = [
-    "TOKENS_PATH",
-    "Authentication",
-    "Authenticator",
-    "ForwardAuthenticator",
-    "KeyAuthenticator",
-    "Mode",
-    "OpenAuthenticator",
-    "StartTokenAuthenticator",
-    "credential",
-    "fixed_mode",
-    "make_authentication",
-    "may_call",
-]
-
 Mode = Literal["open", "start_token", "keys", "forward"]
 
 TOKENS_PATH: Final = "/toolrelay/tokens"

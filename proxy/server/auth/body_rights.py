@@ -15,9 +15,6 @@ from proxy.wires.registry.named_models import named_models
 from proxy.wires.registry.requests import check_names, continued_by, conversation_of
 from proxy.wires.responses.dialect import response_not_found
 
-__all__ = ["FORM", "check_references", "check_rights", "must_read", "not_found"]
-
-
 FORM: Final = "multipart/form-data"
 """The media type of forms with files."""
 

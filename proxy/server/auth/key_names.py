@@ -10,8 +10,6 @@ from proxy.rights.callers import end_user_name
 from proxy.server.auth.key_ring import DECLARED
 from proxy.store.base import Store
 
-__all__ = ["named_callers", "recorded_caller"]
-
 _PERSON: Final = re.compile(r"[0-9a-f]{24}\Z")
 
 

@@ -31,8 +31,6 @@ from proxy.store.base import LOOK_UP_S, KeySource
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-__all__ = ["DECLARED", "Key", "KeyRing", "dummy_key", "new_key", "new_secret", "signer"]
-
 DECLARED = "config:"
 """The prefix of the ids of keys that the configuration declares."""
 

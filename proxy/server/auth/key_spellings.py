@@ -17,8 +17,6 @@ from proxy.base.errors import RequestError
 from proxy.server.messages.heads.head import Head
 from proxy.server.messages.target import MAX_TARGET
 
-__all__ = ["SHORTEST_KEY", "KeyFinder", "KnownSecrets", "readings"]
-
 SHORTEST_KEY: Final = 32
 """The fewest characters of a key that an operator may declare; a shorter address cannot contain a key."""
 

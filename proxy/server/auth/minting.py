@@ -29,8 +29,6 @@ from proxy.rights.callers import Caller, end_user_name
 from proxy.rights.limit_rules import KeyLimits
 from proxy.server.auth.key_ring import Key, KeyRing, dummy_key, signer
 
-__all__ = ["MAX_LIFE_S", "TOKEN_PREFIX", "Minting"]
-
 TOKEN_PREFIX: Final = "trt_"
 MAX_LIFE_S: Final = 900
 _MAX_LENGTH: Final = 4096

@@ -18,8 +18,6 @@ from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.contract.spec import ToolEffect
 from proxy.wires.client_port import Trace
 
-__all__ = ["TRACES", "PermissionSets", "Permissions", "narrowed_policy", "own_bounds"]
-
 TRACES: tuple[Trace, ...] = ("silent", "reasoning", "status", "events")
 """From the least to the most that a client can see of server tools."""
 

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 from proxy.rights.callers import Caller, end_user_name
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["Principal", "Principals"]
-
 
 class Principal(NamedTuple):
     """The one who asks, by the name in the record, and whether that is one person."""

@@ -12,8 +12,6 @@ from typing import Any
 from proxy.rights.callers import Caller
 from proxy.server.auth.authenticate import Authentication
 
-__all__ = ["Tickets"]
-
 
 class Tickets:
     """The maker and reader of tickets."""

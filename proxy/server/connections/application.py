@@ -12,8 +12,6 @@ from proxy.server.connections.draining import Draining
 from proxy.server.messages.heads.pending_heads import OncePerMinute, PendingHeads
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["Application", "ConnectionBounds", "Handler"]
-
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:

@@ -5,8 +5,6 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["TrustedProxies", "counted_address", "network_of"]
-
 _MOST_HOPS = 32
 _LONGEST_ADDRESS = 64
 _UNKNOWN = "unknown"

@@ -58,8 +58,6 @@ from proxy.server.messages.heads.unparsed import (
 from proxy.server.messages.request import EdgeRequest, new_request_id
 from proxy.server.transport.aiohttp_seam import AiohttpConnection, Switched
 
-__all__ = ["EdgeConnection"]
-
 KEEPALIVE_S = 75.0
 MAX_LINE_BYTES = 16 * 1024
 """The most bytes of a request line; a target has a lower limit, whose error says more."""

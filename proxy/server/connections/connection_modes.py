@@ -5,8 +5,6 @@ from typing import Final
 
 from proxy.records.transitions import Transitions
 
-__all__ = ["NEXT", "REFUSAL", "REFUSED", "REQUESTS", "SWITCHED", "UPGRADE", "ConnectionEvent", "Mode"]
-
 
 class Mode(StrEnum):
     """How a connection treats the bytes that a client sends."""

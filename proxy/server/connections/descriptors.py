@@ -9,8 +9,6 @@ import asyncio
 import contextlib
 from typing import Final
 
-__all__ = ["Descriptors"]
-
 _RESERVE: Final = 64
 _SMALLEST_PART: Final = 4
 """The reserve is at most a quarter of the limit."""

@@ -12,8 +12,6 @@ from typing import Any
 from proxy.base.errors import RequestError
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["Draining", "wait_unless_hurried"]
-
 
 class Draining:
     """The open requests of this process, and how it treats new ones."""

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Final
 
-__all__ = ["FairScheduler"]
-
 MOST_STARTED: Final = 8
 
 

@@ -8,8 +8,6 @@ from proxy.server.connections.application import Application
 from proxy.server.connections.connection import EdgeConnection
 from proxy.server.messages.heads.known_heads import KnownHeads
 
-__all__ = ["EdgeRunner"]
-
 
 class EdgeRunner(web.ServerRunner):
     """Serves an application over :class:`EdgeConnection`, and closes the application at the end."""

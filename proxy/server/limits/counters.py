@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # Imported late: a process without limits saves two megabytes
     from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
     from proxy.server.limits.memory import BoundedMemory
 
-__all__ = ["Counters", "name_in_keys"]
-
 _PLACE_WAIT_S: Final = 1.0
 _LEAST_WAIT_S: Final = 0.001
 _BATCH: Final = 128

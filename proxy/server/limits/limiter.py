@@ -27,8 +27,6 @@ from proxy.server.messages.request import new_ids
 if TYPE_CHECKING:
     from proxy.rights.callers import Caller
 
-__all__ = ["Admission", "RateLimiter"]
-
 _SDK_WAITS_S: Final = 60
 """The official clients obey a ``Retry-After`` up to this value; for a longer one they retry within
 seconds."""

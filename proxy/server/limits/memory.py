@@ -7,8 +7,6 @@ from typing import Final, TypeVar
 from limits.aio.storage.memory import Entry, MemoryStorage
 from proxy.base.caches import CacheSize, declare
 
-__all__ = ["BoundedMemory"]
-
 MOST_COUNTERS: Final = 100_000
 """The most counters. Callers may be addresses, and there are many of those: past this number the least
 recently used counter is forgotten. A counter in use is never forgotten: otherwise a client that mints many

@@ -3,8 +3,6 @@
 from proxy.base.errors import ConfigError, how_to_install
 from proxy.server.limits.counters import Counters
 
-__all__ = ["open_counters"]
-
 
 def open_counters(url: str) -> Counters:
     """Return the counters at a checked address: ``memory://``, or ``redis://…`` and its kin.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from limits.aio.storage import RedisStorage
     from limits.aio.storage.redis.redispy import RedispyBridge
 
-__all__ = ["RedisCounters"]
-
 ANSWER_S: Final = 0.1
 """The most seconds that a request waits for one answer about its limits."""
 

@@ -17,8 +17,6 @@ from proxy.base.errors import RequestError
 from proxy.json.splice import extend_object, join_object, members
 from proxy.wires.registry.table import EndpointTable
 
-__all__ = ["SLASH", "below_openai", "name_deployment", "named_deployment", "without_slashes"]
-
 _DEPLOYMENT: Final = re.compile(r"/openai/deployments/([^/]+)(/.*)\Z")
 SLASH: Final = re.compile("%2F", re.IGNORECASE)
 

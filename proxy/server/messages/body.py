@@ -12,8 +12,6 @@ from proxy.server.messages.heads.head import Head
 from proxy.server.messages.request import EdgeRequest
 from proxy.wires.registry.requests import FEWEST_COUNTED, LISTS
 
-__all__ = ["BodyBounds", "check_counts", "read_body", "received_body", "stream_body"]
-
 
 class BodyBounds(Struct, frozen=True):
     """Limits of a body: its size in bytes and JSON values, and the seconds that its client may take."""

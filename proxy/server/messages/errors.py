@@ -10,16 +10,6 @@ from proxy.base.errors import RequestError, UpstreamError
 from proxy.wires.dialect import Dialect
 from proxy.wires.openai.dialect import OPENAI
 
-__all__ = [
-    "ERROR_CODE",
-    "complete_error",
-    "error_response",
-    "of_http_exception",
-    "of_request_error",
-    "of_upstream_error",
-    "store_unavailable",
-]
-
 ERROR_CODE = web.ResponseKey("error_code", str)
 """The key under which one of the proxy's own responses holds its error code, for the log."""
 

@@ -15,8 +15,6 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from proxy.base.errors import RequestError
 from proxy.wires.registry.requests import CHOOSING, FURTHER_MODELS
 
-__all__ = ["Form", "Upload"]
-
 _MODEL: Final = "model"
 _CHOOSING: Final = frozenset({_MODEL, *FURTHER_MODELS, *CHOOSING})
 """Fields by which a provider chooses a model."""

@@ -14,8 +14,6 @@ from proxy.json.in_thread import in_thread
 from proxy.json.size import SMALL_BYTES, count_values, is_large
 from proxy.json.splice import load_strict
 
-__all__ = ["JsonBodies"]
-
 
 class JsonBodies:
     """Parses the bodies of requests, each with at most ``most_values`` values.  Belongs to one event loop."""

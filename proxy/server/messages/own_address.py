@@ -7,8 +7,6 @@ from aiohttp import hdrs
 
 from proxy.server.messages.heads.head import Head
 
-__all__ = ["host_name", "own_origin"]
-
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?\Z")
 
 

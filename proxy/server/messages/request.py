@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from proxy.relay.memory.local import LocalResponses
     from proxy.server.transport.websocket import WebSocket
 
-__all__ = ["EdgeRequest", "WebSocketMessage", "new_ids", "new_request_id"]
-
 _IDS_AT_ONCE = 256
 _NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 

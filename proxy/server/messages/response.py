@@ -27,8 +27,6 @@ from proxy.json.in_thread import LARGE_BYTES, in_thread
 from proxy.server.messages.own_address import own_origin
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["HttpClientStream", "sent_response"]
-
 _MAX_UNREAD_BYTES = 64 * 1024
 _PAST_LARGE = LARGE_BYTES + 1
 """Bytes in the transport's buffer above which the upstream must wait."""

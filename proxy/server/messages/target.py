@@ -15,8 +15,6 @@ from proxy.telemetry.hooks import OWN_PATHS
 from proxy.wires.dialect import Dialect, Endpoint
 from proxy.wires.registry.table import EndpointTable, dialect_of
 
-__all__ = ["MAX_TARGET", "Target", "Targets"]
-
 _PATH = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*\Z")
 _QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@%/?\[\]]*\Z")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")

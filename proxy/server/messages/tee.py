@@ -8,8 +8,6 @@ from proxy.http.rules import first
 from proxy.relay.base import ClientStream
 from proxy.server.messages.wrapped_stream import WrappedStream
 
-__all__ = ["Listen", "Listener", "TeeStream"]
-
 
 class Listener(Protocol):
     """Receives a copy of one response while the client gets it."""

@@ -6,8 +6,6 @@ from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
 from proxy.relay.base import ClientStream
 
-__all__ = ["WrappedStream"]
-
 
 class WrappedStream:
     """A :class:`~proxy.relay.base.ClientStream` that delegates to another one.

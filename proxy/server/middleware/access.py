@@ -33,8 +33,6 @@ from proxy.server.middleware.page_guard import PageGuard
 from proxy.telemetry.hooks import Hooks, RequestFacts
 from proxy.telemetry.log.access_log import AccessLog
 
-__all__ = ["AccessMiddleware"]
-
 _X_REQUEST_ID = istr("x-request-id")
 _REQUEST_ID = re.compile(r"(?!(?:.*[._-])?trt?_[A-Za-z0-9_-]{20})[A-Za-z0-9._-]{1,128}\Z")
 """A client's own request id; one that contains a key or token is ignored, so that neither is logged or

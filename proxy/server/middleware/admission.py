@@ -7,8 +7,6 @@ from proxy.server.connections.draining import Draining
 from proxy.server.limits.limiter import RateLimiter
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["AdmissionControl"]
-
 
 class AdmissionControl:
     """The counter of the open API requests, with the limits of their callers.

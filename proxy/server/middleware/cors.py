@@ -12,8 +12,6 @@ from proxy.base.errors import RequestError
 from proxy.http.own_headers import TO_CLIENTS
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["METHODS", "Cors"]
-
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _MAX_AGE_S = 7200
 """Seconds that a browser caches the answer to a preflight: Chromium's maximum."""

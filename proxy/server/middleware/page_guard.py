@@ -22,8 +22,6 @@ from proxy.server.messages.target import Target, Targets
 from proxy.server.middleware.cors import METHODS, Cors
 from proxy.server.middleware.refused_origins import RefusedOrigins
 
-__all__ = ["HostRule", "PageGuard", "is_loopback_name", "is_own_origin"]
-
 _METHODS: Final = frozenset({*METHODS, "OPTIONS"})
 _SEC_FETCH_SITE: Final = istr("Sec-Fetch-Site")
 _NAVIGATION: Final = ((istr("Sec-Fetch-Mode"), "navigate"), (istr("Sec-Fetch-Dest"), "document"))

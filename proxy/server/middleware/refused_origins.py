@@ -11,8 +11,6 @@ from pydantic_core import PydanticCustomError
 from proxy.config.addresses import check_origins
 from proxy.server.messages.heads.pending_heads import OncePerMinute
 
-__all__ = ["RefusedOrigins"]
-
 _MOST: Final = 16
 """The most origins with log lines of their own: anybody can invent any number of them."""
 

@@ -19,8 +19,6 @@ from aiohttp.web_protocol import RequestHandler
 
 from proxy.base.errors import ConfigError
 
-__all__ = ["AiohttpConnection", "AiohttpRequest", "Switched", "check_http_parser"]
-
 _MIN_AIOHTTP = (3, 14, 3)
 """Earlier versions lose the end of a body if its reader is slow, and let bytes after an upgrade through."""
 

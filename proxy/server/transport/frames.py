@@ -3,8 +3,6 @@ others."""
 
 from typing import Final
 
-__all__ = ["FrameCutter"]
-
 _MASKED: Final = 0x80
 _MASK_BYTES: Final = 4
 _LENGTH_BYTES: Final = {126: 2, 127: 8}

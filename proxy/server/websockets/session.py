@@ -38,8 +38,6 @@ from proxy.server.websockets.stream import error_message
 from proxy.telemetry.hooks import RequestFacts
 from proxy.wires.responses.websocket import CreateRequest, create_request, lane_of
 
-__all__ = ["WebSocketBounds", "WebSockets", "no_websocket_here"]
-
 _IDEMPOTENCY_KEY: Final = istr("Idempotency-Key")
 _HANDSHAKE_HEADERS: Final = (
     *(hdrs.UPGRADE, hdrs.CONNECTION, hdrs.SEC_WEBSOCKET_KEY, hdrs.SEC_WEBSOCKET_VERSION),

@@ -25,8 +25,6 @@ from proxy.server.transport.websocket import WebSocket
 from proxy.wires.dialect import Framing
 from proxy.wires.stream.sse import SSEEvent, SSEParser
 
-__all__ = ["StoreOwner", "WaitForOwners", "WebSocketStream", "error_message"]
-
 StoreOwner = Callable[[str, Callable[[bool], None]], None]
 """Stores the owner of the response with this id; calls the callback with whether that was committed."""
 

@@ -17,26 +17,6 @@ from asyncpg.pool import PoolConnectionProxy
 from proxy.base.errors import StoreError, StoreUnavailable
 from proxy.store.look_ups import Answer, QueryBatch
 
-__all__ = [
-    "CONNECTIONS",
-    "CONNECT_S",
-    "DRIVER_ERRORS",
-    "LOCK_CLASS",
-    "TOKEN_LOCK_CLASS",
-    "Connection",
-    "PostgresConnections",
-    "PostgresReader",
-    "answer",
-    "connect",
-    "error_name",
-    "failure_of",
-    "fitting",
-    "numbered",
-    "open_session",
-    "set_up",
-    "store_error",
-]
-
 Connection: TypeAlias = "asyncpg.Connection[Any] | PoolConnectionProxy[Any]"
 
 LOCK_CLASS: Final = 0x74726C79

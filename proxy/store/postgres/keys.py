@@ -8,8 +8,6 @@ import asyncpg
 from proxy.base.errors import StoreUnavailable
 from proxy.store.postgres.db import DRIVER_ERRORS, connect, store_error
 
-__all__ = ["KeyListener"]
-
 _CHANNEL: Final = "toolrelay_keys"
 
 

@@ -24,8 +24,6 @@ from proxy.store.postgres.db import (
 )
 from proxy.store.sql.migrate import Migration, MigrationReport, find_migrations, load_migrations
 
-__all__ = ["migrate_postgres", "postgres_version"]
-
 _LOCK: Final = 0
 """The second half of the migrations' lock key; those of owners begin with 1."""
 

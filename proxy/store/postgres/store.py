@@ -45,8 +45,6 @@ from proxy.store.sql.tables.effects import FORGET_RESULTS
 from proxy.store.sql.writing.writer import WriteError
 from proxy.store.tokens import retry_until_locked
 
-__all__ = ["PostgresStore"]
-
 _log = logging.getLogger(__name__)
 
 _REPORTS: Final = 3

@@ -29,8 +29,6 @@ from proxy.store.rows import Row, Upsert
 from proxy.store.sql.writing.writer import WriteError
 from proxy.store.sql.writing.writes import Batch
 
-__all__ = ["PostgresWriting"]
-
 _Upserts: TypeAlias = tuple[Upsert, Sequence[Row]]
 
 

@@ -20,8 +20,6 @@ from proxy.store.sql.writing.writer import GroupWriter, WriterHooks
 from proxy.store.sql.writing.writes import StateKey, Write
 from proxy.store.tokens import TOKENS
 
-__all__ = ["SqlBase", "SqlReader", "select"]
-
 _log = logging.getLogger(__name__)
 
 _Record = TypeVar("_Record")

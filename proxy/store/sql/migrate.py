@@ -19,20 +19,6 @@ from msgspec import Struct
 import proxy
 from proxy.base.errors import StoreError, StoreTooNew, StoreUnavailable
 
-__all__ = [
-    "APPLICATION_ID",
-    "Migration",
-    "MigrationReport",
-    "create_private",
-    "find_migrations",
-    "load_migrations",
-    "make_schema",
-    "migrate_sqlite",
-    "migration_copies",
-    "sqlite_version",
-    "store_error",
-]
-
 APPLICATION_ID = 0x74726C79
 """``PRAGMA application_id`` of a record: the letters ``trly``."""
 

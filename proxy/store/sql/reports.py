@@ -12,18 +12,6 @@ from proxy.store.base import PurgeFilter, UsageFilter, UsageKey, UsageRow
 from proxy.store.rows import HAS_ERROR, Row, clean_text
 from proxy.store.seal import HIDDEN, NATIVE_CALLS, RESPONSES, RESULTS, WIRE_BYTES
 
-__all__ = [
-    "DELETE_LOST",
-    "DELETE_RUN",
-    "MAX_GROUPS",
-    "PURGED_AT_ONCE",
-    "day_of",
-    "latency_query",
-    "purge_query",
-    "read_usage",
-    "usage_query",
-]
-
 MAX_GROUPS: Final = 10_000
 """The most rows of one report: clients choose model names, so there may be any number of them."""
 

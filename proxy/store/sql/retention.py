@@ -14,17 +14,6 @@ from proxy.store.rows import Row, clean_name
 from proxy.store.seal import CONTENT, MESSAGES, NATIVE_CALLS, ContentTable
 from proxy.store.sql.reports import DELETE_RUN, purge_query
 
-__all__ = [
-    "AT_ONCE",
-    "OF_RUNS",
-    "SIZE_EVERY_S",
-    "CallerCap",
-    "Keeper",
-    "content_size",
-    "make_room",
-    "row_size",
-]
-
 AT_ONCE: Final = 100
 """Rows of one kind deleted in one step: few enough that writes hardly wait and not too much is lost."""
 

@@ -8,8 +8,6 @@ from proxy.store.seal import CLAIMS, RECORD, SEALED, ContentTable
 from proxy.store.sql.base import SqlBase, select
 from proxy.store.tokens import TOKENS
 
-__all__ = ["SqlSealing"]
-
 _AT_ONCE: Final = 200
 
 

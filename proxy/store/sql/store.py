@@ -68,8 +68,6 @@ from proxy.store.sql.writing.write_behind import WriteBehind
 from proxy.store.sql.writing.writes import Write
 from proxy.store.tokens import SealedTokens
 
-__all__ = ["END_OWNER", "INTERRUPT", "SqlStore"]
-
 _Record = TypeVar("_Record")
 
 _PUT_RUN: Final = rows.upsert(

@@ -17,17 +17,6 @@ from proxy.store.rows import Insert, Row
 from proxy.store.sql.writing.writer import WriteError
 from proxy.store.sql.writing.writes import Batch
 
-__all__ = [
-    "PUT_OWNER",
-    "SqliteConnection",
-    "SqliteWriting",
-    "commit",
-    "connect",
-    "failure_of",
-    "prepare",
-    "writing",
-]
-
 T = TypeVar("T")
 
 _BUSY_S: Final = 1.0

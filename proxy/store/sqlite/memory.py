@@ -31,8 +31,6 @@ from proxy.store.sqlite.db import PUT_OWNER, commit, prepare, writing
 from proxy.store.sqlite.room import make_room, used
 from proxy.store.sqlite.tidying import TIDY_RETRY_S, SqliteKeeper, expire
 
-__all__ = ["MAX_BYTES", "MemoryStore"]
-
 T = TypeVar("T")
 
 MAX_BYTES: Final = 128 * 2**20

@@ -18,8 +18,6 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["OwnerLock", "lock_folder", "proven_dead"]
-
 _log = logging.getLogger(__name__)
 _LOCK_NAME = re.compile(r"[0-9a-f]{32}\.lock")
 

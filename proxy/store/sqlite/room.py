@@ -19,8 +19,6 @@ from proxy.store.sql.tables.keys import OWNERS
 from proxy.store.sql.tables.threads import THREADS
 from proxy.store.sqlite.db import commit
 
-__all__ = ["make_room", "used", "who_gives"]
-
 _AT_ONCE: Final = 500
 """How many rows to delete in one step, whatever their sizes."""
 

@@ -33,8 +33,6 @@ from proxy.store.sqlite.owners import OwnerLock, lock_folder, proven_dead
 from proxy.store.sqlite.tidying import TIDY_RETRY_S, TIDY_ROWS, SqliteKeeper, expire
 from proxy.store.tokens import file_lock
 
-__all__ = ["SqliteStore"]
-
 _log = logging.getLogger(__name__)
 
 _SCRUB_PAUSE_S: Final = 0.1

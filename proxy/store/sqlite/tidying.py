@@ -8,8 +8,6 @@ from proxy.store import rows
 from proxy.store.sql.base import SqlReader
 from proxy.store.sql.tables.effects import FORGET_RESULTS
 
-__all__ = ["TIDY_RETRY_S", "TIDY_ROWS", "SqliteKeeper", "TidiedDatabase", "expire"]
-
 T = TypeVar("T")
 
 TIDY_ROWS: Final = 500

@@ -9,8 +9,6 @@ from proxy.telemetry.hooks import RequestFacts
 from proxy.telemetry.log.event_writer import EventWriter
 from proxy.telemetry.log.json_lines import ID, NUMBER, TENTHS
 
-__all__ = ["AccessLog"]
-
 _OPEN = {"ms": TENTHS, "ttfb_ms": TENTHS, "bytes": NUMBER, "upstream_ms": TENTHS, "request_id": ID}
 """The fields that differ between lines whose other fields are the same."""
 

@@ -15,8 +15,6 @@ from proxy.base.caches import CacheSize, declare
 from proxy.telemetry.log.json_lines import NOW, STAMP, JsonLines
 from proxy.telemetry.log.setup import REPLAY, Timestamper, WorkerNumber, add_origin
 
-__all__ = ["EventWriter"]
-
 _MOST_FORMS = 256
 _MAX_FORM = 4096
 """The most bytes of a form that is cached; its key is not longer."""

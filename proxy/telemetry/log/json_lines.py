@@ -14,8 +14,6 @@ from structlog.typing import EventDict, WrappedLogger
 from proxy.base.caches import CacheSize, declare
 from proxy.base.plain_text import HIDDEN, written_out
 
-__all__ = ["ID", "MAX_DEPTH", "NOW", "NUMBER", "STAMP", "TENTHS", "JsonLines", "LineCleaner", "Open"]
-
 MASK = "[redacted]"
 MAX_TEXT = 8192
 """The most characters of one logged string, because a log line is not meant for bodies."""

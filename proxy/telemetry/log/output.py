@@ -8,8 +8,6 @@ from structlog.typing import Processor
 
 from proxy.telemetry.log.output_queue import QueuedStream
 
-__all__ = ["LogLines", "count_dropped_lines", "dropped_line"]
-
 
 class LogLines:
     """structlog's output for one logger name: it writes each event as a line to a stream."""

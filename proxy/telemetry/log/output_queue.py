@@ -18,8 +18,6 @@ from typing import Any, Final, TextIO
 
 from proxy.base.caches import CacheSize, declare
 
-__all__ = ["OutputQueue", "QueuedStream", "queue_output"]
-
 MAX_LINES: Final = 10_000
 MAX_BYTES: Final = 8 << 20
 """The most bytes that wait for a reader, including those that are being written."""

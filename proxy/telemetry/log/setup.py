@@ -25,8 +25,6 @@ from proxy.telemetry.log.output import LogLines, dropped_line
 from proxy.telemetry.log.output_queue import QueuedStream
 from proxy.telemetry.log.terminal import TerminalLines
 
-__all__ = ["REPLAY", "LogFormat", "Timestamper", "WorkerNumber", "add_origin", "configure_logging"]
-
 LogFormat = Literal["json", "console"]
 
 MAX_FRAMES = 40

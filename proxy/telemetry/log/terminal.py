@@ -9,8 +9,6 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-__all__ = ["TerminalLines"]
-
 _RESET = "\x1b[0m"
 _DIM = "\x1b[2m"
 _COLOURS = {2: "\x1b[32m", 3: "\x1b[36m", 4: "\x1b[33m", 5: "\x1b[31m"}

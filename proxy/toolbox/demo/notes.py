@@ -13,8 +13,6 @@ from proxy.base.errors import ToolFailure
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
 
-__all__ = ["MODULE", "MODULE_FILE", "NOTES_FILE", "note_tool"]
-
 NOTES_FILE: Final = "notes.txt"
 MODULE_FILE: Final = "demo.py"
 """The module's name is that of the tool's provider: ``demo__leave_note``."""

@@ -13,8 +13,6 @@ import orjson
 from proxy.base.errors import ConfigError, ToolFailure
 from proxy.tools.contract.capabilities import HttpClient, HttpFailure, QueryParams, TextPage
 
-__all__ = ["RecordedHttpClient"]
-
 _MAX_FILES = 256
 
 

@@ -8,8 +8,6 @@ import asyncio
 import json
 from typing import Any, Final
 
-__all__ = ["TOOL", "convert", "main"]
-
 _FACTORS: Final = {
     "length": {
         "mm": 0.001, "cm": 0.01, "m": 1.0, "km": 1000.0,

@@ -8,8 +8,6 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from proxy.net.public_addresses import is_public_address
 
-__all__ = ["AddressRefused", "CheckedResolver"]
-
 _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 

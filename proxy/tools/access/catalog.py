@@ -22,8 +22,6 @@ from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.contract.schemas.schema import check_schema
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
-__all__ = ["MOST_OFFERED", "Catalog", "CatalogCheck", "Registry", "Selection", "too_many_offered"]
-
 MOST_OFFERED: Final = 128
 """The most tools that OpenAI accepts in one request. Source: its API reference, ``tools`` of Chat."""
 

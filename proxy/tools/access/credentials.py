@@ -16,8 +16,6 @@ from proxy.tools.contract.capabilities import HttpClient, Unconnected, unconnect
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthToken, grant_of
 from proxy.tools.oauth.port import OAuthHttp
 
-__all__ = ["Connection", "CredentialBroker", "StaticToken"]
-
 
 @dataclass(frozen=True, slots=True)
 class StaticToken:

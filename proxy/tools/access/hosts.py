@@ -6,8 +6,6 @@ from yarl import URL
 
 from proxy.base.globs import fits
 
-__all__ = ["check_headers", "host_entry", "may_call"]
-
 _CLIENT_HEADERS = frozenset(
     {
         "accept-encoding",

@@ -16,8 +16,6 @@ from proxy.tools.access.egress import AddressForbidden, EgressClient, EgressPool
 from proxy.tools.access.hosts import host_entry
 from proxy.tools.contract.capabilities import HttpFailure
 
-__all__ = ["MAX_DOCUMENT", "CheckedOAuthHttp", "OAuthPools"]
-
 MAX_DOCUMENT: Final = 256 << 10
 """The size limit in bytes of a document and of a token endpoint's response."""
 

@@ -11,8 +11,6 @@ from proxy.base.globs import fits
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_violation
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
-__all__ = ["Decision", "Intersections", "Outcome", "Policy", "reasons_of"]
-
 Outcome = Literal["allowed", "denied", "needs_approval"]
 """The outcome of a policy decision about a tool."""
 

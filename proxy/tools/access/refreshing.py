@@ -20,8 +20,6 @@ from proxy.tools.oauth.grants import OAuthGrant
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 from proxy.tools.oauth.stored_tokens import StoredTokens, read_stored_tokens
 
-__all__ = ["ConnectionFailure", "TokenRefresher"]
-
 _EARLY_S: Final = 60.0
 """Replace a token this many seconds before it expires, or after half its lifetime if that is later."""
 

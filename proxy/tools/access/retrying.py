@@ -6,8 +6,6 @@ from typing import Any
 from proxy.http.retry_after import wait_in_seconds
 from proxy.tools.contract.capabilities import IdempotencyKey
 
-__all__ = ["has_idempotency_key", "parse_retry_after", "wait_before_retry"]
-
 _RETRIED = frozenset({429, 503})
 _FIRST_WAIT_S = 0.25
 _MAX_WAIT_S = 2.0

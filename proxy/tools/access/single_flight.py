@@ -5,8 +5,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = ["SingleFlight", "WorkCancelled"]
-
 T = TypeVar("T")
 
 

@@ -12,8 +12,6 @@ from proxy.tools.contract.schemas.schema import spec_digest
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import SchemaValidator
 
-__all__ = ["AGENT_PREFIX", "PROVIDER", "TASK", "Agent", "agent_takes", "is_agent", "tool_of"]
-
 PROVIDER: Final = "agent"
 AGENT_PREFIX: Final = f"{PROVIDER}__"
 TASK: Final = "task"

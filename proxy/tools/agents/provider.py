@@ -9,9 +9,6 @@ from proxy.tools.agents.agent import PROVIDER, TASK, Agent
 from proxy.tools.contract.provider import CallContext, ToolProvider
 from proxy.tools.contract.spec import ToolSpec
 
-__all__ = ["AgentProvider", "RunAgent"]
-
-
 RunAgent = Callable[[Agent, str, CallContext], Coroutine[Any, Any, Any]]
 """Runs an agent with a task for one tool call. Returns its report: a string, or JSON values if the agent has
 an output schema. Raises :class:`~proxy.base.errors.ToolFailure` if there is no report."""

@@ -10,8 +10,6 @@ import orjson
 from proxy.tools.contract.provider import ArgumentsInvalid
 from proxy.tools.contract.validation import SchemaValidator
 
-__all__ = ["read_report", "schema_words"]
-
 _FENCED: Final = re.compile(r"\A```[a-zA-Z]*\n(.*)\n```\Z", re.DOTALL)
 
 

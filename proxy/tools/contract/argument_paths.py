@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from proxy.tools.contract.schemas.schema import MAX_SCHEMA_DEPTH, resolve
 
-__all__ = ["ABSENT", "IN_THE_WAY", "Schema", "defaults_at", "values_at"]
-
 Schema = Mapping[str, Any]
 
 ABSENT: Final = object()

@@ -14,15 +14,6 @@ import orjson
 from proxy.base.errors import ToolRelayError
 from proxy.tools.contract.provider import ArgumentsInvalid
 
-__all__ = [
-    "MAX_DEPTH",
-    "ArgumentsMalformed",
-    "canonical_arguments",
-    "parse_arguments",
-    "plain_kind",
-    "utf8_length",
-]
-
 MAX_DEPTH = 64
 """The deepest nesting of arguments. All code behind the parser may recurse safely."""
 _PLAIN_KINDS = frozenset({str, int, float, bool, type(None), dict, list})

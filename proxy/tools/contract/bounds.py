@@ -16,17 +16,6 @@ from proxy.tools.contract.argument_paths import ABSENT, IN_THE_WAY, Schema, defa
 from proxy.tools.contract.schemas.schema_library import LinearPattern, linear_pattern
 from proxy.tools.contract.schemas.url_argument import canonical_url
 
-__all__ = [
-    "MAX_PATTERN",
-    "ArgumentBound",
-    "FetchBounds",
-    "Scalar",
-    "bounds_from_json",
-    "bounds_to_json",
-    "find_violation",
-    "must_be_given",
-]
-
 Scalar = str | int | float | bool
 
 MAX_PATTERN = 1000

@@ -16,23 +16,6 @@ from msgspec import Struct, field
 from proxy.base.errors import ToolFailure
 from proxy.tools.contract.bounds import FetchBounds
 
-__all__ = [
-    "AdjustableClient",
-    "CacheControl",
-    "Capabilities",
-    "Clock",
-    "ConnectedHttpSource",
-    "Credentials",
-    "HttpClient",
-    "HttpFailure",
-    "HttpSource",
-    "IdempotencyKey",
-    "QueryParams",
-    "TextPage",
-    "Unconnected",
-    "unconnected",
-]
-
 QueryParams = Mapping[str, str | int | float]
 """Query parameters of a URL, not yet encoded."""
 

@@ -11,8 +11,6 @@ from pydantic import BaseModel
 from proxy.tools.contract.signature import description_of, make_contract, own_name, read_signature
 from proxy.tools.contract.spec import Redaction, ToolEffect, texts
 
-__all__ = ["Definition", "ToolDeclaration", "declared", "tool"]
-
 EffectName = ToolEffect | Literal["read_only", "state_change", "external_side_effect"]
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from proxy.base.errors import ToolErrorCode
 
-__all__ = ["TOOL_ERRORS"]
-
 TOOL_ERRORS: Final[Mapping[ToolErrorCode, str]] = MappingProxyType(
     {
         "invalid_json": "The arguments are not a JSON object.",

@@ -4,8 +4,6 @@ import re
 
 from proxy.base.errors import ConfigError
 
-__all__ = ["check_tool_id", "tool_id"]
-
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 

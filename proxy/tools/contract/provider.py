@@ -10,8 +10,6 @@ from proxy.tools.contract.bounds import FetchBounds
 from proxy.tools.contract.capabilities import CacheControl, IdempotencyKey
 from proxy.tools.contract.spec import ToolSpec
 
-__all__ = ["ArgumentsInvalid", "CallContext", "CallSignals", "ToolProvider"]
-
 
 class ArgumentsInvalid(ToolRelayError):
     """Arguments do not fit the schema.

@@ -18,19 +18,6 @@ from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind
 from proxy.tools.contract.schemas.schema import declares
 from proxy.tools.contract.spec import Redaction, ToolSpec
 
-__all__ = [
-    "MASK",
-    "bounded",
-    "brief",
-    "mask_arguments",
-    "mask_values",
-    "mask_written",
-    "private_values",
-    "redact_arguments",
-    "redact_output",
-    "redact_written",
-]
-
 MASK = "[private]"
 _CUT = "[cut]"
 _MAX_TEXT = 512

@@ -21,8 +21,6 @@ from proxy.tools.contract.schemas.strict import to_strict
 from proxy.tools.contract.schemas.url_argument import takes_url
 from proxy.tools.contract.validation import ModelValidator, SchemaValidator
 
-__all__ = ["Contract", "Signature", "description_of", "make_contract", "own_name", "read_signature"]
-
 _CAPABILITIES: frozenset[type] = frozenset({CacheControl, CallContext, Clock, HttpClient, IdempotencyKey})
 _FIELD_PREFIX = "arg_"
 _MAX_DESCRIPTION = 1024  # OpenAI refuses a longer description with 400.

@@ -21,8 +21,6 @@ from proxy.tools.contract.schemas.schema import declares, property_names, resolv
 from proxy.tools.contract.schemas.schema_library import compile_schema
 from proxy.tools.contract.schemas.url_argument import URL_FORM
 
-__all__ = ["ModelValidator", "SchemaValidator", "validate_canonically", "words_of_refusal"]
-
 _MAX_PROBLEMS = 8
 _MOST_BRANCHES = 10_000
 """The most branches of recursive unions that are searched for the faults of arguments; about 50 ms."""

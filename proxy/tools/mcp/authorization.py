@@ -12,8 +12,6 @@ from proxy.tools.mcp.host_client import Authorization
 from proxy.tools.mcp.servers import Server
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, login_command
 
-__all__ = ["ServerAuthorizer"]
-
 
 class ServerAuthorizer:
     """An :data:`~proxy.tools.mcp.host_client.Authorize` that uses the credentials of this process."""

@@ -24,18 +24,6 @@ from proxy.tools.contract.schemas.schema import check_schema
 from proxy.tools.contract.schemas.schema_library import compile_schema
 from proxy.tools.mcp.names import MAX_NAME, mcp_tool_id
 
-__all__ = [
-    "MAX_SHOWN",
-    "MAX_TOOLS",
-    "Definition",
-    "LeftOutTool",
-    "Listing",
-    "UnusableDefinition",
-    "check_input",
-    "read_listing",
-    "visible_text",
-]
-
 MAX_TOOLS: Final = 200
 """The most tools of one server that are read; the default of ``mcp.max_tools``."""
 

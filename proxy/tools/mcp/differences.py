@@ -12,8 +12,6 @@ from typing import Any
 from proxy.base.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition
 
-__all__ = ["difference", "shown_lines", "shown_text"]
-
 _MOST_COMPARED = 2000
 """The most lines of each version; the time for many equal lines grows with the square of their number."""
 

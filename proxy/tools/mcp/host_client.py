@@ -19,8 +19,6 @@ from proxy.net.keep_running import keep_running
 from proxy.tools.mcp.definitions import Definition, LeftOutTool
 from proxy.tools.mcp.results import failure_of_error
 
-__all__ = ["Authorization", "Authorize", "HostClient", "ServerListing", "ServerStatus"]
-
 _RETRY_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _MAX_ASKED: Final = 1024
 _DOUBT = "; it may have taken effect all the same"

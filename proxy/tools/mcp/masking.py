@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote
 
-__all__ = ["HIDDEN", "is_secret_name", "is_secret_value", "masked_args", "masked_url"]
-
 HIDDEN: Final = "<hidden>"
 """Stands in place of what may be a secret."""
 

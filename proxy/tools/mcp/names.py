@@ -9,8 +9,6 @@ import hashlib
 import re
 from typing import Final
 
-__all__ = ["MAX_NAME", "PROVIDER", "SERVER_NAME", "mcp_tool_id", "pattern_of_server"]
-
 PROVIDER: Final = "mcp"
 """The part of every such tool id before the first double underscore."""
 

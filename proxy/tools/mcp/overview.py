@@ -11,8 +11,6 @@ from proxy.tools.mcp.names import mcp_tool_id
 from proxy.tools.mcp.pins import Pin, PinState, compare
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["ServerOverview", "ToolOverview", "build_overview", "with_pinned"]
-
 
 class ToolOverview(Struct, frozen=True):
     """One tool: its id, the server's own name for it, and its pin state.

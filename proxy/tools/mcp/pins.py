@@ -19,19 +19,6 @@ from proxy.json.in_thread import in_thread
 from proxy.records.rows import PinStore
 from proxy.tools.mcp.definitions import Definition, UnusableDefinition
 
-__all__ = [
-    "MOST_PINNED",
-    "FiledPins",
-    "GivenPins",
-    "Pin",
-    "PinSource",
-    "PinState",
-    "RecordedPins",
-    "compare",
-    "read_pin_file",
-    "write_pin_file",
-]
-
 MOST_PINNED: Final = 1000
 """The most tools of all servers together that can be allowed; each of them costs every worker memory."""
 

@@ -22,8 +22,6 @@ from proxy.net.channel import Channel, ChannelBroken
 from proxy.net.keep_running import keep_running
 from proxy.net.socket_folder import SocketFolder
 
-__all__ = ["INHERITED", "HostProcess", "own_environment"]
-
 INHERITED: Final = (
     *("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"),
     *("SSL_CERT_DIR", "SSL_CERT_FILE"),

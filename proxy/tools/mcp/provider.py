@@ -27,8 +27,6 @@ from proxy.tools.mcp.pins import MOST_PINNED, Pin, PinSource
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["McpProvider", "spec_of", "stays_there"]
-
 _LOOK_EVERY_S: Final = 5.0
 """Seconds between checks for a pin that another process made or removed."""
 

@@ -19,8 +19,6 @@ from proxy.tools.contract.results.images import Image
 from proxy.tools.contract.results.results import ResourceLink, RichResult
 from proxy.tools.mcp.definitions import visible_text
 
-__all__ = ["MAX_ITEMS", "failure_of_error", "read_result"]
-
 MAX_ITEMS: Final = 1000
 """The most content blocks of one result that are read."""
 

@@ -12,8 +12,6 @@ from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.mcp.masking import masked_args, masked_url
 
-__all__ = ["HostSettings", "Server"]
-
 
 @dataclass(frozen=True, slots=True)
 class Server:

@@ -17,8 +17,6 @@ from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.metadata import AuthorizationServer
 from proxy.tools.oauth.port import OAuthFault
 
-__all__ = ["ForeignRedirect", "LoginAttempt", "begin"]
-
 _MAX_REDIRECT: Final = 16384
 
 

@@ -12,8 +12,6 @@ from msgspec import Struct
 
 from proxy.tools.oauth.parameters import read_scopes
 
-__all__ = ["Challenge", "read_challenge"]
-
 _MAX_HEADER: Final = 8192
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _ITEM = re.compile(rf"(?:({_TOKEN})\s+)?({_TOKEN})\s*=\s*(.*)", re.DOTALL)

@@ -16,8 +16,6 @@ from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.metadata import AuthorizationServer
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 
-__all__ = ["Client", "ClientKind", "choose_client", "configured_client", "with_authentication"]
-
 ClientKind = Literal["configured", "document", "registered"]
 
 _MAX_ID: Final = 2048

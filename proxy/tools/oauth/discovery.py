@@ -23,8 +23,6 @@ from proxy.tools.oauth.metadata import (
 )
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 
-__all__ = ["Discovery", "discover"]
-
 
 class Discovery(Struct, frozen=True):
     """The result of :func:`discover`.

@@ -12,16 +12,6 @@ from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 from proxy.tools.oauth.stored_tokens import StoredTokens, updated_tokens
 from proxy.tools.oauth.tokens import TokenAnswer, ask_for_tokens
 
-__all__ = [
-    "ClientCredentials",
-    "LoggedIn",
-    "OAuthGrant",
-    "OAuthToken",
-    "grant_of",
-    "login_command",
-    "login_place",
-]
-
 _REFRESH: Final = "refresh_token"
 
 

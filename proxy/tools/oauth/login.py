@@ -14,8 +14,6 @@ from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 from proxy.tools.oauth.stored_tokens import Login, StoredTokens
 from proxy.tools.oauth.tokens import ask_for_tokens
 
-__all__ = ["begin_login", "end_login", "revoke"]
-
 _SOON_S = 3600.0
 """The proxy registers a new client if the old one's secret expires within this many seconds."""
 

@@ -15,19 +15,6 @@ from proxy.base.plain_text import plain_text
 from proxy.tools.oauth.parameters import read_scopes
 from proxy.tools.oauth.port import OAuthFault
 
-__all__ = [
-    "AuthorizationServer",
-    "ProtectedResource",
-    "covers",
-    "is_same_issuer",
-    "origin_of",
-    "read_protected_resource",
-    "read_server",
-    "resource_metadata_urls",
-    "resource_of",
-    "server_metadata_urls",
-]
-
 _Address = Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
 _Word = Annotated[str, Field(max_length=256)]
 _Words = Annotated[list[_Word], Field(max_length=1000)]

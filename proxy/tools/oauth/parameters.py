@@ -3,8 +3,6 @@
 import re
 from typing import Final
 
-__all__ = ["PROTOCOL_PARAMETERS", "granted_scopes", "join_scopes", "read_scopes"]
-
 _OFFLINE: Final = "offline_access"
 _MAX_SCOPES: Final = 100
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")

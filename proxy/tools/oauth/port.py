@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["OAuthFault", "OAuthHttp"]
-
 
 class OAuthFault(Exception):
     """A failure to get a token. The message is for the operator and contains no token and no secret.

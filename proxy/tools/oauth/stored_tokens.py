@@ -12,8 +12,6 @@ from proxy.tools.oauth.metadata import covers, is_same_issuer
 from proxy.tools.oauth.parameters import granted_scopes
 from proxy.tools.oauth.tokens import TokenAnswer, is_token, read_seconds
 
-__all__ = ["Login", "StoredTokens", "read_stored_tokens", "updated_tokens"]
-
 
 @dataclass(frozen=True, slots=True)
 class Login:

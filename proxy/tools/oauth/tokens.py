@@ -10,8 +10,6 @@ from proxy.tools.oauth.clients import Client, with_authentication
 from proxy.tools.oauth.parameters import read_scopes
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 
-__all__ = ["TokenAnswer", "ask_for_tokens", "is_token", "read_seconds"]
-
 _MAX_TOKEN: Final = 16384
 _ERRORS: Final = frozenset(
     {

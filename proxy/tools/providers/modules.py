@@ -13,8 +13,6 @@ from proxy.base.errors import ConfigError, Guard
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.providers.function import FunctionProvider, declared
 
-__all__ = ["load_module"]
-
 _SETTING = "tools.modules"
 
 

@@ -20,8 +20,6 @@ from proxy.records.rows import KeptResult, KeptResults
 from proxy.tools.access.single_flight import SingleFlight
 from proxy.tools.contract.results.results import Output
 
-__all__ = ["ResultCache", "cache_key"]
-
 T = TypeVar("T")
 
 _ENTRY_OVERHEAD = 512

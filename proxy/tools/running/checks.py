@@ -12,8 +12,6 @@ from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.plan import PlannedCall, Refusal, admit, plan
 from proxy.tools.running.tasks.tool_tasks import ToolTasks
 
-__all__ = ["Checks"]
-
 
 class Checks:
     """The checks that the proxy makes before it asks a person for an approval."""

@@ -26,8 +26,6 @@ from proxy.tools.contract.results.results import cut_by, json_text, note_text
 from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.ledger import NOT_KEPT, RunLedger
 
-__all__ = ["SharedEffects", "claim_of", "repeated_result"]
-
 _PAUSES_S: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.35)
 """The pauses between checks on a run of another process that may just be ending: one second in all."""
 _FIRST_PAUSE_S = 0.05

@@ -23,8 +23,6 @@ from proxy.tools.running.tasks.concurrency import Slots
 from proxy.tools.running.tasks.loop_watch import watch_steps
 from proxy.tools.running.tasks.tool_tasks import ToolCrashed, ToolTasks, ToolTimedOut
 
-__all__ = ["Executor", "OnCrash"]
-
 OnCrash = Callable[[ToolSpec, BaseException], None]
 """Called with what a tool raised, for its author. It may quote arguments: do not log or store it."""
 

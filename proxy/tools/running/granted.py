@@ -14,8 +14,6 @@ from proxy.tools.contract.bounds import ArgumentBound, bounds_from_json, bounds_
 from proxy.tools.contract.schemas.schema import may_have
 from proxy.tools.contract.spec import ToolSpec
 
-__all__ = ["ArgumentLimits", "GrantedCall"]
-
 
 class ArgumentLimits(Struct, frozen=True):
     """Bounds of arguments by path, as in ``policy.arguments``; without bounds everything is allowed."""

@@ -30,16 +30,6 @@ from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.plan import Approved, ApprovedCall, ContinuedCall
 
-__all__ = [
-    "MAX_NATIVE",
-    "Invocation",
-    "InvocationJournal",
-    "OnClosed",
-    "OnProgress",
-    "OnStart",
-    "fault_facts",
-]
-
 MAX_NATIVE = 65536
 """The most characters of an original call that is kept; a longer one is not, since half of it is not JSON."""
 

@@ -17,17 +17,6 @@ from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
 
-__all__ = [
-    "NOT_KEPT",
-    "NO_KEY",
-    "Claim",
-    "RequestKey",
-    "RunContext",
-    "RunLedger",
-    "ServedRequest",
-    "fingerprint",
-]
-
 NOT_KEPT: Final = (
     "an earlier attempt of this request made this very call and it succeeded; it was not made again, "
     "and its result was not kept"

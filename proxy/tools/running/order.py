@@ -7,8 +7,6 @@ from proxy.records.rows import ToolEffect
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.spec import ToolSpec
 
-__all__ = ["groups_to_run", "is_read_only"]
-
 
 def is_read_only(spec: ToolSpec | None) -> bool:
     """Return whether a call of this tool may run beside others; a call of an unknown tool does nothing."""

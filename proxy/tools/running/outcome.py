@@ -14,8 +14,6 @@ from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.ledger import Claim
 from proxy.tools.running.plan import Refusal
 
-__all__ = ["Outcomes", "failed", "mark_untrusted"]
-
 
 def failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
     """Convert a failure to a result."""

@@ -28,18 +28,6 @@ from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import validate_canonically
 from proxy.tools.running.granted import GrantedCall
 
-__all__ = [
-    "AdmittedCall",
-    "Approved",
-    "ApprovedCall",
-    "ContinuedCall",
-    "PlannedCall",
-    "Refusal",
-    "admit",
-    "digest_of",
-    "plan",
-]
-
 
 class ApprovedCall(Struct, frozen=True):
     """The call that a person approved: this definition of a tool with these arguments, and nothing else.

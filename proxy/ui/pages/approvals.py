@@ -16,8 +16,6 @@ from proxy.ui.runs.run_rows import RunRows
 from proxy.ui.sessions import OPERATOR, UiSession
 from proxy.ui.surface import UiRequest
 
-__all__ = ["ApprovalPages"]
-
 _STATES: Final[Mapping[str, Mapping[str, bool]]] = {
     "pending": {"waiting": True},
     "decided": {"decided": True},

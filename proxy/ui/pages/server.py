@@ -19,8 +19,6 @@ from proxy.ui.diagnoses import read_diagnosis
 from proxy.ui.runs.run_rows import caller_name
 from proxy.ui.surface import UiRequest
 
-__all__ = ["ServerFacts", "ServerPages"]
-
 _MOST_GROUPED: Final = 3
 _MOST_ROWS: Final = 2000
 _USAGE_KEYS: Final[tuple[UsageKey, ...]] = get_args(UsageKey)

@@ -18,8 +18,6 @@ from proxy.ui.remedies import remedy_of
 from proxy.ui.runs.runs import OfferFacts
 from proxy.ui.surface import UiRequest
 
-__all__ = ["ToolPages"]
-
 _DAY_S: Final = 86400.0
 
 

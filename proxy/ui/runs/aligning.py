@@ -13,8 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from proxy.json.patterns import repeated
 
-__all__ = ["aligned"]
-
 _MOST_COMPARED: Final = 48
 """The most pieces of a side that are compared fully between two pieces that both sides have once."""
 _MOST_CELLS: Final = 400_000

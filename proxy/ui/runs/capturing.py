@@ -23,8 +23,6 @@ from proxy.ui.runs.aligning import aligned
 from proxy.ui.runs.fixture_file import fixture_of
 from proxy.ui.surface import UiRequest
 
-__all__ = ["Capturing"]
-
 _MOST_ORDERS: Final = 10
 _LONGEST_KEY: Final = 80
 

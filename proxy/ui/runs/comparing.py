@@ -6,8 +6,6 @@ from typing import Any, Final
 from proxy.api.admin.json_output import to_line
 from proxy.store.base import RunDetail
 
-__all__ = ["comparison"]
-
 _FIELDS: Final = (
     *("status", "model", "upstream", "wire", "stream", "finish_reason", "error_code", "turns", "tool_calls"),
     *("input_tokens", "output_tokens", "total_tokens", "cost", "duration_s", "offered", "withheld", "trace"),

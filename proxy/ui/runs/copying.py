@@ -9,8 +9,6 @@ import orjson
 from proxy.http.own_headers import TRACE
 from proxy.store.base import RunDetail
 
-__all__ = ["copied"]
-
 _ENV: Final = "TOOLRELAY_API_KEY"
 _GONE: Final = (
     "The request was not kept, so the text has a placeholder instead. "

@@ -22,8 +22,6 @@ from proxy.upstreams.recorded.format import (
 )
 from proxy.wires.registry.table import STREAM_TYPES
 
-__all__ = ["fixture_of"]
-
 
 def fixture_of(run: RunRecord, wire: str, tape: Mapping[str, Any], shapes: Sequence[bytes]) -> bytes:
     """Return the archive.

@@ -10,8 +10,6 @@ from proxy.server.auth.key_names import named_callers
 from proxy.server.auth.key_ring import DECLARED
 from proxy.store.base import Store
 
-__all__ = ["RunRows", "caller_name"]
-
 _NAMES_S: Final = 5.0
 _MOST_CALLS: Final = 32
 

@@ -24,8 +24,6 @@ from proxy.ui.runs.run_rows import RunRows
 from proxy.ui.static_files import API_PREFIX
 from proxy.ui.surface import UiRequest
 
-__all__ = ["Budget", "OfferFacts", "Replay", "RunPages"]
-
 
 class Budget(Struct, frozen=True):
     """A limit of runs; ``most`` is 0 for no limit. ``unit`` is empty for plain counts."""

@@ -14,8 +14,6 @@ from proxy.net.keepalive import watch_peer
 from proxy.net.resolver import Resolver
 from proxy.upstreams.http1.exchange import ConnectionLost, Exchange
 
-__all__ = ["Http1Connection", "Http1Pool"]
-
 _HAPPY_EYEBALLS_S = 0.25
 """Seconds between attempts at two addresses (RFC 8305, section 5)."""
 

@@ -28,8 +28,6 @@ from proxy.upstreams.http1.response_states import (
     SENT,
 )
 
-__all__ = ["NEVER", "ConnectionLost", "Exchange", "ExchangeConnection"]
-
 MAX_FRAMING_BYTES = 128 * 1024
 """At most so many bytes in a row may be no body: a head, chunk extensions, trailers. The parser has no
 limit."""

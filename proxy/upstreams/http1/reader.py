@@ -7,8 +7,6 @@ from httptools import HttpResponseParser
 
 from proxy.http.headers import by_names
 
-__all__ = ["MAX_HEADERS", "MAX_HEADER_BYTES", "BodyReader", "HttpReader", "LengthReader", "ResponseReader"]
-
 MAX_HEADERS = 256
 MAX_HEADER_BYTES = 64 * 1024
 """The most bytes of names and values together."""

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from proxy.http.headers import HeaderSection, by_names
 from proxy.http.rules import HeaderRules, HeaderSelection, is_name
 
-__all__ = ["PlainHead", "ResponseHeads"]
-
 _MAX_TEMPLATES = 4
 """Templates are tried one after the other; an upstream has few kinds of responses."""
 

@@ -5,21 +5,6 @@ from typing import Final
 
 from proxy.records.transitions import Transitions
 
-__all__ = [
-    "BEGUN",
-    "BODY",
-    "BYTES",
-    "COMPLETE",
-    "END",
-    "FAILURE",
-    "HEAD",
-    "NEXT",
-    "REFUSAL",
-    "SENT",
-    "ResponseEvent",
-    "ResponseState",
-]
-
 
 class ResponseState(StrEnum):
     """The progress of a response."""

@@ -32,8 +32,6 @@ from proxy.upstreams.origin import (
 )
 from proxy.wires.registry.table import SERVED, EndpointTable
 
-__all__ = ["Http1Response", "Http1Upstream"]
-
 _CONNECT_RETRY_BUDGET_S = 5.0
 """Connection failures are retried for at most so many seconds after the request came."""
 

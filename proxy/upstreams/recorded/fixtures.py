@@ -26,8 +26,6 @@ from proxy.upstreams.recorded.format import (
 )
 from proxy.wires.registry.table import BY_WIRE
 
-__all__ = ["RecordedTurn", "load_turns"]
-
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -13,22 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from proxy.http.headers import Headers
 from proxy.wires.registry.table import BY_WIRE
 
-__all__ = [
-    "CLIENT",
-    "EVENTS",
-    "FILES",
-    "JSON",
-    "META",
-    "REQUEST",
-    "RESPONSE",
-    "TURN",
-    "ExchangeMatch",
-    "ExchangeMeta",
-    "TurnResponse",
-    "meta_text",
-    "response_text",
-]
-
 META: Final = "meta.toml"
 CLIENT: Final = "client"
 """The folder with the client's requests and responses."""

@@ -38,8 +38,6 @@ from proxy.upstreams.recorded.format import (
 from proxy.wires.registry.comparing import ComparableConversation, comparable_conversation
 from proxy.wires.registry.table import BY_WIRE, STREAM_TYPES
 
-__all__ = ["ClientExchanges", "RecordingUpstream"]
-
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_CONVERSATIONS = 1000
 _MOST_WAITING = 64

@@ -24,8 +24,6 @@ from proxy.wires.openai.dialect import OPENAI
 from proxy.wires.registry.comparing import comparable_conversation, results_of
 from proxy.wires.registry.table import SERVED
 
-__all__ = ["ReplayUpstream", "packaged_fixtures", "serve_replay"]
-
 _MAX_REQUEST_BYTES = 64 * 1024 * 1024
 _MAX_SHOWN_CHARS = 120
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")

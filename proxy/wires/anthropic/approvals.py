@@ -9,8 +9,6 @@ from proxy.wires.approving.read import ApprovalConversation, ApprovalForm
 from proxy.wires.approving.reading import ApprovalReading, Message, with_mentions
 from proxy.wires.approving.shown import APPROVE, approval_of_call
 
-__all__ = ["ANTHROPIC_APPROVALS"]
-
 
 def _read(
     messages: Sequence[Message], raws: Sequence[bytes], payload: Mapping[str, Any]

@@ -21,29 +21,6 @@ from proxy.json.splice import elements, join_array, join_object, members
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.turn.citations import page_address
 
-__all__ = [
-    "FINISH_WORDS",
-    "OUR_SIGNATURE",
-    "TRANSLATED_SIGNATURE",
-    "Block",
-    "Citations",
-    "MessageBuilder",
-    "assistant_message",
-    "blocks_of",
-    "blocks_text",
-    "called_blocks",
-    "cited_blocks",
-    "has_ours",
-    "is_ours",
-    "native_block",
-    "reply_blocks",
-    "tool_use",
-    "web_citation",
-    "without_ours",
-    "without_thoughts",
-    "without_translated",
-]
-
 Block = dict[str, Any]
 
 OUR_SIGNATURE: Final = "toolrelay"

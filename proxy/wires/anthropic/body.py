@@ -42,8 +42,6 @@ from proxy.wires.turn.refused_fields import BLOCK_FIELDS
 from proxy.wires.turn.token_limit import LEAST_TOKENS, tokens_left
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["MARK", "AnthropicBody", "with_breakpoints"]
-
 
 class AnthropicBody(MessageListBody):
     """The body of one run's upstream requests."""

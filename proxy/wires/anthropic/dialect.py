@@ -26,19 +26,6 @@ from proxy.wires.openai import dialect as openai
 from proxy.wires.repairing import CUT_OFF
 from proxy.wires.stream.sse import EventBoundary, SSEEvent, SSEParser, encode_event
 
-__all__ = [
-    "ANTHROPIC",
-    "ENDPOINTS",
-    "PING",
-    "STOP",
-    "MessageBoundary",
-    "error_body",
-    "error_event",
-    "event_type",
-    "ping_event",
-    "read_error",
-]
-
 _TYPES: Final = frozenset(
     {
         "api_error", "authentication_error", "billing_error", "invalid_request_error", "not_found_error",

@@ -17,16 +17,6 @@ from proxy.wires.anthropic.blocks import Block, blocks_of, blocks_text, called_b
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask
 
-__all__ = [
-    "collect_results",
-    "image_bytes",
-    "masked_turn",
-    "recorded_result",
-    "result_block",
-    "rows_of",
-    "without_images",
-]
-
 
 def collect_results(
     messages: Sequence[bytes], start: int, calls: Sequence[Mapping[str, Any]]

@@ -26,8 +26,6 @@ from proxy.wires.chosen import (
     text_of,
 )
 
-__all__ = ["chosen_tools"]
-
 _Entry = tuple[int, Mapping[str, Any]]
 
 

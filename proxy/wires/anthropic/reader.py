@@ -46,8 +46,6 @@ from proxy.wires.turn.assembler import Fragment, mint_call_id
 from proxy.wires.turn.usage import merge_usage, messages_usage
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["AnthropicTurnReader"]
-
 _TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking"}
 _NO_INPUT: Final = (None, "text", "thinking")
 """The types of blocks that have no input; ``None``: no block has begun."""

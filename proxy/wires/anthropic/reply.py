@@ -15,8 +15,6 @@ from proxy.wires.anthropic.dialect import error_body
 from proxy.wires.client_port import ClientView
 from proxy.wires.turn.reply import ReplyWriter
 
-__all__ = ["AnthropicReplyWriter"]
-
 
 class AnthropicReplyWriter(ReplyWriter):
     """A writer of one message over all turns.  The options are those of :class:`ReplyWriter`."""

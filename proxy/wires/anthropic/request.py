@@ -24,8 +24,6 @@ from proxy.wires.turn.request_members import (
 )
 from proxy.wires.turn.texts import joined_texts
 
-__all__ = ["AnthropicRequest", "declared_name", "parse_anthropic_request"]
-
 _UNSEEN: Final = ("thinking", "redacted_thinking")
 """Blocks that some clients do not send back."""
 _MORE_THAN_TEXT: Final = ("tool_result", "image", "document")

@@ -27,8 +27,6 @@ from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
-__all__ = ["AnthropicWire"]
-
 
 class AnthropicWire(Wire, HasNativeTurns):
     """The wire of Anthropic Messages."""

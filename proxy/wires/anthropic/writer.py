@@ -24,8 +24,6 @@ from proxy.wires.stream.phases import COMPOSING, HIDDEN, OPEN, Sign
 from proxy.wires.stream.sse import is_comment
 from proxy.wires.turn.assembler import mint_call_id
 
-__all__ = ["AnthropicStreamWriter"]
-
 
 class AnthropicStreamWriter(ComposingWriter):
     """A writer of one client's stream, over all turns.  The options are those of :class:`ComposingWriter`."""

@@ -13,8 +13,6 @@ import orjson
 from proxy.json.splice import elements, join_array
 from proxy.wires.approving.shown import APPROVE
 
-__all__ = ["NO_ANSWER", "answer_of", "function_name", "leave_out_function", "loaded", "text_of"]
-
 NO_ANSWER: Final = "The client gave no clear answer."
 """The reason of a refusal for which the client gave none."""
 _MOST_BYTES: Final = 256 * 1024

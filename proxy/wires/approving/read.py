@@ -15,8 +15,6 @@ from proxy.wires.approving.shown import (
     may_concern_approvals,
 )
 
-__all__ = ["ApprovalConversation", "ApprovalForm", "read_approvals", "visible_with"]
-
 ApprovalConversation = tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]
 """The raw messages or items that are left, and the questions and answers that were removed."""
 

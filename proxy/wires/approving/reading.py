@@ -14,8 +14,6 @@ from proxy.wires.approving.answers import answer_of, loaded
 from proxy.wires.approving.read import ApprovalConversation
 from proxy.wires.approving.shown import ApprovalAnswer, ApprovalQuestion
 
-__all__ = ["ApprovalReading", "Message", "with_mentions"]
-
 Message = Mapping[str, Any]
 
 

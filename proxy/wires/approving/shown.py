@@ -13,18 +13,6 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-__all__ = [
-    "APPROVE",
-    "ApprovalAnswer",
-    "ApprovalMessages",
-    "ApprovalQuestion",
-    "approval_of_call",
-    "approval_of_item",
-    "call_id_of",
-    "item_id_of",
-    "may_concern_approvals",
-]
-
 APPROVE: Final = "toolrelay__approve"
 """The function that a client declares so that the proxy can ask it by calling this function."""
 

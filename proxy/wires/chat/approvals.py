@@ -8,8 +8,6 @@ from proxy.wires.approving.read import ApprovalConversation, ApprovalForm
 from proxy.wires.approving.reading import ApprovalReading, Message
 from proxy.wires.approving.shown import APPROVE, approval_of_call
 
-__all__ = ["CHAT_APPROVALS"]
-
 
 def _read(
     messages: Sequence[Message], raws: Sequence[bytes], payload: Mapping[str, Any]

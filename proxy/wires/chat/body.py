@@ -20,8 +20,6 @@ from proxy.wires.turn.refused_fields import MESSAGE_FIELDS
 from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["ChatBody", "masked_turn"]
-
 
 class ChatBody(MessageListBody):
     """The body of one run's upstream requests."""

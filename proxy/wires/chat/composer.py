@@ -18,8 +18,6 @@ from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.citations import with_moved_indices
 from proxy.wires.turn.usage import add_usage
 
-__all__ = ["ChatComposer", "choices_of", "labels_of", "says_role", "shown_indices", "unknown_members"]
-
 _PARAGRAPH: Final = "\n\n"
 """The separator between the texts of two turns."""
 

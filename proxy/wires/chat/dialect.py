@@ -7,8 +7,6 @@ from msgspec.structs import replace
 from proxy.wires.dialect import Endpoint, RepairSigns
 from proxy.wires.openai.dialect import SHARED
 
-__all__ = ["CHAT", "ENDPOINTS"]
-
 CHAT: Final = replace(
     SHARED,
     name="chat",

@@ -12,16 +12,6 @@ import orjson
 from proxy.base.errors import WireError
 from proxy.base.events import FinishReason, FinishWords, ToolCall
 
-__all__ = [
-    "FINISH_WORDS",
-    "MessageBuilder",
-    "call_object",
-    "native_call",
-    "part_text",
-    "part_thought",
-    "reply_message",
-]
-
 FINISH_WORDS: Final = FinishWords(
     {
         FinishReason.STOP: "stop",

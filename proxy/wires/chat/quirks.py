@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["stream_quirks"]
-
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 
 

@@ -38,8 +38,6 @@ from proxy.wires.turn.citations import read_annotations
 from proxy.wires.turn.usage import usage_of, without_null_usage
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["ChatTurnReader", "LaterChoices"]
-
 _Taken = tuple[Any, Sequence[Fragment], bool]
 """An object with calls, the calls that were taken, and whether they were taken from it; else it may only
 repeat them, and the writers leave it out."""

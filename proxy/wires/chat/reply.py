@@ -16,8 +16,6 @@ from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.citations import with_moved_indices
 from proxy.wires.turn.reply import ReplyWriter
 
-__all__ = ["ChatReplyWriter"]
-
 _REASONING = ("reasoning_content", "reasoning")
 
 

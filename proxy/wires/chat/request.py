@@ -22,12 +22,6 @@ from proxy.wires.turn.request_members import (
     preview_of,
 )
 
-__all__ = [
-    "ChatRequest",
-    "declared_name",
-    "parse_chat_request",
-]
-
 _OF_HISTORY = ("assistant", "tool", "function")
 _INSTRUCTING = ("system", "developer")
 _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")

@@ -25,8 +25,6 @@ from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
-__all__ = ["ChatWire"]
-
 
 class ChatWire(Wire, HasNativeTurns):
     """The wire of OpenAI Chat Completions."""

@@ -43,8 +43,6 @@ from proxy.wires.stream.phases import (
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.turn.usage import without_null_usage
 
-__all__ = ["SIGN", "CallDefects", "ChatStreamWriter"]
-
 
 class ChatStreamWriter(TracingWriter, RepairingWriter):
     """A writer of one client's stream, over all turns of its run.

@@ -9,8 +9,6 @@ from proxy.base.conversation import Conversation
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
 
-__all__ = ["ConversationCodec"]
-
 
 def _unchanged(conversation: Conversation) -> Conversation:
     return conversation

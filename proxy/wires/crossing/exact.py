@@ -10,8 +10,6 @@ from proxy.base.conversation import Conversation, ToolCallPart
 from proxy.json.exact import loads_exactly
 from proxy.wires.crossing.codec import ConversationCodec
 
-__all__ = ["read_exactly"]
-
 _ROUNDED: Final = re.compile(r"[:,\[]-?\d(?:\.\d+)?e[+-]?\d")
 """A number as orjson writes a large float; it writes no blanks between the members of an object."""
 

@@ -7,8 +7,6 @@ from proxy.base.conversation import Native, Part, Text
 from proxy.base.errors import ModelMissing, RequestError
 from proxy.wires.crossing.tables import FieldTable, general_path
 
-__all__ = ["Fields"]
-
 _T = TypeVar("_T")
 
 

@@ -9,8 +9,6 @@ from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Message, Text
 from proxy.wires.crossing.ledger import Ledger, shortened
 from proxy.wires.profile import SAMPLING, Profile
 
-__all__ = ["fitted", "with_aspect", "with_word_json"]
-
 _USERS: Final = ("service.user", "service.safety_identifier")
 _ANSWER_WITH_JSON: Final = Message("system", (Text("Answer with JSON."),))
 _LACKS: Final = "The upstream's model does not take it."

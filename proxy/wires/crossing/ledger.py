@@ -13,8 +13,6 @@ from proxy.base.conversation import ASPECT_DEFAULTS, Conversation, Native
 from proxy.base.errors import RequestError
 from proxy.wires.crossing.tables import FieldTable, general_path
 
-__all__ = ["Ledger", "LeftOut", "Written", "fitting_id", "shortened", "without_none"]
-
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _DIGEST: Final = 8
 

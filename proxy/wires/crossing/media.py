@@ -22,17 +22,6 @@ from proxy.net.public_addresses import is_public_url
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.ledger import Ledger
 
-__all__ = [
-    "data_url",
-    "file_words",
-    "image_words",
-    "inline_of",
-    "marked_result",
-    "omit_detail",
-    "remote_of",
-    "result_words",
-]
-
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _FAILURE = re.compile(r"\W{0,4}(error|fail|exception|\"?ok\"?: ?false|traceback)", re.IGNORECASE)
 """Matches the beginning of a result that itself says that the call failed."""

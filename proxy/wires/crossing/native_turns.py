@@ -17,8 +17,6 @@ from proxy.base.conversation import Conversation, Message, Native, Part, Reasoni
 from proxy.wires.crossing.reasoning import is_plain
 from proxy.wires.dialect import NATIVE, Dialect
 
-__all__ = ["HasNativeTurns", "NativeTurns"]
-
 
 class HasNativeTurns(ABC):
     """A dialect whose turns have parts that no other dialect can express."""

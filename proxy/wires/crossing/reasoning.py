@@ -16,8 +16,6 @@ from typing import Final
 
 from proxy.base.conversation import Conversation, Message, Reasoning, ToolCallPart
 
-__all__ = ["BLANK", "asks_for_reasoning", "in_loops", "is_plain", "with_blank_reasoning"]
-
 _MISSING: Final = re.compile(
     r"reasoning(_content)?\W+(is |was |are )?(missing|required)|missing\W+(\w+\W+)?reasoning(_content)?\b"
     r"|reasoning(_content)?\b.{0,80}\bmust be (passed|sent|provided|included|returned)"

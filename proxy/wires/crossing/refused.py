@@ -30,8 +30,6 @@ from proxy.wires.profile import EFFORTS, HINTS, PORTABLE_EFFORTS, LimitField, Pr
 from proxy.wires.turn.refused_fields import UNSUPPORTED
 from proxy.wires.turn.result_images import takes_no_images
 
-__all__ = ["Refusal", "after_refusal"]
-
 _LIMIT: Final = "output.max_tokens"
 _BOUND: Final = re.compile(r"maximum|at most|less than|<=?|range|exceed|too large|> ?\d", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"(?<![\w.-])\d{1,3}(?:,\d{3})+(?![\w-])|(?<![\w.-])\d{2,9}(?![\w-])")

@@ -3,8 +3,6 @@
 from proxy.base.conversation import OutputFormat, Sampling, Service
 from proxy.wires.crossing.fields import Fields
 
-__all__ = ["read_format", "read_sampling", "read_service"]
-
 
 def read_sampling(settings: Fields) -> Sampling:
     """Read sampling."""

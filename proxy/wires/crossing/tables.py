@@ -9,20 +9,6 @@ from msgspec import Struct
 
 from proxy.base.conversation import Loss, Native
 
-__all__ = [
-    "UNKNOWN_FIELD",
-    "FieldTable",
-    "Rule",
-    "general_path",
-    "inverse",
-    "missing_rows_of",
-    "omitted",
-    "refused",
-    "rows_of",
-    "translated",
-    "unneeded",
-]
-
 _INDEX = re.compile(r"\[\d+\]")
 _DATE = re.compile(r"_20\d{6}(?=\]$)")
 """The date that ends the types of Anthropic's own tools; a newer one is the same tool."""

@@ -11,8 +11,6 @@ from proxy.wires.crossing.refused import after_refusal
 from proxy.wires.profile import Profile
 from proxy.wires.providers import known_profile
 
-__all__ = ["Translation"]
-
 _MOST: Final = 4
 """Learn from no more refusals in a run: a provider names one field at a time."""
 

@@ -13,8 +13,6 @@ from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, UsageFiel
 from proxy.wires.openai import dialect as openai
 from proxy.wires.stream.sse import encode_event
 
-__all__ = ["ENDPOINTS", "INTERNAL_ERROR", "INVALID_REQUEST", "MCP", "PARSE_ERROR", "error_body"]
-
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 INTERNAL_ERROR: Final = -32603

@@ -18,21 +18,6 @@ from msgspec import Struct
 from proxy.base.errors import ToolRelayError
 from proxy.wires.mcp.dialect import INVALID_REQUEST
 
-__all__ = [
-    "HANDSHAKE_VERSIONS",
-    "HEADER_MISMATCH",
-    "INVALID_PARAMS",
-    "LATEST_HANDSHAKE",
-    "METHOD_NOT_FOUND",
-    "MODERN_VERSIONS",
-    "UNSUPPORTED_VERSION",
-    "Message",
-    "ProtocolFault",
-    "RequestId",
-    "RoutingHeaders",
-    "read_message",
-]
-
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions that begin with a handshake, from the oldest."""
 

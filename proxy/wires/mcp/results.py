@@ -20,20 +20,6 @@ from proxy.wires.mcp.messages import (
 )
 from proxy.wires.stream.sse import comment, encode_event
 
-__all__ = [
-    "KEEP_ALIVE",
-    "REQUEST_CANCELLED",
-    "answer",
-    "as_event",
-    "call_result",
-    "discovered",
-    "failure",
-    "initialized",
-    "listed_tool",
-    "progress",
-    "tool_list",
-]
-
 REQUEST_CANCELLED: Final = -32800
 """The error code for a request that its client has cancelled, if its stream must end with an answer."""
 

@@ -42,8 +42,6 @@ from proxy.wires.turn.refused_fields import RefusedFields
 from proxy.wires.turn.result_images import ImageBudget, choose_images, takes_no_images
 from proxy.wires.upstream_port import Mask, RequestBody, SuspendedCall
 
-__all__ = ["MessageListBody"]
-
 
 class MessageListBody(RequestBody):
     """The body of one run's upstream requests.

@@ -19,8 +19,6 @@ from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Place, Speaker
 from proxy.wires.turn.digest import PrefixDigests, conversation_digest, conversation_digests, encoded
 
-__all__ = ["CallsWithIdsRequest", "JsonMessage", "MessageListRequest"]
-
 JsonMessage = Mapping[str, Any]
 """A message of a request, as parsed JSON."""
 

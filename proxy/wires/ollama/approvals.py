@@ -12,8 +12,6 @@ from proxy.wires.approving.read import ApprovalConversation, ApprovalForm
 from proxy.wires.approving.reading import ApprovalReading, Message
 from proxy.wires.approving.shown import APPROVE
 
-__all__ = ["OLLAMA_APPROVALS"]
-
 _ID: Final = re.compile(APPROVAL_ID)
 
 

@@ -28,8 +28,6 @@ from proxy.wires.turn.edits import Edits
 from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["OllamaBody"]
-
 
 class OllamaBody(MessageListBody):
     """The body of one run's upstream requests."""

@@ -14,8 +14,6 @@ import orjson
 
 from proxy.wires.turn.digest import canonical_arguments
 
-__all__ = ["Call", "calls_of", "keys_of", "pair", "role_of"]
-
 _DIGEST: Final = 24
 
 

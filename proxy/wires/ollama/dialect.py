@@ -23,16 +23,6 @@ from proxy.wires.openai import dialect as openai
 from proxy.wires.repairing import CUT_OFF
 from proxy.wires.stream.ndjson import CONTENT_TYPE, LineBoundary, LineParser, begins_lines
 
-__all__ = [
-    "ENDPOINTS",
-    "OLLAMA",
-    "ChatBoundary",
-    "error_body",
-    "error_line",
-    "escape_line_breaks",
-    "line",
-]
-
 _VERSION: Final = "0.12.6"
 """The version of Ollama's API that clients get if no upstream reports its own."""
 

@@ -17,16 +17,6 @@ from proxy.wires.ollama.calls import Call, calls_of, pair, role_of
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask
 
-__all__ = [
-    "collect_results",
-    "image_bytes",
-    "inline_data",
-    "masked_turn",
-    "result_message",
-    "row_of",
-    "without_images",
-]
-
 
 def collect_results(
     messages: Sequence[bytes], start: int, calls: Sequence[Mapping[str, Any]], made: Sequence[Call]

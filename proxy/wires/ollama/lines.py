@@ -20,18 +20,6 @@ from proxy.wires.ollama.calls import Call
 from proxy.wires.ollama.dialect import line
 from proxy.wires.stream.template import split_text
 
-__all__ = [
-    "FINISH_WORDS",
-    "LineMaker",
-    "between",
-    "called_in",
-    "created_at",
-    "indexed",
-    "last_line",
-    "load_answer",
-    "without_calls",
-]
-
 _COUNTS: Final = ("prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration")
 
 

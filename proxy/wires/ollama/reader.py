@@ -47,8 +47,6 @@ from proxy.wires.turn.assembler import Fragment, is_object
 from proxy.wires.turn.usage import usage_of
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["MessageBuilder", "OllamaTurnReader", "RawCall", "calls_are_plain", "native_call", "raw_calls"]
-
 _TEXTUAL: Final = frozenset({"model", "created_at", "message", "done", "remote_model", "remote_host"})
 """The members that a line of text may have; other members may not vary."""
 _CALLS: Final = b'"tool_calls"'

@@ -15,8 +15,6 @@ from proxy.wires.ollama.dialect import error_body
 from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, between, indexed, last_line, without_calls
 from proxy.wires.turn.reply import ReplyWriter
 
-__all__ = ["OllamaReplyWriter"]
-
 
 class OllamaReplyWriter(ReplyWriter):
     """A writer of one answer over all turns of its run.

@@ -25,9 +25,6 @@ from proxy.wires.turn.request_members import (
     preview_of,
 )
 
-__all__ = ["OllamaRequest", "declared_name", "parse_ollama_request"]
-
-
 _SPEAKERS: Final[Mapping[str, Speaker]] = {
     "system": "system",
     "developer": "system",

@@ -28,8 +28,6 @@ from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
-__all__ = ["OllamaWire"]
-
 
 class OllamaWire(Wire, HasNativeTurns):
     """The wire of ``/api/chat``."""

@@ -26,8 +26,6 @@ from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import HIDDEN, Sign
 from proxy.wires.turn.assembler import mint_call_id
 
-__all__ = ["OllamaStreamWriter"]
-
 
 class OllamaStreamWriter(ComposingWriter):
     """A writer of one client's stream, over all turns of its run.

@@ -31,23 +31,6 @@ from proxy.wires.stream.sse import (
     encode_event,
 )
 
-__all__ = [
-    "CONVERSATIONS",
-    "ENDPOINTS",
-    "FRAMING",
-    "MODELS",
-    "OPENAI",
-    "OPENAI_LISTS",
-    "PREFIX",
-    "QUERY",
-    "QUIRKS",
-    "SHARED",
-    "error_body",
-    "error_event",
-    "listed_models",
-    "read_error",
-]
-
 PREFIX: Final = "/v1"
 _MAX_MESSAGE: Final = 4096
 _MOST_FAULTS: Final = 32

@@ -10,8 +10,6 @@ import orjson
 
 from proxy.base.events import ToolCall
 
-__all__ = ["expand", "is_wrapper", "mask_parts"]
-
 _WRAPPERS = frozenset(
     {"parallel", "multi_tool_use.parallel", "multi_tool_use_parallel", "multi_tool_use__parallel"}
 )

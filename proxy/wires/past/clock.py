@@ -4,8 +4,6 @@ import re
 import time
 from typing import Any, Final, Literal
 
-__all__ = ["SystemRule", "without_clock"]
-
 SystemRule = Literal["exact", "clock", "ignore"]
 """How to compare the system messages at the beginning: exactly, without dates and times, or not at all."""
 

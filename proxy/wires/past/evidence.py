@@ -9,8 +9,6 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
-__all__ = ["Evidence", "Place", "Speaker", "chained", "fits_window", "was_asked"]
-
 Speaker = Literal["system", "user", "model", "tool"]
 """Who wrote a message. A result of a client's tool counts as written by the tool, not by the user."""
 

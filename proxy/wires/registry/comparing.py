@@ -5,8 +5,6 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["ComparableConversation", "comparable_conversation", "results_of"]
-
 _RESULT_ROLES: Final = ("tool", "function")
 _TEXT_PARTS: Final = ("text", "input_text", "output_text")
 

@@ -6,8 +6,6 @@ from proxy.wires.chosen import chooses
 from proxy.wires.dialect import HostedTool
 from proxy.wires.registry.table import BY_WIRE
 
-__all__ = ["acting_tool", "hosted_tool"]
-
 _TOOLS: Final = tuple({tool.type: tool for dialect in BY_WIRE.values() for tool in dialect.tools}.values())
 _UNKNOWN: Final = HostedTool("")
 

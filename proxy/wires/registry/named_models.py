@@ -7,8 +7,6 @@ from proxy.base.errors import ModelMissing, RequestError
 from proxy.wires.registry.hosted_tools import hosted_tool
 from proxy.wires.registry.requests import CHOOSING, MODEL_PATHS, TOOL_HOLDERS, check_names, prompt_of
 
-__all__ = ["named_models"]
-
 _OF_A_TOOL: Final = (("model",), ("svg", "model"))
 """Where a tool may name models: a name, or a list of names and of objects with a ``model``."""
 

@@ -8,25 +8,6 @@ from proxy.json.splice import join_object, members
 from proxy.wires.dialect import Dialect
 from proxy.wires.registry.table import BY_WIRE
 
-__all__ = [
-    "CHOOSING",
-    "FEWEST_COUNTED",
-    "FURTHER_MODELS",
-    "LISTS",
-    "MODEL_PATHS",
-    "TOOL_HOLDERS",
-    "TRANSPORT",
-    "Member",
-    "background_of",
-    "check_counted",
-    "check_names",
-    "check_switches",
-    "continued_by",
-    "conversation_of",
-    "prompt_of",
-    "with_usage_asked",
-]
-
 _FIELDS: Final = tuple(dialect.fields for dialect in BY_WIRE.values())
 
 

@@ -11,8 +11,6 @@ from proxy.wires.ollama import dialect as ollama
 from proxy.wires.openai import dialect as openai
 from proxy.wires.responses import dialect as responses
 
-__all__ = ["BY_WIRE", "SERVED", "STREAM_TYPES", "EndpointTable", "dialect_of"]
-
 
 class EndpointTable:
     """An immutable lookup of endpoints. Only this class compares paths with those of the dialects.

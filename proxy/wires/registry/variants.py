@@ -15,8 +15,6 @@ from proxy.wires.dialect import NATIVE
 from proxy.wires.registry.table import BY_WIRE
 from proxy.wires.turn.digest import canonical_arguments
 
-__all__ = ["variant_of"]
-
 _TURNS: Final = tuple(dialect.turns for dialect in BY_WIRE.values())
 _IDS: Final = frozenset({"client_id"}).union(*(turns.ids for turns in _TURNS))
 _VOLATILE: Final = frozenset[str]().union(*(turns.volatile for turns in _TURNS))

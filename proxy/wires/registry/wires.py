@@ -10,8 +10,6 @@ from proxy.wires.responses.compaction.wire import ResponsesCompactionWire
 from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.wire import Wire
 
-__all__ = ["built_in_wires", "completion_wires"]
-
 
 def built_in_wires(item_keys: Sequence[bytes] = ()) -> dict[str, Wire]:
     """Return the built-in dialects by name.

@@ -21,8 +21,6 @@ from proxy.wires.approving.shown import (
 )
 from proxy.wires.responses.items import is_model_item, is_reference
 
-__all__ = ["RESPONSES_APPROVALS"]
-
 _ELSEWHERE: Final = ("previous_response_id", "conversation")
 """Fields that refer to the beginning of the conversation."""
 

@@ -60,8 +60,6 @@ from proxy.wires.turn.result_images import choose_images, takes_no_images
 from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit, SuspendedCall
 
-__all__ = ["ResponsesBody", "upstream_ids"]
-
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MOST_IMAGE_BYTES = 24 << 20
 """The most bytes of the proxy's images in one request, in base64. Providers accept some 50 MB."""

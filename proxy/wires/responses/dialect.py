@@ -19,8 +19,6 @@ from proxy.wires.dialect import (
 from proxy.wires.openai.dialect import SHARED, error_body, read_error
 from proxy.wires.stream.sse import encode_event
 
-__all__ = ["DELETE", "ENDPOINTS", "RESPONSES", "error_event", "response_not_found"]
-
 
 def error_event(message: str, *, type: str, code: str | None, sequence_number: int | None = None) -> bytes:
     """Encode an error event, with its fields nested under ``error``, as OpenAI really sends them.

@@ -17,8 +17,6 @@ import orjson
 from proxy.wires.responses.items import reasoning_item, sealed_turn, text_part
 from proxy.wires.stream.sse import END_MARK, encode_event
 
-__all__ = ["OpenItem", "item_events", "own_item_events", "stream_of_stored"]
-
 _NOT_YET: dict[str, Any] = {"status": "in_progress", "output": [], "usage": None, "completed_at": None}
 
 

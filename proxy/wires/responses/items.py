@@ -17,38 +17,6 @@ from proxy.json.splice import elements, join_array, join_object, members, replac
 from proxy.records.approvals import is_mention
 from proxy.wires.chosen import ChosenServer, ServedTool
 
-__all__ = [
-    "SERVER_LABEL",
-    "answer_length",
-    "answer_spans",
-    "as_upstream_items",
-    "called_name",
-    "event_response_id",
-    "is_message_event",
-    "is_model_item",
-    "is_ours",
-    "is_reference",
-    "is_shown_call",
-    "item_text",
-    "mcp_call",
-    "mcp_list",
-    "message_item",
-    "mint_item_id",
-    "own_item_id",
-    "own_mark",
-    "reasoning_item",
-    "request_id_of",
-    "response_of",
-    "sealed_bytes",
-    "sealed_turn",
-    "sealed_turn_item",
-    "text_part",
-    "turn_items",
-    "unique_calls",
-    "with_items",
-    "without_sealed_turns",
-]
-
 SERVER_LABEL = "toolrelay"
 
 _SEALED_TURN = f"{SERVER_LABEL}-turn:"

@@ -37,8 +37,6 @@ from proxy.wires.turn.citations import read_annotations, read_url_citation
 from proxy.wires.turn.usage import read_usage
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["CLOSING", "OPENING", "ItemKeys", "ResponsesTurnReader", "stream_quirks"]
-
 OPENING = frozenset({"response.created", "response.queued", "response.in_progress"})
 CLOSING = frozenset(
     {

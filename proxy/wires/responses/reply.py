@@ -26,8 +26,6 @@ from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import ClientTools, complete_resource, ended_as
 from proxy.wires.turn.reply import ReplyWriter
 
-__all__ = ["ResponsesReplyWriter"]
-
 
 class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
     """Writes one Response for all turns of its run.

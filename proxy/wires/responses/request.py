@@ -46,8 +46,6 @@ from proxy.wires.turn.request_members import (
 )
 from proxy.wires.turn.texts import joined_texts
 
-__all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
-
 _TEXTS = ("text", "input_text", "output_text")
 _CALLS = ("function_call", "custom_tool_call")
 _OPEN = frozenset({NAMESPACE, ADDITIONAL_TOOLS, "tool_search"})

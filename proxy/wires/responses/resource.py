@@ -17,8 +17,6 @@ from proxy.base.chance import epoch_s
 from proxy.base.events import FinishReason
 from proxy.json.splice import elements, join_array
 
-__all__ = ["ClientTools", "complete_resource", "ended_as", "queued", "whole_usage", "with_all_fields"]
-
 _INCOMPLETE: Final[Mapping[FinishReason | None, str]] = {
     FinishReason.LENGTH: "max_output_tokens",
     FinishReason.CONTENT_FILTER: "content_filter",

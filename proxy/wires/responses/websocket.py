@@ -10,8 +10,6 @@ from proxy.base.errors import RequestError
 from proxy.json.splice import join_object, members
 from proxy.wires.responses.dialect import RESPONSES
 
-__all__ = ["CreateRequest", "create_request", "lane_of"]
-
 _LANE: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 _PROTOCOL_MEMBERS: Final = frozenset({"type", "stream_id", "generate", "stream", RESPONSES.fields.background})
 """Members of a message that do not belong to the request in it."""

@@ -39,8 +39,6 @@ from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
-__all__ = ["ResponsesWire"]
-
 
 class ResponsesWire(Wire, HasNativeTurns):
     """The Responses wire.

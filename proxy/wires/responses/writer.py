@@ -48,8 +48,6 @@ from proxy.wires.stream.phases import CERTAIN, COMPOSING, HIDDEN, NEXT, OPEN, PA
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event, is_comment
 from proxy.wires.turn.usage import add_usage
 
-__all__ = ["ResponsesStreamWriter"]
-
 _FACTS = frozenset({"model", "created_at"})
 
 

@@ -13,8 +13,6 @@ from proxy.wires.stream.phases import COMPOSING, HIDDEN, HOLDING, NEXT, PASSING,
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_progress, trace_result
 from proxy.wires.turn.usage import add_usage
 
-__all__ = ["ComposingWriter", "TracingWriter"]
-
 
 class TracingWriter(FastWriter):
     """The part of a :class:`~proxy.wires.client_port.StreamWriter` that shows server calls and notes.

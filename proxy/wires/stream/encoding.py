@@ -28,8 +28,6 @@ from proxy.wires.client_port import ContinuingEncoder, TextEncoder
 from proxy.wires.stream.sse import KEEP_ALIVE
 from proxy.wires.turn.citations import LEFT_OUT
 
-__all__ = ["EncodedCall", "EventEncoder", "EventObject", "ItemEncoder", "TextEvent"]
-
 EventObject = dict[str, Any]
 """An event of the client's dialect, as JSON."""
 

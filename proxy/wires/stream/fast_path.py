@@ -12,8 +12,6 @@ from proxy.base.events import Frame, TurnEvent
 from proxy.wires.client_port import StreamWriter
 from proxy.wires.upstream_port import TurnReader
 
-__all__ = ["FastPath", "FastReader", "FastWriter", "TextReader"]
-
 
 class FastReader(ABC):
     """A :class:`~proxy.wires.upstream_port.TurnReader` that can take events without reading them."""

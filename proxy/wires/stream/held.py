@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator
 from proxy.base.errors import FrameTooLarge
 from proxy.base.events import Frame
 
-__all__ = ["HeldFrames", "identity"]
-
 _MAX_BYTES = 16 * 1024 * 1024
 
 identity: Callable[[bytes], bytes] = bytes

@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from proxy.base.errors import FrameTooLarge
 
-__all__ = ["CONTENT_TYPE", "Line", "LineBoundary", "LineParser", "begins_lines", "decode_line"]
-
 CONTENT_TYPE: Final = "application/x-ndjson"
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b" \t\r\n"

@@ -9,9 +9,6 @@ from typing import Final
 
 from proxy.records.transitions import Transitions
 
-__all__ = ["CERTAIN", "COMPOSING", "HIDDEN", "HOLDING", "NEXT", "OPEN", "PASSING", "TURN_ENDED", "UNCERTAIN",
-           "WAITING", "Phase", "Sign"]  # fmt: skip
-
 
 class Phase(StrEnum):
     """What the writer does with a frame."""

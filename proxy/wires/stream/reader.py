@@ -40,8 +40,6 @@ from proxy.wires.stream.sse import SSEParser, decode_event
 from proxy.wires.stream.template import MOST_TEMPLATE_BYTES, Template
 from proxy.wires.turn.assembler import Fragment, ToolCallAssembler, is_object
 
-__all__ = ["LINES", "SSE", "StreamFormat", "StreamReader"]
-
 _TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
 _MOST_S = 0.004
 """The time limit of one call of ``feed``, in seconds, for events that take unusually long."""

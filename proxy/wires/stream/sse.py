@@ -14,22 +14,6 @@ from msgspec import Struct
 from proxy.base.errors import FrameTooLarge
 from proxy.json.patterns import repeated
 
-__all__ = [
-    "CONTENT_TYPE",
-    "DONE",
-    "DONE_SIGN",
-    "END_MARK",
-    "KEEP_ALIVE",
-    "EventBoundary",
-    "SSEEvent",
-    "SSEParser",
-    "begins_events",
-    "comment",
-    "decode_event",
-    "encode_event",
-    "is_comment",
-]
-
 CONTENT_TYPE = "text/event-stream"
 DONE = b"[DONE]"
 END_MARK = b"data: [DONE]\n\n"

@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from proxy.json.patterns import repeated
 
-__all__ = ["MOST_TEMPLATE_BYTES", "Template", "split_text"]
-
 MOST_KEPT: Final = 256
 """The largest number of events whose values a template keeps before they are merged."""
 

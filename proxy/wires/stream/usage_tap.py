@@ -19,8 +19,6 @@ from proxy.wires.dialect import Event, EventParser, Framing, UsageFields
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.usage import merge_usage, read_usage, usage_of, without_null_usage
 
-__all__ = ["UsageTap"]
-
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(?=[{n])')
 _KEY: Final = b'"usage"'
 _SSE_END: Final = b"\n\n"

@@ -12,8 +12,6 @@ from proxy.json.splice import elements, members
 from proxy.wires.text_calls.repairing import repaired_json
 from proxy.wires.text_calls.source import NotACall
 
-__all__ = ["Declared", "TextCall"]
-
 _MOST_VALUES: Final = 100_000
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9]\d{0,18})")

@@ -24,8 +24,6 @@ from proxy.wires.text_calls.channels import ChannelCall, Channels, Piece
 from proxy.wires.text_calls.reader import LARGEST_CALL, TextCallReader
 from proxy.wires.text_calls.source import NotACall
 
-__all__ = ["ChannelReader"]
-
 _CALLS: Final = (ToolCallStarted, ToolCallDelta, ToolCallFinished)
 _MOST_HELD: Final = 64
 """The most frames without text that wait for the first text."""

@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from proxy.base.events import ReasoningDelta, TextDelta
 
-__all__ = ["ChannelCall", "Channels", "Piece"]
-
 _STARTS: Final = ("<|start|>", "<|channel|>")
 _ENDS: Final = ("<|end|>", "<|return|>", "<|call|>", *_STARTS)
 _END: Final = re.compile("|".join(map(re.escape, _ENDS)))

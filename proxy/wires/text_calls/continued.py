@@ -16,8 +16,6 @@ from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.text_calls.reader import TextCallReader
 from proxy.wires.upstream_port import Mask, TurnReader
 
-__all__ = ["ContinuedReader", "continued"]
-
 _TEXTS: Final = (TextDelta, ReasoningDelta, RefusalDelta)
 _IN_JSON: Final = {"[": rb"\[(?![{\]])"}
 """Patterns for characters that are also JSON syntax. In a text, such a character begins a marker only if it

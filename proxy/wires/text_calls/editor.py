@@ -17,8 +17,6 @@ from proxy.wires.turn.edits import Edits
 from proxy.wires.upstream_port import RequestBody
 from proxy.wires.wire import Wire
 
-__all__ = ["PromptedBody"]
-
 
 class PromptedBody(TranslatedBody):
     """A body whose tools are in the prompt: ``change`` turns them into text."""

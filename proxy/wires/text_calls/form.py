@@ -10,8 +10,6 @@ from msgspec import Struct
 from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.source import Incomplete, NotACall, Reading, Source
 
-__all__ = ["Form", "Result", "as_json", "closing", "json_call", "json_calls", "parsed", "written_object"]
-
 _KEYS: Final = frozenset({"name", "arguments", "parameters", "function", "type", "id"})
 """Possible first members of a call that is an object."""
 

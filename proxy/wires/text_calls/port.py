@@ -21,8 +21,6 @@ from proxy.wires.text_calls.rules import TextCallRules
 from proxy.wires.upstream_port import BodyEditor, StateHabit, TurnReader, UpstreamPort
 from proxy.wires.wire import Wire
 
-__all__ = ["Note", "text_call_port"]
-
 Note = Callable[[Mapping[str, Any]], None]
 """Called with the facts of what was found in the text of a turn, and what was done about it."""
 

@@ -28,8 +28,6 @@ from proxy.base.conversation import (
 from proxy.schemas.portable import repaired
 from proxy.wires.text_calls.form import Form, Result
 
-__all__ = ["prompted"]
-
 _MOST_STOPS: Final = 4
 """Servers accept no more stop sequences than this."""
 _PURPOSE: Final = "You can call functions. These are their definitions, with JSON Schemas of their arguments:"

@@ -41,8 +41,6 @@ from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.upstream_port import Mask, TurnReader
 from proxy.wires.wire import Wire
 
-__all__ = ["LARGEST_CALL", "CallReading", "TextCallReader", "TextTools"]
-
 _CALLS: Final = (ToolCallStarted, ToolCallDelta, ToolCallFinished)
 LARGEST_CALL: Final = 1024 * 1024
 """The largest call, in characters. A client's tools may get whole files; the runner bounds server tools."""

@@ -3,8 +3,6 @@
 import re
 from typing import Final
 
-__all__ = ["repaired_json"]
-
 _PIECE: Final = re.compile(r"""["',]|[^"',]++""")
 _IN_STRING: Final = {
     '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL),

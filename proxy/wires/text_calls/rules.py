@@ -9,8 +9,6 @@ from proxy.base.globs import fits
 from proxy.wires.text_calls.form import Form
 from proxy.wires.text_calls.table import FORMS, form_for_model
 
-__all__ = ["ModelTextCalls", "TextCallRules", "TextCalls", "ToolMode"]
-
 ToolMode = Literal["native", "prompt"]
 """How a model gets its tools: in the request's field for tools, or described in its prompt."""
 

@@ -14,8 +14,6 @@ from proxy.wires.text_calls.form import Form
 from proxy.wires.text_calls.source import Incomplete, NotACall, Reading, Source
 from proxy.wires.turn.texts import joined_texts
 
-__all__ = ["Scanner"]
-
 _BLANKS: Final = re.compile(r"[ \t\r\n]*+")
 _TICKS: Final = re.compile(r"`*+")
 _LOOK_AGAIN: Final = 1024

@@ -9,8 +9,6 @@ import re
 from collections.abc import Generator
 from typing import Final, TypeVar
 
-__all__ = ["Incomplete", "NotACall", "Reading", "Source"]
-
 _T = TypeVar("_T")
 
 Reading = Generator[None, None, _T]

@@ -9,8 +9,6 @@ from proxy.wires.text_calls.formats.marked_json import Cohere, Hermes, Llama, Mi
 from proxy.wires.text_calls.formats.tagged import Dsml, Glm, MiniMax, QwenXml
 from proxy.wires.text_calls.formats.tokens import DeepSeek, Harmony, Kimi
 
-__all__ = ["FORMS", "form_for_model"]
-
 FORMS: Final[Mapping[str, Form]] = {
     form.name: form
     for form in (

@@ -7,8 +7,6 @@ import orjson
 
 from proxy.wires.turn.assembler import object_of
 
-__all__ = ["NOT_JSON", "arguments_object"]
-
 NOT_JSON: Final = "INVALID_JSON"
 """The only member of the object that carries arguments which are not a JSON object.
 

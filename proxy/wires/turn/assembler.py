@@ -23,8 +23,6 @@ from proxy.base.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCal
 from proxy.json.lenient import UNPLACED_CALL
 from proxy.json.size import count_values
 
-__all__ = ["Fragment", "ToolCallAssembler", "is_object", "mint_call_id", "object_of"]
-
 _ALPHABET = string.ascii_letters + string.digits
 _MAX_CALLS = 256
 _MAX_TURN_BYTES = 32 * 1024 * 1024

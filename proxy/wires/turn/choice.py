@@ -7,8 +7,6 @@ of them. A call of a server tool does not satisfy the choice, because the client
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-__all__ = ["NameOf", "forces_own", "relaxed"]
-
 NameOf = Callable[[Any], str | None]
 """Returns the name of a tool from its declaration or from a choice; ``None`` if there is none."""
 

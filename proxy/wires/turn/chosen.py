@@ -12,8 +12,6 @@ from proxy.base.errors import RequestError
 from proxy.json.splice import elements, join_array, join_object, members
 from proxy.wires.chosen import SINGLE, Chosen, ShownTools
 
-__all__ = ["chosen_functions", "rewrite_choice", "without_elements"]
-
 
 def without_elements(
     raw: bytes,

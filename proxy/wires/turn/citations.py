@@ -9,16 +9,6 @@ from typing import Any, Final
 
 from proxy.base.events import CitationAdded
 
-__all__ = [
-    "LEFT_OUT",
-    "chat_annotation",
-    "page_address",
-    "read_annotations",
-    "read_url_citation",
-    "url_citation",
-    "with_moved_indices",
-]
-
 LEFT_OUT: Final = "answer.citations"
 """The name, in the record of a run, for citations that the client's dialect cannot express."""
 _ADDRESSES: Final = ("https://", "http://")

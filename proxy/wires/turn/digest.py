@@ -11,16 +11,6 @@ import orjson
 from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Place, Speaker, chained
 
-__all__ = [
-    "PrefixDigests",
-    "canonical_arguments",
-    "conversation_digest",
-    "conversation_digests",
-    "encoded",
-    "sent_arguments",
-    "user_key",
-]
-
 _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
 _KINDS: Final = bytes.maketrans(b"123456789.E-", b"0000000000e+")
 _SIGNS_OF_DIGITS: Final = (b"0" * 16, b"e000", b"e+000")

@@ -10,17 +10,6 @@ from msgspec.structs import replace
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
 from proxy.records.result_for_model import ResultForModel, UnfilledHole, read_result
 
-__all__ = [
-    "AppendedTurn",
-    "Edits",
-    "Part",
-    "RestoredMessages",
-    "is_too_long_error",
-    "with_restored",
-    "written",
-    "written_result",
-]
-
 Part = bytes | ResultForModel
 """A message as it is sent, or a result that no dialect can write yet, because its call waits."""
 

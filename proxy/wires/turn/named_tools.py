@@ -13,8 +13,6 @@ import orjson
 
 from proxy.wires.turn.edits import is_too_long_error
 
-__all__ = ["named_tools"]
-
 _PLACES = (
     re.compile(r"function_?declarations\W{1,3}(\d{1,4})\b", re.IGNORECASE),
     re.compile(r"\btools(?:\[|\.|['\"]\s*,\s*)(\d{1,4})\b"),

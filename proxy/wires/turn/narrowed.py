@@ -10,8 +10,6 @@ import orjson
 
 from proxy.json.splice import elements, join_array
 
-__all__ = ["drop_idle_choice", "without_tools"]
-
 
 def without_tools(
     parts: Mapping[str, bytes],

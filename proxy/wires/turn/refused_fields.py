@@ -15,8 +15,6 @@ from msgspec.structs import replace
 
 from proxy.wires.turn.edits import Edits
 
-__all__ = ["BLOCK_FIELDS", "ITEM_FIELDS", "MESSAGE_FIELDS", "UNSUPPORTED", "RefusedFields"]
-
 _FIELDS = frozenset({"type", "id", "role", "content", "name", "arguments", "input", "text"})
 MESSAGE_FIELDS = _FIELDS | {"tool_calls", "function_call", "function", "custom"}
 """Fields that a Chat message needs to keep its meaning."""

@@ -19,8 +19,6 @@ from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.turn.usage import add_usage
 
-__all__ = ["ReplyWriter"]
-
 
 class ReplyWriter(ABC):
     """A :class:`~proxy.wires.client_port.StreamWriter` that writes one object for all turns of its run.

@@ -5,15 +5,6 @@ from typing import Any, Final
 
 from proxy.base.errors import ModelMissing, RequestError
 
-__all__ = [
-    "answers_server_call",
-    "declared_names",
-    "listed_messages",
-    "listed_tools",
-    "model_name",
-    "preview_of",
-]
-
 _MOST_NAME: Final = 64
 _PREVIEW: Final = 120
 """The length of a preview, in characters."""

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 
 from proxy.base.events import ResultImage, left_out
 
-__all__ = ["ImageBudget", "choose_images", "takes_no_images"]
-
 _ONE_IMAGE = re.compile(
     r"(valid|corrupt\w*|process|parse|decode|download\w*|fetch\w*|load\w*|read)\b[^.]{0,40}\bimages?\b"
     r"|\bimages?\b[^.]{0,40}\b(data|format|url|bytes|size|dimensions?|large|small|pixels?|\d+ ?mb)\b"

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-__all__ = ["joined_texts"]
-
 
 def joined_texts(parts: Iterable[Any]) -> list[Any]:
     """Return the same parts, with adjacent strings joined. Each string is copied once."""

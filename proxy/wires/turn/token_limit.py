@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["LEAST_TOKENS", "tokens_left"]
-
 LEAST_TOKENS: Final = 16
 """The number of tokens that a turn may always use, whatever the earlier turns of its run used."""
 

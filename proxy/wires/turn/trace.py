@@ -7,8 +7,6 @@ import orjson
 from proxy.base.events import ToolCall, ToolProgress, ToolResult
 from proxy.records.rows import recorded_call_id
 
-__all__ = ["reasoning_line", "status_line", "trace_call", "trace_progress", "trace_result"]
-
 _MAX_SHOWN = 200
 
 

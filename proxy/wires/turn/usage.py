@@ -5,16 +5,6 @@ from typing import Any
 
 from proxy.base.events import Usage
 
-__all__ = [
-    "add_usage",
-    "counted_usage",
-    "merge_usage",
-    "messages_usage",
-    "read_usage",
-    "usage_of",
-    "without_null_usage",
-]
-
 _CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
 """The token counts that Messages does not include in ``input_tokens``."""
 

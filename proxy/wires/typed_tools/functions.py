@@ -7,8 +7,6 @@ from typing import Any, Final, Protocol
 
 from proxy.base.values import value_class
 
-__all__ = ["EVERY_TYPE", "AsFunctions", "FunctionNames", "TypedAnswer"]
-
 EVERY_TYPE: Final = "*"
 """In a list of native types: the upstream understands every type of its own dialect."""
 

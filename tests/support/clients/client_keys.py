@@ -12,8 +12,6 @@ from proxy.config.secret import Secret
 from proxy.server.auth.key_ring import new_key, new_secret
 from proxy.store.base import Store
 
-__all__ = ["ALICE", "BOB", "OK", "bearer", "declared", "key_config", "keyed", "made"]
-
 ALICE = "alice-alice-0123456789-abcdefghij"
 BOB = "bobby-bobby-0123456789-abcdefghij"
 OK = whole(b'{"ok":true}')

@@ -12,8 +12,6 @@ from proxy.server.connections.draining import Draining
 from proxy.server.messages.heads.head import Head
 from proxy.server.messages.request import EdgeRequest
 
-__all__ = ["Behind", "edge_request"]
-
 
 @dataclass
 class Behind:

@@ -12,8 +12,6 @@ import httpx2
 import ollama as ollama_client
 import openai
 
-__all__ = ["FINISHES", "READERS", "Heard", "parsed"]
-
 Call = tuple[str, str, Any]
 
 

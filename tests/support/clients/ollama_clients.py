@@ -12,8 +12,6 @@ from looping import ECHO
 from raw_upstream import RawUpstream, Step
 from running_proxy import make_config, running
 
-__all__ = ["ASK", "SCRIPTS", "serving"]
-
 SAY = '{"text":"noon"}'
 SAID = {"text": "noon"}
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "What time is it?"}]

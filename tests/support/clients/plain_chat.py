@@ -17,8 +17,6 @@ from in_process import serving_app
 from provider_rules import RULES, Asked, Broken, Refusal, refusal
 from provider_rules.judge import found_now
 
-__all__ = ["PlainChat", "serving_plain_chat"]
-
 _WORD = re.compile(r"code word: (\w+)", re.IGNORECASE)
 Message = dict[str, Any]
 

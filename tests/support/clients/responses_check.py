@@ -10,8 +10,6 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["RESOURCE_FIELDS", "BadResponse", "Reading", "check_response_stream", "events_of"]
-
 OPENING = ("response.created", "response.queued", "response.in_progress")
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 # The members that the Open Responses schema of a response requires, with null where it allows null.

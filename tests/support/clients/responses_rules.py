@@ -14,8 +14,6 @@ from strict_provider import Provider, serving_provider
 from proxy.app.app import Overrides
 from proxy.toolbox.clock import FixedClock
 
-__all__ = ["ANSWERS", "CALENDAR", "NOON", "Rig", "rig"]
-
 NOON = "2026-11-21T12:00:00+00:00"
 CALENDAR = function("get_calendar")
 ANSWERS = {

@@ -9,8 +9,6 @@ from typing import IO, Any, Literal, NamedTuple, NotRequired, Required, Union, g
 from pydantic import BaseModel
 from typing_extensions import get_type_hints, is_typeddict
 
-__all__ = ["Sample", "requests_of"]
-
 _UNIONS = (Union, types.UnionType)
 _LISTS = (list, Iterable, Sequence, tuple)
 _MAPPINGS = (dict, Mapping)

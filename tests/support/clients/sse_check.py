@@ -9,8 +9,6 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BadStream", "Call", "Reading", "check_chat_stream"]
-
 _END = "[DONE]"
 _FINISHES = {"stop", "length", "tool_calls", "content_filter", "function_call"}
 _ERROR_KEYS = {"message", "type", "param", "code"}

@@ -15,8 +15,6 @@ from in_process import serving_app
 from provider_rules import RULES, Broken, Fault, Refusal, refusal
 from provider_rules.judge import found_now
 
-__all__ = ["WORDS", "StrictChat", "serving_chat"]
-
 WORDS = ("groq", "mistral", "fastapi", "vllm-mistral", "openai", "google")
 """The providers that do not take members of messages which they do not know."""
 

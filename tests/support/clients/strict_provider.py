@@ -27,8 +27,6 @@ from responses_script import (
     resource,
 )
 
-__all__ = ["Provider", "Refused", "serving_provider"]
-
 Item = dict[str, Any]
 
 

@@ -11,8 +11,6 @@ from running_proxy import ProxyAddress
 from waiting import PATIENCE_S
 from websockets.asyncio.client import ClientConnection
 
-__all__ = ["ENDS", "Turn", "WebSocketClient", "connected"]
-
 ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
 
 

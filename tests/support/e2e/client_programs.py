@@ -6,8 +6,6 @@ from pathlib import Path
 
 from waiting import LATE_S
 
-__all__ = ["SNIPPETS", "run"]
-
 PAGE = (Path(__file__).resolve().parents[3] / "docs/how-to/clients.md").read_text("utf-8")
 SECTION = PAGE.partition("\n## Clients that are made for Azure")[0]
 SNIPPETS = dict(re.findall(r"([A-Z][\w ]+):\n\n```\w+\n(.*?)```$", SECTION, re.MULTILINE | re.DOTALL))

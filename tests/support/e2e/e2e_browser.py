@@ -15,8 +15,6 @@ from typing import Any
 from aiohttp import web
 from in_process import serving_app
 
-__all__ = ["FLAGS", "START_S", "Pages", "Switch", "browsing", "chromium", "serving_pages"]
-
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_S = 120
 """Seconds in which a browser starts and a script ends, even on a slow machine."""

@@ -22,8 +22,6 @@ from require import require
 from running_proxy import SERVER_KEY
 from strict_chat import StrictChat, serving_chat
 
-__all__ = ["ATTACKS", "MASTER_KEY", "Gateway", "litellm", "portkey"]
-
 ROOT = Path(__file__).resolve().parents[3]
 LITELLM = Path(os.environ.get("TOOLRELAY_TEST_LITELLM") or ROOT / ".venv-ci-litellm/bin/litellm")
 PORTKEY = Path(

@@ -11,8 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCRIPTS", "installed_packages", "run_node"]
-
 SCRIPTS = Path(__file__).resolve().parents[2] / "e2e" / "node"
 INSTALL_S = 600
 RUN_S = 120

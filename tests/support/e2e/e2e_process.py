@@ -11,8 +11,6 @@ from pathlib import Path
 
 from waiting import LATE_S, PATIENCE_S
 
-__all__ = ["Server", "clean_environment", "run", "serving"]
-
 _STOP_S = PATIENCE_S
 
 

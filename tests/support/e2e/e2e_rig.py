@@ -38,25 +38,6 @@ from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.recorded.replay import ReplayUpstream, serve_replay
 from proxy.wires.repairing import RepairHabit
 
-__all__ = [
-    "CORE_TOOLS",
-    "PATHS",
-    "PINNED_CLOCK",
-    "Answer",
-    "Proxy",
-    "ProxyFor",
-    "fixtures_for",
-    "golden_file",
-    "invocation_rows",
-    "is_defective",
-    "is_orchestrated",
-    "of_any_run",
-    "proxy_for",
-    "repair_for",
-    "response_ids",
-    "with_ids_of",
-]
-
 CORE_TOOLS = ("core__get_current_time", "core__get_weather")
 PATHS = ("replay", "http")
 PINNED_CLOCK = "2026-11-21T14:05:00+01:00"

@@ -16,8 +16,6 @@ from proxy.tools.mcp.host.connection import Connection
 from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.servers import HostSettings, Server
 
-__all__ = ["LOOPBACK", "Answering", "Handler", "Refusal", "body_of", "call", "connected", "scripted"]
-
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 

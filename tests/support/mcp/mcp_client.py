@@ -7,8 +7,6 @@ from typing import Any
 
 from running_proxy import Answer, ProxyAddress
 
-__all__ = ["ACCEPT", "HANDSHAKE", "MODERN", "NONE", "ask", "call", "events", "headers_of", "message"]
-
 HANDSHAKE = "2025-11-25"
 MODERN = "2026-07-28"
 NONE: Mapping[str, str] = MappingProxyType({})

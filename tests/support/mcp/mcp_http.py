@@ -11,8 +11,6 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import Field
 from waiting import until
 
-__all__ = ["real_server"]
-
 
 @asynccontextmanager
 async def real_server() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:

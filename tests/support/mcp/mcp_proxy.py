@@ -14,8 +14,6 @@ from proxy.app.app import Overrides
 from proxy.tools.mcp.pins import GivenPins, Pin, PinSource
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["FINE", "Pins", "ask", "mcp_proxy", "obedient", "offered", "said"]
-
 FINE = {"result": {"content": [{"type": "text", "text": "fine"}]}}
 """An answer that a scripted server may give."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from require import require
 
-__all__ = ["LOOPBACK_ONLY", "conformance_suite", "python_server"]
-
 ROOT = Path(__file__).resolve().parents[3]
 INSTALLED = Path(os.environ.get("TOOLRELAY_TEST_MCP") or ROOT / ".venv-ci-mcp")
 

@@ -11,8 +11,6 @@ import aiohttp
 from aiohttp import web
 from in_process import serving_app
 
-__all__ = ["renaming"]
-
 HEADERS = ("accept", "content-type", "mcp-protocol-version", "mcp-session-id", "mcp-method", "mcp-name")
 
 

@@ -14,8 +14,6 @@ from proxy.tools.mcp.pins import Pin
 from proxy.tools.mcp.process import HostProcess
 from proxy.tools.mcp.servers import HostSettings, Server
 
-__all__ = ["Hosted", "hosted", "no_token"]
-
 
 async def no_token(refused: str, scopes: Sequence[str] | None) -> str:
     """Refuse to give a token, for a server that needs none."""

@@ -9,18 +9,6 @@ RFC 7636 (PKCE), RFC 8707 (resources), RFC 7009 (revocation).
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = [
-    "HTTP_RULES",
-    "MESSAGE_RULES",
-    "OAUTH_RULES",
-    "HttpRule",
-    "MessageRule",
-    "OAuthRule",
-    "http_fault",
-    "message_fault",
-    "oauth_fault",
-]
-
 
 class MessageRule(NamedTuple):
     """A message of a client that servers answer with an error.

@@ -22,8 +22,6 @@ import mcp_rules
 
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["calls_of", "scripted", "tool_definition"]
-
 PROGRAM = Path(mcp_rules.__file__).read_text() + textwrap.dedent(
     """
     import json, os, sys, time

@@ -19,8 +19,6 @@ from proxy.tools.oauth.grants import LoggedIn, login_place
 from proxy.tools.oauth.login import begin_login, end_login
 from proxy.tools.oauth.stored_tokens import StoredTokens
 
-__all__ = ["LOOPBACK", "REDIRECT", "Brokers", "brokers", "log_in", "redirected"]
-
 LOOPBACK = ("127.0.0.0/8",)
 REDIRECT = "http://127.0.0.1:1/callback"
 

@@ -19,8 +19,6 @@ from aiohttp import web
 from in_process import serving_app
 from mcp_rules import OAuthRule, http_fault, message_fault, oauth_fault
 
-__all__ = ["OAuthServer", "TokenSet", "running"]
-
 OBJECT = {"type": "object", "properties": {}}
 TOOLS = [{"name": name, "description": f"Does {name}.", "inputSchema": OBJECT} for name in ("read", "write")]
 

@@ -9,8 +9,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-__all__ = ["make_certificate"]
-
 
 def make_certificate(folder: Path) -> Path:
     """Make a certificate that signs itself; return a file with it and its key.

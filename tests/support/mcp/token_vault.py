@@ -6,8 +6,6 @@ from contextlib import asynccontextmanager
 
 from proxy.base.errors import StoreUnavailable
 
-__all__ = ["Vault"]
-
 
 class Vault:
     """A vault in memory that several brokers share, as processes share a store."""

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
-__all__ = ["case", "each"]
-
 T = TypeVar("T")
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DOCS", "PAGES", "ROOT", "Snippet", "snippets"]
-
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))

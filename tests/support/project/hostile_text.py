@@ -4,8 +4,6 @@ import re
 
 from proxy.base.plain_text import HIDDEN
 
-__all__ = ["EVIL", "checked"]
-
 EVIL = "owned\x1b]0;title\x07\x1b[2J\x9b31m\u202e\u2066\u200b\ufeff\x7f\u2028\U000e0041[bold]\nFAKE line"
 """It sets a title, clears the screen, colours, turns lines around, hides, and begins a line of its own."""
 

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-__all__ = ["IMPORT_PATHS", "PYTHON_PATH"]
-
 _SUPPORT = Path(__file__).resolve().parents[1]
 
 IMPORT_PATHS = [

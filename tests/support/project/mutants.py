@@ -11,8 +11,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PARTS", "Part", "main"]
-
 ROOT = Path(__file__).resolve().parents[3]
 COPIED = (
     "proxy",

@@ -4,8 +4,6 @@ from functools import cache
 
 from all_tests import all_tests
 
-__all__ = ["cells_of", "names_of_tests"]
-
 
 @cache
 def names_of_tests() -> frozenset[str]:

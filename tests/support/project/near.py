@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-__all__ = ["folder_tests", "near"]
-
 ROOT = Path(__file__).resolve().parents[3]
 ALWAYS = ("tests/test_layout.py",)
 """Tests about the code as a whole, which any change of the package can break."""

@@ -3,8 +3,6 @@
 import random
 from typing import Any
 
-__all__ = ["odd_chunk"]
-
 _WORDS = [
     "id",
     "model",

@@ -7,8 +7,6 @@ import os
 
 import pytest
 
-__all__ = ["require"]
-
 
 def require(name: str, available: bool, reason: str) -> None:
     """Go on if ``available``; else skip the test with ``reason``, or fail it if ``name`` is required."""

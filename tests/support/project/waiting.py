@@ -8,8 +8,6 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 
-__all__ = ["LATE_S", "PATIENCE_S", "until"]
-
 PATIENCE_S = 60.0
 """Seconds that a test waits for an expected event."""
 

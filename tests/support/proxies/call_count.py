@@ -15,8 +15,6 @@ import aiohttp
 from proxy.store.seal import Seal
 from proxy.store.sqlite.db import SqliteWriting
 
-__all__ = ["CALLS_PER_CALLBACK_OF_A_BURST", "Count", "Spent"]
-
 COUNTED = (
     str(Path(__file__).resolve().parents[3] / "proxy") + "/",
     str(Path(aiohttp.__file__).parent) + "/",

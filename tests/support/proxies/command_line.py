@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from subprocess import CompletedProcess
 
-__all__ = ["HINT", "Here"]
-
 Here = Callable[..., CompletedProcess[str]]
 """Runs one command in this process; ``env`` are its environment variables."""
 

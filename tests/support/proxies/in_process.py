@@ -17,9 +17,6 @@ from waiting import PATIENCE_S
 from proxy.server.connections.application import Application
 from proxy.server.connections.runner import EdgeRunner
 
-__all__ = ["ProxyServer", "Starters", "in_thread", "serving_app", "serving_proxy"]
-
-
 T = TypeVar("T")
 
 

@@ -5,8 +5,6 @@ from typing import Any
 from proxy.records.rows import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.store.base import Store
 
-__all__ = ["T0", "fill", "run"]
-
 T0 = 1_760_000_000.0
 
 

@@ -9,8 +9,6 @@ import structlog
 
 from proxy.telemetry.log.setup import _QUIET, configure_logging
 
-__all__ = ["logged_to", "logging_put_back"]
-
 
 @contextmanager
 def logging_put_back() -> Iterator[None]:

@@ -13,19 +13,6 @@ from running_proxy import Answer, Proxy, make_config, running
 from proxy.app.app import Overrides
 from proxy.toolbox.clock import FixedClock
 
-__all__ = [
-    "ANSWER",
-    "ASK",
-    "CLIENT_TOOL",
-    "ECHO",
-    "TIME",
-    "called",
-    "follow_up",
-    "looping",
-    "messages_of",
-    "one_loop",
-]
-
 ASK: dict[str, Any] = {
     "model": "gpt-4o-mini",
     "stream": True,

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from prometheus_client.parser import text_string_to_metric_families
 from running_proxy import Proxy
 
-__all__ = ["Samples", "parse", "scrape", "value"]
-
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 

@@ -10,8 +10,6 @@ from pair_kits import SPEAKERS, Call, Got, Message, Speaker, Turn
 from raw_upstream import RawUpstream, Step
 from running_proxy import Answer, Proxy, make_config, running
 
-__all__ = ["ANSWER", "CALLS", "QUESTION", "SAY", "Pair", "pair_of", "scripts"]
-
 QUESTION = Message("user", "What time is it?")
 SAY = {"text": "noon"}
 CALLS = Turn("Wait. ", (Call("call_1", ECHO, SAY),), (30, 20))

@@ -5,8 +5,6 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["children", "kill_tree"]
-
 
 def children(pid: int) -> list[int]:
     """Return the ids of the processes that a process has started and has not waited for yet."""

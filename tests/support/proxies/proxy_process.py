@@ -16,8 +16,6 @@ from typing import Any
 from running_proxy import ProxyAddress
 from waiting import PATIENCE_S, until
 
-__all__ = ["ProxyProcess", "serving", "write_config"]
-
 EFFECT = '''
 import asyncio
 from pathlib import Path

@@ -15,8 +15,6 @@ from proxy.wires.chat.wire import ChatWire
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.wire import ResponsesWire
 
-__all__ = ["DIALECTS", "Chat", "Dialect", "Exchange", "Line", "Memory", "Sent"]
-
 Line = tuple[str, str]
 """The role of a speaker (system, user or assistant), and the text."""
 

@@ -2,8 +2,6 @@
 
 from proxy.tools.running.ledger import RequestKey
 
-__all__ = ["keyed"]
-
 
 def keyed(text: str) -> RequestKey:
     """Return the key of a request whose digest is ``text``."""

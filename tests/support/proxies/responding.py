@@ -10,8 +10,6 @@ from raw_upstream import RawUpstream, Step
 from responses_check import Reading, check_response_stream
 from running_proxy import Answer, Proxy
 
-__all__ = ["HIDDEN", "PATH", "Client", "client_of", "well_formed"]
-
 PATH = "/v1/responses"
 HIDDEN = (TIME, '"call_s"', "fc_call_s", "toolrelay")
 

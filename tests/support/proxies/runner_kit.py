@@ -11,8 +11,6 @@ from proxy.records.rows import NativeCall, ToolInvocationRecord
 from proxy.tools import Redaction, tool
 from proxy.tools.running.runner import Runner
 
-__all__ = ["MakeCall", "MakeRunner", "MemoryLog", "StillClock", "StillTime", "echo", "failure"]
-
 
 class MemoryLog:
     """An InvocationLog that keeps every write in order."""

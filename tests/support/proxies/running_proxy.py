@@ -24,17 +24,6 @@ from proxy.server.connections.draining import Draining
 from proxy.server.peers import Peers
 from proxy.store.base import RunDetail, RunFilter
 
-__all__ = [
-    "ONLY_DEPARTURE",
-    "SERVER_KEY",
-    "Answer",
-    "Conversation",
-    "Proxy",
-    "ProxyAddress",
-    "make_config",
-    "running",
-]
-
 SERVER_KEY = "sk-server-0123456789abcdef"
 
 ONLY_DEPARTURE: dict[str, Any] = {

@@ -11,8 +11,6 @@ import probe_tools
 from logged import logged_to
 from running_proxy import Proxy, make_config, running
 
-__all__ = ["CHAT", "END", "EVENT", "HEAD", "RESPONSES", "Steps", "Talk", "stepping"]
-
 PROBES = str(probe_tools.__file__)
 
 EVENT = (

@@ -54,8 +54,6 @@ from proxy.wires.turn.request_members import declared_names, listed_messages, li
 from proxy.wires.upstream_port import Mask
 from proxy.wires.wire import Wire
 
-__all__ = ["TOY", "TOY_ENDPOINTS", "ToyWire", "event"]
-
 _BYE = b"data: bye\n\n"
 _REASONS = {"done": FinishReason.STOP, "called": FinishReason.TOOL_CALLS, "full": FinishReason.LENGTH}
 _WHY: dict[FinishReason | None, str] = {reason: why for why, reason in _REASONS.items()}

@@ -16,8 +16,6 @@ import responses_script as responses
 import sse_check
 from raw_upstream import RawRequest, Step, chunked, whole
 
-__all__ = ["KITS", "Call", "Kit", "Said"]
-
 Call = tuple[str, str, str]
 """(id, name, arguments) of a call."""
 DONE = b"data: [DONE]\n\n"

@@ -22,8 +22,6 @@ from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.registry.wires import built_in_wires
 from proxy.wires.wire import Wire
 
-__all__ = ["WIRES", "Recording", "comparable", "crossed", "meant", "ours", "read", "recordings"]
-
 WIRES: dict[str, Wire] = dict(built_in_wires())
 ASKED: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "hi"}], "stream_options": {"include_usage": True}},

@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FIXTURES", "Exchange", "Turn", "all_exchanges", "exchange"]
-
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import pytest
 from redis_server import SERVER
 
-__all__ = ["LimitClock", "limit_clock"]
-
 MODULES = (
     "limits.aio.storage.memory",
     "limits.aio.storage.redis.redispy",

@@ -9,8 +9,6 @@ from proxy.records.rows import MessageRecord, RunRecord, ToolEffect, ToolInvocat
 from proxy.store.options import StoreOptions
 from proxy.store.sqlite.store import SqliteStore
 
-__all__ = ["NOW", "WORDS", "fill", "run"]
-
 NOW = 1_760_000_000.0
 WORDS = "what the tool said to the model alone"
 

@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["OWN", "RecordingFile", "recording_files"]
-
 OWN = Path(__file__).resolve().parents[2] / "recordings"
 VARIABLE = "TOOLRELAY_TEST_RECORDINGS"
 KINDS = ("sse", "ndjson", "json")

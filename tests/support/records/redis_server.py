@@ -16,8 +16,6 @@ import pytest
 from require import require
 from waiting import PATIENCE_S
 
-__all__ = ["HURRY", "SERVER", "Cable", "cable", "need_redis", "own_prefix"]
-
 HURRY = "proxy.server.limits.redis.ANSWER_S"
 """The proxy's timeout for Redis, which is so short that Redis looks unavailable on a busy machine."""
 

@@ -15,8 +15,6 @@ from typing import Any
 from require import require
 from waiting import PATIENCE_S
 
-__all__ = ["SERVER", "fetch", "locked_table", "need_postgres", "new_schema"]
-
 SERVER = os.environ.get("TOOLRELAY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 
 

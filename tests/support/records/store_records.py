@@ -30,36 +30,6 @@ from proxy.records.rows import (
 from proxy.store.base import Store
 from proxy.store.sqlite.store import SqliteStore
 
-__all__ = [
-    "APPROVED",
-    "CUT_OFF",
-    "CUT_OFF_SQL",
-    "ROWS",
-    "T0",
-    "approval",
-    "cut_off_runs",
-    "files_below",
-    "fill_disk",
-    "grant",
-    "hidden",
-    "hidden_of",
-    "invocation",
-    "kept",
-    "locked",
-    "message",
-    "native_call",
-    "query",
-    "quota",
-    "response",
-    "run",
-    "spawn",
-    "suspended",
-    "turn",
-    "until",
-    "until_failing",
-    "wire",
-]
-
 T0 = 1_760_000_000.0
 
 ROWS: dict[str, tuple[Any, ...]] = {

@@ -8,8 +8,6 @@ from typing import Any
 from chat_script import call, content, finish, reply, role, stream, usage
 from raw_upstream import RawRequest, Step
 
-__all__ = ["AGENT", "RESEARCHER", "Asked", "Models", "Turn", "agents"]
-
 RESEARCHER = "agent__researcher"
 AGENT: Mapping[str, Any] = {
     "description": "Finds things out.",

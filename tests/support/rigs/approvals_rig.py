@@ -12,8 +12,6 @@ from running_proxy import make_config
 
 from proxy.config.load import Config
 
-__all__ = ["BUY", "ECHO", "ID", "MILK", "SHOP", "config_of", "say", "turns_of"]
-
 BUY, ECHO = "probe_tools__buy", "probe_tools__echo"
 MILK = '{"what": "milk"}'
 SHOP: Any = {

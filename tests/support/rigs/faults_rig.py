@@ -18,22 +18,6 @@ from running_proxy import SERVER_KEY, Answer, Conversation, Proxy, ProxyAddress,
 from waiting import LATE_S, PATIENCE_S
 from wire_kits import Kit
 
-__all__ = [
-    "ECHO",
-    "MODES",
-    "OFFERED",
-    "SSE_HEAD",
-    "TIME",
-    "Allow",
-    "ServeProcess",
-    "ask",
-    "before",
-    "cut",
-    "raw",
-    "serve_process",
-    "served_next",
-]
-
 Allow = tuple[str, ...]
 TIME = "core__get_current_time"
 ECHO = "probe_tools__echo"

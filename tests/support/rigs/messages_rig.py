@@ -10,8 +10,6 @@ from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.upstream_port import TurnReader
 
-__all__ = ["ASK", "OURS", "WIRE", "Played", "compose", "cut", "hides", "play", "reader_of", "writer_of"]
-
 OURS = "core__now"
 ASK: dict[str, Any] = {
     "model": "m", "max_tokens": 100, "stream": True, "messages": [{"role": "user", "content": "hi"}],

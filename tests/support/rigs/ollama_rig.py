@@ -12,8 +12,6 @@ from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.upstream_port import TurnReader
 
-__all__ = ["ASK", "OURS", "WIRE", "Played", "compose", "cut", "hides", "play", "reader_of", "writer_of"]
-
 OURS = "core__now"
 ASK: dict[str, Any] = {"model": "m", "messages": [user("hi")]}
 WIRE = OllamaWire()

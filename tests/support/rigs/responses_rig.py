@@ -10,21 +10,6 @@ from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.upstream_port import TurnReader
 
-__all__ = [
-    "ASK",
-    "HIDDEN",
-    "OURS",
-    "Played",
-    "calls_of",
-    "compose",
-    "cut",
-    "hides",
-    "play",
-    "read",
-    "reader_of",
-    "writer_of",
-]
-
 OURS = "core__now"
 HIDDEN = (OURS, '"call_h"', "fc_call_h")
 ASK: dict[str, Any] = {"model": "m", "stream": True, "input": "hi"}

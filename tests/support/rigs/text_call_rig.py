@@ -19,8 +19,6 @@ from responses_check import check_response_stream
 from running_proxy import Answer
 from sse_check import check_chat_stream
 
-__all__ = ["PATHS", "WIRES", "Said", "ask", "behind", "body_of", "pieces", "say", "thought_in", "understood"]
-
 WIRES = ("chat", "responses", "anthropic", "ollama")
 PATHS = {
     "chat": "/v1/chat/completions",

@@ -15,8 +15,6 @@ import aiohttp
 from e2e_browser import FLAGS, START_S, chromium
 from waiting import PATIENCE_S
 
-__all__ = ["Tab", "opened"]
-
 _PAUSE_S = 0.05
 _KEYS = {
     "Enter": (13, "\r"),

@@ -7,8 +7,6 @@ from typing import Any
 
 from ui_fake import FakeUi, encoded
 
-__all__ = ["HOSTILE", "chat_stream", "filled", "wire_of"]
-
 HOSTILE = (
     "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     "\x1b[31mred\x1b[0m \u202eevil\u202c zero\u200bwidth \x07 {{7*7}} javascript:alert(1)"

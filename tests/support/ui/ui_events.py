@@ -12,8 +12,6 @@ from waiting import PATIENCE_S
 
 from proxy.wires.stream.sse import SSEParser
 
-__all__ = ["Events", "listening"]
-
 
 class Events:
     """The events of one connection."""

@@ -18,8 +18,6 @@ from in_process import serving_app
 
 import proxy
 
-__all__ = ["POLICY", "STATIC", "FakeUi", "encoded", "faking"]
-
 STATIC = Path(proxy.__file__).parent / "ui" / "static"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "

@@ -13,8 +13,6 @@ from running_proxy import Answer, Proxy, make_config, running
 
 from proxy.app.app import Overrides
 
-__all__ = ["ADMIN", "CLIENT", "QUESTION", "Browser", "turns", "ui_proxy"]
-
 ADMIN = "admin-admin-0123456789-abcdefghij"
 CLIENT = "client-client-0123456789-abcdefghi"
 QUESTION = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "What time is it?"}]}

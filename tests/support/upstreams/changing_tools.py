@@ -8,8 +8,6 @@ from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.schemas.schema import spec_digest
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 
-__all__ = ["ChangingProvider", "Schema", "changing_tool"]
-
 _SHOWN = Redaction(output=("*",))
 
 

@@ -8,22 +8,6 @@ from typing import Any
 
 from raw_upstream import Step, chunked, event, whole
 
-__all__ = [
-    "DONE",
-    "call",
-    "chunk_of",
-    "content",
-    "events_of",
-    "finish",
-    "payloads_of",
-    "reply",
-    "role",
-    "sse",
-    "stream",
-    "text_of",
-    "usage",
-]
-
 DONE = b"data: [DONE]\n\n"
 
 

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 
 from waiting import until
 
-__all__ = ["child_server", "reserved_port"]
-
 
 @contextmanager
 def reserved_port() -> Iterator[int]:

@@ -4,8 +4,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["closed_port"]
-
 
 @contextmanager
 def closed_port() -> Iterator[int]:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["airport", "error", "offer", "offers", "segment", "trip_slice"]
-
 _CITIES = {
     "LHR": ("Heathrow Airport", "London", "GB", "Europe/London"),
     "JFK": ("John F. Kennedy International Airport", "New York", "US", "America/New_York"),

@@ -9,8 +9,6 @@ from child_server import child_server, reserved_port
 from require import require
 from running_proxy import ProxyAddress
 
-__all__ = ["haproxy", "nginx"]
-
 _NGINX = """\
 daemon off;
 master_process off;

@@ -6,8 +6,6 @@ from typing import Any, Self
 from proxy.tools import TextPage
 from proxy.tools.contract.capabilities import QueryParams
 
-__all__ = ["Answers", "NoHttp"]
-
 
 class NoHttp:
     """An HTTP client for tools that make no call."""

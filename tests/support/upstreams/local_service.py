@@ -14,8 +14,6 @@ from proxy.tools.contract.capabilities import Capabilities, Clock, HttpClient
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.providers.function import FunctionProvider
 
-__all__ = ["Answer", "Asked", "Connection", "Service", "local_service", "use"]
-
 
 @dataclass(frozen=True)
 class Answer:

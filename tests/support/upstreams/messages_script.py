@@ -9,27 +9,6 @@ from typing import Any
 
 from raw_upstream import Step, chunked, whole
 
-__all__ = [
-    "PING",
-    "STOP",
-    "Block",
-    "Read",
-    "block_events",
-    "ending",
-    "error_event",
-    "event",
-    "read_stream",
-    "reply",
-    "start",
-    "stream",
-    "text",
-    "thinking",
-    "tool",
-    "tool_use",
-    "turn",
-    "user",
-]
-
 Block = dict[str, Any]
 TYPES = {
     "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",

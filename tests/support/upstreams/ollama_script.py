@@ -10,23 +10,6 @@ from typing import Any
 
 from raw_upstream import Step, chunked, whole
 
-__all__ = [
-    "LINES",
-    "Read",
-    "assistant",
-    "call",
-    "done",
-    "error",
-    "read_reply",
-    "read_stream",
-    "reply",
-    "said",
-    "stream",
-    "tool",
-    "turn",
-    "user",
-]
-
 LINES = "application/x-ndjson"
 Call = dict[str, Any]
 

@@ -19,8 +19,6 @@ from process_tree import children
 from require import require
 from waiting import PATIENCE_S
 
-__all__ = ["frozen", "own_cluster", "own_postgres", "own_redis", "own_sentinel", "pgbouncer"]
-
 _PGBOUNCER = """\
 [databases]
 {database} = host={host} port={server_port}

@@ -13,8 +13,6 @@ from running_proxy import Proxy, make_config, running
 
 from proxy.app.app import Overrides
 
-__all__ = ["ANSWER", "SERVED", "ProviderModel", "Served", "serving_models"]
-
 ANSWER = "It is noon."
 
 

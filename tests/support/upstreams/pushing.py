@@ -3,8 +3,6 @@
 from proxy.http.secrets import Sink
 from proxy.upstreams.base import UpstreamResponse
 
-__all__ = ["pushed"]
-
 
 async def pushed(response: UpstreamResponse, sink: Sink) -> None:
     """Give ``sink`` the whole body: the bytes that have arrived, and then all further ones."""

@@ -27,25 +27,6 @@ from types import TracebackType
 from provider_rules.judge import refusal_now
 from waiting import PATIENCE_S
 
-__all__ = [
-    "ASKED",
-    "FIN",
-    "HALF",
-    "HANG",
-    "KEEP",
-    "LAST_CHUNK",
-    "RESET",
-    "RawRequest",
-    "RawUpstream",
-    "Script",
-    "Step",
-    "chunk",
-    "chunked",
-    "event",
-    "head",
-    "whole",
-]
-
 
 class End(enum.Enum):
     """The steps that end a script."""

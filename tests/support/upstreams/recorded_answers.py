@@ -11,8 +11,6 @@ from proxy.base.errors import UpstreamBroken
 from proxy.http.headers import Headers
 from proxy.upstreams.base import PulledResponse, UpstreamRequest
 
-__all__ = ["Asked", "Given", "Scripted"]
-
 
 @dataclass(frozen=True)
 class Asked:

@@ -9,26 +9,6 @@ from typing import Any
 
 from raw_upstream import Step, chunked, whole
 
-__all__ = [
-    "closing",
-    "custom",
-    "encode",
-    "event",
-    "function",
-    "function_call",
-    "item_events",
-    "message",
-    "opening",
-    "output",
-    "reasoning",
-    "refusal",
-    "reply",
-    "resource",
-    "stream",
-    "turn",
-    "user",
-]
-
 Item = dict[str, Any]
 
 

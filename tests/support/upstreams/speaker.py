@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from raw_upstream import FIN, Step, chunk, chunked, head, whole
 from running_proxy import Answer
 
-__all__ = ["Call", "Got", "Message", "Object", "Seen", "Speaker", "Turn"]
-
 Object = dict[str, Any]
 
 

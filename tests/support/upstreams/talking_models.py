@@ -7,8 +7,6 @@ from typing import Any
 from ollama_script import done
 from recorded_answers import Asked, Given, Scripted
 
-__all__ = ["Habit", "model_with"]
-
 Habit = str
 CITY = '{"city":"Paris"}'
 

@@ -1,7 +1,5 @@
 """A test double for the connection of an exchange, which records each method that the exchange calls."""
 
-__all__ = ["Taped"]
-
 
 class Taped:
     """A connection that keeps the names of the methods that an exchange calls."""

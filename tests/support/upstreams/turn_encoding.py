@@ -26,8 +26,6 @@ from proxy.base.events import (
 from proxy.wires.client_port import TurnEncoder
 from proxy.wires.upstream_port import UpstreamPort
 
-__all__ = ["EVENTS", "cut", "encoded", "read_again", "recorded_turns", "streamed_arguments", "told"]
-
 TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
 _CALLED = (["stop"], ["function_call"])
 EVENTS = (

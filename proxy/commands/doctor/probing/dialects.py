@@ -24,8 +24,6 @@ from proxy.upstreams.base import Upstream, UpstreamRequest
 from proxy.wires.dialect import Dialect
 from proxy.wires.wire import Wire
 
-__all__ = ["MAX_ANSWER_BYTES", "SpokenDialect", "find_dialects", "speaks"]
-
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 """The most bytes of an answer to one word."""
 

@@ -16,8 +16,6 @@ from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.wires.profile import Profile
 from proxy.wires.wire import Wire
 
-__all__ = ["Reply", "exchange"]
-
 TIMEOUT_S = 120.0
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_ARGUMENT_BYTES = 64 * 1024

@@ -17,8 +17,6 @@ from proxy.wires.chat.dialect import CHAT
 from proxy.wires.dialect import ModelLists
 from proxy.wires.registry.table import BY_WIRE
 
-__all__ = ["ListedModels", "ProbeResult", "lacks_v1", "lists_of", "models_at", "probe", "v1_fault"]
-
 MAX_BODY_BYTES = 4 * 1024 * 1024
 TIMEOUT_S = 60.0
 _HEADERS = (("content-type", "application/json"),)

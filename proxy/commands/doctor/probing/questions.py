@@ -19,8 +19,6 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 
-__all__ = ["MOST_TOKENS", "questions"]
-
 MOST_TOKENS: Final = 64
 """The most tokens of one answer. A call takes about twenty; reasoning may use the rest."""
 

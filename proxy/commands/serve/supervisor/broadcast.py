@@ -14,8 +14,6 @@ import structlog
 
 from proxy.net.channel import Channel
 
-__all__ = ["Broadcast"]
-
 _LONGEST_S = 10.0
 _MOST = 256
 """The most open questions; a further one gets no answers."""

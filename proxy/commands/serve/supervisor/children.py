@@ -8,8 +8,6 @@ import asyncio
 import os
 import signal
 
-__all__ = ["Child", "Children"]
-
 
 class Child:
     """One started process. When it ends, the future ``ended`` gets its exit status, negative for a signal."""

@@ -13,8 +13,6 @@ from typing import IO
 
 from proxy.telemetry.log.setup import LogFormat
 
-__all__ = ["Handover", "ServePlan", "read_handover", "write_handover"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServePlan:

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-__all__ = ["SIGNALS_HELD", "become", "spawn"]
-
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from proxy.commands import {0}; "
 
 SIGNALS_HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -28,8 +28,6 @@ from proxy.net.channel import Channel, ChannelBroken
 from proxy.telemetry.snapshots import METRICS, merge
 from proxy.tools.mcp.process import HostProcess
 
-__all__ = ["Supervisor"]
-
 _FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 30.0
 _STEADY_S = 60.0

@@ -19,8 +19,6 @@ from proxy.net.own_process import hide_memory
 from proxy.telemetry.log.output_queue import queue_output
 from proxy.telemetry.log.setup import configure_logging
 
-__all__ = ["main"]
-
 
 def main(fd: int) -> int:
     """Supervise until stopped; return the exit status. ``fd`` is the file descriptor of the handover."""

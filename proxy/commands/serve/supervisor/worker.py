@@ -32,8 +32,6 @@ from proxy.net.channel import Channel, ChannelBroken
 from proxy.net.own_process import hide_memory
 from proxy.server.peers import Answers, Peers
 
-__all__ = ["main"]
-
 _GRACE_S = 1.0
 """Seconds to wait for an expected message of the supervisor."""
 

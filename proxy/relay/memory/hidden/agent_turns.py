@@ -19,8 +19,6 @@ from proxy.records.rows import SuspendedTurn
 from proxy.relay.nested import AgentUsed
 from proxy.store.base import Store
 
-__all__ = ["AgentCall", "AgentTurn", "AgentTurns", "is_wait", "wait_of"]
-
 _WAIT: Final = "agent-"
 _COMMIT_S: Final = 10.0
 _PLACES_APART: Final = 10_000

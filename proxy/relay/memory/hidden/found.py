@@ -15,8 +15,6 @@ from proxy.relay.memory.hidden.turns import Restored
 from proxy.wires.client_port import Answer, ClientRequest
 from proxy.wires.upstream_port import BodyEditor
 
-__all__ = ["Found", "asked_about", "awaited_approvals", "payloads_of", "put_back"]
-
 
 class Found(Struct, frozen=True):
     """Everything that was found for a request: the response that it continues, and turns with their

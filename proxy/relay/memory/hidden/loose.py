@@ -20,8 +20,6 @@ from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Place, chained, fits_window, was_asked
 from proxy.wires.turn.digest import conversation_digests, encoded
 
-__all__ = ["PLAIN", "evidence_of", "find_loosely", "loose_keys"]
-
 PLAIN: Final = "plain"
 """The variant of an answer with nothing hidden behind it."""
 

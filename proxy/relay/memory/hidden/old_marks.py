@@ -12,8 +12,6 @@ import orjson
 from proxy.base.events import ToolCall
 from proxy.records.result_for_model import Hole, ResultForModel, stored_result
 
-__all__ = ["with_holes"]
-
 _WAITING: Final = "waiting"
 _MARK: Final = "toolrelay-waits-for:"
 

@@ -8,8 +8,6 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-__all__ = ["MEANINGS", "OUTCOMES", "MemoryOutcome", "PutBack", "PutBackKind", "Recall"]
-
 MemoryOutcome = Literal[
     "put_back",
     "put_back_loosely",

@@ -20,8 +20,6 @@ from proxy.records.rows import SuspendedTurn
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.wires.client_port import CarriedTurn, CarryingRequest, ClientRequest
 
-__all__ = ["MAX_BYTES", "NOTHING_CARRIED", "Carried", "SealedTurns"]
-
 MAX_BYTES: Final = 1 << 20
 """The longest turn that a client gets to carry, in bytes before encryption.  It comes again with each
 request."""

@@ -12,18 +12,6 @@ from proxy.json.splice import join_object
 from proxy.records.rows import join_sources
 from proxy.wires.client_port import ClientRequest
 
-__all__ = [
-    "AMBIGUOUS",
-    "asked_in_note",
-    "asked_in_of",
-    "digest_of",
-    "digest_of_calls",
-    "is_shown",
-    "notes_of",
-    "untrusted_in",
-    "with_notes",
-]
-
 _MOST_ASKED_IN: Final = 32
 """The most runs of one conversation that are noted to have asked for approvals; the newest ones are
 noted."""

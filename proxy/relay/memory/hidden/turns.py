@@ -13,8 +13,6 @@ from proxy.wires.client_port import ClientRequest
 from proxy.wires.responses.dialect import RESPONSES, response_not_found
 from proxy.wires.upstream_port import Mask, SuspendedCall
 
-__all__ = ["LastTurn", "Restored", "SettleApprovals"]
-
 
 class LastTurn(Struct, frozen=True):
     """The last turn of a run, as it is stored for the client's next request.

@@ -27,8 +27,6 @@ from proxy.relay.run.turn.stream import MOST_EVENTS, read_stream
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.upstream_port import TurnReader
 
-__all__ = ["ModelTurns"]
-
 _STREAMED: Final = (
     ("cache-control", ("Cache-Control", "no-cache")),
     ("x-accel-buffering", ("X-Accel-Buffering", "no")),

@@ -8,16 +8,6 @@ from proxy.http.retry_after import wait_in_seconds
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.dialect import Errors
 
-__all__ = [
-    "MAX_ERROR_BYTES",
-    "TurnRejected",
-    "read_first_turn_error",
-    "read_in_place_of_stream",
-    "read_later_turn_error",
-    "retry_wait",
-    "unexpected",
-]
-
 MAX_ERROR_BYTES = 1024 * 1024
 """At most so many bytes of an error's body are read."""
 

@@ -18,8 +18,6 @@ from proxy.relay.run.turn.rejection import MAX_ERROR_BYTES, read_later_turn_erro
 from proxy.relay.run.turn.tool_refusals import adapt_tools
 from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
 
-__all__ = ["TurnRequests"]
-
 _REFUSALS: Final = (400, 404, 413, 422)
 """The statuses with which upstreams refuse the content of a body."""
 

@@ -16,8 +16,6 @@ from proxy.wires.dialect import Framing
 from proxy.wires.stream.fast_path import FastPath
 from proxy.wires.upstream_port import TurnReader
 
-__all__ = ["MOST_EVENTS", "read_stream"]
-
 MOST_EVENTS: Final = 128
 """Events that are read and written in one turn of the event loop: some milliseconds of work at most."""
 

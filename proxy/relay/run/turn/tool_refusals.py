@@ -12,8 +12,6 @@ from proxy.relay.offering.tool_limits import REFUSED, ToolLesson, too_many
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 
-__all__ = ["adapt_tools"]
-
 _MOST_LESSONS: Final = 4
 """Withhold all tools after this many refusals of a turn: some providers name one tool at a time."""
 

@@ -10,8 +10,6 @@ from yarl import URL
 
 from proxy.base.errors import RequestError
 
-__all__ = ["GONE", "Head"]
-
 GONE: Final = RawRequestMessage(
     "GET", "/", HttpVersion11, CIMultiDictProxy(CIMultiDict[str]()), (), False, None, False, False, URL("/")
 )

@@ -22,19 +22,6 @@ from proxy.base.caches import CacheSize, declare
 from proxy.server.messages.heads.head import Head
 from proxy.server.transport.aiohttp_seam import AiohttpConnection
 
-__all__ = [
-    "CHANCES",
-    "READ_BUFFER_BYTES",
-    "HeadCut",
-    "Key",
-    "KnownHeads",
-    "KnownMessage",
-    "KnownRequests",
-    "WholeBody",
-    "ends_once",
-    "head_cut",
-]
-
 Key = tuple[bytes, bytes]
 """A head's bytes before and after the digits of its length, without the blank line."""
 

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["MAX_HEAD_BYTES", "OncePerMinute", "PendingHead", "PendingHeads"]
-
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The most bytes of a head, including its request line."""
 

@@ -12,18 +12,6 @@ from aiohttp.streams import StreamReader
 from proxy.server.messages.errors import error_response
 from proxy.server.messages.heads.pending_heads import MAX_HEAD_BYTES
 
-__all__ = [
-    "MAX_FIELD_BYTES",
-    "MAX_HEADERS",
-    "as_bytes",
-    "fault_of",
-    "own_headers",
-    "refusal",
-    "replace_too_large",
-    "too_many_connections",
-    "too_many_heads",
-]
-
 MAX_FIELD_BYTES = 16 * 1024
 MAX_HEADERS = 128
 

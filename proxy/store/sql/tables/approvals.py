@@ -29,8 +29,6 @@ from proxy.store.sql.tables.grants import SqlGrants
 from proxy.store.sql.writing.writer import RowRefused
 from proxy.store.sql.writing.writes import Batch
 
-__all__ = ["SqlApprovals"]
-
 _PUT: Final = rows.insert("approvals", (*APPROVALS.columns, "sealed_by"), " ON CONFLICT (id) DO NOTHING")
 _MOST_IDS: Final = 100
 _MOST_TOOLS: Final = 500

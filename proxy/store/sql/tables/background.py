@@ -19,8 +19,6 @@ from proxy.store.sql.base import SqlBase
 from proxy.store.sql.writing.writer import RowRefused
 from proxy.store.sql.writing.writes import Batch
 
-__all__ = ["SqlBackground", "lease_guard"]
-
 _MOST: Final = 100
 _CLAIMS_GO_S: Final = REPEATS_WITHIN_S - 60.0
 """Seconds for which claims of effects certainly exist; for an older call only its row remains."""

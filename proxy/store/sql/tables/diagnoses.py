@@ -6,8 +6,6 @@ from typing import Final
 from proxy.store import rows
 from proxy.store.sql.base import SqlBase
 
-__all__ = ["SqlDiagnoses"]
-
 _TABLE: Final = "diagnoses"
 _PUT: Final = rows.upsert(_TABLE, ("upstream", "diagnosis", "updated_at"), ("upstream",))
 _MOST: Final = 1000

@@ -30,8 +30,6 @@ from proxy.store.sql.tables.background import lease_guard
 from proxy.store.sql.writing.writer import RowRefused
 from proxy.store.sql.writing.writes import Write
 
-__all__ = ["FORGET_RESULTS", "SqlEffects"]
-
 _PUT_INVOCATION: Final = rows.upsert(
     "tool_invocations",
     ("owner_id", *CALLS.columns, "sealed_by"),

@@ -11,8 +11,6 @@ from proxy.store.sql.base import SqlBase
 from proxy.store.sql.writing.writer import RowRefused
 from proxy.store.sql.writing.writes import Batch
 
-__all__ = ["SqlGrants"]
-
 _PUT: Final = rows.insert("approval_grants", (*GRANTS.columns, "sealed_by"))
 _ACTIVE: Final = "revoked_at IS NULL AND expires_at > ?"
 _COUNT: Final = (

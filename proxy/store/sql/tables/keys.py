@@ -18,8 +18,6 @@ from proxy.store.seal import Seal
 from proxy.store.sql.base import SqlBase
 from proxy.store.sql.writing.writes import Write
 
-__all__ = ["OWNERS", "PEPPER", "SqlKeys"]
-
 _log = logging.getLogger(__name__)
 
 PEPPER: Final = "pepper"

@@ -6,8 +6,6 @@ from typing import Final
 from proxy.store import rows
 from proxy.store.sql.base import SqlBase
 
-__all__ = ["SqlPins"]
-
 _TABLE: Final = "mcp_pins"
 _PUT: Final = rows.upsert(_TABLE, ("id", "pin", "updated_at"), ("id",))
 _DELETE: Final = f"DELETE FROM {_TABLE} WHERE id = ?"

@@ -8,8 +8,6 @@ from proxy.store import rows
 from proxy.store.sql.base import SqlBase
 from proxy.store.sql.writing.writes import Write
 
-__all__ = ["THREADS", "SqlThreads"]
-
 THREADS: Final = "threads"
 
 # Text that a thread once contained stays in it. This joins sources as proxy.records.rows.join_sources does.

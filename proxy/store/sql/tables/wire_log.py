@@ -5,8 +5,6 @@ from proxy.store import rows
 from proxy.store.seal import WIRE_BYTES
 from proxy.store.sql.base import SqlBase, select
 
-__all__ = ["SqlWireLog"]
-
 
 class SqlWireLog(SqlBase):
     """The part of a SQL store that implements :class:`~proxy.store.base.Store`."""

@@ -10,8 +10,6 @@ from typing import Final
 
 from proxy.base.hard_timeout import ends_in_time
 
-__all__ = ["BackPressure"]
-
 _WRITES_OF_RUN: Final = 8
 """About the most writes that a run adds until it waits again."""
 

@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 from proxy.store.shelf import Dated, Shelf
 from proxy.store.sql.writing.writes import Write
 
-__all__ = ["WriteBehind"]
-
 _Key = TypeVar("_Key", bound=Hashable)
 _Record = TypeVar("_Record", bound=Dated)
 

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from proxy.store.sql.writing.writes import StateKey, Write
 
-__all__ = ["WriteQueue"]
-
 
 class WriteQueue:
     """The writes that wait; ``count`` is their number, ``bytes`` the sum of their sizes."""

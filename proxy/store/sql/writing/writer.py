@@ -26,14 +26,6 @@ from proxy.store.sql.writing.back_pressure import BackPressure
 from proxy.store.sql.writing.write_queue import WriteQueue
 from proxy.store.sql.writing.writes import Batch, Write, batches_of
 
-__all__ = [
-    "Database",
-    "GroupWriter",
-    "RowRefused",
-    "WriteError",
-    "WriterHooks",
-]
-
 _log = logging.getLogger(__name__)
 
 _GROUP_WRITES = 1000

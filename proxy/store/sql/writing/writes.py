@@ -7,8 +7,6 @@ from typing import Final, TypeAlias
 
 from proxy.store.rows import Row, Upsert
 
-__all__ = ["Batch", "Rows", "StateKey", "Write", "batches_of"]
-
 Batch = tuple[str, Sequence[Row]]
 """A statement and the rows that it is executed with, in order."""
 

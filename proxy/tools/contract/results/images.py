@@ -14,8 +14,6 @@ from proxy.base.errors import ToolFailure
 from proxy.base.events import ResultImage, left_out
 from proxy.net.public_addresses import INNER_NAMES
 
-__all__ = ["CheckedImages", "Image", "ImageBounds", "check_images", "note_bytes"]
-
 _MOST = 16
 _MAX_URL = 2048
 _MAX_TITLE = 100

@@ -16,8 +16,6 @@ from msgspec import Struct
 from proxy.base.caches import CacheSize, declare
 from proxy.records.rows import RESULTS_KEPT_S, KeptResult, KeptResults
 
-__all__ = ["READ_RESULT", "Page", "PagedResults"]
-
 READ_RESULT = "core__read_result"
 """The tool that reads pages; nothing is kept unless it is allowed."""
 

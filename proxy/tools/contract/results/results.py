@@ -18,19 +18,6 @@ from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind, utf8_length
 from proxy.tools.contract.results.images import Image, ImageBounds, check_images, note_bytes
 from proxy.tools.contract.results.paging import READ_RESULT
 
-__all__ = [
-    "Output",
-    "ResourceLink",
-    "RichResult",
-    "cut_by",
-    "cut_to_limit",
-    "hard_limit",
-    "json_text",
-    "note_text",
-    "safe_message",
-    "to_output",
-]
-
 _MAX_MESSAGE = 1000
 _MOST_LINKS = 1000
 _SMALLEST_HARD_LIMIT = 1 << 20

@@ -10,8 +10,6 @@ from typing import Any
 
 from proxy.tools.contract.schemas.schema_library import invalid_path
 
-__all__ = ["find_invalid", "is_plainly_valid"]
-
 _TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 
 

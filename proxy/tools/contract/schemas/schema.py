@@ -22,21 +22,6 @@ from proxy.schemas.portable import LISTS, MAPS, SINGLE, follow, subschemas
 from proxy.tools.contract.schemas.metaschema import find_invalid
 from proxy.tools.contract.schemas.schema_library import DEFAULT_DIALECT, is_known_dialect
 
-__all__ = [
-    "MAX_SCHEMA_DEPTH",
-    "check_output_paths",
-    "check_private_paths",
-    "check_schema",
-    "declares",
-    "derive_schema",
-    "may_have",
-    "property_names",
-    "resolve",
-    "secret_paths",
-    "spec_digest",
-    "union_width",
-]
-
 MAX_SCHEMA_BYTES = 65536
 MAX_SCHEMA_DEPTH = 32
 MAX_SCHEMA_NODES = 250_000

@@ -16,17 +16,6 @@ from typing import Any, Final, NoReturn, Protocol
 from proxy.base.caches import declare_lru
 from proxy.base.errors import ConfigError
 
-__all__ = [
-    "DEFAULT_DIALECT",
-    "CompiledSchema",
-    "Fault",
-    "LinearPattern",
-    "compile_schema",
-    "invalid_path",
-    "is_known_dialect",
-    "linear_pattern",
-]
-
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 """The dialect of a schema without ``$schema``. Source: MCP 2025-11-25, "JSON Schema Usage"."""
 

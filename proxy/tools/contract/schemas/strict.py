@@ -13,8 +13,6 @@ from proxy.base.errors import ConfigError
 from proxy.tools.contract.schemas.schema import MAX_SCHEMA_DEPTH, resolve
 from proxy.tools.contract.schemas.schema_library import linear_pattern
 
-__all__ = ["to_strict"]
-
 _MAX_LEVELS = 10
 _MAX_PARTS = 10_000
 _MAX_ENUM_VALUES = 1000

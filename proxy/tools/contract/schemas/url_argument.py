@@ -14,8 +14,6 @@ from msgspec import Struct
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-__all__ = ["URL_FORM", "Url", "UrlForm", "canonical_url", "takes_url"]
-
 URL_FORM: Final = "url_form"
 """The type of the validation error for a :data:`Url`; the error's message contains the canonical form."""
 

@@ -14,8 +14,6 @@ import orjson
 
 from proxy.net.channel import Channel
 
-__all__ = ["Ask", "Authorizations", "NotAuthorized"]
-
 _WORKER_S: Final = 10.0
 """Seconds to wait for a worker that can be asked."""
 

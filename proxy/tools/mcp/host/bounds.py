@@ -8,20 +8,6 @@ from typing import Final
 
 from proxy.json.size import count_values
 
-__all__ = [
-    "MAX_LINE",
-    "MAX_VALUES",
-    "NO_MESSAGE",
-    "TOO_LONG",
-    "TOO_LONG_WORDS",
-    "TOO_MUCH",
-    "Budget",
-    "PastBounds",
-    "Room",
-    "has_too_many_values",
-    "unasked_budget",
-]
-
 MAX_LINE: Final = 16 << 20
 """The most bytes of one message; decompressed, if the server compresses it."""
 

@@ -29,8 +29,6 @@ from proxy.tools.mcp.host.stdio import StdioServer, Streams
 from proxy.tools.mcp.host.watching import Watched
 from proxy.tools.mcp.servers import HostSettings, Server
 
-__all__ = ["CallFailed", "Connection", "ConnectionHistory", "ConnectionState", "FailureKind"]
-
 ConnectionState = Literal["starting", "ready", "reconnecting", "unauthorized"]
 
 FailureKind = Literal["error", "away", "lost", "timeout", "busy", "drift", "unauthorized"]

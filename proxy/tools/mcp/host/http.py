@@ -40,19 +40,6 @@ from proxy.tools.mcp.host.stdio import Streams
 from proxy.tools.mcp.servers import Server
 from proxy.tools.oauth.challenges import read_challenge
 
-__all__ = [
-    "SESSION_GONE",
-    "UNAUTHORIZED",
-    "AnswerTooLong",
-    "AnswerTransport",
-    "AuthorizedTransport",
-    "CheckedTransport",
-    "HttpServer",
-    "OnRefused",
-    "SessionTransport",
-    "tells_of_lost_session",
-]
-
 _READ_S: Final = 3600.0
 """The most seconds between two pieces of a response: calls have their own limit; open streams may be idle."""
 

@@ -17,8 +17,6 @@ from typing import Final
 
 from proxy.net.own_process import adopt_orphans
 
-__all__ = ["MARK", "Groups", "LeftBehind"]
-
 MARK: Final = "TOOLRELAY_MCP_SERVER"
 """The variable with the mark of a server: a value that no other start of a server has."""
 

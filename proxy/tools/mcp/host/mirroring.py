@@ -16,8 +16,6 @@ from proxy.base.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, LeftOutTool, Listing, read_listing
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["TooLongForHeaders", "mirrored_headers", "read_tools"]
-
 _MOST: Final = 8192
 """The most bytes of all mirrored headers of a call; most servers and gateways refuse longer heads."""
 

@@ -24,8 +24,6 @@ from proxy.tools.mcp.host.sdk import quiet_sdk
 from proxy.tools.mcp.host.service import Service
 from proxy.tools.mcp.servers import HostSettings
 
-__all__ = ["main"]
-
 _END_S = 8.0
 _AGAIN_S = 5.0
 

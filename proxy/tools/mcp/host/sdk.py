@@ -20,8 +20,6 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from proxy import __version__
 from proxy.tools.mcp.host.stdio import Streams
 
-__all__ = ["McpClientSession", "OnProgress", "quiet_sdk"]
-
 OnProgress = ProgressFnT
 """Called with the progress of a request: how much is done, the total if known, and a message."""
 

@@ -21,8 +21,6 @@ from proxy.tools.mcp.host.left_behind import Groups
 from proxy.tools.mcp.host.sdk import OnProgress
 from proxy.tools.mcp.servers import HostSettings
 
-__all__ = ["OnState", "Service"]
-
 _MAX_CALLS: Final = 1024
 """The most open calls of one worker."""
 

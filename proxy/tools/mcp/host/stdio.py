@@ -45,8 +45,6 @@ from proxy.tools.mcp.host.left_behind import MARK, Groups
 from proxy.tools.mcp.process import own_environment
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["StdioServer", "Streams"]
-
 _MAX_STDERR = 8192
 _PATIENCE_S = 2.0
 _PR_SET_PDEATHSIG = 1

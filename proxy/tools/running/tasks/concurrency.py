@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from proxy.base.errors import ToolFailure
 
-__all__ = ["MAX_NESTED", "Nesting", "Slots"]
-
 MAX_NESTED = 8
 """The deepest nesting of tools that call tools."""
 

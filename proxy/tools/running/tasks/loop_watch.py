@@ -14,8 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 if sys.platform == "linux":  # Only Linux counts the waits of one thread.
     from resource import RUSAGE_THREAD, getrusage
 
-__all__ = ["MAX_STEP_S", "ThreadUse", "blocked_s", "thread_use", "watch_steps"]
-
 T = TypeVar("T")
 
 MAX_STEP_S = 0.1

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ThreadBound"]
-
 _Outcome = tuple[Any, BaseException | None]
 
 

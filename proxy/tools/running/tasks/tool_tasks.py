@@ -10,8 +10,6 @@ from typing import TypeVar
 
 import structlog
 
-__all__ = ["ToolCrashed", "ToolTasks", "ToolTimedOut"]
-
 T = TypeVar("T")
 
 _WHAT_TO_DO = (

@@ -45,16 +45,6 @@ from proxy.wires.turn.arguments import arguments_object
 from proxy.wires.turn.assembler import is_object, mint_call_id
 from proxy.wires.turn.citations import LEFT_OUT
 
-__all__ = [
-    "AnthropicTurnEncoder",
-    "block_events",
-    "encode",
-    "new_message",
-    "text_block",
-    "thought_block",
-    "turn_blocks",
-]
-
 _DELTA = b"content_block_delta"
 _TEXT_EVENT: Final = encode_event(
     b'{"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":"%b"}}', _DELTA

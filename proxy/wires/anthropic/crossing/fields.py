@@ -7,8 +7,6 @@ from typing import Final
 
 from proxy.wires.crossing.tables import FieldTable, inverse, omitted, refused, translated, unneeded
 
-__all__ = ["ANTHROPIC_FIELDS", "KEEPER"]
-
 KEEPER: Final = "anthropic"
 """The provider to whom the file ids in Messages belong."""
 

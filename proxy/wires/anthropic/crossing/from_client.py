@@ -38,8 +38,6 @@ from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import remote_of
 
-__all__ = ["read_conversation"]
-
 _CHOICES: Final[Mapping[str, ToolChoice]] = {
     "auto": ToolChoice("auto"),
     "any": ToolChoice("required"),

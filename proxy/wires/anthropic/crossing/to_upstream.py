@@ -52,8 +52,6 @@ from proxy.wires.profile import Profile
 from proxy.wires.providers import known_profile
 from proxy.wires.turn.arguments import arguments_object
 
-__all__ = ["needs_adaptive", "takes_strict", "thinking_off", "without_reasoning", "write_conversation"]
-
 _MOST_ID: Final = 64
 _MOST_NAME: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")

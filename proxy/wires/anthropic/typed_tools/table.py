@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 
-__all__ = ["as_functions", "has_typed_tools"]
-
 _TYPE: Final = re.compile(r"(bash|text_editor|memory)_\d{8}")
 
 

@@ -38,8 +38,6 @@ from proxy.wires.stream.template import split_text
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.citations import LEFT_OUT, chat_annotation
 
-__all__ = ["ChatTurnEncoder", "turn_message"]
-
 _TEXT_FIELDS: dict[type[TurnEvent], str] = {
     TextDelta: "content",
     ReasoningDelta: "reasoning_content",

@@ -39,8 +39,6 @@ from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import inline_of, remote_of
 from proxy.wires.crossing.settings import read_format, read_sampling, read_service
 
-__all__ = ["read_conversation"]
-
 _ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
     "developer": "developer",

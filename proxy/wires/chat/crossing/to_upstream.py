@@ -39,8 +39,6 @@ from proxy.wires.crossing.reasoning import in_loops, is_plain
 from proxy.wires.profile import Profile
 from proxy.wires.providers import known_profile
 
-__all__ = ["write_conversation"]
-
 _MOST_ID: Final = 40
 _MOST_FOREIGN_ID: Final = 64
 """The longest id that another dialect's own providers make."""

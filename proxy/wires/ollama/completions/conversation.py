@@ -8,8 +8,6 @@ from proxy.wires.crossing.fields import Fields
 from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS
 from proxy.wires.ollama.crossing.from_client import read_images, read_settings
 
-__all__ = ["read_completion"]
-
 
 def read_completion(payload: Mapping[str, Any]) -> Conversation:
     """Read a completion.  Raises :class:`RequestError`, which names a field of the wrong type."""

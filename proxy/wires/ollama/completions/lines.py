@@ -8,8 +8,6 @@ from typing import Any
 
 from proxy.wires.ollama.lines import LineMaker
 
-__all__ = ["CompletionLines"]
-
 
 class CompletionLines(LineMaker):
     """A maker of lines of completions.  They have no calls."""

@@ -24,8 +24,6 @@ from proxy.wires.turn.edits import AppendedTurn, Edits
 from proxy.wires.turn.request_members import model_name, preview_of
 from proxy.wires.upstream_port import RequestBody, StateHabit
 
-__all__ = ["OllamaCompletionWire"]
-
 
 class OllamaCompletionWire(OllamaWire):
     """The wire of ``/api/generate``, for clients only: the proxy asks no upstream in it."""

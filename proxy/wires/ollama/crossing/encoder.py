@@ -34,8 +34,6 @@ from proxy.wires.stream.encoding import EventEncoder
 from proxy.wires.turn.arguments import arguments_object
 from proxy.wires.turn.citations import LEFT_OUT
 
-__all__ = ["OllamaTurnEncoder", "call_object", "turn_message"]
-
 _TIMES: Final = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 """Times that an Ollama server reports with its counts, in nanoseconds."""
 

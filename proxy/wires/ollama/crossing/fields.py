@@ -8,8 +8,6 @@ from typing import Final
 
 from proxy.wires.crossing.tables import FieldTable, inverse, omitted, refused, translated, unneeded
 
-__all__ = ["COMPLETION_FIELDS", "OLLAMA_FIELDS"]
-
 _MACHINE = unneeded("It configures the server's own hardware.")
 _UNKNOWN = omitted("Ollama's server ignores fields that it does not know.")
 _SAMPLING = omitted("Only Ollama has this sampling method.")

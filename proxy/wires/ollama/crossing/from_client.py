@@ -32,8 +32,6 @@ from proxy.wires.crossing.settings import read_sampling
 from proxy.wires.ollama.calls import Call, keys_of, pair
 from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
 
-__all__ = ["Settings", "read_conversation", "read_images", "read_settings"]
-
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _LEVELS: Final = ("low", "medium", "high", "max")
 _MEDIA: Final = (

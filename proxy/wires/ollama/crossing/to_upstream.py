@@ -35,8 +35,6 @@ from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
 from proxy.wires.profile import Profile
 from proxy.wires.providers import known_profile
 
-__all__ = ["write_conversation"]
-
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 _BETWEEN: Final = {"assistant": "", "system": "\n\n", "user": "\n\n"}
 """The separator between texts that are joined, by role: a model's texts are pieces of one text."""

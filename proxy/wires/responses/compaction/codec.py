@@ -16,8 +16,6 @@ from proxy.base.conversation import (
 )
 from proxy.wires.responses.crossing.from_client import read_conversation
 
-__all__ = ["read_compaction"]
-
 _INSTRUCTION: Final = """\
 Stop working on the task. Your only job now is to write a summary of the conversation above. The summary \
 will replace the conversation: whoever continues it sees the summary and nothing else.

@@ -17,8 +17,6 @@ from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.resource import whole_usage
 
-__all__ = ["CompactionReplyWriter"]
-
 _MOST_KEPT_BYTES: Final = 64 << 10
 """The most bytes of the user's newest messages that follow the summary verbatim."""
 _WORDS: Final = "The user's newest messages, word for word:"

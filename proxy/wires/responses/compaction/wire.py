@@ -22,8 +22,6 @@ from proxy.wires.responses.request import ResponsesRequest, parse_responses_requ
 from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.wire import ResponsesWire
 
-__all__ = ["ResponsesCompactionWire"]
-
 _READ = ("model", "input", "instructions", "previous_response_id")
 
 

@@ -31,8 +31,6 @@ from proxy.wires.stream.sse import encode_event
 from proxy.wires.stream.template import split_text
 from proxy.wires.turn.citations import url_citation
 
-__all__ = ["ResponsesTurnEncoder"]
-
 _PARTS: dict[type[TurnEvent], str] = {
     TextDelta: "output_text",
     RefusalDelta: "refusal",

@@ -8,8 +8,6 @@ from typing import Final
 
 from proxy.wires.crossing.tables import FieldTable, inverse, omitted, refused, translated, unneeded
 
-__all__ = ["KEEPER", "OFFLINE_SEARCH", "RESPONSES_FIELDS"]
-
 KEEPER: Final = "openai"
 """The provider whose file ids Chat and Responses use."""
 

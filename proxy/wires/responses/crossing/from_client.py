@@ -38,8 +38,6 @@ from proxy.wires.crossing.media import inline_of, remote_of
 from proxy.wires.crossing.settings import read_format, read_sampling, read_service
 from proxy.wires.responses.crossing.fields import KEEPER, OFFLINE_SEARCH, RESPONSES_FIELDS
 
-__all__ = ["LOGPROBS", "read_conversation"]
-
 LOGPROBS: Final = "message.output_text.logprobs"
 """The element of ``include`` that requests log probabilities."""
 _ROLES: Final[Mapping[str, Role]] = {

@@ -39,8 +39,6 @@ from proxy.wires.responses.crossing.fields import KEEPER, RESPONSES_FIELDS
 from proxy.wires.responses.crossing.from_client import LOGPROBS
 from proxy.wires.turn.token_limit import LEAST_TOKENS
 
-__all__ = ["write_conversation"]
-
 _MOST_ID: Final = 64
 
 

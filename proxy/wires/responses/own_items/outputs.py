@@ -16,18 +16,6 @@ from proxy.records.rows import MessageRecord
 from proxy.wires.responses.items import item_text
 from proxy.wires.upstream_port import Mask
 
-__all__ = [
-    "called_by",
-    "definition_of",
-    "function_name",
-    "image_bytes",
-    "masked_item",
-    "output_item",
-    "recorded_item",
-    "recorded_output",
-    "without_images",
-]
-
 _LABEL = "[toolrelay: image "
 _SIGN = orjson.dumps(_LABEL)[:-1]
 

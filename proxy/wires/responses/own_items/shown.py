@@ -20,8 +20,6 @@ from proxy.wires.responses.items import (
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.turn.trace import reasoning_line, status_line
 
-__all__ = ["Item", "approval_item", "opening_items", "traced_item"]
-
 Item = dict[str, Any]
 
 

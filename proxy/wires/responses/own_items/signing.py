@@ -14,8 +14,6 @@ from typing import Any
 from proxy.base.chance import replayable
 from proxy.wires.responses.items import SERVER_LABEL, is_shown_call
 
-__all__ = ["ItemSigner"]
-
 _NONCE_BYTES = 8
 _MAC_BYTES = 16
 _BEGINNING = f"mcp_{SERVER_LABEL}"

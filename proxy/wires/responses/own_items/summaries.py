@@ -14,8 +14,6 @@ from proxy.base.errors import RequestError
 from proxy.base.sealed_text import TextSeal
 from proxy.wires.responses.items import is_ours, own_item_id
 
-__all__ = ["SealedSummaries", "is_own_compaction"]
-
 _KIND: Final = "compaction"
 _MOST_BYTES: Final = 1 << 20
 """The largest summary in bytes; no model writes as much in one answer."""

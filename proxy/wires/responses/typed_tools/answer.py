@@ -14,8 +14,6 @@ from proxy.wires.responses.reader import CLOSING
 from proxy.wires.responses.typed_tools.table import TypedTool
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 
-__all__ = ["FunctionOrigin", "ResponsesAnswer"]
-
 _CALLS = ("function_call", "custom_tool_call")
 _NAMED = ("function", "custom")
 

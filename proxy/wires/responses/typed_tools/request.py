@@ -24,8 +24,6 @@ from proxy.wires.responses.typed_tools.table import (
 )
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, FunctionNames
 
-__all__ = ["as_functions"]
-
 _BY_TYPE: Final = {tool.type: tool for tool in TYPED_TOOLS}
 _BY_CALL: Final = {tool.call: tool for tool in TYPED_TOOLS}
 _BY_OUTPUT: Final = {tool.output: tool for tool in TYPED_TOOLS}

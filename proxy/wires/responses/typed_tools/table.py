@@ -11,17 +11,6 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = [
-    "ADDITIONAL_TOOLS",
-    "CUSTOM",
-    "NAMESPACE",
-    "TYPED_TOOLS",
-    "TYPES",
-    "TypedTool",
-    "described_input",
-    "types_in",
-]
-
 NAMESPACE: Final = "namespace"
 """The type of a group of functions and custom tools. Their calls are ordinary ones with the group's name."""
 

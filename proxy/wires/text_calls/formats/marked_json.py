@@ -8,8 +8,6 @@ from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.form import Form, Result, as_json, closing, json_call, json_calls, written_object
 from proxy.wires.text_calls.source import NotACall, Reading, Source
 
-__all__ = ["Cohere", "Hermes", "Llama", "Mistral", "Seed"]
-
 _CALL_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
 
 

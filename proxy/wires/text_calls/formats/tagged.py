@@ -10,8 +10,6 @@ from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.form import Form, Result, as_json, closing, parsed
 from proxy.wires.text_calls.source import NotACall, Reading, Source
 
-__all__ = ["Dsml", "Glm", "MiniMax", "QwenXml"]
-
 _MOST_KEY: Final = 256
 
 

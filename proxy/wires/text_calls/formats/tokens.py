@@ -8,8 +8,6 @@ from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.form import Form, Result, closing, written_object
 from proxy.wires.text_calls.source import NotACall, Reading, Source
 
-__all__ = ["DeepSeek", "Harmony", "Kimi"]
-
 _RECIPIENT: Final = re.compile(r"\bto=([A-Za-z0-9_.:-]{1,140})")
 
 

@@ -18,8 +18,6 @@ from provider_rules.tools import (
     twice,
 )
 
-__all__ = ["ASSISTANT", "CALL", "CHAT_RULES", "FIELDS", "PLAIN", "REASONING"]
-
 PLAIN = ("gpt-4*", "gpt-3.5*", "chatgpt-4o*", "gpt-5-chat*")
 """OpenAI's models without reasoning."""
 REASONING = ("o1*", "o3*", "o4*", "gpt-5*", "codex*", "!gpt-5-chat*")

@@ -17,8 +17,6 @@ from provider_rules.known_faults import KNOWN_FAULTS
 from provider_rules.providers import REFERENCE, RULES, Broken, Refusal, broken, dialect_of, refusal
 from provider_rules.rule import Body
 
-__all__ = ["ADDED_BY_HTTP", "Judge", "found_now", "refusal_now", "strict_providers"]
-
 ADDED_BY_HTTP = (("x-api-key", "key"), ("anthropic-version", "2023-06-01"))
 """Headers that the client of an upstream adds on its way to a socket, for doubles without one."""
 

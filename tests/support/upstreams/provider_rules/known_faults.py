@@ -7,8 +7,6 @@ the entry must go.
 import re
 from typing import NamedTuple
 
-__all__ = ["KNOWN_FAULTS", "KnownFault"]
-
 
 class KnownFault(NamedTuple):
     """A rule that the product breaks, and what is wrong with the product.

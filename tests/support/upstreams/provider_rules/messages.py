@@ -12,8 +12,6 @@ from typing import Any
 from provider_rules.rule import Asked, Body, Fault, Place, Rule, fits, unknown
 from provider_rules.tools import twice
 
-__all__ = ["BLOCKS", "FIELDS", "MESSAGES_RULES", "NEW", "OLD"]
-
 NEW = ("claude-*-4-[678]*", "claude-opus-5*", "claude-sonnet-5*", "claude-haiku-5*", "claude-fable-*")
 """Models from 4.6: with effort and adaptive thinking, without prefill."""
 OLD = ("claude-2*", "claude-3-*", "claude-*-4-[015]*", "claude-*-4-2025*")

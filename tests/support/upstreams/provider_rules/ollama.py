@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from provider_rules.rule import Asked, Fault, Rule, path_text, unknown
 
-__all__ = ["FIELDS", "MESSAGE", "OLLAMA_RULES"]
-
 FIELDS = frozenset({
     "_debug_render_only", "format", "keep_alive", "logprobs", "messages", "model", "options", "shift",
     "stream", "think", "tools", "top_logprobs", "truncate",

@@ -12,8 +12,6 @@ from provider_rules.responses import RESPONSES_RULES
 from provider_rules.rule import Asked, Body, Fault, Rule
 from provider_rules.shapes import SHAPES
 
-__all__ = ["PROVIDERS", "REFERENCE", "RULES", "Broken", "Refusal", "broken", "dialect_of", "refusal"]
-
 JSON = Rule("json", tuple(SHAPES), lambda _: (), "RFC 8259")
 """A body that is not the JSON of an object, or whose members have impossible types."""
 RULES: Mapping[str, Rule] = {

@@ -11,8 +11,6 @@ from provider_rules.chat import PLAIN, REASONING
 from provider_rules.rule import Asked, Body, Fault, Place, Rule, length_of, unknown
 from provider_rules.tools import count_faults, name_faults, root_faults, schema_faults, strict_faults
 
-__all__ = ["FIELDS", "ITEMS", "RESPONSES_RULES"]
-
 FIELDS = frozenset({
     "access_programs", "background", "background_options", "context_management", "conversation", "image",
     "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",

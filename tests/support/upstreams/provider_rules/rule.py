@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-__all__ = ["Asked", "Body", "Fault", "Place", "Rule", "Shape", "fits", "length_of", "path_text", "unknown"]
-
 Body = dict[str, Any]
 Place = tuple[str | int, ...]
 """Where something stands in a body: names of members and positions in lists."""

@@ -4,8 +4,6 @@ from typing import Any
 
 from provider_rules.rule import Fault, Shape, path_text
 
-__all__ = ["SHAPES"]
-
 
 def _openai(fault: Fault) -> tuple[int, Any]:
     place = path_text(fault.place)

@@ -6,17 +6,6 @@ from typing import Any
 
 from provider_rules.rule import Fault, Place, length_of, path_text
 
-__all__ = [
-    "MOST_TOOLS",
-    "count_faults",
-    "name_faults",
-    "root_faults",
-    "schema_faults",
-    "strict_faults",
-    "subschemas",
-    "twice",
-]
-
 MOST_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _NESTED = ("anyOf", "oneOf", "allOf")
