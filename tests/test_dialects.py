@@ -177,6 +177,7 @@ def members() -> frozenset[str]:
 SPEAKS_A_DIALECT = {
     "app/replaying/frozen.py": "answers a replay in Chat, from rows that have its form",
     "commands/doctor/checks.py": "a check has the name of the member that it tries",
+    "relay/memory/hidden/old_marks.py": "reads what the last version stored, in the form of any dialect",
     "relay/starting/agents.py": "asks for agents in Chat",
 }
 """Modules that write a dialect of their own choice, and why."""
