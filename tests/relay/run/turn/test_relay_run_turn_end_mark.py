@@ -70,7 +70,9 @@ async def test_an_end_mark_at_the_last_moment_goes_out(monkeypatch: pytest.Monke
     frames: Any = _Frames()
     state: Any = SimpleNamespace(
         run=frames,
-        output=SimpleNamespace(client=frames, writer=frames, push=frames.push, silence=SilenceTimer()),
+        output=SimpleNamespace(
+            client=frames, writer=frames, push=frames.push, silence=SilenceTimer(), typed=None
+        ),
         turn=TurnProgress(),
         clock=RunClock(0.0),
         usage=RunUsage(None),
