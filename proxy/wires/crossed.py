@@ -25,7 +25,15 @@ from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
 from proxy.wires.profile import Profile
 from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error
-from proxy.wires.upstream_port import BodyEditor, Mask, RequestBody, StateHabit, SuspendedCall, TurnReader
+from proxy.wires.upstream_port import (
+    BodyEditor,
+    Mask,
+    RequestBody,
+    ResponseChain,
+    StateHabit,
+    SuspendedCall,
+    TurnReader,
+)
 from proxy.wires.wire import Wire
 
 _Keep = Callable[[Edits, bytes, Sequence[SuspendedCall], Mask], bytes]
@@ -117,7 +125,10 @@ class TranslatedBody(RequestBody):
         self._translation = translation
         self._written: Written | None = None
         self._known_fields: frozenset[str] = frozenset()
-        self.chained = own.chained
+
+    @property
+    def chain(self) -> ResponseChain | None:
+        return self._own.chain
 
     def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
         return self._own.restore(position, payload, needed=needed)
@@ -127,12 +138,6 @@ class TranslatedBody(RequestBody):
 
     def suspend(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         return self._own.suspend(edits, message, calls, mask)
-
-    def continuation(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        return self._own.continuation(edits, message, calls, mask)
-
-    def input_items(self) -> bytes:
-        return self._own.input_items()
 
     def records(self, edits: Edits, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
         return self._own.records(edits, run_id, mask)
@@ -147,7 +152,7 @@ class TranslatedBody(RequestBody):
 
     def _check_history(self, raw: bytes) -> None:
         """Raise :class:`~proxy.base.errors.RequestError` for a complete body that no model accepts."""
-        if self.chained:
+        if self.chain is not None:
             # The body has all calls by now, so each result must answer one of them.
             self._client.parse(orjson.loads(raw)).check_history(lambda name: False)
 
@@ -163,6 +168,20 @@ class TranslatedBody(RequestBody):
 
     def _with_lessons(self, edits: Edits) -> Edits:
         return replace(edits, fields_refused=edits.fields_refused | self._translation.learned)
+
+
+class _CrossedChain(ResponseChain):
+    """The chain of the client's ``own`` body, which keeps the turns in the upstream's form, too."""
+
+    def __init__(self, body: "_CrossedBody", own: ResponseChain) -> None:
+        self._body = body
+        self._own = own
+
+    def continuation(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        return self._body.stored(self._own.continuation, edits, message, calls, mask)
+
+    def input_items(self) -> bytes:
+        return self._own.input_items()
 
 
 class _CrossedBody(TranslatedBody):
@@ -196,6 +215,11 @@ class _CrossedBody(TranslatedBody):
         self._has_own_limit = False
         self._source: tuple[object, bytes] = None, b""
         self._sent: RequestBody | None = None
+
+    @property
+    def chain(self) -> ResponseChain | None:
+        own = self._own.chain
+        return None if own is None else _CrossedChain(self, own)
 
     def ask_for(self, model: str, max_tokens: int | None) -> None:
         """See :meth:`Crossing.ask_for`."""
@@ -311,7 +335,7 @@ class _CrossedBody(TranslatedBody):
             for call in calls
         ]
 
-    def _stored(
+    def stored(
         self, keep: _Keep, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask
     ) -> bytes:
         """Return what the client's body keeps of the run, with the turns in the upstream's form beside it."""
@@ -319,10 +343,7 @@ class _CrossedBody(TranslatedBody):
         return self._natives.add_to_stored(payload, [*(turn.message for turn in edits.turns), message], mask)
 
     def suspend(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        return self._stored(self._own.suspend, edits, message, calls, mask)
-
-    def continuation(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        return self._stored(self._own.continuation, edits, message, calls, mask)
+        return self.stored(self._own.suspend, edits, message, calls, mask)
 
     def has_unreturnable_content(self, message: bytes) -> bool:
         return self._natives.has_unreturnable_content(

@@ -44,16 +44,31 @@ class SuspendedCall(Struct, frozen=True):
     result: bytes | ResultForModel | None
 
 
+class ResponseChain(ABC):
+    """What the proxy keeps of a run whose response has an id, so that later requests can continue it."""
+
+    @abstractmethod
+    def continuation(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+        """Return what a request that continues this run needs; it is the ``resumed`` of that run's edits."""
+
+    @abstractmethod
+    def input_items(self) -> bytes:
+        """Return the client's own input as a JSON array of items."""
+
+
 class RequestBody(ABC):
     """A client's request body, and how a dialect renders it with :class:`Edits`.
 
     Everything that is not edited keeps its bytes. A body serves one run: it counts the images of results.
     """
 
-    chained: bool = False
-    """Whether responses have ids, so that later requests can continue them."""
     translates: bool = False
     """Whether the upstream gets a translation, so that no byte of the client's passes unchanged."""
+
+    @property
+    def chain(self) -> ResponseChain | None:
+        """How later requests continue the response by its id; ``None`` if responses have none."""
+        return None
 
     @abstractmethod
     def render(self, edits: Edits) -> bytes:
@@ -92,14 +107,6 @@ class RequestBody(ABC):
     @abstractmethod
     def forces_own_call(self, edits: Edits) -> bool:
         """Return whether only a call of one of the client's own tools can satisfy its tool choice."""
-
-    def continuation(self, edits: Edits, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        """Return what a request that continues this run needs, in a dialect that is :attr:`chained`."""
-        raise NotImplementedError
-
-    def input_items(self) -> bytes:
-        """Return the client's own input as a JSON array of items, in a dialect that is :attr:`chained`."""
-        raise NotImplementedError
 
     def left_out(self, edits: Edits) -> Sequence[str]:
         """Return the client's fields that the upstream gets with another value, or not at all.

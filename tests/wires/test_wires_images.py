@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from openai.types.responses.response_input_item_param import FunctionCallOutput
 from pydantic import TypeAdapter
+from responses_rig import continued
 from responses_script import function_call, output, user
 
 from proxy.base.events import ResultImage, ToolCall
@@ -157,7 +158,7 @@ def test_an_upstream_that_is_known_gets_words() -> None:
     first = body_of()
     first.append_turn(MODEL_TURN, [first.result_message(CALL, "text", (IMAGE,))])
     done = json.dumps({"id": "resp_2", "store": False, "output": []}).encode()
-    kept = first.body.continuation(first.edits, done, (), lambda name, arguments: arguments)
+    kept = continued(first, done, (), lambda name, arguments: arguments)
     assert ENCODED.encode() in kept
     later = body_of({"model": "m", "input": [user("so?")], "previous_response_id": "resp_1"})
     later.edit(resumed=kept)

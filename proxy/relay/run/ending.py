@@ -96,7 +96,7 @@ class RunEnding:
 
         Return whether the record holds something for the client's next request.
         """
-        if not job.client.request.continues or not job.upstream.editor.body.chained:
+        if not job.client.request.continues or job.upstream.editor.body.chain is None:
             # If no model was asked, only the place of the question is held.
             is_model = not job.continuity.approvals.asked
             state.outcome.has_data_for_next_request |= self._history.hold_asked(

@@ -58,7 +58,7 @@ from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
 from proxy.wires.turn.result_images import choose_images, takes_no_images
 from proxy.wires.turn.token_limit import tokens_left
-from proxy.wires.upstream_port import Mask, RequestBody, StateHabit, SuspendedCall
+from proxy.wires.upstream_port import Mask, RequestBody, ResponseChain, StateHabit, SuspendedCall
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MOST_IMAGE_BYTES = 24 << 20
@@ -85,10 +85,8 @@ class _Resumed(Struct, frozen=True):
     image_bytes: int = 0
 
 
-class ResponsesBody(RequestBody):
+class ResponsesBody(RequestBody, ResponseChain):
     """The body of one run's upstream requests."""
-
-    chained = True
 
     def __init__(
         self,
@@ -117,6 +115,10 @@ class ResponsesBody(RequestBody):
         self._refused = RefusedFields("input", ITEM_FIELDS, is_model_item)
         self._new_image_bytes = 0
         self._translated = translated
+
+    @property
+    def chain(self) -> ResponseChain:
+        return self
 
     def _open_compactions(self, summaries: SealedSummaries) -> None:
         """Replace the proxy's own compaction items by their summaries."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
+from responses_rig import continued
 
 from proxy.base.conversation import Message, ToolCallPart
 from proxy.base.events import ResultImage, ToolCall
@@ -104,9 +105,9 @@ def test_a_response_keeps_the_holes_of_the_one_before() -> None:
     waits = [ResultForModel(call, ((None, Hole(f"appr_{call.index}")),)) for call in CALLS]
     first, second = editor_of(wire), editor_of(wire)
     calls = [SuspendedCall(call.call_id, None, result) for call, result in zip(CALLS, waits, strict=True)]
-    second.edit(resumed=first.body.continuation(first.edits, MESSAGES[id(wire)], calls, no_mask))
+    second.edit(resumed=continued(first, MESSAGES[id(wire)], calls, no_mask))
     empty = wire.write_turn(Message("assistant", ()))
-    kept = second.body.continuation(second.edits, empty, (), no_mask)
+    kept = continued(second, empty, (), no_mask)
     assert holes_in(kept) == ["appr_0", "appr_1"]
     assert holes_in(fill_holes(kept, {"appr_0": Hole("agent-appr_2")})) == ["agent-appr_2", "appr_1"]
 

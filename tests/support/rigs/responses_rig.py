@@ -8,7 +8,7 @@ from typing import Any
 from proxy.base.events import FinishReason, ToolCall, ToolCallFinished, ToolResult, TurnEvent
 from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.responses.wire import ResponsesWire
-from proxy.wires.upstream_port import TurnReader
+from proxy.wires.upstream_port import BodyEditor, Mask, ResponseChain, SuspendedCall, TurnReader
 
 OURS = "core__now"
 HIDDEN = (OURS, '"call_h"', "fc_call_h")
@@ -36,6 +36,17 @@ def writer_of(ask: dict[str, Any] | None = None, trace: Trace = "silent") -> Str
     """Return a writer for a request; the functions that it declares are the client's."""
     asked = WIRE.parse({**ASK, **(ask or {})})
     return WIRE.writer(asked, ClientView("m", hides(*asked.declared), trace=trace))
+
+
+def chain_of(editor: BodyEditor) -> ResponseChain:
+    """Return how later requests continue the response of a run."""
+    assert editor.body.chain is not None
+    return editor.body.chain
+
+
+def continued(editor: BodyEditor, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
+    """Return what a request that continues the response needs."""
+    return chain_of(editor).continuation(editor.edits, message, calls, mask)
 
 
 class Played:

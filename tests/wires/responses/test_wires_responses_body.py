@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from responses_rig import OURS, WIRE
+from responses_rig import OURS, WIRE, chain_of, continued
 from responses_script import custom, function, function_call, message, output, reasoning, user
 
 from proxy.base.events import ToolCall, ToolDefinition
 from proxy.wires.responses.body import upstream_ids
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.wire import ResponsesWire
-from proxy.wires.turn.edits import Edits
 from proxy.wires.upstream_port import BodyEditor, StateHabit, SuspendedCall
 
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
@@ -599,7 +598,7 @@ def test_private_arguments_are_not_held() -> None:
     mask = lambda name, arguments: '{"pin":"***"}'  # noqa: E731 (one line says it)
     for held in (
         editor.suspend(turn_of(private, THEIRS), HELD, mask),
-        editor.body.continuation(editor.edits, turn_of(private, THEIRS), HELD, mask),
+        continued(editor, turn_of(private, THEIRS), HELD, mask),
     ):
         assert b"1234" not in held
         assert b"5678" not in held
@@ -612,7 +611,7 @@ def test_private_arguments_are_not_held() -> None:
 def resumed(held: bytes, *items: Any, **more: Any) -> dict[str, Any]:
     """Return the first upstream request of a continued response."""
     body = body_of(ask(*items, previous_response_id="resp_ours", **more))
-    assert body.body.chained
+    assert body.body.chain is not None
     body.edit(resumed=held)
     return sent(body)
 
@@ -621,7 +620,7 @@ def test_a_chain_goes_on_from_its_end() -> None:
     """The proxy's response id becomes the id of the upstream's last response."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(CALL, store=True), [result("call_h")])
-    held = editor.body.continuation(editor.edits, turn_of(message("noon"), id="resp_2", store=True), [], keep)
+    held = continued(editor, turn_of(message("noon"), id="resp_2", store=True), [], keep)
     assert resumed(held, user("and now?")) == {
         "model": "m", "input": [user("and now?")], "previous_response_id": "resp_2",
     }  # fmt: skip
@@ -631,7 +630,7 @@ def test_without_a_chain_all_items_go_on() -> None:
     """If the upstream stored nothing, the complete conversation replaces the proxy's response id."""
     editor = body_of({"model": "m", "input": "hi"})
     editor.append_turn(turn_of(BLOB, CALL), [result("call_h")])
-    held = editor.body.continuation(editor.edits, turn_of(message("noon")), [], keep)
+    held = continued(editor, turn_of(message("noon")), [], keep)
     assert resumed(held, user("and now?")) == {
         "model": "m", "input": [user("hi"), BLOB, CALL, RESULT, message("noon"), user("and now?")],
     }  # fmt: skip
@@ -641,7 +640,7 @@ def test_ids_that_repeat_over_a_chain_of_runs_are_repaired() -> None:
     """Client ids that repeat kept ones are replaced; repetitions in the client's own input stay."""
     editor = body_of(ask(user("hi")))
     editor.append_turn(turn_of(function_call("f:0", OURS)), [result("f:0", "hidden")])
-    held = editor.body.continuation(editor.edits, turn_of(message("noon")), [], keep)
+    held = continued(editor, turn_of(message("noon")), [], keep)
     theirs = [function_call("f:0", "mine"), output("f:0", "theirs")]
     ids = [item["call_id"] for item in resumed(held, *theirs)["input"] if "call_id" in item]
     assert ids[0] == ids[1] == "f:0"
@@ -652,7 +651,7 @@ def test_ids_that_repeat_over_a_chain_of_runs_are_repaired() -> None:
 def test_a_text_goes_on_too() -> None:
     """A text as ``input`` follows the earlier items as a user message."""
     editor = body_of(ask(user("hi")))
-    held = editor.body.continuation(editor.edits, turn_of(message("noon")), [], keep)
+    held = continued(editor, turn_of(message("noon")), [], keep)
     body = body_of({"model": "m", "input": "so?", "previous_response_id": "resp_ours"})
     body.edit(resumed=held)
     assert sent(body)["input"] == [user("hi"), message("noon"), user("so?")]
@@ -661,9 +660,7 @@ def test_a_text_goes_on_too() -> None:
 def test_results_that_waited_go_first() -> None:
     """After a mixed turn, the server's outputs come before the client's in one request."""
     for store in (True, None):
-        held = body_of(ask(user("hi"))).body.continuation(
-            Edits(), turn_of(CALL, THEIRS, store=store), HELD, keep
-        )
+        held = continued(body_of(ask(user("hi"))), turn_of(CALL, THEIRS, store=store), HELD, keep)
         request = resumed(held, output("call_1", "theirs"))
         assert request["input"][-2:] == [RESULT, output("call_1", "theirs")]
         assert request.get("previous_response_id") == ("resp_1" if store else None)
@@ -673,7 +670,7 @@ def test_a_foreign_chain_before_ours_is_gone_on_with() -> None:
     """The response id that the client first continued is sent again below the items that were not stored."""
     editor = body_of(ask(user("hi"), previous_response_id="resp_foreign"))
     editor.append_turn(turn_of(CALL), [result("call_h")])
-    held = editor.body.continuation(editor.edits, turn_of(message("noon")), [], keep)
+    held = continued(editor, turn_of(message("noon")), [], keep)
     assert resumed(held, user("so?"))["previous_response_id"] == "resp_foreign"
 
 
@@ -681,9 +678,7 @@ def test_calls_that_nobody_ran_are_answered() -> None:
     """A server call that did not run gets an error output, so that no call is left open."""
     unanswered = [SuspendedCall("call_h", None, None)]
     for store in (True, None):
-        held = body_of(ask(user("hi"))).body.continuation(
-            Edits(), turn_of(CALL, store=store), unanswered, keep
-        )
+        held = continued(body_of(ask(user("hi"))), turn_of(CALL, store=store), unanswered, keep)
         answer = resumed(held, user("so?"))["input"][-2]
         assert (answer["type"], answer["call_id"]) == ("function_call_output", "call_h")
         assert json.loads(answer["output"])["error_code"] == "budget_exhausted"
@@ -697,20 +692,20 @@ def test_what_the_upstream_keeps_is_known() -> None:
     editor.append_turn(turn_of(CALL, store=True), [result("call_h")])
     editor.append_turn(turn_of(function_call("c2", OURS), id="resp_2", store=None), [result("c2")])
     editor.append_turn(turn_of(function_call("c3", OURS), id="../files/x", store=True), [result("c3")])
-    held = editor.body.continuation(editor.edits, turn_of(message("noon"), id="resp_4", store=True), [], keep)
+    held = continued(editor, turn_of(message("noon"), id="resp_4", store=True), [], keep)
     assert upstream_ids(held) == ["resp_1", "resp_4"]
 
 
 def test_a_conversation_goes_on_by_itself() -> None:
     """Of an upstream's conversation only waiting results are kept."""
     editor = body_of(ask(user("hi"), conversation="conv_1"))
-    held = json.loads(editor.body.continuation(editor.edits, turn_of(CALL, THEIRS), HELD, keep))
+    held = json.loads(continued(editor, turn_of(CALL, THEIRS), HELD, keep))
     assert [json.loads(item) for item in held["items"]] == [RESULT]
 
 
 def test_the_clients_own_input_is_what_it_asked() -> None:
     """``input_items`` returns the request's own input as items."""
-    assert json.loads(body_of({"model": "m", "input": "hi"}).body.input_items()) == [user("hi")]
+    assert json.loads(chain_of(body_of({"model": "m", "input": "hi"})).input_items()) == [user("hi")]
 
 
 # The record.

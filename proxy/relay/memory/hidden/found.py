@@ -52,7 +52,7 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
     """Put back the found turns that fit what the client sends."""
     turns, untrusted, upstream, bound = 0, "", "", False
     asked_in: list[str] = []
-    if found.response is not None and editor.body.chained:
+    if found.response is not None and editor.body.chain is not None:
         editor.edit(resumed=found.response.continuation)
         kept = orjson.loads(found.response.continuation)
         untrusted, upstream = notes_of(kept)

@@ -298,16 +298,17 @@ class History:
 
         With ``local`` it is kept there instead of on record.  Return whether something was put on record.
         """
-        if not editor.body.chained or not isinstance(resource.get("id"), str):
+        chain = editor.body.chain
+        if chain is None or not isinstance(resource.get("id"), str):
             return False
         record = ResponseRecord(
             id=resource["id"],
             run_id=turn.run_id,
             caller=turn.caller,
             response=orjson.dumps(resource),
-            input_items=editor.body.input_items(),
+            input_items=chain.input_items(),
             continuation=with_notes(
-                editor.body.continuation(editor.edits, turn.message, turn.calls, turn.mask),
+                chain.continuation(editor.edits, turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
                 asked_in=asked_in_note(turn.asked_in),
