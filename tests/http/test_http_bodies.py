@@ -19,7 +19,8 @@ from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.origin import long_secrets
 
 KEY = "sk-server/0123456789abcdef"
-POST = UpstreamRequest("POST", "/chat/completions", body=b"{}", expect_stream=True)
+ASKED = b'{"model":"gpt-4o-mini","messages":[{"role":"user","content":"hi"}],"stream":true}'
+POST = UpstreamRequest("POST", "/chat/completions", body=ASKED, expect_stream=True)
 EVENTS = b"".join(event(f'{{"n":{n},"text":"\u00e9"}}') for n in range(200))
 
 
