@@ -15,26 +15,29 @@ import orjson
 from proxy.base.conversation import Conversation, Message, Native, Part, Reasoning, ToolCallPart
 from proxy.wires.crossing.reasoning import is_plain
 from proxy.wires.dialect import NATIVE
-from proxy.wires.wire import Wire
 
 
 class NativeTurns:
     """The turns with calls of one request's upstream, identified by the ids of these calls."""
 
-    def __init__(self, upstream: Wire) -> None:
-        self._upstream = upstream
+    def __init__(
+        self,
+        dialect: str,
+        read: Callable[[bytes], Message],
+        masked: Callable[[bytes, Callable[[str, str], str]], bytes],
+    ) -> None:
+        """``dialect`` is the name of the upstream's dialect, which reads a turn and masks one for storage."""
+        self._dialect = dialect
+        self._read = read
+        self._masked = masked
         self._restored: dict[tuple[str, ...], bytes] = {}
 
     def add_to_stored(self, payload: bytes, turns: Sequence[bytes], mask: Callable[[str, str], str]) -> bytes:
         """Add the upstream's own ``turns`` to the JSON object that is stored for a turn."""
-        kept = [
-            self._upstream.masked_turn(turn, mask).decode()
-            for turn in turns
-            if _calls(self._upstream.read_turn(turn))
-        ]
+        kept = [self._masked(turn, mask).decode() for turn in turns if _calls(self._read(turn))]
         if not kept:
             return payload
-        said = orjson.dumps({NATIVE: {"dialect": self._upstream.dialect.name, "turns": kept}})
+        said = orjson.dumps({NATIVE: {"dialect": self._dialect, "turns": kept}})
         # The object that an editor stores is never empty.
         return payload[:-1] + b"," + said[1:]
 
@@ -44,7 +47,7 @@ class NativeTurns:
         That is what its provider signed or encrypted and what only its dialect has; with ``reasoning`` also
         the text of reasoning.
         """
-        turn = self._upstream.read_turn(message)
+        turn = self._read(message)
         more = _is_only_here(turn.native) or any(
             _is_unreturnable(part, reasoning=reasoning) for part in turn.parts
         )
@@ -53,11 +56,11 @@ class NativeTurns:
     def restore(self, payload: bytes) -> None:
         """Restore the native form of a turn that is put back, if it is of this upstream's dialect."""
         said = orjson.loads(payload).get(NATIVE)
-        if said is None or said["dialect"] != self._upstream.dialect.name:
+        if said is None or said["dialect"] != self._dialect:
             return
         for turn in said["turns"]:
             raw = turn.encode()
-            self._restored[_calls(self._upstream.read_turn(raw))] = raw
+            self._restored[_calls(self._read(raw))] = raw
 
     def forget(self) -> bool:
         """Translate all turns from now on; return whether that changes anything."""
@@ -80,7 +83,7 @@ class NativeTurns:
             if raw is None:
                 yield from turn
             else:
-                yield replace(self._upstream.read_turn(raw), at=turn[0].at)
+                yield replace(self._read(raw), at=turn[0].at)
 
 
 def _calls(message: Message) -> tuple[str, ...]:
