@@ -162,17 +162,8 @@ def _apply_patch(arguments: Mapping[str, Any]) -> Members:
     return {"operation": {"type": kind, **texts, **_given(given, dict.fromkeys(texts, str))}}
 
 
-def _patch_events(members: Members) -> Sequence[Members]:
-    diff = members["operation"].get("diff")
-    if diff is None:
-        return ()
-    return (
-        {"type": "response.apply_patch_call_operation_diff.delta", "item_id": "", "delta": diff},
-        {"type": "response.apply_patch_call_operation_diff.done", "item_id": "", "diff": diff},
-    )
-
-
 def _patch_opening(members: Members) -> Members:
+    # Types of openai name no event for a diff, and the Node SDK's helper for streams refuses unknown events.
     operation = members["operation"]
     return {"operation": {**operation, "diff": ""} if "diff" in operation else operation}
 
@@ -270,7 +261,7 @@ TYPED_TOOLS: Final[Sequence[TypedTool]] = (
         ),
         members=_apply_patch, arguments=lambda item: {"operation": _object(item, "operation")},
         result=lambda item: _json({name: item[name] for name in ("status", "output") if item.get(name)}),
-        opening=_patch_opening, events=_patch_events, statuses=frozenset({"in_progress", "completed"}),
+        opening=_patch_opening, statuses=frozenset({"in_progress", "completed"}),
         called={"operation": {"type": _OPERATIONS, "path": str, "diff": str}},
         returned={"status": ("completed", "failed"), "output": str},
     ),
