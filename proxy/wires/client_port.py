@@ -336,7 +336,7 @@ class AsksByItems(ABC):
         name of the tool, and ``arguments`` is JSON text."""
 
 
-class TurnEncoder(Protocol):
+class TurnEncoder(ABC):
     """An encoder of one turn of an upstream of another dialect.
 
     It writes what a server of the client's dialect would send. A :class:`StreamWriter` of the client's
@@ -346,26 +346,20 @@ class TurnEncoder(Protocol):
     left_out: set[str]
     """The names of the parts of the turn that this dialect cannot express, for the record of the run."""
 
+    @abstractmethod
     def encode(self, frame: Frame) -> list[Frame]:
         """Encode the events of a frame as frames of the client's dialect.
 
         It writes no end of the stream, not even for a frame that is an end mark.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> list[Frame]:
         """Return the frames that end a turn, with the end mark. All its calls must be complete."""
-        ...
 
+    @abstractmethod
     def encode_reply(self, frame: Frame) -> Frame:
         """Encode a response that was not streamed."""
-        ...
-
-
-class ContinuingEncoder(TurnEncoder):
-    """An encoder that can continue a response whose beginning the client got as the upstream sent it."""
-
-    __slots__ = ()
 
     @abstractmethod
     def note_forwarded(self, frame: Frame, text: str) -> None:
@@ -375,27 +369,23 @@ class ContinuingEncoder(TurnEncoder):
         two there were only frames of text. A whole reply is noted before it is encoded anew.
         """
 
+    # Most encoders can write pieces of text without frames, while the turn has nothing but text.
 
-class TextEncoder(TurnEncoder):
-    """An encoder that can also write pieces of text without frames, while the turn has nothing but text.
-
-    Before anything else is encoded, :meth:`report_text` must report the text that :meth:`write_text` wrote.
-    The bytes are the same that :meth:`TurnEncoder.encode` would make of these pieces.
-    """
-
-    __slots__ = ()
-
-    @abstractmethod
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """Return whether text of this kind would continue the last one."""
+        """Return whether text of this kind would continue the last one, so that it needs no frame."""
+        return False
 
-    @abstractmethod
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """Write one event for each piece: the inside of a JSON string as orjson writes it, not empty."""
+        """Write one event for each piece: the inside of a JSON string as orjson writes it, not empty.
 
-    @abstractmethod
+        The bytes are the same that :meth:`encode` would make of these pieces. Before anything else is
+        encoded, :meth:`report_text` must report this text.
+        """
+        raise NotImplementedError
+
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
         """Return a frame without bytes for ``count`` pieces that were written; ``event`` has their text."""
+        raise NotImplementedError
 
 
 class ClientPort(Protocol):
