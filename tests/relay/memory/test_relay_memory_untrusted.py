@@ -297,7 +297,7 @@ async def test_an_approved_page_counts_although_its_request_failed(spare: bool, 
     page = reply(None, ("call_p", "probe_tools__page", "{}"))
     turns = reply(None, ("call_b", "probe_tools__buy", '{"what":"milk"}')), reply("Done.")
     async with RawUpstream(page, lost, *([] if spare else turns)) as first, RawUpstream(*turns) as second:
-        served = [{"base_url": first.url, "retries": 0}, {"base_url": second.url}]
+        served: list[dict[str, Any]] = [{"base_url": first.url, "retries": 0}, {"base_url": second.url}]
         settings = make_config(
             *served[: 1 + spare],
             modules=("probe_tools",),
