@@ -21,6 +21,7 @@ from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.headers import of_any_dialect
+from proxy.relay.hosted import with_hosted
 from proxy.relay.memory.hidden.history import Restored, SettleApprovals
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.relay.memory.idempotency import repeat_of
@@ -197,7 +198,7 @@ class Planner:
             route.wire
             or with_functions(ask, route)[1] is not None
             or self._offers.decide(
-                request,
+                self._with_hosted(ask, route, request),
                 ask.access.permissions.selections[route.served.upstream.name],
                 ask.options.wanted,
                 limits=self._limits(route, ask.wire),
@@ -259,7 +260,7 @@ class Planner:
     ) -> Plan | Route:
         """Return the plan for a request as its upstream would be asked, or the other upstream that has its
         conversation."""
-        request = ask.wire.parse(ask.body.payload)
+        request = self._with_hosted(ask, route, ask.wire.parse(ask.body.payload))
         if route.wire:
             answer = ask.wire.load_answer(ask.body.payload)
             if answer is not None:
@@ -289,6 +290,13 @@ class Planner:
         if not (changes or request.chosen or request.has_proxy_calls or restored or in_run):
             return Plan(route, None)
         return Plan(route, await self._job(planning, draft, restored))
+
+    def _with_hosted(self, ask: Ask, route: Route, request: ClientRequest) -> ClientRequest:
+        """Return the request with the provider's tools that server tools run."""
+        if not (serving := self._settings.offer.hosted):
+            return request
+        selection = ask.access.permissions.selections[route.served.upstream.name]
+        return with_hosted(ask.wire, request, ask.body.payload, route, serving, selection.offered)
 
     def _settle(self, planning: Planning, draft: _Draft) -> SettleApprovals | None:
         """Return the function that settles approvals of the caller; ``None`` if approvals are off."""

@@ -56,7 +56,11 @@ def create_runs(
         memory=memory,
         prices=prices,
         settings=PlanSettings(
-            offer=OfferRules(inject=config.tools.inject, aliases=dict(config.tools.aliases)),
+            offer=OfferRules(
+                inject=config.tools.inject,
+                aliases=dict(config.tools.aliases),
+                hosted={str(kind): target for kind, target in config.tools.hosted.items()},
+            ),
             keep_requests=config.store.content == "all",
             people_in_bodies=not config.auth.end_user,
         ),

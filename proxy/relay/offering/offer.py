@@ -23,6 +23,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest
+from proxy.wires.hosted import HostedTool
 
 RESERVED_PREFIX = "core__"
 _MAX_BYTES = 16 << 20
@@ -59,10 +60,12 @@ def parse_wanted(header: str | None) -> Wanted | None:
 
 
 class OfferRules(Struct, frozen=True):
-    """The operator's settings: whether tools are injected unasked, and the aliases of tools."""
+    """The operator's settings: whether tools are injected unasked, the aliases of tools, and the tools that
+    serve the provider's own (``hosted``)."""
 
     inject: bool = True
     aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
+    hosted: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +169,8 @@ def decide(
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
-    by_name = bool(wanted and wanted.names) or bool(replaced)
+    hosted = _hosted(request, available)
+    by_name = bool(wanted and wanted.names) or bool(replaced) or bool(hosted)
     client_names = named - frozenset(replaced)
     obstacle = _obstacle(request, client_names, limits)
     if obstacle is not None:
@@ -180,24 +184,29 @@ def decide(
             raise RequestError(
                 400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
             )
-        if wanted and wanted.names and not limits.takes:
-            raise RequestError(400, "The upstream of this model does not accept tools.", param=wanted.param)
+        if not limits.takes and (hosted or (wanted and wanted.names)):
+            param = wanted.param if wanted else "tools"
+            raise RequestError(400, "The upstream of this model does not accept tools.", param=param)
         if not replaced or not limits.takes:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
     # A tool is offered once, under the name that the client knows.
-    declared = {spec.name for spec in replaced.values()} - client_names
+    declared = {spec.name for spec in (*replaced.values(), *(spec for spec, _ in hosted.values()))}
+    declared -= client_names
     chosen = [spec for spec in chosen if spec.name not in declared]
     added, left_out = _with_room(chosen, request, limits, client_names)
+    offered = {spec.name: spec for spec in added} | {name: spec for name, (spec, _) in hosted.items()}
     made = Offer(
-        added=ToolDefinitions(spec.definition() for spec in added),
+        added=ToolDefinitions(spec.definition(name) for name, spec in offered.items()),
         replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
-        names={**{spec.name: spec.name for spec in added}, **{n: spec.name for n, spec in replaced.items()}},
+        names={name: spec.name for name, spec in (*offered.items(), *replaced.items())},
         client_names=client_names,
         withheld={**withheld, **left_out},
         open_names=request.open_names,
-        fingerprint=_fingerprint({**{spec.name: spec for spec in added}, **replaced}),
-        shown=shown.renamed({spec.name: name for name, spec in replaced.items()}),
+        fingerprint=_fingerprint({**offered, **replaced}),
+        shown=shown.renamed({spec.name: name for name, spec in replaced.items()}).serving(
+            {name: tool for name, (_, tool) in hosted.items()}
+        ),
         asked=asked,
     )
     return made if limits.strict else made.loosened()
@@ -226,6 +235,8 @@ def _with_body(
     calls it wants to approve.
     """
     if not request.chosen:
+        return wanted, NOTHING_SHOWN, frozenset()
+    if not (request.chosen.servers or request.chosen.tools):
         return wanted, NOTHING_SHOWN, frozenset()
     choice = choose(request.chosen, selection.offered, asks=selection.asks)
     return _joined(choice, wanted), choice.shown, choice.asked
@@ -386,6 +397,22 @@ def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted
                 400, f"{TOOLS} names a tool that is not available: {name[:64]!r}.", param=TOOLS
             )
     return [available[name] for name in sorted(wanted.names)]
+
+
+def _hosted(
+    request: ClientRequest, available: Mapping[str, ToolSpec]
+) -> dict[str, tuple[ToolSpec, HostedTool]]:
+    """Return the server tools that run the provider's own, by the names that models use.
+
+    That is the provider's name for it, unless the client has a function of that name.
+    """
+    found: dict[str, tuple[ToolSpec, HostedTool]] = {}
+    for tool, target in request.chosen.hosted:
+        if target in available:
+            found.setdefault(
+                target if tool.kind in request.declared else tool.kind, (available[target], tool)
+            )
+    return found
 
 
 def _replaced(

@@ -75,7 +75,8 @@ class ToolState:
     ``withheld`` maps tools that the run offers, but its later turns do not, to the rule.  ``effects`` says
     that a tool with side effects has run.  ``sealed`` says that the record is encrypted, so arguments need no
     masking.  ``asks_by_call`` says that the proxy now asks the client about approvals by calls of a function;
-    if the model calls that function, its calls are hidden.
+    if the model calls that function, its calls are hidden.  ``uses`` counts the calls of the provider's tools
+    that server tools run.
 
     A ``ToolState`` holds no reference to the run, although the run calls its methods.  A reference cycle
     would keep the memory of each run until the garbage collector comes.
@@ -88,6 +89,7 @@ class ToolState:
     withheld: Mapping[str, str] = field(default_factory=dict)
     effects: bool = False
     asks_by_call: bool = False
+    uses: dict[str, int] = field(default_factory=dict)
     _masked: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ without gaps over all turns.  It has no server calls, and the usage of all turns
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.base.events import FinishReason, Frame, TextDelta, ToolCallStarted
+from proxy.base.events import FinishReason, Frame, TextDelta, ToolCall, ToolCallStarted, ToolResult
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block
 from proxy.wires.anthropic.crossing.encoder import (
     block_events,
@@ -18,6 +18,7 @@ from proxy.wires.anthropic.crossing.encoder import (
     thought_block,
 )
 from proxy.wires.anthropic.dialect import PING, STOP, error_event, ping_event
+from proxy.wires.anthropic.hosted import call_block, hosted_events, hosted_usage, result_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, OPEN, Sign
@@ -35,6 +36,7 @@ class AnthropicStreamWriter(ComposingWriter):
         self._next = 0
         self._client_ids: dict[str, str] = {}
         self._last: Mapping[str, Any] = {}
+        self._hosted_ids: dict[str, str] = {}
         self._new_turn()
 
     def _new_turn(self) -> None:
@@ -156,6 +158,25 @@ class AnthropicStreamWriter(ComposingWriter):
         if block["type"] == "text":
             self._texts.append(block["text"])
         return out
+
+    def _host(self, block: Block) -> bytes:
+        """Write a block of a call that the client sees as its provider's."""
+        out = self._start() + b"".join(map(encode, hosted_events(self._next, block)))
+        self._next += 1
+        return out
+
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        if call.name not in self._shown.hosted:
+            return super().tool_started(call, arguments)
+        block = call_block(arguments)
+        self._hosted_ids[call.call_id] = block["id"]
+        return self._host(block)
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if call.name not in self._shown.hosted:
+            return super().tool_finished(call, result)
+        self._count(hosted_usage(result))
+        return self._host(result_block(self._hosted_ids.pop(call.call_id), result))
 
     def _say(self, text: str) -> bytes:
         return self._show(text_block(text))

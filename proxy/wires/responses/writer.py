@@ -37,6 +37,7 @@ from proxy.wires.responses.items import (
     own_item_id,
     sealed_turn_item,
 )
+from proxy.wires.responses.own_items.hosted import begin_events, begun_item, end_events, ended_item
 from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
@@ -95,6 +96,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
         self._output: dict[int, dict[str, Any]] = {}
         self._next_index = 0
         self._item_ids: set[str] = set()
+        self._hosted: dict[str, tuple[int, Item]] = {}
         self._turns_hidden = 0
         self._new_turn()
         self._terminal: Mapping[str, Any] = {}
@@ -436,19 +438,31 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
             self._turn_usage = {}
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        """Return nothing yet: a call is shown when it has ended, so that its item is complete."""
-        return b""
+        """Return nothing yet: a call is shown when it has ended, so that its item is complete.
+
+        A call that the client sees as its provider's begins now.
+        """
+        if call.name not in self._shown.hosted:
+            return b""
+        item, place = begun_item(arguments), {"output_index": self._next_index}
+        self._next_index += 1
+        self._hosted[call.call_id] = place["output_index"], item
+        return b"".join(map(self._emit, begin_events(item, place)))
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
         """Return nothing: a call is shown when it has ended, so that its item is complete."""
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if call.name in self._shown.hosted:
+            index, begun = self._hosted.pop(call.call_id)
+            item = self._output[index] = ended_item(begun, result, self._asked.get("include"))
+            return b"".join(map(self._emit, end_events(item, {"output_index": index})))
         if usage := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, usage)
         served, texts = self._shown.called(call.name), not self._last_text_only
-        item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
-        return self._show(item) if item is not None else b""
+        traced = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
+        return self._show(traced) if traced is not None else b""
 
     def note(self, text: str) -> bytes:
         if self._last_text_only:
