@@ -8,44 +8,22 @@ numbered from 1. The output of one attempt is never mixed with that of another.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
-
-from proxy.records.transitions import Transitions
 
 
 class BackgroundState(StrEnum):
     """The state of a background response.
 
     ``running``: a process runs it, or did so when the process died. ``released``: its process gave it up
-    before its end, and any process may run it. ``ended``: no process runs it any more.
+    before its end, and any process may run it. ``ended``: no process runs it any more. This state
+    is final. A claim or a release is possible only while no call with an effect has started.
     """
 
     RUNNING = "running"
     RELEASED = "released"
     ENDED = "ended"
-
-
-class BackgroundEvent(StrEnum):
-    """The events of a background response on record."""
-
-    CLAIM = "claim"
-    RELEASE = "release"
-    END = "end"
-
-
-BACKGROUND_TRANSITIONS: Final[Transitions[BackgroundState, BackgroundEvent]] = Transitions(
-    {
-        # Only if the process that runs it is dead.
-        (BackgroundState.RUNNING, BackgroundEvent.CLAIM): BackgroundState.RUNNING,
-        (BackgroundState.RELEASED, BackgroundEvent.CLAIM): BackgroundState.RUNNING,
-        (BackgroundState.RUNNING, BackgroundEvent.RELEASE): BackgroundState.RELEASED,
-        (BackgroundState.RUNNING, BackgroundEvent.END): BackgroundState.ENDED,
-        (BackgroundState.RELEASED, BackgroundEvent.END): BackgroundState.ENDED,
-    }
-)
-"""``ended`` is final. A claim or a release is possible only while no call with an effect has started."""
 
 
 class Lease(Struct, frozen=True):
@@ -79,13 +57,6 @@ class BackgroundRecord(Struct, frozen=True):
     def lease(self) -> Lease:
         """The right to run its last attempt."""
         return Lease(self.id, self.attempt)
-
-    @property
-    def is_orphan(self) -> bool:
-        """Whether no process runs it, though it has not ended."""
-        if self.state is BackgroundState.RUNNING:
-            return self.orphaned_at is not None
-        return self.state is BackgroundState.RELEASED
 
 
 class StartedEffect(Struct, frozen=True):

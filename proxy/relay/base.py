@@ -20,10 +20,6 @@ OnBroken = Callable[[UpstreamError], None]
 """Called if an upstream's response breaks after it has begun."""
 
 
-def no_events(kind: str, facts: Mapping[str, Any]) -> None:
-    """Ignore the event: the default when nothing observes the run."""
-
-
 def ignore_broken(error: UpstreamError) -> None:
     """Ignore the failure: the default when nothing counts it."""
 
