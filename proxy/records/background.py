@@ -79,26 +79,21 @@ class BackgroundLog(Protocol):
 
         Raise :class:`~proxy.base.errors.StoreUnavailable` if it could not be committed.
         """
-        ...
 
     async def find_background(self, response_id: str, caller: str) -> BackgroundRecord | None:
         """Return the response of that id if it is the caller's; raise :class:`StoreError`."""
-        ...
 
     async def orphaned_background(self) -> Sequence[BackgroundRecord]:
         """Return the responses that no process runs, oldest first, at most a hundred. Raise StoreError."""
-        ...
 
     async def background_request(self, response_id: str) -> bytes | None:
         """Return the stored ``request``; ``None`` once the response has ended. Raise StoreError."""
-        ...
 
     async def started_effects(self, run_id: str) -> Sequence[StartedEffect]:
         """Return the calls with effects that have started in a run and in its agents' runs, in order.
 
         At most a hundred are returned. Raise StoreError if the record cannot be read.
         """
-        ...
 
     async def claim_background(self, lease: Lease, run_id: str) -> bool:
         """Begin the next attempt in this process, under a new ``run_id``; return whether it began.
@@ -106,7 +101,6 @@ class BackgroundLog(Protocol):
         It does not begin if the response is no orphan, has had another attempt since, is cancelled, or has
         started an effect. Raise :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
-        ...
 
     async def release_background(self, lease: Lease) -> bool:
         """Give a response up, so that any process may run it; return whether it was given up.
@@ -114,7 +108,6 @@ class BackgroundLog(Protocol):
         It is not given up if it has started an effect, has ended, or has had another attempt. Raise
         :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
-        ...
 
     async def end_background(self, lease: Lease) -> bool:
         """End a response in this process, and delete its request.
@@ -123,8 +116,6 @@ class BackgroundLog(Protocol):
         another process runs it, has ended it, or has begun another attempt. Raise
         :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
-        ...
 
     async def cancel_background(self, response_id: str, caller: str) -> None:
         """Record that the caller wants to end a response. Raise StoreUnavailable."""
-        ...
