@@ -71,6 +71,7 @@ class Planning:
     ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
     conversation was already looked for.  ``purse`` counts what agents have used whose calls were approved;
     it is ``None`` if there was nothing to decide.  ``approvals`` has the outcomes from the plans so far.
+    ``with_tools`` are the items that have brought tools to the response that the request continues.
     """
 
     ask: Ask
@@ -78,6 +79,7 @@ class Planning:
     ledger: RunLedger | None = None
     repeat_key: RequestKey = NO_KEY
     pinned: bool = False
+    with_tools: str = ""
     purse: Purse | None = None
     approvals: ApprovalOutcomes = NOTHING_SETTLED
 
@@ -238,7 +240,7 @@ class Planner:
         """Return the plan for an upstream.  It has no job if the request passes through, unless
         ``in_run``."""
         ask, read_before = await self._with_items(planning.ask, route)
-        ask, typed = with_functions(ask, route)
+        ask, typed = with_functions(ask, route, planning.with_tools)
         try:
             plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
         except RequestError as error:
@@ -257,8 +259,11 @@ class Planner:
         *,
         in_run: bool,
     ) -> Plan | Route:
-        """Return the plan for a request as its upstream would be asked, or the other upstream that has its
-        conversation."""
+        """Return the plan for a request as its upstream would be asked.
+
+        Return an upstream instead if the request has to be planned again for it: it has the conversation, or
+        the response before has tools that the request does not name.
+        """
         request = ask.wire.parse(ask.body.payload)
         if route.wire:
             answer = ask.wire.load_answer(ask.body.payload)
@@ -285,6 +290,9 @@ class Planner:
             home = planning.candidates.pin(route, restored.upstream, bound=restored.bound)
             if home is not route:
                 return home
+        if restored.with_tools != planning.with_tools:
+            planning.with_tools = restored.with_tools
+            return route
         changes = draft.port is not ask.wire or typed is not None or bool(draft.offer)
         if not (changes or request.chosen or request.has_proxy_calls or restored or in_run):
             return Plan(route, None)
@@ -398,6 +406,7 @@ class Planner:
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
                 connection_responses=ask.local,
+                with_tools=restored.with_tools,
                 approvals=restored.approvals,
                 recall=restored.recall,
             ),

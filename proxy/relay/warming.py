@@ -10,6 +10,7 @@ from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
 from proxy.relay.memory.hidden.history import History, LastTurn
 from proxy.relay.memory.local import LocalResponses
+from proxy.relay.typed_tools import with_functions
 from proxy.wires.client_port import ClientView
 
 
@@ -20,7 +21,8 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
     know, or if its dialect's responses have no ids.  Raise :class:`StoreError` if the record
     cannot be read.
     """
-    wire = ask.wire
+    wire, sent = ask.wire, ask.body.payload
+    ask, typed = with_functions(ask, ask.access.routes[0])
     caller = ask.identity.caller
     request = wire.parse(ask.body.payload)
     editor = wire.editor(ask.body.raw, request, "stateless", caller=caller)
@@ -39,6 +41,8 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
         mask=lambda name, arguments: arguments,
         untrusted=restored.untrusted,
         upstream=restored.upstream,
+        with_tools=wire.items_with_tools(sent, restored.with_tools),
+        input_items=None if typed is None or typed.answer is None else typed.answer.input_items(),
     )
     history.keep(editor, turn, writer.result() or {}, local=local)
     client.start(200, [("Content-Type", wire.dialect.framing.content_type)])

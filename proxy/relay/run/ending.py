@@ -1,5 +1,7 @@
 """The end of a run: what is stored for the client's next request, and the last bytes of the answer."""
 
+from msgspec import structs
+
 from proxy.base.events import FinishReason
 from proxy.records.result_for_model import ResultForModel
 from proxy.relay.base import RunSettings
@@ -134,6 +136,8 @@ class RunEnding:
             or reader.rewritten
             or local is not None
             or detached is not None
+            # The upstream has its tools and items in another form.
+            or job.client.typed is not None
         )
         if not only_here or not (keeps or local is not None):
             return
@@ -143,7 +147,12 @@ class RunEnding:
             if detached is not None:
                 own = {"id": detached.response_id, "created_at": int(detached.asked_at)}
                 resource = {**resource, **own, "background": True}
-            turn = _last_turn(job, state)
+            client = job.client
+            turn = structs.replace(
+                _last_turn(job, state),
+                with_tools=client.port.items_with_tools(client.ask.body.payload, job.continuity.with_tools),
+                input_items=None if client.typed is None else client.typed.input_items(),
+            )
             state.outcome.has_data_for_next_request |= self._history.keep(
                 job.upstream.editor, turn, resource, local=local
             )

@@ -80,8 +80,9 @@ class Continuity:
     ``offer_fingerprint`` is the fingerprint of the offer if the answer is to be stored, else ``None``.
     ``repeat_key`` is the same for a repeat of this request, and empty if repeats are not recognized.
     ``connection_responses`` keeps a response that must not be stored, if the client's connection may continue
-    it.  ``approvals`` has the outcome of calls that waited for approvals.  ``recall`` says what was put back
-    into the request, and why other things were not.
+    it.  ``with_tools`` are the items that have brought tools to the continued response.  ``approvals`` has
+    the outcome of calls that waited for approvals.  ``recall`` says what was put back into the request, and
+    why other things were not.
     """
 
     restored: bool
@@ -90,6 +91,7 @@ class Continuity:
     offer_fingerprint: str | None
     repeat_key: RequestKey
     connection_responses: LocalResponses | None
+    with_tools: str = ""
     approvals: ApprovalOutcomes = field(default=NOTHING_SETTLED, compare=False)
     recall: Recall = field(default_factory=Recall, compare=False)
 

@@ -39,6 +39,10 @@ class TypedAnswer(Protocol):
         """Return the response as the client knows it."""
         ...
 
+    def input_items(self) -> bytes:
+        """Return the input as the client sent it, as a JSON array of items."""
+        ...
+
 
 @value_class
 class AsFunctions:

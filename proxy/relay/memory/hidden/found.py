@@ -50,13 +50,14 @@ def payloads_of(found: Found) -> Sequence[bytes]:
 
 def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: Recall) -> Restored:
     """Put back the found turns that fit what the client sends."""
-    turns, untrusted, upstream, bound = 0, "", "", False
+    turns, untrusted, upstream, bound, with_tools = 0, "", "", False, ""
     asked_in: list[str] = []
     if found.response is not None and editor.body.chain is not None:
         editor.edit(resumed=found.response.continuation)
         kept = orjson.loads(found.response.continuation)
         untrusted, upstream = notes_of(kept)
         asked_in += asked_in_of(kept)
+        with_tools = str(kept.get("with_tools", ""))
         turns, bound = 1, True
         recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
     for needed, kept_turns in ((True, found.held), (False, found.hidden)):
@@ -78,7 +79,9 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
             untrusted, upstream = join_sources(untrusted, stranger), upstream if bound else home
     asked = list(dict.fromkeys(asked_in))
     approvals = ApprovalOutcomes(asked_in=asked) if asked else NOTHING_SETTLED
-    return Restored(turns, untrusted, upstream, bound, approvals=approvals, recall=recall)
+    return Restored(
+        turns, untrusted, upstream, bound, with_tools=with_tools, approvals=approvals, recall=recall
+    )
 
 
 def _kind(found: Found, position: int, needed: bool) -> PutBackKind:

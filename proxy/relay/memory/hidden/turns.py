@@ -21,7 +21,8 @@ class LastTurn(Struct, frozen=True):
     message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written
     unencrypted.  ``untrusted`` has the sources of the untrusted results that the model has read.
     ``asked_in`` are the runs of this conversation that asked for approvals, including this one and
-    its agents'.
+    its agents'.  ``with_tools`` are the items that have brought tools so far.  ``input_items`` are those of
+    the request, if the upstream got them in another form (:class:`.TypedAnswer`).
     """
 
     run_id: str
@@ -33,6 +34,8 @@ class LastTurn(Struct, frozen=True):
     untrusted: str = ""
     upstream: str = ""
     asked_in: Sequence[str] = ()
+    with_tools: str = ""
+    input_items: bytes | None = None
 
 
 SettleApprovals = Callable[[Sequence[str], str], Awaitable[ApprovalOutcomes]]
@@ -50,7 +53,8 @@ class Restored:
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
     not answer.  ``approvals`` has the outcomes of the approvals that these turns wait for.  ``recall`` holds
-    the result of each look-up.
+    the result of each look-up.  ``with_tools`` are the items that have brought tools to the continued
+    response.
     """
 
     turns: int = 0
@@ -58,6 +62,7 @@ class Restored:
     upstream: str = ""
     bound: bool = False
     unavailable: bool = False
+    with_tools: str = ""
     approvals: ApprovalOutcomes = field(default=NOTHING_SETTLED, compare=False)
     recall: Recall = field(default_factory=Recall, compare=False)
 

@@ -43,30 +43,42 @@ _MOST: Final = 4096
 
 
 def as_functions(
-    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    payload: Mapping[str, Any],
+    native: Sequence[str],
+    *,
+    crosses: bool,
+    mixes: bool = False,
+    earlier: str = "",
 ) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 
     ``native`` are the types that the upstream itself understands. With ``mixes`` the model may call server
-    tools in the same turn; then only the calls of functions tell that the client has to act. Raises
+    tools in the same turn; then only the calls of functions tell that the client has to act. ``earlier`` are
+    the items of the response before that bring tools, as JSON, empty for none. Raises
     :class:`RequestError` (400), which names the field, for a declaration or an item that cannot be read, and
     for a tool that is declared twice.
     """
-    if (EVERY_TYPE in native and not mixes) or not (types := types_in(payload)):
+    if EVERY_TYPE in native and not mixes:
+        return None
+    brought = orjson.loads(earlier) if earlier else []
+    if not (types := types_in(payload) | types_in({"input": brought})):
         return None
     passing = TYPES if EVERY_TYPE in native else frozenset(native)
     if mixes:
         passing -= _ACTING
     # Which servers of this dialect take no custom tool is not known.
     alone = passing if crosses else passing | {CUSTOM}
-    return None if types <= alone else _Request(payload, passing).read()
+    return None if types <= alone else _Request(payload, passing, brought).read()
 
 
 class _Request:
     """Reads one request."""
 
-    def __init__(self, payload: Mapping[str, Any], native: frozenset[str]) -> None:
+    def __init__(
+        self, payload: Mapping[str, Any], native: frozenset[str], earlier: Sequence[Mapping[str, Any]]
+    ) -> None:
         self._payload = payload
+        self._earlier = earlier
         self._native = native
         self._items = _objects(payload, "input")
         self._declared = dict(self._brought())
@@ -81,7 +93,7 @@ class _Request:
 
     def read(self) -> AsFunctions:
         for place, tool in self._declared.items():
-            self._offer(place, tool, is_loaded=place.startswith("input"))
+            self._offer(place, tool, is_loaded=not place.startswith("tools"))
         if len(self._tools) > _MOST:
             raise RequestError(
                 400, f"tools has {len(self._tools)} tools. Send at most {_MOST}.", param="tools"
@@ -99,7 +111,8 @@ class _Request:
     def _brought(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield each tool of the request with its place, those that items bring after the others."""
         yield from _objects(self._payload, "tools").items()
-        for place, item in self._items.items():
+        before = {f"previous_response_id[{at}]": item for at, item in enumerate(self._earlier)}
+        for place, item in (*before.items(), *self._items.items()):
             if item.get("type") in BRINGING and not self._keeps(item):
                 yield from _objects(item, "tools", f"{place}.").items()
 
