@@ -326,7 +326,13 @@ class ToyWire(Wire):
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         turns, kit = listed_messages(payload, "turns"), listed_tools(payload, "kit")
         declared = declared_names(kit, lambda tool: tool["tool"], "kit[{}].tool")
-        return ToyRequest(tuple(payload), model_name(payload), payload.get("live") is True, turns, declared)
+        return ToyRequest(
+            tuple(payload),
+            turns,
+            model=model_name(payload),
+            stream=payload.get("live") is True,
+            declared=declared,
+        )
 
     def writer(self, request: ClientRequest, view: ClientView) -> ToyWriter:
         return ToyWriter(view, stream=request.stream)
