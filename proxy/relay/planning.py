@@ -388,7 +388,7 @@ class Planner:
         meter = ask.access.meter
         return Job(
             ask.identity,
-            ClientSide(ask, ask.wire, request, ask.options.trace, draft.answer),
+            ClientSide(ask, ask.wire, request, ask.options.trace, draft.answer, restored.with_tools),
             UpstreamSide(
                 route=route,
                 port=draft.port,
@@ -406,7 +406,6 @@ class Planner:
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
                 connection_responses=ask.local,
-                with_tools=restored.with_tools,
                 approvals=restored.approvals,
                 recall=restored.recall,
             ),

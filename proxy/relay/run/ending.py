@@ -149,7 +149,7 @@ class RunEnding:
             client = job.client
             turn = structs.replace(
                 _last_turn(job, state),
-                with_tools=client.port.items_with_tools(client.ask.body.payload, job.continuity.with_tools),
+                with_tools=client.port.items_with_tools(client.ask.body.payload, client.with_tools),
                 input_items=None if client.typed is None else client.typed.input_items(),
             )
             state.outcome.has_data_for_next_request |= self._history.keep(

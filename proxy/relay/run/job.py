@@ -28,6 +28,7 @@ class ClientSide(Struct, frozen=True):
     """What the client asked, as it was planned.  The answer is written in the dialect of ``port``.
 
     ``typed`` turns it back into the form in which the client declared its tools; ``None`` for its own form.
+    ``with_tools`` are the items that have brought tools to the response that the request continues.
     """
 
     ask: Ask
@@ -35,6 +36,7 @@ class ClientSide(Struct, frozen=True):
     request: ClientRequest
     trace: Trace
     typed: TypedAnswer | None = None
+    with_tools: str = ""
 
 
 class UpstreamSide(Struct, frozen=True):
@@ -80,9 +82,8 @@ class Continuity:
     ``offer_fingerprint`` is the fingerprint of the offer if the answer is to be stored, else ``None``.
     ``repeat_key`` is the same for a repeat of this request, and empty if repeats are not recognized.
     ``connection_responses`` keeps a response that must not be stored, if the client's connection may continue
-    it.  ``with_tools`` are the items that have brought tools to the continued response.  ``approvals`` has
-    the outcome of calls that waited for approvals.  ``recall`` says what was put back into the request, and
-    why other things were not.
+    it.  ``approvals`` has the outcome of calls that waited for approvals.  ``recall`` says what was put back
+    into the request, and why other things were not.
     """
 
     restored: bool
@@ -91,7 +92,6 @@ class Continuity:
     offer_fingerprint: str | None
     repeat_key: RequestKey
     connection_responses: LocalResponses | None
-    with_tools: str = ""
     approvals: ApprovalOutcomes = field(default=NOTHING_SETTLED, compare=False)
     recall: Recall = field(default_factory=Recall, compare=False)
 
