@@ -70,12 +70,12 @@ class _Request:
         self._names = FunctionNames({tool["name"] for tool in named if isinstance(tool.get("name"), str)})
         self._origins: dict[str, FunctionOrigin] = {}
         self._tools: list[Any] = []
-        self._offered: dict[tuple[str, str], str] = {}
+        self._offered: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._defers = any(self._reads(tool) is _SEARCH for tool in self._declared.values())
 
     def read(self) -> AsFunctions:
         for place, tool in self._declared.items():
-            self._offer(place, tool, is_loaded=place.startswith("input"))
+            self._offer(place, tool)
         if len(self._tools) > _MOST:
             raise RequestError(
                 400, f"tools has {len(self._tools)} tools. Send at most {_MOST}.", param="tools"
@@ -102,8 +102,9 @@ class _Request:
     def _keeps(self, item: Mapping[str, Any]) -> bool:
         """Return whether an item that brings tools goes to the upstream as it is."""
         kind = _SEARCH.type if item.get("type") == _SEARCH.output else ADDITIONAL_TOOLS
+        replaced = [kind for kind in TYPES if kind not in self._native]
         return kind in self._native and all(
-            tool.get("type") in (*_NAMED, *self._native) for tool in _objects(item, "tools").values()
+            tool.get("type") not in replaced for tool in _objects(item, "tools").values()
         )
 
     def _check(self) -> None:
@@ -139,9 +140,10 @@ class _Request:
         typed = _BY_TYPE.get(kind) if isinstance(kind, str) and kind != CUSTOM else None
         return typed if typed is not None and kind not in self._native and typed.is_local(tool) else None
 
-    def _offer(self, place: str, tool: Mapping[str, Any], *, is_loaded: bool) -> None:
+    def _offer(self, place: str, tool: Mapping[str, Any]) -> None:
         """Add what a declaration means to the tools, if it is not there yet."""
-        kind = tool.get("type")
+        kind, item = tool.get("type"), self._items.get(place.partition(".")[0], {})
+        is_loaded = item.get("type") == _SEARCH.output
         if kind == NAMESPACE and kind not in self._native:
             about = str(tool.get("description") or "")
             for inner in tool["tools"]:
@@ -149,8 +151,8 @@ class _Request:
                 written = self._named(inner, group)
                 if about:
                     written["description"] = f"{written.get('description') or ''}\n\n{about}"
-                self._add(f"{group}.", inner["name"], written, is_loaded=is_loaded)
-                about = ""  # It is about all of them, so it is said once.
+                if self._add(f"{group}.", inner["name"], written, is_loaded=is_loaded):
+                    about = ""  # It is about all of them, so it is said once.
         elif (typed := self._reads(tool)) is not None:
             name = self._function(typed=typed)
             parameters = tool.get("parameters")
@@ -179,15 +181,19 @@ class _Request:
         written = {"name": name, "description": described_input(tool), "parameters": typed.parameters}
         return {**kept, "type": "function", **written, "strict": False}
 
-    def _add(self, group: str, name: str, tool: Mapping[str, Any], *, is_loaded: bool) -> None:
-        """Add a tool that is not there yet, unless the model has to find it by a search first."""
+    def _add(self, group: str, name: str, tool: Mapping[str, Any], *, is_loaded: bool) -> bool:
+        """Add a tool that is not there yet, unless the model has to find it by a search first.
+
+        Return whether it was added.
+        """
         waits = self._defers and tool.get("defer_loading") is True and not is_loaded
         if waits or (group, name) in self._offered:
-            return
+            return False
         if self._defers:
             tool = {member: value for member, value in tool.items() if member != "defer_loading"}
-        self._offered[group, name] = tool["name"]
+        self._offered[group, name] = tool
         self._tools.append(tool)
+        return True
 
     def _function(self, name: str = "", *, namespace: str = "", typed: TypedTool | None = None) -> str:
         """Return the name of the function that stands for a tool; without a ``name``, for the only one of
@@ -218,26 +224,28 @@ class _Request:
     def _chosen(self, tool: Any) -> list[Any]:
         """Return the functions that an element of a choice means."""
         kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind == NAMESPACE and kind not in self._native:
-            group = f"{tool.get('name')}."
-            return [_named(name) for (of, _), name in self._offered.items() if of == group]
-        if isinstance(kind, str) and kind in _BY_TYPE and (kind, "") in self._offered:
-            return [_named(self._offered[kind, ""])]
-        if kind not in _NAMED:
+        if not isinstance(kind, str) or (kind == NAMESPACE and kind in self._native):
             return [tool]
+        if kind in _NAMED:
+            found = self._offered_as(tool.get("name"), tool.get("namespace"))
+        elif kind == NAMESPACE:
+            group = f"{tool.get('name')}."
+            found = [offered for (of, _), offered in self._offered.items() if of == group]
+        else:
+            found = [self._offered[kind, ""]] if (kind, "") in self._offered else []
         if kind == CUSTOM and CUSTOM not in self._native:
-            kind = "function"
-            tool = {**tool, "type": kind}
-        if ("", tool.get("name")) not in self._offered:
-            space = tool.get("namespace")
-            found = [
-                name
-                for (group, inner), name in self._offered.items()
-                if inner == tool.get("name") and group.endswith(".") and space in (None, group[:-1])
-            ]
-            if len(found) == 1:
-                return [{**_named(found[0]), "type": kind}]
-        return [tool]
+            tool = {**tool, "type": "function"}
+        return [{"type": one["type"], "name": one["name"]} for one in found] or [tool]
+
+    def _offered_as(self, name: Any, space: Any) -> list[Mapping[str, Any]]:
+        """Return the function that a name means; it may be the only one of its name in any namespace."""
+        exact = self._offered.get((f"{space}." if space else "", name)) if isinstance(name, str) else None
+        if exact is not None or space:
+            return [exact] if exact is not None else []
+        found = [
+            tool for (group, inner), tool in self._offered.items() if inner == name and group[-1:] == "."
+        ]
+        return found if len(found) == 1 else []
 
     # ------------------------------------------------------------ items
 
@@ -253,11 +261,13 @@ class _Request:
                     yield self._call(item, _BY_CALL[kind])
             elif kind in _BY_OUTPUT and _BY_OUTPUT[kind].type not in self._native:
                 # Some clients put the id of the call of a local shell into ``id``, as the types of openai do.
-                named = item.get("call_id") or (kind != _SEARCH.output and item.get("id"))
+                named = item.get("call_id")
+                if named is None and kind != _SEARCH.output:
+                    named = calls.get(str(item.get("id")), item.get("id"))
                 if isinstance(named, str):
                     yield {
                         "type": "function_call_output",
-                        "call_id": calls.get(named, named),
+                        "call_id": named,
                         "output": self._result(item, _BY_OUTPUT[kind]),
                     }
             elif kind == ADDITIONAL_TOOLS and not self._keeps(item):
@@ -265,7 +275,7 @@ class _Request:
             elif item.get("namespace") is not None and NAMESPACE not in self._native:
                 yield self._without_namespace(item, kind)
             elif kind == "item_reference":
-                yield {**item, "id": _as_function_id(item.get("id"))}
+                yield {**item, "id": self._as_function_id(item.get("id"))}
             else:
                 yield item
 
@@ -276,7 +286,7 @@ class _Request:
         call = {"type": "function_call", "call_id": item["call_id"], "name": name, "arguments": arguments}
         kept = {member: item[member] for member in ("id", "status") if item.get(member) is not None}
         if "id" in kept:
-            kept["id"] = _as_function_id(kept["id"])
+            kept["id"] = self._as_function_id(kept["id"])
         return {**kept, **call}
 
     def _result(self, item: Mapping[str, Any], typed: TypedTool) -> Any:
@@ -285,8 +295,15 @@ class _Request:
         names = []
         for tool in _objects(item, "tools").values():
             for _, group, name in self._identities("tools", tool):
-                names.append({"name": self._offered.get((group, name), name)})
+                offered = self._offered.get((group, name))
+                names.append({"name": name if offered is None else offered["name"]})
         return typed.result({"tools": names})
+
+    def _as_function_id(self, item_id: Any) -> Any:
+        """Return the id of an item; one of a type that is replaced here is now a call of a function."""
+        prefix, mark, rest = item_id.partition("_") if isinstance(item_id, str) else ("", "", "")
+        typed = _BY_PREFIX.get(prefix)
+        return f"fc_{rest}" if mark and typed is not None and typed.type not in self._native else item_id
 
     def _without_namespace(self, item: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Return a call, or the output of one, under the name of its function."""
@@ -298,16 +315,6 @@ class _Request:
         # A function that a search loaded has its own name as its namespace.
         is_plain = not space or (space == name and ("", name) in self._offered)
         return left if is_plain else {**left, "name": self._function(name, namespace=space)}
-
-
-def _named(name: str) -> dict[str, str]:
-    return {"type": "function", "name": name}
-
-
-def _as_function_id(item_id: Any) -> Any:
-    """Return the id of an item that is now a call of a function."""
-    prefix, mark, rest = item_id.partition("_") if isinstance(item_id, str) else ("", "", "")
-    return f"fc_{rest}" if mark and prefix in _BY_PREFIX else item_id
 
 
 def _has_texts(item: Any, *names: str) -> bool:
