@@ -208,7 +208,7 @@ class _CrossedBody(TranslatedBody):
         self._caller = caller
         self._own_results: dict[bytes, bytes] = {}
         self._own_turns: list[AppendedTurn] = []
-        self._natives = NativeTurns(upstream)
+        self._natives = NativeTurns(upstream.dialect.name, upstream.read_turn, upstream.masked_turn)
         self._lacks_reasoning = False
         self._model = ""
         self._max_tokens: int | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import orjson
 
 from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, TurnEvent
-from proxy.wires.client_port import TextEncoder, TurnEncoder
+from proxy.wires.client_port import TurnEncoder
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.stream.fast_path import FastReader, FastWriter, TextReader
 from proxy.wires.stream.held import identity
@@ -21,8 +21,7 @@ def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[st
 
     ``renamed`` maps the upstream's names of tools to the client's.
     """
-    takes_texts = isinstance(reader, TextReader) and isinstance(reader, FastReader)
-    if takes_texts and isinstance(encoder, TextEncoder):
+    if isinstance(reader, TextReader) and isinstance(reader, FastReader):
         return _FastCrossedReader(reader, encoder, renamed)
     return CrossedReader(reader, encoder, renamed)
 
@@ -30,7 +29,7 @@ def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[st
 class _FastCrossedReader(CrossedReader, FastReader):
     """A reader that puts text into events of the client's dialect as JSON, without parsing it."""
 
-    def __init__(self, reader: TurnReader, encoder: TextEncoder, renamed: Mapping[str, str]) -> None:
+    def __init__(self, reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
         super().__init__(reader, encoder, renamed)
         if not (isinstance(reader, TextReader) and isinstance(reader, FastReader)):
             raise TypeError("the reader cannot take texts unread")

@@ -277,9 +277,10 @@ class HostedTool(NamedTuple):
     """A kind of tools that a provider may run, or that a client runs without a schema of its own.
 
     ``type``: the beginning of the type. ``repeatable``: whether a request with such a tool may run twice: the
-    client runs the tool, or it only reads. ``chooses_model``: whether the tool asks a model, which the
-    provider chooses unless the tool names it; ``asks_models``: whether it may ask models that nobody names,
-    except in a tool whose whole type is in ``asks_none``.
+    client runs the tool, or it only reads. ``placed_by``: the member that says who runs it: the client if it
+    is absent or of the type ``local``; else the tool is not repeatable. ``chooses_model``: whether the tool
+    asks a model, which the provider chooses unless the tool names it; ``asks_models``: whether it may ask
+    models that nobody names, except in a tool whose whole type is in ``asks_none``.
     """
 
     type: str
@@ -287,6 +288,7 @@ class HostedTool(NamedTuple):
     chooses_model: bool = False
     asks_models: bool = False
     asks_none: frozenset[str] = frozenset()
+    placed_by: str | None = None
 
 
 class TurnFields(Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Final
 
 from proxy.base.errors import WireError
 from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, ToolCall
-from proxy.wires.client_port import ContinuingEncoder
+from proxy.wires.client_port import TurnEncoder
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.text_calls.reader import TextCallReader
@@ -27,7 +27,7 @@ class ContinuedReader:
 
     left_out = ()
 
-    def __init__(self, reader: TextCallReader, encoder: Callable[[], ContinuingEncoder]) -> None:
+    def __init__(self, reader: TextCallReader, encoder: Callable[[], TurnEncoder]) -> None:
         self._reader = reader
         self._make_encoder = encoder
         self._crossed: CrossedReader | None = None
@@ -139,7 +139,7 @@ class _FastContinuedReader(ContinuedReader, FastReader):
         self,
         inner: FastReader,
         reader: TextCallReader,
-        encoder: Callable[[], ContinuingEncoder],
+        encoder: Callable[[], TurnEncoder],
         event_end: bytes,
     ) -> None:
         super().__init__(reader, encoder)
@@ -179,7 +179,7 @@ class _FastContinuedReader(ContinuedReader, FastReader):
 def continued(
     inner: TurnReader,
     reader: TextCallReader,
-    encoder: Callable[[], ContinuingEncoder],
+    encoder: Callable[[], TurnEncoder],
     event_end: bytes,
 ) -> ContinuedReader:
     """Return the reader of a turn in one dialect. ``inner`` is the upstream's own, which ``reader`` wraps.

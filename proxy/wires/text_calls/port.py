@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from proxy.base.conversation import Conversation
-from proxy.wires.client_port import ClientRequest, ContinuingEncoder
+from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed import Crossing
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.crossing.exact import read_exactly
@@ -42,7 +42,7 @@ def text_call_port(
     reading = CallReading(rules.form, repair=rules.repair, note=note)
     if rules.prompt:
         return _PromptedPort(client, upstream, request, reading, profile, strict=strict)
-    if client is upstream and isinstance(client.encoder(request), ContinuingEncoder):
+    if client is upstream:
         return _ReadingPort(client, request, reading)
     return _ReadingCrossing(client, upstream, request, reading, profile, strict=strict)
 
@@ -78,13 +78,9 @@ class _ReadingPort:
         reader = _reader_of(self._reading)(
             inner, self._reading, tools, self._wire, max_argument_bytes, reads=reads
         )
-        return continued(inner, reader, self._encoder, self.dialect.framing.event_end)
-
-    def _encoder(self) -> ContinuingEncoder:
-        encoder = self._wire.encoder(self._request)
-        if not isinstance(encoder, ContinuingEncoder):
-            raise TypeError(f"{self.dialect.name} cannot go on with a response")
-        return encoder
+        return continued(
+            inner, reader, partial(self._wire.encoder, self._request), self.dialect.framing.event_end
+        )
 
 
 class _ReadingCrossing(Crossing):
