@@ -43,11 +43,9 @@ class _FastCrossedReader(CrossedReader, FastReader):
     def feed(
         self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
     ) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`."""
         return super().feed(chunk, most=most, large=large)
 
     def take_unread(self, chunk: bytes) -> bool:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.take_unread`."""
         if self._closed or (taken := self._take_texts(chunk, self._is_open)) is None:
             return False
         self._taken = taken
@@ -55,7 +53,6 @@ class _FastCrossedReader(CrossedReader, FastReader):
         return True
 
     def wrap(self, writer: FastWriter) -> FastWriter:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.wrap`."""
         return _TextWriter(writer, self.write_taken)
 
     def write_taken(self, _: bytes) -> bytes:
@@ -65,7 +62,6 @@ class _FastCrossedReader(CrossedReader, FastReader):
         return self._text_encoder.write_text(kind, pieces)
 
     def catch_up(self) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.catch_up`."""
         return self._encoded(self._inner_catch_up())
 
     def _encoded(self, frames: Sequence[Frame]) -> list[Frame]:
@@ -90,7 +86,6 @@ class _TextWriter(FastWriter):
         self._write = write
 
     def transform(self) -> Callable[[bytes], bytes] | None:
-        """See :meth:`proxy.wires.stream.fast_path.FastWriter.transform`."""
         transform = self._writer.transform()
         if transform is None or transform is identity:
             return transform and self._write
