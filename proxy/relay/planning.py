@@ -7,12 +7,11 @@ This module does not know HTTP: any code that fills an :class:`Ask` can start a 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from types import MappingProxyType
 
 from msgspec import Struct, field, structs
 
-from proxy.base.caches import declare_lru
 from proxy.base.errors import RequestError
 from proxy.json.in_thread import LARGE_BYTES, in_thread
 from proxy.records.rows import join_sources
@@ -36,7 +35,7 @@ from proxy.relay.offering.offer import (
     is_reserved,
     with_required_approvals,
 )
-from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits
+from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits, limits_of
 from proxy.relay.passing.metering import price_of
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
@@ -54,10 +53,9 @@ from proxy.relay.run.job import (
 )
 from proxy.relay.run.parents import Parent, Parents, can_hold_turn
 from proxy.relay.run_memory import RunMemory
-from proxy.relay.typed_tools import with_functions
+from proxy.relay.typed_tools import naming_as_declared, with_functions
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest
-from proxy.wires.dialect import Dialect
 from proxy.wires.registry.requests import check_switches
 from proxy.wires.typed_tools.functions import AsFunctions, TypedAnswer
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
@@ -241,12 +239,8 @@ class Planner:
         ``in_run``."""
         ask, read_before = await self._with_items(planning.ask, route)
         ask, typed = with_functions(ask, route, planning.with_tools)
-        try:
+        with naming_as_declared(typed):
             plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
-        except RequestError as error:
-            if typed is not None:
-                typed.name_as_declared(error)
-            raise
         return plan if isinstance(plan, Plan) else await self._plan(planning, plan, in_run=in_run)
 
     async def _plan_as_sent(
@@ -469,7 +463,7 @@ class Planner:
             return NO_TOOLS
         dialect = self._wires[route.wire].dialect if route.wire else wire.dialect
         profile = served.profiles.of(dialect.wire, route.model)
-        known = _limits_of(dialect, profile.max_tools, profile.schema_without)
+        known = limits_of(dialect.refused_schemas, profile.max_tools, profile.schema_without)
         if not self._refusals.knows_tools:
             return known
         digests, most = self._refusals.refused_tools(*place)
@@ -484,15 +478,6 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
     if request.chosen:
         raw, sent = ask.wire.without_chosen(raw, request, offer.shown)
     return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
-
-
-@lru_cache(128)
-def _limits_of(dialect: Dialect, most: int | None, without: tuple[str, ...]) -> ToolLimits:
-    """Return the limits of a dialect together with those of a model's profile."""
-    return ToolLimits(most=most, without=dialect.refused_schemas.union(without))
-
-
-declare_lru("tool_limits", _limits_of, 1000)
 
 
 def _why_not(draft: _Draft) -> MemoryOutcome | None:

@@ -1,11 +1,13 @@
 """Replaces tools of special types by functions, for an upstream that does not know these types."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
 from msgspec import structs
 
+from proxy.base.errors import RequestError
 from proxy.relay.ask import Ask
 from proxy.relay.body import Body
 from proxy.relay.routing.router import Route
@@ -42,3 +44,14 @@ def with_functions(ask: Ask, route: Route, earlier: str = "") -> tuple[Ask, AsFu
     if typed is None:
         return ask, None
     return structs.replace(ask, body=Body(orjson.dumps(typed.payload), typed.payload)), typed
+
+
+@contextmanager
+def naming_as_declared(typed: AsFunctions | None) -> Iterator[None]:
+    """Let errors about what was replaced name the fields of the client's own request."""
+    try:
+        yield
+    except RequestError as error:
+        if typed is not None:
+            typed.name_as_declared(error)
+        raise

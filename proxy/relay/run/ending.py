@@ -5,7 +5,7 @@ from msgspec import structs
 from proxy.base.events import FinishReason
 from proxy.records.result_for_model import ResultForModel
 from proxy.relay.base import RunSettings
-from proxy.relay.memory.hidden.history import LastTurn
+from proxy.relay.memory.hidden.turns import LastTurn, unchanged
 from proxy.relay.memory.threads import threads_of
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
@@ -128,20 +128,20 @@ class RunEnding:
         detached = job.client.ask.options.detached
         if reader is None:
             return
+        typed = job.client.typed
         only_here = (
-            writer.composing
+            typed is not None
+            or writer.composing
             or job.continuity.restored
             or job.upstream.crossed
             or reader.rewritten
             or local is not None
             or detached is not None
-            # The upstream has its tools and items in another form.
-            or job.client.typed is not None
         )
         if not only_here or not (keeps or local is not None):
             return
         if (resource := writer.result()) is not None:
-            if (typed := job.client.typed) is not None:
+            if typed is not None:
                 resource = typed.resource(resource)
             if detached is not None:
                 own = {"id": detached.response_id, "created_at": int(detached.asked_at)}
@@ -150,7 +150,7 @@ class RunEnding:
             turn = structs.replace(
                 _last_turn(job, state),
                 with_tools=client.port.items_with_tools(client.ask.body.payload, client.with_tools),
-                input_items=None if client.typed is None else client.typed.input_items(),
+                input_items=None if typed is None else typed.input_items(),
             )
             state.outcome.has_data_for_next_request |= self._history.keep(
                 job.upstream.editor, turn, resource, local=local
@@ -230,6 +230,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         SuspendedCall(call.call_id, ids.get(call.call_id), results.get(call.call_id))
         for call in state.run.turn.calls
     ]
+    typed = job.client.typed
     return LastTurn(
         job.identity.run_id,
         job.identity.caller,
@@ -237,6 +238,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         b"" if state.outcome.reader is None else state.outcome.message(),
         state.tools.mask,
         calls,
+        returned=unchanged if typed is None else typed.returned,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
         asked_in=[

@@ -43,6 +43,10 @@ class TypedAnswer(Protocol):
         """Return the input as the client sent it, as a JSON array of items."""
         ...
 
+    def returned(self, name: str, arguments: str) -> str:
+        """Return the arguments of a call as they are once the client has sent the call back."""
+        ...
+
 
 @value_class
 class AsFunctions:
