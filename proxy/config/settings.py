@@ -370,13 +370,18 @@ class ToolsConfig(Section):
         description="Hosts from which web__fetch_page may fetch pages: a.example.com, *.example.com, or * "
         "for all.",
     )
+    web_search: Literal["", "searxng", "brave", "tavily", "exa"] = Field(
+        default="",
+        description="Engine of web__search: searxng (at base_urls.web_search), brave, tavily or exa (with "
+        "the token of the connection of that name). Empty: there is no web__search.",
+    )
     base_urls: dict[
-        Literal["calendar", "flights", "geocoding", "weather"],
+        Literal["calendar", "flights", "geocoding", "weather", "web_search"],
         Annotated[str, AfterValidator(check_service_url)],
     ] = Field(
         default={},
         description="Address of the service behind a tool, if it is not the usual one: calendar, flights, "
-        "geocoding, weather.",
+        "geocoding, weather, web_search.",
         json_schema_extra={"example": 'flights = "https://api.duffel.com"'},
     )
     inject: bool = Field(
@@ -460,6 +465,15 @@ class ToolsConfig(Section):
         description="If a client declares a function of this name, run this server tool in its place.",
         json_schema_extra={"example": 'get_weather = "core__get_weather"'},
     )
+
+    @model_validator(mode="after")
+    def _engine_has_address(self) -> "ToolsConfig":
+        if self.web_search == "searxng" and "web_search" not in self.base_urls:
+            raise setting_fault(
+                'web_search = "searxng" needs the address of the server; write '
+                'base_urls.web_search = "https://searx.example.com"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _trace_within_bound(self) -> "ToolsConfig":

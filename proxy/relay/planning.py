@@ -239,6 +239,26 @@ class Planner:
         ``in_run``."""
         ask, read_before = await self._with_items(planning.ask, route)
         ask, typed = with_functions(ask, route)
+        try:
+            plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
+        except RequestError as error:
+            if typed is not None:
+                typed.name_as_declared(error)
+            raise
+        return plan if isinstance(plan, Plan) else await self._plan(planning, plan, in_run=in_run)
+
+    async def _plan_as_sent(
+        self,
+        planning: Planning,
+        route: Route,
+        ask: Ask,
+        typed: AsFunctions | None,
+        read_before: str,
+        *,
+        in_run: bool,
+    ) -> Plan | Route:
+        """Return the plan for a request as its upstream would be asked, or the other upstream that has its
+        conversation."""
         request = ask.wire.parse(ask.body.payload)
         if route.wire:
             answer = ask.wire.load_answer(ask.body.payload)
@@ -264,7 +284,7 @@ class Planner:
             planning.pinned = True
             home = planning.candidates.pin(route, restored.upstream, bound=restored.bound)
             if home is not route:
-                return await self._plan(planning, home, in_run=in_run)
+                return home
         changes = draft.port is not ask.wire or typed is not None or bool(draft.offer)
         if not (changes or request.chosen or request.has_proxy_calls or restored or in_run):
             return Plan(route, None)

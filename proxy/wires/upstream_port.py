@@ -278,6 +278,35 @@ class TurnReader(Protocol):
         ...
 
 
+class ForwardingReader(TurnReader):
+    """A reader that does what the ``reader`` does which it wraps."""
+
+    def __init__(self, reader: TurnReader) -> None:
+        self._reader = reader
+
+    @property
+    def fault(self) -> WireError | None:
+        return self._reader.fault
+
+    @property
+    def has_unread(self) -> bool:
+        return self._reader.has_unread
+
+    @property
+    def large_next(self) -> bool:
+        return self._reader.large_next
+
+    @property
+    def text(self) -> str:
+        return self._reader.text
+
+    def message(self) -> bytes:
+        return self._reader.message()
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        return self._reader.native(call, mask)
+
+
 class UpstreamPort(Protocol):
     """The side of a dialect that faces upstreams."""
 

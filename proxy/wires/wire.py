@@ -1,14 +1,19 @@
 """A dialect that clients speak to the proxy and the proxy speaks to upstreams."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import orjson
+
 from proxy.base.conversation import Message
+from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientPort, ClientRequest, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.turn.chosen import without_elements
 from proxy.wires.typed_tools.functions import AsFunctions
-from proxy.wires.upstream_port import BodyEditor, RequestBody, StateHabit, UpstreamPort
+from proxy.wires.upstream_port import BodyEditor, Mask, RequestBody, StateHabit, UpstreamPort
 
 
 class Wire(ClientPort, UpstreamPort):
@@ -22,12 +27,15 @@ class Wire(ClientPort, UpstreamPort):
 
     refers_to_items: ClassVar[bool] = False
     """Whether requests may refer to items of earlier responses instead of repeating them."""
+    body_class: ClassVar[Callable[..., RequestBody]]
+    """Makes a body of the client's bytes, the request, and ``translated``; see :meth:`body`."""
+    only_with_tools: ClassVar[Sequence[str]] = ()
+    """The members that go with the last tool, if a request forbids all calls."""
 
     @property
     @abstractmethod
     def codec(self) -> ConversationCodec: ...
 
-    @abstractmethod
     def body(
         self,
         raw: bytes,
@@ -41,11 +49,27 @@ class Wire(ClientPort, UpstreamPort):
 
         ``translated``: the proxy has translated it, so the client wrote none of its messages.
         """
+        return self.body_class(raw, request, translated=translated)
 
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
         return BodyEditor(self.body(raw, request, state, caller=caller))
+
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        less = without_elements(
+            raw,
+            request.chosen,
+            lambda parts: self._rewrite_choice(parts, request, shown),
+            only_with_tools=self.only_with_tools if request.tools_forbidden else (),
+        )
+        return less, self.parse(orjson.loads(less))
+
+    def _rewrite_choice(self, parts: dict[str, bytes], request: ClientRequest, shown: ShownTools) -> None:
+        """Replace server tools in the choice of a tool, in a dialect whose choice can name them."""
+        return
 
     @abstractmethod
     def encoder(self, request: ClientRequest) -> TurnEncoder:
@@ -89,9 +113,15 @@ class Wire(ClientPort, UpstreamPort):
         """
         return raw
 
-    @abstractmethod
     def read_turn(self, message: bytes) -> Message:
         """Read a turn that this dialect's :meth:`~proxy.wires.upstream_port.TurnReader.message` returned."""
+        turns = b'{"model":"-","%b":[%b]}' % (self.dialect.fields.turns.encode(), message)
+        messages = read_exactly(self.codec, turns).messages
+        return messages[0] if messages else Message("assistant")
+
+    @abstractmethod
+    def masked_turn(self, message: bytes, mask: Mask) -> bytes:
+        """Return such a turn with the private arguments of its calls masked (rule R3)."""
 
     @abstractmethod
     def write_turn(self, message: Message) -> bytes:

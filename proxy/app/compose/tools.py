@@ -17,7 +17,7 @@ from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.core import core_provider
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
-from proxy.toolbox.web import web_provider
+from proxy.toolbox.web.provider import web_provider
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
@@ -114,9 +114,13 @@ def tool_providers(
         flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
         calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
     ]
-    if tools.web_hosts:
+    if tools.web_hosts or tools.web_search:
         with guard():
-            providers.append(web_provider(capabilities, hosts=tools.web_hosts))
+            engine_url = urls.get("web_search", "")
+            web = web_provider(
+                capabilities, hosts=tools.web_hosts, engine=tools.web_search, engine_url=engine_url
+            )
+            providers.append(web)
     for module in tools.modules:
         with guard():
             loaded = load_module(module, base=Path.cwd(), capabilities=capabilities, guard=guard)

@@ -2,9 +2,6 @@
 
 from typing import cast
 
-import orjson
-
-from proxy.base.conversation import Message
 from proxy.wires.anthropic.approvals import ANTHROPIC_APPROVALS
 from proxy.wires.anthropic.body import AnthropicBody
 from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder, turn_blocks
@@ -18,17 +15,12 @@ from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
 from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
-from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.crossing.exact import read_exactly
-from proxy.wires.crossing.native_turns import HasNativeTurns
-from proxy.wires.turn.chosen import without_elements
-from proxy.wires.upstream_port import RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
 
-class AnthropicWire(Wire, HasNativeTurns):
+class AnthropicWire(Wire):
     """The wire of Anthropic Messages."""
 
     dialect = ANTHROPIC
@@ -44,33 +36,13 @@ class AnthropicWire(Wire, HasNativeTurns):
 
     parse = staticmethod(parse_anthropic_request)
     reader = AnthropicTurnReader
+    body_class = AnthropicBody
+    only_with_tools = ("tool_choice",)
     write_turn = staticmethod(turn_blocks)
     masked_turn = staticmethod(masked_turn)
 
-    def without_chosen(
-        self, raw: bytes, request: ClientRequest, shown: ShownTools
-    ) -> tuple[bytes, ClientRequest]:
-        alone = ("tool_choice",) if request.tools_forbidden else ()
-        less = without_elements(raw, request.chosen, only_with_tools=alone)
-        return less, self.parse(orjson.loads(less))
-
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         return AnthropicTurnEncoder(request.model, cast(AnthropicRequest, request).eager)
-
-    def read_turn(self, message: bytes) -> Message:
-        messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
-        return messages[0] if messages else Message("assistant")
-
-    def body(
-        self,
-        raw: bytes,
-        request: ClientRequest,
-        state: StateHabit = "auto",
-        *,
-        caller: str = "",
-        translated: bool = False,
-    ) -> RequestBody:
-        return AnthropicBody(raw, cast(AnthropicRequest, request), translated=translated)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(AnthropicRequest, request)

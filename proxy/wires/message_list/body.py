@@ -104,7 +104,7 @@ class MessageListBody(RequestBody):
         """Return the name of a tool in the client's list."""
 
     @abstractmethod
-    def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
+    def _masked_turn(self, message: bytes, mask: Mask) -> bytes:
         """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
 
     @abstractmethod

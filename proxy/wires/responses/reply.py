@@ -11,7 +11,7 @@ import orjson
 
 from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.json.splice import replace_values, value_at
-from proxy.wires.client_port import AsksByItems, CarryingWriter, ClientView
+from proxy.wires.client_port import ClientView
 from proxy.wires.openai.dialect import error_body
 from proxy.wires.responses.items import (
     message_item,
@@ -27,12 +27,14 @@ from proxy.wires.responses.resource import ClientTools, complete_resource, ended
 from proxy.wires.turn.reply import ReplyWriter
 
 
-class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
+class ResponsesReplyWriter(ReplyWriter):
     """Writes one Response for all turns of its run.
 
     ``asked`` is the client's request. ``echo`` are the fields that repeat what the client sent. ``first``
     are items that come before all others. ``options`` are those of :class:`ReplyWriter`.
     """
+
+    asks_by_items = True
 
     def __init__(
         self,

@@ -16,7 +16,6 @@ from proxy.wires.client_port import (
     TurnEncoder,
 )
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.responses.approvals import RESPONSES_APPROVALS
 from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.crossing.encoder import ResponsesTurnEncoder
@@ -35,12 +34,12 @@ from proxy.wires.responses.request import ResponsesRequest, parse_responses_requ
 from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.typed_tools.request import as_functions
 from proxy.wires.responses.writer import ResponsesStreamWriter
-from proxy.wires.turn.chosen import rewrite_choice, without_elements
+from proxy.wires.turn.chosen import rewrite_choice
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
 
-class ResponsesWire(Wire, HasNativeTurns):
+class ResponsesWire(Wire):
     """The Responses wire.
 
     ``key`` signs the items that show server calls, and encrypts summaries. Without it only this process can
@@ -54,6 +53,7 @@ class ResponsesWire(Wire, HasNativeTurns):
     codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
 
     reader = ResponsesTurnReader
+    only_with_tools = ("tool_choice", "parallel_tool_calls")
     write_turn = staticmethod(turn_items)
 
     def __init__(self, key: bytes | None = None, *, old_keys: Sequence[bytes] = ()) -> None:
@@ -70,13 +70,11 @@ class ResponsesWire(Wire, HasNativeTurns):
 
         The request keeps the labels of the servers, because items that show calls of their tools need them.
         """
+        less, asked = super().without_chosen(raw, request, shown)
+        return less, replace(cast(ResponsesRequest, asked), chosen=request.chosen)
 
-        def rewrite(parts: dict[str, bytes]) -> None:
-            rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
-
-        alone = ("tool_choice", "parallel_tool_calls") if request.tools_forbidden else ()
-        less = without_elements(raw, request.chosen, rewrite, only_with_tools=alone)
-        return less, replace(parse_responses_request(orjson.loads(less)), chosen=request.chosen)
+    def _rewrite_choice(self, parts: dict[str, bytes], request: ClientRequest, shown: ShownTools) -> None:
+        rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
 
     def without_carried(self, raw: bytes) -> bytes:
         return without_sealed_turns(raw)

@@ -45,11 +45,9 @@ class ChannelReader(TextCallReader):
 
     @property
     def idle(self) -> bool:
-        """See :attr:`TextCallReader.idle`."""
         return self._channels.applies is False and super().idle
 
     def take(self, frames: Sequence[Frame]) -> list[Frame]:
-        """See :meth:`TextCallReader.take`."""
         if self._channels.applies is False:
             return super().take(frames)
         self.passed = 0
@@ -91,7 +89,6 @@ class ChannelReader(TextCallReader):
         return self._channels.applies is False
 
     def close(self) -> list[Frame]:
-        """See :meth:`TextCallReader.close`."""
         if self._channels.applies is None:
             self._channels.applies = False
             held, self._undecided = self._undecided, []

@@ -181,3 +181,18 @@ async def test_every_type_makes_the_whole_way(wire: str, stream: bool, ours: boo
     assert json.loads(results["tool_search"]) == {"tools": ["later"]}
     assert "later" in model.got.tools
     assert (ECHO in results) == ours
+
+
+async def test_an_error_counts_as_the_client_declared() -> None:
+    """What planning refuses after namespaces became functions is named by its place in the client's list."""
+    async with serving("chat") as (proxy, _):
+        for stream in (True, False):
+            body = asking({"type": "additional_tools", "tools": []}, {"role": "robot"}, stream=stream)
+            answer = await proxy.ask(body, path="/v1/responses")
+            assert answer.status == 400
+            assert answer.json["error"]["param"] == "input[2].role"
+            tools = [*TOOLS, {"type": "function", "name": "last", "parameters": CITY, "async": True}]
+            answer = await proxy.ask({**body, "input": "Hi", "tools": tools}, path="/v1/responses")
+            assert answer.status == 400
+            assert answer.json["error"]["param"] == f"tools[{len(TOOLS)}].async"
+            assert answer.json["error"]["message"].startswith(f"tools[{len(TOOLS)}].async: ")

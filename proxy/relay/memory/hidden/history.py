@@ -24,7 +24,7 @@ from msgspec import structs
 from proxy.base.errors import StoreError
 from proxy.base.events import ToolCall
 from proxy.records.result_for_model import ResultForModel, failure_text, fill_holes, holes_in
-from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
+from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.relay.approval_outcomes import ApprovalOutcomes
 from proxy.relay.memory.hidden.found import Found, asked_about, awaited_approvals, payloads_of, put_back
 from proxy.relay.memory.hidden.loose import PLAIN, evidence_of, find_loosely, loose_keys
@@ -37,6 +37,7 @@ from proxy.relay.memory.hidden.shown import (
     digest_of_calls,
     untrusted_in,
     with_notes,
+    with_sources,
 )
 from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals
 from proxy.relay.memory.local import LocalResponses
@@ -122,23 +123,28 @@ class History:
         restored = put_back(request, editor, found, recall)
         if outcomes is not None and restored:
             outcomes.asked_in = restored.approvals.asked_in
-            untrusted = join_sources(restored.untrusted, outcomes.untrusted)
-            restored = replace(restored, approvals=outcomes, untrusted=untrusted)
+            restored = replace(restored, approvals=outcomes)
         return restored
 
     def _filled(
         self, found: Found, outcomes: ApprovalOutcomes, local: LocalResponses | None, *, keeps: bool
     ) -> Found:
         """Fill in the results of approvals; with ``keeps``, store each changed part where it was found."""
-        results = outcomes.results
+        results, untrusted = outcomes.results, outcomes.untrusted
+
+        def filled(payload: bytes) -> bytes:
+            whole = fill_holes(payload, results)
+            # Whoever restores the turn from now on reads these results, also after this request has failed.
+            return with_sources(whole, untrusted) if untrusted else whole
+
         response, held = found.response, list(found.held)
         if response is not None and not results.keys().isdisjoint(holes_in(response.continuation)):
-            response = structs.replace(response, continuation=fill_holes(response.continuation, results))
+            response = structs.replace(response, continuation=filled(response.continuation))
             if keeps:
                 (local.put if found.is_local and local is not None else self._store.put_response)(response)
         for place, (position, turn) in enumerate(held):
             if not results.keys().isdisjoint(holes_in(turn.payload)):
-                turn = structs.replace(turn, payload=fill_holes(turn.payload, results))
+                turn = structs.replace(turn, payload=filled(turn.payload))
                 if keeps:
                     self._store.put_suspended(turn)
                 held[place] = (position, turn)

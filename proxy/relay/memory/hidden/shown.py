@@ -39,6 +39,13 @@ def notes_of(kept: Mapping[str, Any]) -> tuple[str, str]:
     return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
 
 
+def with_sources(payload: bytes, untrusted: str) -> bytes:
+    """Add sources of untrusted results to the note of a stored turn, which has these results now."""
+    kept = orjson.loads(payload)
+    kept["untrusted"] = join_sources(notes_of(kept)[0], untrusted)
+    return orjson.dumps(kept)
+
+
 def asked_in_note(run_ids: Sequence[str]) -> str:
     """Return the value of the note ``asked_in``: the last of these runs, without duplicates."""
     return " ".join(list(dict.fromkeys(run_ids))[-_MOST_ASKED_IN:])
