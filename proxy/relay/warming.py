@@ -8,14 +8,19 @@ from proxy.base.conversation import Message
 from proxy.base.events import FinishReason, Frame, TurnFinished, TurnStarted, Usage, UsageReported
 from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
-from proxy.relay.memory.hidden.history import History, LastTurn
+from proxy.relay.memory.hidden.history import History
+from proxy.relay.memory.hidden.turns import LastTurn, unchanged
 from proxy.relay.memory.local import LocalResponses
 from proxy.wires.client_port import ClientView
+from proxy.wires.typed_tools.functions import TypedAnswer
 
 
-async def warm_up(ask: Ask, local: LocalResponses, history: History, client: ClientStream) -> None:
+async def warm_up(
+    ask: Ask, typed: TypedAnswer | None, local: LocalResponses, history: History, client: ClientStream
+) -> None:
     """Answer with a response that has no output, and keep its input in ``local``.
 
+    ``typed`` turns it into the form in which the client declared its tools; ``None`` for its own form.
     Raise :class:`~proxy.base.errors.RequestError` if the request continues a response that the proxy does not
     know, or if its dialect's responses have no ids.  Raise :class:`StoreError` if the record
     cannot be read.
@@ -36,11 +41,14 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
         caller=caller,
         wire=wire.dialect.name,
         message=wire.write_turn(Message("assistant", ())),
-        mask=lambda name, arguments: arguments,
+        mask=unchanged,
         untrusted=restored.untrusted,
         upstream=restored.upstream,
     )
-    history.keep(editor, turn, writer.result() or {}, local=local)
+    resource = writer.result() or {}
+    if typed is not None:
+        said, resource = typed.stream(said), typed.resource(resource)
+    history.keep(editor, turn, resource, local=local)
     client.start(200, [("Content-Type", wire.dialect.framing.content_type)])
     await client.write(said)
     client.finish()

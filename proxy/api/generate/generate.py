@@ -199,8 +199,8 @@ class Generate:
         if message is None or message.generates:
             return await self._run(context, ask)
         client = self._clients.open(context, ask.identity.caller)
-        ask, _ = with_functions(ask, ask.access.routes[0])
-        await warm_up(ask, message.local, self._past, client)
+        ask, typed = with_functions(ask, ask.access.routes[0])
+        await warm_up(ask, None if typed is None else typed.answer, message.local, self._past, client)
         return client.response
 
     async def _begin(self, context: Context, ask: Ask) -> web.StreamResponse:

@@ -39,6 +39,10 @@ class TypedAnswer(Protocol):
         """Return the response as the client knows it."""
         ...
 
+    def returned(self, name: str, arguments: str) -> str:
+        """Return the arguments of a call as they are once the client has sent the call back."""
+        ...
+
 
 @value_class
 class AsFunctions:

@@ -39,7 +39,7 @@ from proxy.relay.memory.hidden.shown import (
     with_notes,
     with_sources,
 )
-from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals
+from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals, unchanged
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
@@ -375,7 +375,7 @@ class History:
         if self._sealed is None or waits or not self._sealed.wants(request):
             return None
         # All of it is encrypted, so nothing need be masked.
-        whole = structs.replace(turn, mask=lambda name, arguments: arguments)
+        whole = structs.replace(turn, mask=unchanged)
         made, notes = self._suspended(request, editor, whole, visible, shown)
         sealed = await self._sealed.close(structs.replace(made, payload=with_notes(made.payload, **notes)))
         if sealed is None:
@@ -398,7 +398,7 @@ class History:
             run_id=turn.run_id,
             caller=turn.caller,
             wire=turn.wire,
-            payload=editor.suspend(turn.message, turn.calls, turn.mask),
+            payload=editor.suspend(turn.message, turn.calls, turn.stored),
             created_at=self._now(),
             ephemeral=not request.may_store,
         )

@@ -15,14 +15,20 @@ from proxy.wires.responses.dialect import RESPONSES, response_not_found
 from proxy.wires.upstream_port import Mask, SuspendedCall
 
 
+def unchanged(name: str, arguments: str) -> str:
+    """Return the arguments of a call as they are."""
+    return arguments
+
+
 class LastTurn(Struct, frozen=True):
     """The last turn of a run, as it is stored for the client's next request.
 
     ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
     message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written
-    unencrypted.  ``untrusted`` has the sources of the untrusted results that the model has read.
-    ``asked_in`` are the runs of this conversation that asked for approvals, including this one and
-    its agents'.  ``loaded`` are the tools that searches have shown the model, in their order.
+    unencrypted; ``returned`` makes the arguments of a call as the client sends them back.  ``untrusted`` has
+    the sources of the untrusted results that the model has read.  ``asked_in`` are the runs of this
+    conversation that asked for approvals, including this one and its agents'.  ``loaded`` are the tools that
+    searches have shown the model, in their order.
     """
 
     run_id: str
@@ -31,6 +37,7 @@ class LastTurn(Struct, frozen=True):
     message: bytes
     mask: Mask
     calls: Sequence[SuspendedCall] = ()
+    returned: Mask = unchanged
     untrusted: str = ""
     upstream: str = ""
     asked_in: Sequence[str] = ()
@@ -43,6 +50,10 @@ class LastTurn(Struct, frozen=True):
             "asked_in": asked_in_note(self.asked_in),
             "loaded": " ".join(self.loaded),
         }
+
+    def stored(self, name: str, arguments: str) -> str:
+        """Return the arguments of a call as they are stored, to be compared with what the client returns."""
+        return self.mask(name, self.returned(name, arguments))
 
 
 SettleApprovals = Callable[[Sequence[str], str], Awaitable[ApprovalOutcomes]]
