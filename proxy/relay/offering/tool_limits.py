@@ -59,8 +59,8 @@ NO_TOOLS = ToolLimits(takes=False)
 
 @lru_cache(128)
 def limits_of(refused: frozenset[str], most: int | None, without: tuple[str, ...]) -> ToolLimits:
-    """Return the limits of a model that takes ``most`` tools: no schemas with what its dialect has ``refused``,
-    nor with what its profile goes ``without``."""
+    """Return the limits of a model that takes ``most`` tools, no schemas with what its dialect ``refused``
+    or what its profile goes ``without``."""
     return ToolLimits(most=most, without=refused.union(without))
 
 

@@ -411,7 +411,12 @@ def test_the_tools_of_messages() -> None:
     """Messages' own tools become functions of the same name; other members of the declaration stay."""
     tools = [
         {"type": "bash_20250124", "name": "bash", "cache_control": {"type": "ephemeral"}},
-        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 9},
+        {
+            "type": "text_editor_20250728",
+            "name": "str_replace_based_edit_tool",
+            "max_characters": 9,
+            "strict": True,
+        },
         {"type": "memory_20250818", "name": "memory"},
         {"type": "web_search_20250305", "name": "web_search"},
     ]

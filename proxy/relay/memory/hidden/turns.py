@@ -1,6 +1,6 @@
 """The parts of a run that are stored for the client's next request, and what was put back into it."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 
 from msgspec import Struct
@@ -9,6 +9,7 @@ from proxy.base.errors import StoreError
 from proxy.base.values import value_class
 from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.memory.hidden.outcomes import Recall
+from proxy.relay.memory.hidden.shown import asked_in_note
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.responses.dialect import RESPONSES, response_not_found
 from proxy.wires.upstream_port import Mask, SuspendedCall
@@ -26,9 +27,10 @@ class LastTurn(Struct, frozen=True):
     message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written
     unencrypted; ``returned`` makes the arguments of a call as the client sends them back.  ``untrusted`` has
     the sources of the untrusted results that the model has read.  ``asked_in`` are the runs of this
-    conversation that asked for approvals, including this one and its agents'.  ``with_tools`` are the items
-    that have brought tools so far.  ``input_items`` are those of the request, if the upstream got them in
-    another form (:class:`.TypedAnswer`).
+    conversation that asked for approvals, including this one and its agents'.  ``loaded`` are the tools that
+    searches have shown the model, in their order.  ``with_tools`` are the items that have brought tools so
+    far.  ``input_items`` are those of the request, if the upstream got them in another form
+    (:class:`.TypedAnswer`).
     """
 
     run_id: str
@@ -41,8 +43,18 @@ class LastTurn(Struct, frozen=True):
     untrusted: str = ""
     upstream: str = ""
     asked_in: Sequence[str] = ()
+    loaded: Sequence[str] = ()
     with_tools: str = ""
     input_items: bytes | None = None
+
+    def notes(self) -> Mapping[str, str]:
+        """Return what is noted beside a stored turn; see :func:`~.shown.with_notes`."""
+        return {
+            "upstream": self.upstream,
+            "asked_in": asked_in_note(self.asked_in),
+            "loaded": " ".join(self.loaded),
+            "with_tools": self.with_tools,
+        }
 
     def stored(self, name: str, arguments: str) -> str:
         """Return the arguments of a call as they are stored, to be compared with what the client returns."""
@@ -63,9 +75,9 @@ class Restored:
     ``untrusted`` has the sources of the untrusted results among them.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``approvals`` has the outcomes of the approvals that these turns wait for.  ``recall`` holds
-    the result of each look-up.  ``with_tools`` are the items that have brought tools to the continued
-    response.
+    not answer.  ``loaded`` are the tools that searches had shown the model, in their order.  ``with_tools``
+    are the items that have brought tools to the continued response.  ``approvals`` has the outcomes of the
+    approvals that these turns wait for.  ``recall`` holds the result of each look-up.
     """
 
     turns: int = 0
@@ -74,6 +86,7 @@ class Restored:
     bound: bool = False
     unavailable: bool = False
     with_tools: str = ""
+    loaded: Sequence[str] = ()
     approvals: ApprovalOutcomes = field(default=NOTHING_SETTLED, compare=False)
     recall: Recall = field(default_factory=Recall, compare=False)
 

@@ -81,8 +81,9 @@ DECLARED: Final = {
 }  # fmt: skip
 """The members of a declaration."""
 
-_ONLY_TYPED: Final = frozenset({"type", "max_characters"})
-"""Members of a declaration that a function does not have."""
+_ONLY_TYPED: Final = frozenset({"type", "max_characters", "strict"})
+"""Members of a declaration that its function does not have. These schemas have optional arguments, which
+other providers refuse in a strict function."""
 
 
 def _kind(tool: Any) -> str:
