@@ -420,6 +420,8 @@ class Planner:
         )
         if offer.asked:
             policy, selection = with_required_approvals(policy, selection, offer.asked)
+        if restored.loaded:
+            offer = offer.with_loaded(restored.loaded)
         ledger = self._ledger(planning, draft)
         untrusted = restored.untrusted
         if selection.guards:

@@ -239,6 +239,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
             # An agent asks in its own run.
             *(one.run_id for one in (*job.continuity.approvals.asked, *state.turn.approvals)),
         ],
+        loaded=state.tools.offer.loaded,
     )
 
 

@@ -10,7 +10,7 @@ from looping import ECHO
 from pair_kits import SPEAKERS, Call, Turn
 from recorded_answers import Asked, Given, Scripted
 from responses_check import events_of
-from responses_script import function_call, message, resource
+from responses_script import encode, function_call, item_events, message, opening, resource
 from running_proxy import Proxy, make_config, running
 from websocket_client import connected
 
@@ -252,8 +252,8 @@ async def test_arguments_that_cannot_be_written(wire: str) -> None:
 class Fixed(Scripted):
     """An upstream that always sends these bytes."""
 
-    def __init__(self, body: bytes) -> None:
-        super().__init__(lambda asked: Given(body))
+    def __init__(self, body: bytes, content_type: str = "application/json") -> None:
+        super().__init__(lambda asked: Given(content_type=content_type, pieces=[body]))
 
     async def aclose(self) -> None:
         """There is nothing to close."""
@@ -284,3 +284,24 @@ async def test_an_error_counts_as_the_client_declared() -> None:
             assert answer.status == 400
             assert answer.json["error"]["param"] == f"tools[{len(TOOLS)}].async"
             assert answer.json["error"]["message"].startswith(f"tools[{len(TOOLS)}].async: ")
+
+
+async def test_a_stream_that_breaks_off_in_a_call() -> None:
+    """The end that the proxy writes has the client's items, too: every event once, and no half of a call."""
+    events = item_events(function_call("call_1", "shell", '{"commands":["ls"]}'), 0)[:3]
+    model = Fixed(encode([*opening(), *events]), "text/event-stream")
+    config = make_config({"base_url": "http://127.0.0.1:9/v1", "wires": ("responses",)})
+    async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
+        answer = await proxy.ask(asking(), path="/v1/responses")
+    said = events_of(answer.body)
+    assert [event["sequence_number"] for event in said] == list(range(len(said)))
+    assert [event["type"] for event in said[2:4]] == [
+        "response.output_item.added",
+        "response.output_item.done",
+    ]
+    (item,) = said[-1]["response"]["output"]
+    assert (said[-1]["type"], item["type"], item["action"]["commands"]) == (
+        "response.failed",
+        "shell_call",
+        [],
+    )

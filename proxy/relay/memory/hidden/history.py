@@ -33,7 +33,6 @@ from proxy.relay.memory.hidden.outcomes import MemoryOutcome, Recall
 from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, SealedTurns
 from proxy.relay.memory.hidden.shown import (
     AMBIGUOUS,
-    asked_in_note,
     digest_of,
     digest_of_calls,
     untrusted_in,
@@ -259,7 +258,7 @@ class History:
         if not visible.strip() or not request.may_store:
             return False
         payload = with_notes(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
-        noted = with_notes(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
+        noted = with_notes(payload, **turn.notes())
         self._note(request, turn, visible, offer_fingerprint, variant_of(payload), noted)
         return True
 
@@ -316,8 +315,7 @@ class History:
             continuation=with_notes(
                 chain.continuation(editor.edits, turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
-                upstream=turn.upstream,
-                asked_in=asked_in_note(turn.asked_in),
+                **turn.notes(),
             ),
             created_at=self._now(),
         )
@@ -409,8 +407,7 @@ class History:
             "asked": digest_of_calls(shown) if request.returns_calls else "",
             "variant": variant_of(made.payload, seen),
             "untrusted": turn.untrusted,
-            "upstream": turn.upstream,
-            "asked_in": asked_in_note(turn.asked_in),
+            **turn.notes(),
         }
         return made, notes
 
@@ -430,7 +427,6 @@ class History:
         """
         (key,) = request.answer_keys(turn.caller, _ASKED, [(None, visible)], self._system_rule)
         payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
-        payload = with_notes(payload, untrusted=turn.untrusted, upstream=turn.upstream)
         keeps = keeps and request.may_store
         self._store.put_suspended(
             SuspendedTurn(
@@ -438,7 +434,7 @@ class History:
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,
-                payload=with_notes(payload, asked_in=asked_in_note(turn.asked_in)),
+                payload=with_notes(payload, untrusted=turn.untrusted, **turn.notes()),
                 created_at=self._now(),
                 ephemeral=not keeps,
             )

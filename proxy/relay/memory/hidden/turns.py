@@ -1,6 +1,6 @@
 """The parts of a run that are stored for the client's next request, and what was put back into it."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 
 from msgspec import Struct
@@ -9,6 +9,7 @@ from proxy.base.errors import StoreError
 from proxy.base.values import value_class
 from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.memory.hidden.outcomes import Recall
+from proxy.relay.memory.hidden.shown import asked_in_note
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.responses.dialect import RESPONSES, response_not_found
 from proxy.wires.upstream_port import Mask, SuspendedCall
@@ -26,7 +27,8 @@ class LastTurn(Struct, frozen=True):
     message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written
     unencrypted; ``returned`` makes the arguments of a call as the client sends them back.  ``untrusted`` has
     the sources of the untrusted results that the model has read.  ``asked_in`` are the runs of this
-    conversation that asked for approvals, including this one and its agents'.
+    conversation that asked for approvals, including this one and its agents'.  ``loaded`` are the tools that
+    searches have shown the model, in their order.
     """
 
     run_id: str
@@ -39,6 +41,15 @@ class LastTurn(Struct, frozen=True):
     untrusted: str = ""
     upstream: str = ""
     asked_in: Sequence[str] = ()
+    loaded: Sequence[str] = ()
+
+    def notes(self) -> Mapping[str, str]:
+        """Return what is noted beside a stored turn; see :func:`~.shown.with_notes`."""
+        return {
+            "upstream": self.upstream,
+            "asked_in": asked_in_note(self.asked_in),
+            "loaded": " ".join(self.loaded),
+        }
 
     def stored(self, name: str, arguments: str) -> str:
         """Return the arguments of a call as they are stored, to be compared with what the client returns."""
@@ -59,8 +70,8 @@ class Restored:
     ``untrusted`` has the sources of the untrusted results among them.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``approvals`` has the outcomes of the approvals that these turns wait for.  ``recall`` holds
-    the result of each look-up.
+    not answer.  ``loaded`` are the tools that searches had shown the model, in their order.  ``approvals``
+    has the outcomes of the approvals that these turns wait for.  ``recall`` holds the result of each look-up.
     """
 
     turns: int = 0
@@ -68,6 +79,7 @@ class Restored:
     upstream: str = ""
     bound: bool = False
     unavailable: bool = False
+    loaded: Sequence[str] = ()
     approvals: ApprovalOutcomes = field(default=NOTHING_SETTLED, compare=False)
     recall: Recall = field(default_factory=Recall, compare=False)
 
