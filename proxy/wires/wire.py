@@ -92,15 +92,29 @@ class Wire(UpstreamPort):
         """Return an encoder of frames in this dialect, for one turn of an upstream of another dialect."""
 
     def as_functions(
-        self, payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+        self,
+        payload: Mapping[str, Any],
+        native: Sequence[str],
+        *,
+        crosses: bool,
+        mixes: bool = False,
+        earlier: str = "",
     ) -> AsFunctions | None:
         """Return a request with functions in place of tools of special types that the client runs.
 
         ``native`` are the types that the upstream itself understands; with ``crosses`` it speaks another
-        dialect. With ``mixes`` the model may call server tools in the same turn. Returns ``None`` if nothing
-        has to change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
+        dialect. With ``mixes`` the model may call server tools in the same turn. ``earlier`` is what
+        :meth:`items_with_tools` has returned for the response that the request continues. Returns ``None`` if
+        nothing has to change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
         """
         return None
+
+    def items_with_tools(self, payload: Mapping[str, Any], earlier: str) -> str:
+        """Return what later requests that continue this one need of the tools that its items bring.
+
+        ``earlier`` is the same of the response that this request continues. Empty if there are none.
+        """
+        return earlier
 
     def without_carried(self, raw: bytes) -> bytes:
         """Return the body of a request without the encrypted turns that the client sends back.

@@ -36,6 +36,14 @@ class TypedAnswer(Protocol):
     def resource(self, response: Mapping[str, Any]) -> dict[str, Any]:
         """Return the response as the client knows it."""
 
+    def input_items(self) -> bytes:
+        """Return the input as the client sent it, as a JSON array of items."""
+        ...
+
+    def returned(self, name: str, arguments: str) -> str:
+        """Return the arguments of a call as they are once the client has sent the call back."""
+        ...
+
 
 @value_class
 class AsFunctions:
