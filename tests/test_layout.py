@@ -88,6 +88,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.stream.usage_tap",
     "proxy.upstreams.base",
     "proxy.store.base",
+    "proxy.tools.contract.identifiers",
     "proxy.tools.contract.spec",
     "proxy.tools.running.granted",
     "proxy.tools.running.plan",
@@ -99,6 +100,9 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.contract.provider",
     "proxy.tools.agents.agent",
     "proxy.tools.agents.report",
+    "proxy.tools.searching.index",
+    "proxy.tools.searching.listing",
+    "proxy.tools.searching.searches",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 

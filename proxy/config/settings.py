@@ -437,6 +437,30 @@ class ToolsConfig(Section):
         description="Longest silence, in seconds, of a stream that waits for tools, or that the proxy "
         "composes or holds back; then the client gets a keep-alive.",
     )
+    search: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description='Whether models search for server tools instead of being shown all of them: "on", "off", '
+        'or "auto" for requests above the two limits below, and for upstreams that take fewer tools.',
+    )
+    search_above_tools: int = Field(
+        default=40,
+        ge=0,
+        le=10000,
+        description='Number of server tools in a request above which search = "auto" searches.',
+    )
+    search_above_bytes: int = Field(
+        default=65536,
+        ge=0,
+        description='Bytes of the definitions of server tools above which search = "auto" searches; '
+        "a token has about four.",
+    )
+    search_shows: Patterns = Field(
+        default=("core__*",),
+        description="Tools that models are always shown, and need not search: names or patterns.",
+    )
+    search_finds: int = Field(
+        default=5, ge=1, le=20, description="Largest number of tools that one search finds."
+    )
     aliases: Annotated[dict[str, str], AfterValidator(check_aliases)] = Field(
         default={},
         description="If a client declares a function of this name, run this server tool in its place.",

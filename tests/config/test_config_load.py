@@ -120,6 +120,11 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "resume_s": 60,
         "background_s": 3600,
         "keepalive_s": 10,
+        "search": "auto",
+        "search_above_tools": 40,
+        "search_above_bytes": 65536,
+        "search_shows": ("core__*",),
+        "search_finds": 5,
         "aliases": {},
     }
     assert dumped["policy"] == {

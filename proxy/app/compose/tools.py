@@ -10,6 +10,7 @@ from proxy.config.load import Config
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.records.rows import TokenVault
+from proxy.relay.offering.deferred import SearchRules
 from proxy.relay.routing.prices import to_nanos
 from proxy.store.base import Store
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
@@ -31,6 +32,7 @@ from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.providers.modules import load_module
+from proxy.tools.searching.searches import Searches
 
 _MAX_ANSWER = 8 << 20
 """The most bytes of a service's response to a tool: a search for flights has thousands of offers."""
@@ -89,7 +91,12 @@ def agent_provider(
 
 
 def tool_providers(
-    config: Config, capabilities: Capabilities, clock: Clock, paged_results: PagedResults, guard: Guard
+    config: Config,
+    capabilities: Capabilities,
+    clock: Clock,
+    paged_results: PagedResults,
+    searches: Searches,
+    guard: Guard,
 ) -> list[ToolProvider]:
     """Build the providers of the built-in tools and of the operator's own."""
     if capabilities.http is None:
@@ -102,6 +109,7 @@ def tool_providers(
             geocoding_url=urls.get("geocoding", GEOCODING_URL),
             forecast_url=urls.get("weather", FORECAST_URL),
             paged_results=paged_results,
+            searches=searches if config.tools.search != "off" else None,
         ),
         flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
         calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
@@ -118,6 +126,18 @@ def tool_providers(
             loaded = load_module(module, base=Path.cwd(), capabilities=capabilities, guard=guard)
             providers.append(loaded)
     return providers
+
+
+def search_rules(config: Config) -> SearchRules:
+    """Return when models search for tools."""
+    tools = config.tools
+    return SearchRules(
+        tools.search,
+        tools.search_above_tools,
+        tools.search_above_bytes,
+        tuple(tools.search_shows),
+        tools.search_finds,
+    )
 
 
 def open_egress(config: Config) -> EgressPool:

@@ -100,8 +100,8 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
         self._turns_hidden = 0
         self._new_turn()
         self._terminal: Mapping[str, Any] = {}
-        self._usage: dict[str, Any] | None = None
         self._turn_usage: Mapping[str, Any] = {}
+        self._usage: dict[str, Any] | None = None
         self._result: dict[str, Any] | None = None
         self._repairs = self._inspects = self._inspects_items = False
         self._failure: Mapping[str, Any] | None = None
@@ -375,8 +375,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
     def _tell(self, item: Mapping[str, Any]) -> bytes:
         """Write a whole item that had no events of its own."""
         whole = {**item, "id": self._item_id(item)}
-        index = self._next_index
-        self._next_index += 1
+        index, self._next_index = self._next_index, self._next_index + 1
         self._output[index] = whole
         return b"".join(map(self._emit, item_events(whole, index)))
 
@@ -387,9 +386,8 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
 
     def _emit(self, payload: Mapping[str, Any]) -> bytes:
         """Write one event of the composed stream, with the next number."""
-        numbered = {**payload, "sequence_number": self._sequence}
-        self._sequence += 1
-        return self._encode(numbered)
+        number, self._sequence = self._sequence, self._sequence + 1
+        return self._encode({**payload, "sequence_number": number})
 
     @staticmethod
     def _encode(payload: Mapping[str, Any]) -> bytes:
@@ -397,8 +395,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
 
     def _show(self, item: Item) -> bytes:
         """Write an item of the proxy's own at the next place."""
-        index = self._next_index
-        self._next_index += 1
+        index, self._next_index = self._next_index, self._next_index + 1
         self._output[index] = item
         return b"".join([self._emit({**event, "output_index": index}) for event in own_item_events(item)])
 
@@ -438,31 +435,27 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
             self._turn_usage = {}
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        """Return nothing yet: a call is shown when it has ended, so that its item is complete.
-
-        A call that the client sees as its provider's begins now.
-        """
+        """Begin the item of a provider's tool; other calls are shown at their end, with complete items."""
         if call.name not in self._shown.hosted:
             return b""
-        item, place = begun_item(arguments), {"output_index": self._next_index}
-        self._next_index += 1
-        self._hosted[call.call_id] = place["output_index"], item
-        return b"".join(map(self._emit, begin_events(item, place)))
+        index, item = self._hosted[call.call_id] = self._next_index, begun_item(arguments)
+        self._next_index = index + 1
+        return b"".join(map(self._emit, begin_events(item, index)))
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        """Return nothing: a call is shown when it has ended, so that its item is complete."""
+        """Return nothing: items have no place for progress."""
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if call.name in self._shown.hosted:
             index, begun = self._hosted.pop(call.call_id)
             item = self._output[index] = ended_item(begun, result, self._asked.get("include"))
-            return b"".join(map(self._emit, end_events(item, {"output_index": index})))
+            return b"".join(map(self._emit, end_events(item, index)))
         if usage := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, usage)
         served, texts = self._shown.called(call.name), not self._last_text_only
         traced = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
-        return self._show(traced) if traced is not None else b""
+        return b"" if traced is None else self._show(traced)
 
     def note(self, text: str) -> bytes:
         if self._last_text_only:

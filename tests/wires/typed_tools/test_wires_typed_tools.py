@@ -249,6 +249,11 @@ def test_a_type_that_is_declared_twice() -> None:
     assert error_of({"model": "m", "input": [item]})[0] == "input[0].tools[1].name"
 
 
+def named(name: str, kind: str = "function") -> Item:
+    """Return the choice of one tool."""
+    return {"type": kind, "name": name}
+
+
 NAMES = st.text(min_size=1, max_size=80)
 
 
@@ -323,6 +328,73 @@ def test_choices_name_the_functions() -> None:
     assert chosen("auto") == "auto"
 
 
+def test_a_choice_of_one_name_in_two_places() -> None:
+    """A choice with a namespace means its tool, and has the type under which the tool is offered."""
+    inner = [FUNCTION, {"type": "custom", "name": "q"}]
+    tools = [FUNCTION, {"type": "namespace", "name": "n", "tools": inner}]
+
+    def chosen(choice: Item, *native: str) -> Any:
+        body = {"model": "m", "tools": tools, "tool_choice": choice, "input": "hi"}
+        made = ResponsesWire().as_functions(body, native, crosses=True)
+        assert made is not None
+        return made.payload["tool_choice"]
+
+    assert chosen({"type": "function", "name": "f", "namespace": "n"}) == named("n__f")
+    assert chosen({"type": "function", "name": "f"}) == named("f")
+    assert chosen({"type": "custom", "name": "q"}) == named("n__q")
+    assert chosen({"type": "custom", "name": "q"}, "custom") == named("n__q", "custom")
+    of_n = chosen({"type": "namespace", "name": "n"}, "custom")["tools"]
+    assert of_n == [named("n__f"), named("n__q", "custom")]
+
+
+def test_a_search_loads_what_its_output_has() -> None:
+    """Tools that wait for a search wait in an item, too; a namespace is described with its first tool."""
+    search = TOOLS[5]
+    waits = {**FUNCTION, "name": "waits", "defer_loading": True}
+    space = {"type": "namespace", "name": "n", "description": "All about it.", "tools": [waits, FUNCTION]}
+    item = {"type": "additional_tools", "role": "developer", "tools": [search, waits, space]}
+
+    def offered(*items: Item) -> list[tuple[str, str]]:
+        made = ResponsesWire().as_functions({"model": "m", "input": [item, *items]}, (), crosses=True)
+        assert made is not None
+        return [(tool["name"], tool.get("description", "").strip()) for tool in made.payload["tools"]]
+
+    first = [("tool_search", "Finds tools."), ("n__f", "All about it.")]
+    assert offered() == first
+    found = {"type": "tool_search_output", "call_id": "c", "tools": [waits], "execution": "client"}
+    call = {"type": "tool_search_call", "call_id": "c", "arguments": {}, "execution": "client"}
+    assert offered(call, found) == [*first, ("waits", "")]
+
+
+def test_a_reference_names_the_item_that_the_upstream_has() -> None:
+    """Only ids of items that the upstream knows as calls of functions change."""
+    ids = ["sh_1", "apc_1", "ctc_1", "tsc_1", "msg_1", "x"]
+    items = [{"type": "item_reference", "id": one} for one in ids]
+    body = {"model": "m", "tools": [{"type": "shell"}], "input": items}
+
+    def referred(*native: str, mixes: bool) -> list[str]:
+        made = ResponsesWire().as_functions(body, native, crosses=False, mixes=mixes)
+        assert made is not None
+        return [item["id"] for item in made.payload["input"]]
+
+    assert referred("*", mixes=True) == ["fc_1", "fc_1", "ctc_1", "tsc_1", "msg_1", "x"]
+    assert referred(mixes=False) == ["fc_1", "fc_1", "fc_1", "fc_1", "msg_1", "x"]
+
+
+def test_an_output_answers_the_call_that_it_names() -> None:
+    """The id of a call's item names the call only where there is no call_id."""
+    calls = [
+        {"type": "local_shell_call", "id": "a", "call_id": "b", "action": {"command": ["ls"]}},
+        {"type": "local_shell_call", "id": "b", "call_id": "c", "action": {"command": ["pwd"]}},
+    ]
+    output = {"type": "local_shell_call_output", "output": ""}
+    items = [*calls, {**output, "call_id": "b"}, {**output, "id": "b"}]
+    body = {"model": "m", "tools": [{"type": "local_shell"}], "input": items}
+    made = ResponsesWire().as_functions(body, (), crosses=True)
+    assert made is not None
+    assert [item["call_id"] for item in made.payload["input"][2:]] == ["b", "c"]
+
+
 def test_what_an_upstream_knows_stays() -> None:
     """A type that the upstream knows stays as it is; with server tools, calls that only items tell do not."""
     body = {"model": "m", "tools": TOOLS, "input": "hi"}
@@ -339,7 +411,12 @@ def test_the_tools_of_messages() -> None:
     """Messages' own tools become functions of the same name; other members of the declaration stay."""
     tools = [
         {"type": "bash_20250124", "name": "bash", "cache_control": {"type": "ephemeral"}},
-        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 9},
+        {
+            "type": "text_editor_20250728",
+            "name": "str_replace_based_edit_tool",
+            "max_characters": 9,
+            "strict": True,
+        },
         {"type": "memory_20250818", "name": "memory"},
         {"type": "web_search_20250305", "name": "web_search"},
     ]

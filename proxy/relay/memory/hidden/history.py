@@ -33,14 +33,13 @@ from proxy.relay.memory.hidden.outcomes import MemoryOutcome, Recall
 from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, SealedTurns
 from proxy.relay.memory.hidden.shown import (
     AMBIGUOUS,
-    asked_in_note,
     digest_of,
     digest_of_calls,
     untrusted_in,
     with_notes,
     with_sources,
 )
-from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals
+from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals, unchanged
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
@@ -259,7 +258,7 @@ class History:
         if not visible.strip() or not request.may_store:
             return False
         payload = with_notes(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
-        noted = with_notes(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
+        noted = with_notes(payload, **turn.notes())
         self._note(request, turn, visible, offer_fingerprint, variant_of(payload), noted)
         return True
 
@@ -312,12 +311,11 @@ class History:
             run_id=turn.run_id,
             caller=turn.caller,
             response=orjson.dumps(resource),
-            input_items=chain.input_items(),
+            input_items=chain.input_items() if turn.input_items is None else turn.input_items,
             continuation=with_notes(
                 chain.continuation(editor.edits, turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
-                upstream=turn.upstream,
-                asked_in=asked_in_note(turn.asked_in),
+                **turn.notes(),
             ),
             created_at=self._now(),
         )
@@ -377,7 +375,7 @@ class History:
         if self._sealed is None or waits or not self._sealed.wants(request):
             return None
         # All of it is encrypted, so nothing need be masked.
-        whole = structs.replace(turn, mask=lambda name, arguments: arguments)
+        whole = structs.replace(turn, mask=unchanged)
         made, notes = self._suspended(request, editor, whole, visible, shown)
         sealed = await self._sealed.close(structs.replace(made, payload=with_notes(made.payload, **notes)))
         if sealed is None:
@@ -400,7 +398,7 @@ class History:
             run_id=turn.run_id,
             caller=turn.caller,
             wire=turn.wire,
-            payload=editor.suspend(turn.message, turn.calls, turn.mask),
+            payload=editor.suspend(turn.message, turn.calls, turn.stored),
             created_at=self._now(),
             ephemeral=not request.may_store,
         )
@@ -409,8 +407,7 @@ class History:
             "asked": digest_of_calls(shown) if request.returns_calls else "",
             "variant": variant_of(made.payload, seen),
             "untrusted": turn.untrusted,
-            "upstream": turn.upstream,
-            "asked_in": asked_in_note(turn.asked_in),
+            **turn.notes(),
         }
         return made, notes
 
@@ -430,7 +427,6 @@ class History:
         """
         (key,) = request.answer_keys(turn.caller, _ASKED, [(None, visible)], self._system_rule)
         payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
-        payload = with_notes(payload, untrusted=turn.untrusted, upstream=turn.upstream)
         keeps = keeps and request.may_store
         self._store.put_suspended(
             SuspendedTurn(
@@ -438,7 +434,7 @@ class History:
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,
-                payload=with_notes(payload, asked_in=asked_in_note(turn.asked_in)),
+                payload=with_notes(payload, untrusted=turn.untrusted, **turn.notes()),
                 created_at=self._now(),
                 ephemeral=not keeps,
             )

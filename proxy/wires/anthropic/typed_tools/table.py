@@ -81,8 +81,9 @@ DECLARED: Final = {
 }  # fmt: skip
 """The members of a declaration."""
 
-_ONLY_TYPED: Final = frozenset({"type", "max_characters"})
-"""Members of a declaration that a function does not have."""
+_ONLY_TYPED: Final = frozenset({"type", "max_characters", "strict"})
+"""Members of a declaration that its function does not have. These schemas have optional arguments, which
+other providers refuse in a strict function."""
 
 
 def _kind(tool: Any) -> str:
@@ -98,7 +99,12 @@ def has_typed_tools(payload: Mapping[str, Any]) -> bool:
 
 
 def as_functions(
-    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    payload: Mapping[str, Any],
+    native: Sequence[str],
+    *,
+    crosses: bool,
+    mixes: bool = False,
+    earlier: str = "",
 ) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 

@@ -78,16 +78,18 @@ def ended_item(begun: Item, result: ToolResult, include: Any) -> Item:
     return {**begun, "status": "completed" if result.ok else "failed", "action": action}
 
 
-def begin_events(item: Item, place: Mapping[str, Any]) -> Iterator[Item]:
-    """Yield the events with which a search begins; ``place`` has the index of its item."""
+def begin_events(item: Item, index: int) -> Iterator[Item]:
+    """Yield the events with which a search begins, as the item at an index of the output."""
+    place = {"output_index": index}
     bare = {key: value for key, value in item.items() if key != "action"}
     yield {"type": "response.output_item.added", **place, "item": bare}
     for state in ("in_progress", "searching"):
         yield {"type": f"response.web_search_call.{state}", **place, "item_id": item["id"]}
 
 
-def end_events(item: Item, place: Mapping[str, Any]) -> Iterator[Item]:
+def end_events(item: Item, index: int) -> Iterator[Item]:
     """Yield the events with which a search ends."""
+    place = {"output_index": index}
     if item["status"] == "completed":
         yield {"type": "response.web_search_call.completed", **place, "item_id": item["id"]}
     yield {"type": "response.output_item.done", **place, "item": item}

@@ -43,32 +43,49 @@ _MOST: Final = 4096
 
 
 def as_functions(
-    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    payload: Mapping[str, Any],
+    native: Sequence[str],
+    *,
+    crosses: bool,
+    mixes: bool = False,
+    earlier: str = "",
 ) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 
     ``native`` are the types that the upstream itself understands. With ``mixes`` the model may call server
-    tools in the same turn; then only the calls of functions tell that the client has to act. Raises
+    tools in the same turn; then only the calls of functions tell that the client has to act. ``earlier`` are
+    the items of the response before that bring tools, as JSON, empty for none. Raises
     :class:`RequestError` (400), which names the field, for a declaration or an item that cannot be read, and
     for a tool that is declared twice.
     """
-    if (EVERY_TYPE in native and not mixes) or not (types := types_in(payload)):
+    if EVERY_TYPE in native and not mixes:
+        return None
+    brought = orjson.loads(earlier) if earlier else []
+    if not (types := types_in(payload) | types_in({"input": brought})):
         return None
     passing = TYPES if EVERY_TYPE in native else frozenset(native)
     if mixes:
         passing -= _ACTING
     # Which servers of this dialect take no custom tool is not known.
     alone = passing if crosses else passing | {CUSTOM}
-    return None if types <= alone else _Request(payload, passing).read()
+    return None if types <= alone else _Request(payload, passing, brought).read()
 
 
 class _Request:
     """Reads one request."""
 
-    def __init__(self, payload: Mapping[str, Any], native: frozenset[str]) -> None:
+    def __init__(
+        self, payload: Mapping[str, Any], native: frozenset[str], earlier: Sequence[Mapping[str, Any]]
+    ) -> None:
         self._payload = payload
         self._native = native
         self._items = _objects(payload, "input")
+        before = {f"previous_response_id[{at}]": item for at, item in enumerate(earlier)}
+        self._bringing = {
+            place: item
+            for place, item in (*before.items(), *self._items.items())
+            if item.get("type") in BRINGING and not self._keeps(item)
+        }
         self._declared = dict(self._brought())
         self._check()
         named = [tool for tool in self._declared.values() if tool.get("type") in _NAMED]
@@ -77,11 +94,12 @@ class _Request:
         self._tools: list[Any] = []
         self._offered: dict[tuple[str, str], str] = {}
         self._places: dict[str, str] = {}
+        self._custom: set[str] = set()
         self._defers = any(self._reads(tool) is _SEARCH for tool in self._declared.values())
 
     def read(self) -> AsFunctions:
         for place, tool in self._declared.items():
-            self._offer(place, tool, is_loaded=place.startswith("input"))
+            self._offer(place, tool)
         if len(self._tools) > _MOST:
             raise RequestError(
                 400, f"tools has {len(self._tools)} tools. Send at most {_MOST}.", param="tools"
@@ -99,15 +117,15 @@ class _Request:
     def _brought(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield each tool of the request with its place, those that items bring after the others."""
         yield from _objects(self._payload, "tools").items()
-        for place, item in self._items.items():
-            if item.get("type") in BRINGING and not self._keeps(item):
-                yield from _objects(item, "tools", f"{place}.").items()
+        for place, item in self._bringing.items():
+            yield from _objects(item, "tools", f"{place}.").items()
 
     def _keeps(self, item: Mapping[str, Any]) -> bool:
         """Return whether an item that brings tools goes to the upstream as it is."""
         kind = _SEARCH.type if item.get("type") == _SEARCH.output else ADDITIONAL_TOOLS
+        replaced = TYPES - self._native
         return kind in self._native and all(
-            tool.get("type") in (*_NAMED, *self._native) for tool in _objects(item, "tools").values()
+            tool.get("type") not in replaced for tool in _objects(item, "tools").values()
         )
 
     def _check(self) -> None:
@@ -148,9 +166,10 @@ class _Request:
         typed = _BY_TYPE.get(kind) if isinstance(kind, str) and kind != CUSTOM else None
         return typed if typed is not None and kind not in self._native and typed.is_local(tool) else None
 
-    def _offer(self, place: str, tool: Mapping[str, Any], *, is_loaded: bool) -> None:
+    def _offer(self, place: str, tool: Mapping[str, Any]) -> None:
         """Add what a declaration means to the tools, if it is not there yet."""
-        kind = tool.get("type")
+        kind, item = tool.get("type"), self._bringing.get(place.partition(".")[0], {})
+        is_loaded = item.get("type") == _SEARCH.output
         if kind == NAMESPACE and kind not in self._native:
             about = tool.get("description") or ""
             for at, inner in enumerate(tool["tools"]):
@@ -159,8 +178,8 @@ class _Request:
                 if about:
                     written["description"] = f"{written.get('description') or ''}\n\n{about}"
                 where = f"{place}.tools[{at}]"
-                self._add(where, f"{group}.", inner["name"], written, is_loaded=is_loaded)
-                about = ""  # It is about all of them, so it is said once.
+                if self._add(where, f"{group}.", inner["name"], written, is_loaded=is_loaded):
+                    about = ""  # It is about all of them, so it is said once.
         elif (typed := self._reads(tool)) is not None:
             name = self._function(typed=typed)
             written = {
@@ -192,15 +211,21 @@ class _Request:
         written = {"name": name, "description": described_input(tool), "parameters": typed.parameters}
         return {**kept, "type": "function", **written, "strict": False}
 
-    def _add(self, place: str, group: str, name: str, tool: Mapping[str, Any], *, is_loaded: bool) -> None:
-        """Add a tool that is not there yet, unless the model has to find it by a search first."""
+    def _add(self, place: str, group: str, name: str, tool: Mapping[str, Any], *, is_loaded: bool) -> bool:
+        """Add a tool that is not there yet, unless the model has to find it by a search first.
+
+        Return whether it was added.
+        """
         waits = self._defers and tool.get("defer_loading") is True and not is_loaded
         if waits or (group, name) in self._offered:
-            return
+            return False
         if self._defers:
             tool = {member: value for member, value in tool.items() if member != "defer_loading"}
         self._offered[group, name] = tool["name"]
         self._append(place, tool)
+        if tool["type"] == CUSTOM:
+            self._custom.add(tool["name"])
+        return True
 
     def _function(self, name: str = "", *, namespace: str = "", typed: TypedTool | None = None) -> str:
         """Return the name of the function that stands for a tool; without a ``name``, for the only one of
@@ -241,10 +266,10 @@ class _Request:
         name, space = tool.get("name") or "", tool.get("namespace")
         if kind == NAMESPACE and kind not in self._native:
             if found := self._in_spaces.get((f"{name}.", "")):
-                return [_named(function) for function in found]
+                return [self._choosing(function) for function in found]
             raise RequestError(400, f"{place}.name is not a namespace of tools.", param=f"{place}.name")
         if kind in _BY_TYPE and (kind, "") in self._offered:
-            return [_named(self._offered[kind, ""])]
+            return [self._choosing(self._offered[kind, ""])]
         if kind not in _NAMED:
             return [tool]
         if kind == CUSTOM and CUSTOM not in self._native:
@@ -252,7 +277,11 @@ class _Request:
         function = self._offered.get((f"{space}." if space else "", name))
         if function is None and not space and len(alike := self._in_spaces.get(("", name), ())) == 1:
             function = alike[0]
-        return [{**tool, "type": kind} if function is None else {"type": kind, "name": function}]
+        return [{**tool, "type": kind} if function is None else self._choosing(function)]
+
+    def _choosing(self, name: str) -> dict[str, str]:
+        """Return the choice of a tool that is offered under this name."""
+        return {"type": CUSTOM if name in self._custom else "function", "name": name}
 
     @cached_property
     def _in_spaces(self) -> Mapping[tuple[str, str], Sequence[str]]:
@@ -291,18 +320,20 @@ class _Request:
         if kind in _BY_OUTPUT and _BY_OUTPUT[kind].type not in self._native:
             check_members(item, {**_IDS, **_BY_OUTPUT[kind].returned}, place)
             # Some clients put the id of the call of a local shell into ``id``, as the types of openai do.
-            named = item.get("call_id") or (kind != _SEARCH.output and item.get("id"))
+            named = item.get("call_id")
+            if not named and kind != _SEARCH.output:
+                named = calls.get(item.get("id") or "", item.get("id"))
             if not named:
                 return None
             result = self._result(item, _BY_OUTPUT[kind], place)
-            return {"type": "function_call_output", "call_id": calls.get(named, named), "output": result}
-        if kind == ADDITIONAL_TOOLS and not self._keeps(item):
+            return {"type": "function_call_output", "call_id": named, "output": result}
+        if kind == ADDITIONAL_TOOLS and place in self._bringing:
             return None
         if item.get("namespace") is not None and NAMESPACE not in self._native:
             check_members(item, {"name": str, "namespace": str}, place)
             return self._without_namespace(item, kind)
         if kind == "item_reference":
-            return {**item, "id": _as_function_id(item.get("id"))}
+            return {**item, "id": self._as_function_id(item.get("id"))}
         return item
 
     def _call(self, item: Mapping[str, Any], typed: TypedTool, place: str) -> dict[str, Any]:
@@ -314,7 +345,7 @@ class _Request:
         call = {"type": "function_call", "call_id": item["call_id"], "name": name, "arguments": arguments}
         kept = {member: item[member] for member in ("id", "status") if item.get(member) is not None}
         if "id" in kept:
-            kept["id"] = _as_function_id(kept["id"])
+            kept["id"] = self._as_function_id(kept["id"])
         return {**kept, **call}
 
     def _result(self, item: Mapping[str, Any], typed: TypedTool, place: str) -> Any:
@@ -326,6 +357,12 @@ class _Request:
                 names.append({"name": self._offered.get((group, name), name)})
         return typed.result({"tools": names})
 
+    def _as_function_id(self, item_id: Any) -> Any:
+        """Return the id of an item; one of a type that is replaced here is now a call of a function."""
+        prefix, mark, rest = item_id.partition("_") if isinstance(item_id, str) else ("", "", "")
+        typed = _BY_PREFIX.get(prefix)
+        return f"fc_{rest}" if mark and typed is not None and typed.type not in self._native else item_id
+
     def _without_namespace(self, item: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Return a call, or the output of one, under the name of its function."""
         space, name = item["namespace"], item.get("name")
@@ -336,16 +373,6 @@ class _Request:
         # A function that a search loaded has its own name as its namespace.
         is_plain = not space or (space == name and ("", name) in self._offered)
         return left if is_plain else {**left, "name": self._function(name, namespace=space)}
-
-
-def _named(name: str) -> dict[str, str]:
-    return {"type": "function", "name": name}
-
-
-def _as_function_id(item_id: Any) -> Any:
-    """Return the id of an item that is now a call of a function."""
-    prefix, mark, rest = item_id.partition("_") if isinstance(item_id, str) else ("", "", "")
-    return f"fc_{rest}" if mark and prefix in _BY_PREFIX else item_id
 
 
 def _has_texts(item: Any, *names: str) -> bool:
