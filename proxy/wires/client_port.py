@@ -1,13 +1,13 @@
 """The side of a dialect that faces clients: it reads their requests and writes their responses.
 
-A :class:`ClientPort` makes a :class:`ClientRequest`, which holds the request, and a :class:`StreamWriter`,
-which writes the response. The relay knows no dialect by name.
+A :class:`~proxy.wires.wire.Wire` makes a :class:`ClientRequest`, which holds the request, and a
+:class:`StreamWriter`, which writes the response. The relay knows no dialect by name.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -23,9 +23,7 @@ from proxy.base.events import (
     TurnEvent,
 )
 from proxy.base.values import value_class
-from proxy.wires.approving.read import ApprovalForm
 from proxy.wires.chosen import NOTHING_CHOSEN, NOTHING_SHOWN, Chosen, ShownTools
-from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Place
 
@@ -344,31 +342,3 @@ class TurnEncoder(ABC):
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
         """Return a frame without bytes for ``count`` pieces that were written; ``event`` has their text."""
         raise NotImplementedError
-
-
-class ClientPort(Protocol):
-    """The side of a dialect that faces clients."""
-
-    @property
-    def dialect(self) -> Dialect:
-        """The data of the dialect: path, framing, errors."""
-        ...
-
-    approvals: ApprovalForm | None = None
-    """How its conversations hold questions about approvals; ``None`` if they do not."""
-
-    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
-        """Read a request. Raises :class:`~proxy.base.errors.RequestError`, which names the field."""
-        ...
-
-    def without_chosen(
-        self, raw: bytes, request: ClientRequest, shown: ShownTools
-    ) -> tuple[bytes, ClientRequest]:
-        """Return the body without the elements that choose server tools, and the request that it then is.
-
-        ``shown`` are the tools that the client gets; a ``tool_choice`` may name them by their server. Raises
-        :class:`~proxy.base.errors.RequestError` for a ``tool_choice`` that names another.
-        """
-        ...
-
-    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter: ...

@@ -286,6 +286,62 @@ async def test_an_error_counts_as_the_client_declared() -> None:
             assert answer.json["error"]["message"].startswith(f"tools[{len(TOOLS)}].async: ")
 
 
+BROUGHT: Item = {"type": "additional_tools", "role": "developer", "tools": TOOLS[1:4]}
+LATE = ("weather__now", "weather__query", "shell")
+
+
+@every_wire
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("state", ["auto", "stateless"])
+async def test_a_chain_keeps_the_tools_of_items(wire: str, state: str, ours: bool) -> None:
+    """A response that is continued by its id keeps what items have brought, and the record has the items as
+    the client sent them."""
+    asked = {"model": "m", "stream": False, "store": True}
+    async with serving(wire, calls=LATE, ours=ours, responses_state=state) as (proxy, model):
+        said: list[Item] = [{"role": "user", "content": "Hi", "type": "message"}, BROUGHT]
+        more: Item = {}
+        for turn in range(3):
+            answer = await proxy.ask({**asked, "input": said, **more}, path="/v1/responses")
+            assert answer.status == 200, answer.body
+            assert set(LATE) <= set(model.got.tools)
+            response = answer.json
+            kept = await proxy.get(f"/v1/responses/{response['id']}/input_items?order=asc")
+            items = kept.json["data"]
+            assert [item["type"] for item in items] == [item["type"] for item in said]
+            assert all(item.items() <= shown.items() for item, shown in zip(said[1:], items[1:], strict=True))
+            more = {"previous_response_id": response["id"]}
+            if turn == 0:
+                assert [item["type"] for item in response["output"]] == [
+                    MEMBERS[name]["type"] for name in LATE
+                ]
+                stored = await proxy.get(f"/v1/responses/{response['id']}")
+                assert stored.json["output"] == response["output"]
+                said = [output_of(item) for item in response["output"]]
+            else:
+                said = [{"role": "user", "content": "Go on", "type": "message"}]
+    results = {call.name: model.got.results[call.id] for call in model.got.calls}
+    if state == "stateless":
+        assert results["weather__query"] == "done query"
+        assert json.loads(results["shell"])[0]["stdout"] == "ran"
+
+
+@every_wire
+async def test_a_websocket_keeps_the_tools_of_items(wire: str) -> None:
+    """What a client has sent before its turn, or in an earlier one, counts on; nothing is on record."""
+    async with serving(wire, calls=LATE) as (proxy, model), connected(proxy) as client:
+        said = [{"role": "user", "content": "Hi"}]
+        warm = await client.ask(model="m", store=False, input=[BROUGHT], generate=False)
+        turn = await client.ask(model="m", store=False, input=said, previous_response_id=warm.response["id"])
+        made = turn.response["output"]
+        assert [item["type"] for item in made] == [MEMBERS[name]["type"] for name in LATE]
+        last = await client.ask(
+            model="m", store=False, input=[*map(output_of, made)], previous_response_id=turn.response["id"]
+        )
+        assert last.text == "Done."
+    assert set(LATE) <= set(model.got.tools)
+    assert {call.name for call in model.got.calls} == set(LATE)
+
+
 async def test_a_stream_that_breaks_off_in_a_call() -> None:
     """The end that the proxy writes has the client's items, too: every event once, and no half of a call."""
     events = item_events(function_call("call_1", "shell", '{"commands":["ls"]}'), 0)[:3]

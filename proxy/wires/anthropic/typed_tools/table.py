@@ -99,7 +99,12 @@ def has_typed_tools(payload: Mapping[str, Any]) -> bool:
 
 
 def as_functions(
-    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    payload: Mapping[str, Any],
+    native: Sequence[str],
+    *,
+    crosses: bool,
+    mixes: bool = False,
+    earlier: str = "",
 ) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import orjson
 
+from proxy.json.splice import join_array
 from proxy.wires.typed_tools.shapes import Shape
 
 NAMESPACE: Final = "namespace"
@@ -311,6 +312,20 @@ def types_in(payload: Mapping[str, Any]) -> set[str]:
     _note_types(payload.get("tools"), found)
     _note_types(payload.get("input"), found)
     return found
+
+
+def items_with_tools(payload: Mapping[str, Any], earlier: str) -> str:
+    """Return the items that bring tools, those of ``earlier`` first, each once; ``""`` if there are none.
+
+    Both texts are JSON arrays.
+    """
+    given = payload.get("input")
+    items = given if isinstance(given, list) else []
+    here = [item for item in items if isinstance(item, dict) and item.get("type") in BRINGING]
+    if not here:
+        return earlier
+    before = [orjson.dumps(item) for item in orjson.loads(earlier or "[]")]
+    return join_array(list(dict.fromkeys([*before, *map(orjson.dumps, here)]))).decode()
 
 
 def _note_types(entries: object, found: set[str], *, inside: bool = False) -> None:
