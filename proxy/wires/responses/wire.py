@@ -68,7 +68,7 @@ class ResponsesWire(Wire):
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
     ) -> tuple[bytes, ClientRequest]:
-        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`.
+        """See :meth:`proxy.wires.wire.Wire.without_chosen`.
 
         The request keeps the labels of the servers, because items that show calls of their tools need them.
         """
