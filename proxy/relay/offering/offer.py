@@ -200,7 +200,7 @@ def decide(
     replaced = _replaced(request, available, rules)
     hosted = _hosted(request, available)
     by_name = bool(wanted and wanted.names) or bool(replaced) or bool(hosted)
-    client_names = named - frozenset(replaced)
+    client_names = (named - frozenset(replaced)) | request.brought
     obstacle = _obstacle(request, client_names, limits)
     if obstacle is not None:
         _refuse_named(request, wanted, by_name=by_name, takes=limits.takes)

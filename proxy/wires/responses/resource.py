@@ -16,7 +16,7 @@ import orjson
 from proxy.base.chance import epoch_s
 from proxy.base.events import FinishReason
 from proxy.json.splice import elements, join_array
-from proxy.wires.responses.own_items.hosted import tool_usage, with_defaults
+from proxy.wires.responses.own_items.hosted import tool_usage
 
 _INCOMPLETE: Final[Mapping[FinishReason | None, str]] = {
     FinishReason.LENGTH: "max_output_tokens",
@@ -230,9 +230,7 @@ class ClientTools:
 
 def with_all_fields(tools: Iterable[Any]) -> list[Any]:
     """Return the tools, each function with every field of its schema."""
-    return [
-        {**tool, **_FUNCTION, **tool} if _kind(tool) == "function" else with_defaults(tool) for tool in tools
-    ]
+    return [{**tool, **_FUNCTION, **tool} if _kind(tool) == "function" else tool for tool in tools]
 
 
 def _kind(tool: Any) -> Any:

@@ -21,8 +21,6 @@ _SEARCHES: Final = (
 )
 _SOURCES: Final = "web_search_call.action.sources"
 """The value of ``include`` with which a search lists the pages that it found."""
-_DEFAULTS: Final = {"filters": None, "search_context_size": "medium", "user_location": None}
-"""Fields that a response adds to a declared search."""
 
 
 def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
@@ -47,12 +45,6 @@ def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
                 size=tool.get("search_context_size"),
             )
     return found
-
-
-def with_defaults(tool: Any) -> Any:
-    """Return a declared tool as a response repeats it."""
-    is_search = isinstance(tool, dict) and tool.get("type") in _SEARCHES
-    return {**_DEFAULTS, **tool} if is_search else tool
 
 
 def begun_item(arguments: Any) -> Item:
@@ -97,7 +89,8 @@ def end_events(item: Item, index: int) -> Iterator[Item]:
 
 def tool_usage(output: Sequence[Mapping[str, Any]]) -> Item:
     """Return the member ``tool_usage`` of a response with this output; all families are there."""
-    searches = sum(item.get("type") == "web_search_call" and item["status"] == "completed" for item in output)
+    ended = [item for item in output if item.get("status") == "completed"]
+    searches = sum(item.get("type") == "web_search_call" for item in ended)
     zero = {"image_tokens": 0, "text_tokens": 0}
     images = {
         "input_tokens": 0,
