@@ -105,6 +105,10 @@ class PlanSettings(Struct, frozen=True):
     people_in_bodies: bool = True
 
 
+_OF_THIS_UPSTREAM = ("not_translatable", "thread_unsupported_request")
+"""The codes of errors about requests that another upstream could answer."""
+
+
 class _Draft(Struct, frozen=True):
     """A request as one upstream would get it.
 
@@ -230,7 +234,7 @@ class Planner:
         try:
             return await self._plan(planning, planning.candidates.next(), in_run=in_run)
         except RequestError as error:
-            if failure is None or error.code != "not_translatable":
+            if failure is None or error.code not in _OF_THIS_UPSTREAM:
                 raise
             raise failure from error
 

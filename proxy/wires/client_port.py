@@ -37,7 +37,8 @@ TurnEnd = Literal["hidden", "final", "suspended"]
 class ClientRequest(ABC):
     """The facts of a client's request that tools and routing need.
 
-    ``declared`` are the names of the tools that the client declared, in order, each once. ``tool_count`` is
+    ``declared`` are the names of the tools that the client declared, in order, each once. ``brought`` are
+    those of tools that groups and messages bring; calls of them are the client's, too. ``tool_count`` is
     the number of entries in its list of tools, also of tools that the provider runs. ``chosen`` are the
     server tools that the body chooses. ``choices`` is the number of alternative answers that the client asked
     for (Chat's ``n``).
@@ -58,6 +59,7 @@ class ClientRequest(ABC):
     model: str
     stream: bool
     declared: tuple[str, ...] = ()
+    brought: frozenset[str] = frozenset()
     tool_count: int = 0
     chosen: Chosen = NOTHING_CHOSEN
     choices: int = 1

@@ -10,7 +10,7 @@ from looping import ECHO
 from pair_kits import SPEAKERS, Call, Turn
 from recorded_answers import Asked, Given, Scripted
 from responses_check import events_of
-from responses_script import encode, function_call, item_events, message, opening, resource
+from responses_script import closing, encode, function_call, item_events, message, opening, resource
 from running_proxy import Proxy, make_config, running
 from websocket_client import connected
 
@@ -361,3 +361,39 @@ async def test_a_stream_that_breaks_off_in_a_call() -> None:
         "shell_call",
         [],
     )
+
+
+IN_A_GROUP: Item = {"type": "namespace", "name": "n", "description": "", "tools": [{**LATER, "name": ECHO}]}
+IN_AN_ITEM: Item = {"type": "additional_tools", "role": "developer", "tools": [{**LATER, "name": ECHO}]}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("tools", "items", "group"),
+    [
+        ([IN_A_GROUP, LATER], [], {"namespace": "n"}),
+        ([LATER], [IN_AN_ITEM], {}),
+        ([LATER], [{**IN_AN_ITEM, "tools": [IN_A_GROUP]}], {"namespace": "n"}),
+    ],
+)
+async def test_a_clients_tool_with_the_name_of_ours(
+    tools: Sequence[Item], items: Sequence[Item], group: Item, stream: bool
+) -> None:
+    """Where the upstream knows namespaces itself, a call of the client's tool is the client's."""
+    call = function_call("call_1", ECHO, '{"text":"hi"}', **group)
+    events = [*opening(), *item_events(call, 0), closing([call])]
+    reply = json.dumps(resource([call])).encode()
+    model = Fixed(encode(events), "text/event-stream") if stream else Fixed(reply)
+    table = {"base_url": "http://127.0.0.1:9/v1", "wires": ("responses",), "native": ("*",)}
+    config = make_config(table, modules=("probe_tools",), allow=("probe_tools__*",))
+    async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
+        body = {**asking(*items, stream=stream), "tools": tools}
+        answer = await proxy.ask(body, path="/v1/responses")
+        assert len(model.asked) == 1
+        body["input"] += [call, output_of(call)]
+        assert (await proxy.ask(body, path="/v1/responses")).status == 200
+    assert len(model.asked) == 2
+    assert ECHO not in [tool.get("name") for tool in model.asked[0].payload["tools"]]
+    final = events_of(answer.body)[-1]["response"] if stream else answer.json
+    (item,) = final["output"]
+    assert {name: item.get(name) for name in call if name != "id"} == {n: call[n] for n in call if n != "id"}
