@@ -208,16 +208,15 @@ def decide(
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
     # A tool is offered once, under the name that the client knows.
-    declared = {spec.name for spec in (*replaced.values(), *(spec for spec, _ in hosted.values()))}
-    declared -= client_names
+    renamed = {**replaced, **{name: spec for name, (spec, _) in hosted.items()}}
+    declared = {spec.name for spec in renamed.values()} - client_names
     chosen = [spec for spec in chosen if spec.name not in declared]
     clashing = {spec.name for spec in chosen if spec.name in client_names}
     chosen = [spec for spec in chosen if spec.name not in clashing]
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits)
     left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
-    ours = {**{spec.name: spec for spec in found.specs}, **replaced}
-    ours |= {name: spec for name, (spec, _) in hosted.items()}
+    ours = {**{spec.name: spec for spec in found.specs}, **renamed}
     theirs = [spec.definition(name) for name, (spec, _) in hosted.items()]
     made = Offer(
         added=found.shown.followed_by(theirs) if theirs else found.shown,
