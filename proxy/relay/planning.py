@@ -6,7 +6,6 @@ This module does not know HTTP: any code that fills an :class:`Ask` can start a 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
 
@@ -64,8 +63,7 @@ from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
 
-@dataclass(slots=True)
-class Planning:
+class Planning(Struct):
     """The state of a request that is planned for one upstream after the other.
 
     ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
@@ -257,9 +255,9 @@ class Planner:
         )
         if planning.purse is not None:
             planning.approvals = restored.approvals.after(planning.approvals, planning.purse)
-            restored = replace(restored, approvals=planning.approvals)
+            restored = structs.replace(restored, approvals=planning.approvals)
         if read_before:
-            restored = replace(restored, untrusted=join_sources(restored.untrusted, read_before))
+            restored = structs.replace(restored, untrusted=join_sources(restored.untrusted, read_before))
         if (restored.upstream or restored.bound) and not planning.pinned:
             planning.pinned = True
             home = planning.candidates.pin(route, restored.upstream, bound=restored.bound)

@@ -5,11 +5,12 @@ Source: OpenAI's API reference, "Create chat completion".
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from proxy.base.errors import RequestError
 from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
+from proxy.wires.client_port import ReturnedCalls
 from proxy.wires.message_list.request import CallsWithIdsRequest, JsonMessage
 from proxy.wires.past.evidence import Speaker
 from proxy.wires.turn.digest import canonical_arguments, sent_arguments, user_key
@@ -23,7 +24,13 @@ from proxy.wires.turn.request_members import (
 )
 
 _OF_HISTORY = ("assistant", "tool", "function")
-_INSTRUCTING = ("system", "developer")
+_SPEAKERS: Final[Mapping[str, Speaker]] = {
+    "system": "system",
+    "developer": "system",
+    "assistant": "model",
+    "tool": "tool",
+    "function": "tool",
+}
 _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 
@@ -51,6 +58,9 @@ class ChatRequest(CallsWithIdsRequest):
             message = self.messages[position]
             role = message.get("role")
             if role == "assistant":
+                if "tool_calls" not in message and "function_call" not in message:
+                    open_calls, legacy = {}, None
+                    continue
                 calls = _named_calls(message)
                 open_calls = dict(calls)
                 function = message.get("function_call")
@@ -71,14 +81,16 @@ class ChatRequest(CallsWithIdsRequest):
         said = [(position, self.messages[position]) for position in self.history]
         return [(position, message) for position, message in said if message.get("role") == "assistant"]
 
+    def returned_calls(self) -> Sequence[ReturnedCalls]:
+        messages = self.messages
+        if not any("tool_calls" in messages[position] for position in self.history):
+            return ()
+        return CallsWithIdsRequest.returned_calls(self)
+
     @classmethod
     def speaker(cls, message: JsonMessage) -> Speaker:
         role = message.get("role")
-        if role in _INSTRUCTING:
-            return "system"
-        if role == "assistant":
-            return "model"
-        return "tool" if role in _OF_HISTORY else "user"
+        return _SPEAKERS.get(role, "user") if type(role) is str else "user"
 
     @classmethod
     def _spoken(cls, message: JsonMessage) -> str | None:
@@ -116,6 +128,8 @@ class ChatRequest(CallsWithIdsRequest):
 
     @classmethod
     def _text(cls, message: JsonMessage) -> str | None:
+        if len(message) == 2 and type(content := message.get("content")) is str:
+            return content.strip() or (None if content else "")
         if message.get("function_call"):
             return None
         return _only_text(message) if message.get("content") else ""
@@ -237,28 +251,29 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     legacy = not tools and bool(functions)
     choice = payload.get("function_call" if legacy else "tool_choice")
     response_format = payload.get("response_format")
+    if legacy:
+        declared = declared_names(functions, _function_name, "functions[{}].name")
+    else:
+        declared = declared_names(tools, declared_name, "tools[{}].function.name")
+    # In the order of the fields: keywords take twice the time, since Python makes a dict of them.
     return ChatRequest(
-        members=tuple(payload),
-        model=model,
-        stream=payload.get("stream") is True,
-        messages=messages,
-        history=history,
-        declared=(
-            declared_names(functions, _function_name, "functions[{}].name")
-            if legacy
-            else declared_names(tools, declared_name, "tools[{}].function.name")
-        ),
-        tool_count=len(functions if legacy else tools),
-        choices=_count(payload["n"]) if "n" in payload else 1,
-        tools_forbidden=choice == "none",
-        forced=None if choice is None else _forced(choice),
-        wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-        wants_json=isinstance(response_format, dict)
-        and response_format.get("type") in ("json_object", "json_schema"),
-        legacy=legacy,
-        preview=_preview(messages),
-        people=user_key(payload),
-        chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,
+        tuple(payload),
+        model,
+        payload.get("stream") is True,
+        messages,
+        declared,
+        len(functions if legacy else tools),
+        _preview(messages),
+        choice == "none",
+        None if choice is None else _forced(choice),
+        isinstance(response_format, dict) and response_format.get("type") in ("json_object", "json_schema"),
+        _count(payload["n"]) if "n" in payload else 1,
+        user_key(payload),
+        False,
+        read_chosen(tools) if tools else NOTHING_CHOSEN,
+        history,
+        isinstance(options, dict) and options.get("include_usage") is True,
+        legacy,
     )
 
 

@@ -1,6 +1,6 @@
 """The common part of the writers of several dialects whose stream can become the proxy's own."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trac
 from proxy.wires.turn.usage import add_usage
 
 
-class TracingWriter(FastWriter):
+class TracingWriter(FastWriter, ABC):
     """The part of a :class:`~proxy.wires.client_port.StreamWriter` that shows server calls and notes.
 
     ``last_text_only`` holds each turn until its end, because only the last of several turns may contribute

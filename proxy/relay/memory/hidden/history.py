@@ -14,7 +14,6 @@ A client can continue a run with hidden turns in three ways:
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -124,7 +123,7 @@ class History:
         if outcomes is not None and restored:
             outcomes.asked_in = restored.approvals.asked_in
             untrusted = join_sources(restored.untrusted, outcomes.untrusted)
-            restored = replace(restored, approvals=outcomes, untrusted=untrusted)
+            restored = structs.replace(restored, approvals=outcomes, untrusted=untrusted)
         return restored
 
     def _filled(
