@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -27,8 +28,10 @@ from bench.prompt_cache import BACK, CachingUpstream
 from bench.record import prepare
 from bench.report import plot_delays, ratios, show_table
 from bench.staged_worker import MARKS, REST, STAGES, THREADS, Meter, meter_stages
+from bench.tool_search import cached, offer_of, requests_of
 from bench.wire import KEY, Plan, plan_of, stamps
 from proxy.config.load import load_config
+from proxy.relay.offering.deferred import SearchRules
 from proxy.store.base import RunFilter, UsageFilter
 from proxy.store.factory import open_store
 
@@ -400,3 +403,13 @@ def test_a_process_is_counted_without_another(tmp_path: Path) -> None:
         for pid in everybody:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+async def test_tool_search_saves_bytes_and_keeps_the_cache() -> None:
+    """With search, fewer bytes of tools are sent, and each request begins with those of the one before."""
+    every = requests_of(await offer_of(100, SearchRules("off")))
+    found = requests_of(await offer_of(100, SearchRules("auto")))
+    assert sum(map(len, found)) < 0.3 * sum(map(len, every))
+    assert cached(found) > 0.7
+    assert all(after.startswith(before) for before, after in pairwise(found))
+    assert len(found[0]) < len(found[1]) < len(found[3])

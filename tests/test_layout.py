@@ -88,6 +88,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.stream.usage_tap",
     "proxy.upstreams.base",
     "proxy.store.base",
+    "proxy.tools.contract.identifiers",
     "proxy.tools.contract.spec",
     "proxy.tools.running.granted",
     "proxy.tools.running.plan",
@@ -99,6 +100,9 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.contract.provider",
     "proxy.tools.agents.agent",
     "proxy.tools.agents.report",
+    "proxy.tools.searching.index",
+    "proxy.tools.searching.listing",
+    "proxy.tools.searching.searches",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
@@ -154,6 +158,7 @@ SETTINGS = {
 READS_CONFIG = COMPOSING
 
 LONG_FILES: dict[str, str] = {
+    "proxy.base.error_codes": "every error code as data, with what it means",
     "proxy.config.settings": "every setting as data, with the one line that explains it",
 }
 """Files that may be longer than 500 lines, and why."""

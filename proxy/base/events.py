@@ -4,7 +4,7 @@ A :class:`Frame` pairs the events of one wire message with the exact bytes of th
 same wire can forward the bytes instead of encoding them again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
@@ -112,7 +112,7 @@ class ToolDefinition:
 
 
 class ToolDefinitions(tuple[ToolDefinition, ...]):
-    """Server tools as a model sees them, in the order of their names.
+    """Server tools as a model sees them, in the order of their names; others may follow in any order.
 
     ``names`` are their names.  ``written`` caches them serialized and joined, by form: most requests are
     offered the same tools.
@@ -124,9 +124,21 @@ class ToolDefinitions(tuple[ToolDefinition, ...]):
     def __new__(cls, tools: Iterable[ToolDefinition] = ()) -> "ToolDefinitions":
         if isinstance(tools, ToolDefinitions):
             return tools
-        made = super().__new__(cls, sorted(tools, key=attrgetter("name")))
+        return cls._in_order(sorted(tools, key=attrgetter("name")))
+
+    @classmethod
+    def _in_order(cls, tools: Iterable[ToolDefinition]) -> "ToolDefinitions":
+        made = super().__new__(cls, tools)
         made.names, made.written = frozenset([tool.name for tool in made]), {}
         return made
+
+    def followed_by(self, tools: Iterable[ToolDefinition]) -> "ToolDefinitions":
+        """Return these tools in their order, and then others in theirs."""
+        return self._in_order([*self, *tools])
+
+    def less(self, names: Collection[str]) -> "ToolDefinitions":
+        """Return the tools whose names are not among these, in their order."""
+        return self._in_order([tool for tool in self if tool.name not in names])
 
     def joined(self, form: str, write: Callable[[ToolDefinition], bytes]) -> bytes:
         """Return them as elements of a JSON array, as ``write`` serializes each of them."""

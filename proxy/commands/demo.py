@@ -58,9 +58,12 @@ QUESTIONS = (
     ("What time is it in Berlin right now?", "one tool"),
     ("What is the weather in Berlin?", "calls the other tool"),
     ("Write one sentence about rivers.", "calls no tool, answers with text"),
+    ("Search the web: which rivers flow through Berlin?", "searches, and links to what it found"),
 )
 RECORDED_AT = datetime.fromisoformat("2026-11-21T14:05:00+01:00")
-TOOLS = ("core__get_current_time", "core__get_weather")
+TOOLS = ("core__get_current_time", "core__get_weather", "web__search")
+_ENGINE: Final = "https://search.example"
+"""The address of the search engine; its answer is recorded, and nothing is sent there."""
 LEAVE_NOTE = "demo__leave_note"
 """A tool whose calls need the approval of a person."""
 NOTE = ("Leave a note for Ada: the build is green.", "Go on.")
@@ -166,7 +169,9 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
         policy=PolicyConfig(
             allow=(*TOOLS, LEAVE_NOTE, *([CONVERT] if servers else [])), approve=(LEAVE_NOTE,)
         ),
-        tools=ToolsConfig(modules=(str(folder / MODULE_FILE),)),
+        tools=ToolsConfig(
+            modules=(str(folder / MODULE_FILE),), web_search="searxng", base_urls={"web_search": _ENGINE}
+        ),
         mcp=McpConfig(serve=True, servers=servers, pins=str(folder / _PINS) if servers else ""),
         # Keep all content, so that its user can inspect it; the next demo deletes it together with its key.
         store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}", content="all"),
@@ -235,7 +240,7 @@ def _greeting(config: Config, address: str, folder: Path) -> list[str]:
     return [
         f"toolrelay demo listens on {address}/v1",
         "The model is a recording. It answers only the questions below.",
-        f"The clock stands at {RECORDED_AT.isoformat()}, and the weather comes from a recorded response.",
+        f"The clock stands at {RECORDED_AT.isoformat()}, and weather and search results are recorded.",
         f"Tools allowed: {', '.join(config.policy.allow)}.",
         "",
         "Ask the same question in any dialect; the proxy translates it to Chat:",

@@ -20,6 +20,7 @@ from proxy.commands.common import MAX_LINE, say, say_faults, say_json
 from proxy.commands.doctor.check import print_tools, without_record
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.mcp.looking import pins_of_record, wait_for_server
+from proxy.commands.mcp.warnings import many_lines
 from proxy.config.load import Config
 from proxy.records.rows import RunRecord
 from proxy.tools.contract.spec import ToolSpec
@@ -36,6 +37,8 @@ async def list_tools(config: Config, *, as_json: bool) -> None:
             say_json(*(tool_to_json(spec, policy.decide(spec)) for spec in tools))
         else:
             print_tools(tools, policy)
+            for line in many_lines(config, services.catalog, policy):
+                say(line)
     finally:
         await services.aclose()
 

@@ -370,13 +370,18 @@ class ToolsConfig(Section):
         description="Hosts from which web__fetch_page may fetch pages: a.example.com, *.example.com, or * "
         "for all.",
     )
+    web_search: Literal["", "searxng", "brave", "tavily", "exa"] = Field(
+        default="",
+        description="Engine of web__search: searxng (at base_urls.web_search), brave, tavily or exa (with "
+        "the token of the connection of that name). Empty: there is no web__search.",
+    )
     base_urls: dict[
-        Literal["calendar", "flights", "geocoding", "weather"],
+        Literal["calendar", "flights", "geocoding", "weather", "web_search"],
         Annotated[str, AfterValidator(check_service_url)],
     ] = Field(
         default={},
         description="Address of the service behind a tool, if it is not the usual one: calendar, flights, "
-        "geocoding, weather.",
+        "geocoding, weather, web_search.",
         json_schema_extra={"example": 'flights = "https://api.duffel.com"'},
     )
     inject: bool = Field(
@@ -431,11 +436,44 @@ class ToolsConfig(Section):
         description="Longest silence, in seconds, of a stream that waits for tools, or that the proxy "
         "composes or holds back; then the client gets a keep-alive.",
     )
+    search: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description='Whether models search for server tools instead of being shown all of them: "on", "off", '
+        'or "auto" for requests above the two limits below, and for upstreams that take fewer tools.',
+    )
+    search_above_tools: int = Field(
+        default=40,
+        ge=0,
+        le=10000,
+        description='Number of server tools in a request above which search = "auto" searches.',
+    )
+    search_above_bytes: int = Field(
+        default=65536,
+        ge=0,
+        description='Bytes of the definitions of server tools above which search = "auto" searches; '
+        "a token has about four.",
+    )
+    search_shows: Patterns = Field(
+        default=("core__*",),
+        description="Tools that models are always shown, and need not search: names or patterns.",
+    )
+    search_finds: int = Field(
+        default=5, ge=1, le=20, description="Largest number of tools that one search finds."
+    )
     aliases: Annotated[dict[str, str], AfterValidator(check_aliases)] = Field(
         default={},
         description="If a client declares a function of this name, run this server tool in its place.",
         json_schema_extra={"example": 'get_weather = "core__get_weather"'},
     )
+
+    @model_validator(mode="after")
+    def _engine_has_address(self) -> "ToolsConfig":
+        if self.web_search == "searxng" and "web_search" not in self.base_urls:
+            raise setting_fault(
+                'web_search = "searxng" needs the address of the server; write '
+                'base_urls.web_search = "https://searx.example.com"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _trace_within_bound(self) -> "ToolsConfig":

@@ -8,8 +8,10 @@ from proxy.base.conversation import Message
 from proxy.base.events import FinishReason, Frame, TurnFinished, TurnStarted, Usage, UsageReported
 from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
-from proxy.relay.memory.hidden.history import History, LastTurn
+from proxy.relay.memory.hidden.history import History
+from proxy.relay.memory.hidden.turns import LastTurn, unchanged
 from proxy.relay.memory.local import LocalResponses
+from proxy.relay.typed_tools import with_functions
 from proxy.wires.client_port import ClientView
 
 
@@ -20,7 +22,9 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
     know, or if its dialect's responses have no ids.  Raise :class:`StoreError` if the record
     cannot be read.
     """
-    wire = ask.wire
+    wire, sent = ask.wire, ask.body.payload
+    ask, functions = with_functions(ask, ask.access.routes[0])
+    typed = None if functions is None else functions.answer
     caller = ask.identity.caller
     request = wire.parse(ask.body.payload)
     editor = wire.editor(ask.body.raw, request, "stateless", caller=caller)
@@ -36,11 +40,16 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
         caller=caller,
         wire=wire.dialect.name,
         message=wire.write_turn(Message("assistant", ())),
-        mask=lambda name, arguments: arguments,
+        mask=unchanged,
         untrusted=restored.untrusted,
         upstream=restored.upstream,
+        with_tools=wire.items_with_tools(sent, restored.with_tools),
+        input_items=None if typed is None else typed.input_items(),
     )
-    history.keep(editor, turn, writer.result() or {}, local=local)
+    resource = writer.result() or {}
+    if typed is not None:
+        said, resource = typed.stream(said), typed.resource(resource)
+    history.keep(editor, turn, resource, local=local)
     client.start(200, [("Content-Type", wire.dialect.framing.content_type)])
     await client.write(said)
     client.finish()

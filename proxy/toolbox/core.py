@@ -3,10 +3,12 @@
 from proxy.toolbox.calculator import calculate
 from proxy.toolbox.clock import get_current_time
 from proxy.toolbox.read_result import read_result_tool
+from proxy.toolbox.search_tools import search_tools_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL, weather_tool
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.providers.function import FunctionProvider
+from proxy.tools.searching.searches import Searches
 
 
 def core_provider(
@@ -16,17 +18,19 @@ def core_provider(
     geocoding_url: str = GEOCODING_URL,
     forecast_url: str = FORECAST_URL,
     paged_results: PagedResults | None = None,
+    searches: Searches | None = None,
 ) -> FunctionProvider:
     """Build ``core__calculate``, ``core__get_current_time``, ``core__get_weather``, ``core__read_result``.
 
     The runner keeps results that are too large in ``paged_results``; without it there is no
-    ``core__read_result``.
+    ``core__read_result``.  Without ``searches`` there is no ``core__search_tools``.
     ``http`` makes the client for a tool's own hosts: ``EgressPool(...).client`` or
     ``RecordedHttpClient(...).client``.
     """
     pages = [read_result_tool(paged_results)] if paged_results is not None else []
+    finders = [search_tools_tool(searches)] if searches is not None else []
     return FunctionProvider(
         "core",
-        [calculate, get_current_time, weather_tool(geocoding_url, forecast_url), *pages],
+        [calculate, get_current_time, weather_tool(geocoding_url, forecast_url), *pages, *finders],
         Capabilities(clock=clock, http=http),
     )

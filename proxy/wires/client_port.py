@@ -1,12 +1,13 @@
 """The side of a dialect that faces clients: it reads their requests and writes their responses.
 
-A :class:`ClientPort` makes a :class:`ClientRequest`, which holds the request, and a :class:`StreamWriter`,
-which writes the response. The relay knows no dialect by name.
+A :class:`~proxy.wires.wire.Wire` makes a :class:`ClientRequest`, which holds the request, and a
+:class:`StreamWriter`, which writes the response. The relay knows no dialect by name.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -21,9 +22,8 @@ from proxy.base.events import (
     ToolResult,
     TurnEvent,
 )
-from proxy.wires.approving.read import ApprovalForm
-from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
-from proxy.wires.dialect import Dialect
+from proxy.base.values import value_class
+from proxy.wires.chosen import NOTHING_CHOSEN, NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Place
 
@@ -33,125 +33,88 @@ TurnEnd = Literal["hidden", "final", "suspended"]
 """How a turn ended: more turns follow, it was the answer, or the client has to act."""
 
 
-class ClientRequest(Protocol):
-    """The facts of a client's request that tools and routing need."""
+@value_class
+class ClientRequest(ABC):
+    """The facts of a client's request that tools and routing need.
 
-    @property
-    def model(self) -> str: ...
+    ``declared`` are the names of the tools that the client declared, in order, each once. ``brought`` are
+    those of tools that groups and messages bring; calls of them are the client's, too. ``tool_count`` is
+    the number of entries in its list of tools, also of tools that the provider runs. ``chosen`` are the
+    server tools that the body chooses. ``choices`` is the number of alternative answers that the client asked
+    for (Chat's ``n``).
 
-    @property
-    def stream(self) -> bool: ...
+    ``tools_forbidden``: ``tool_choice`` forbids every call. ``forced`` are the only tools that it allows;
+    ``None`` if it names none. ``max_calls`` is the client's own limit on tool calls. ``open_names``: the
+    model may know tools that the request does not show, from a stored prompt or a namespace, so an unknown
+    name is the client's.
 
-    @property
-    def declared(self) -> Sequence[str]:
-        """The names of the tools that the client declared, in order, each once."""
-        ...
+    ``background``: the client asked the upstream to answer in the background. ``continues`` is the id of the
+    response that this request continues. ``conversation`` is the id of the upstream's conversation to which
+    it adds; empty for none. ``may_store``: the proxy may store the answer for later requests. ``wants_json``:
+    the answer must be JSON, which has no place for text of the proxy's own. ``people`` are the people whom
+    the body names (``user``, ``safety_identifier``), as one string; empty for none.
+    """
 
-    @property
-    def tool_count(self) -> int:
-        """The number of entries in the client's list of tools, also of tools that the provider runs."""
-        ...
-
-    @property
-    def chosen(self) -> Chosen:
-        """The server tools that the body chooses."""
-        ...
-
-    @property
-    def choices(self) -> int:
-        """The number of alternative answers that the client asked for (Chat's ``n``)."""
-        ...
-
-    @property
-    def tools_forbidden(self) -> bool:
-        """Whether ``tool_choice`` forbids every call."""
-        ...
-
-    @property
-    def forced(self) -> frozenset[str] | None:
-        """The only tools that ``tool_choice`` allows; ``None`` if it names none."""
-        ...
-
-    @property
-    def background(self) -> bool:
-        """Whether the client asked the upstream to answer in the background."""
-        ...
-
-    @property
-    def continues(self) -> str | None:
-        """The id of the response that this request continues."""
-        ...
-
-    @property
-    def conversation(self) -> str:
-        """The id of the upstream's conversation to which this request adds; empty for none."""
-        ...
+    _: KW_ONLY
+    model: str
+    stream: bool
+    declared: tuple[str, ...] = ()
+    brought: frozenset[str] = frozenset()
+    tool_count: int = 0
+    chosen: Chosen = NOTHING_CHOSEN
+    choices: int = 1
+    tools_forbidden: bool = False
+    forced: frozenset[str] | None = None
+    max_calls: int | None = None
+    open_names: bool = False
+    background: bool = False
+    continues: str | None = None
+    conversation: str = ""
+    may_store: bool = True
+    wants_json: bool = False
+    people: str = ""
 
     @property
     def references(self) -> Sequence[str]:
         """The ids of items that the upstream stores and the request refers to."""
-        ...
-
-    @property
-    def may_store(self) -> bool:
-        """Whether the proxy may store the answer for later requests."""
-        ...
-
-    @property
-    def wants_json(self) -> bool:
-        """Whether the answer must be JSON, which has no place for text of the proxy's own."""
-        ...
-
-    @property
-    def max_calls(self) -> int | None:
-        """The client's own limit on tool calls; ``None`` if it sets none."""
-        ...
-
-    @property
-    def open_names(self) -> bool:
-        """Whether the model may know tools that the request does not show (a stored prompt)."""
-        ...
+        return ()
 
     @property
     def has_proxy_calls(self) -> bool:
         """Whether the request has calls that the proxy showed to the client and no upstream knows."""
-        ...
+        return False
 
     @property
-    def people(self) -> str:
-        """The people whom the body names (``user``, ``safety_identifier``), as one string; empty for none."""
-        ...
-
-    @property
+    @abstractmethod
     def system_texts(self) -> Sequence[str]:
         """The system prompt and the system messages as texts, in a canonical form."""
-        ...
 
     @property
     def preview(self) -> str:
         """The beginning of the newest user text, for people who watch the run; never stored."""
-        ...
+        return ""
 
+    @property
+    def returns_calls(self) -> bool:
+        """Whether clients of this kind send calls back together with their results, not results alone."""
+        return True
+
+    @abstractmethod
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Raise :class:`~proxy.base.errors.RequestError` for tool results without an open call.
 
         ``reserved`` returns whether only the proxy may answer calls of a name.
         """
-        ...
 
-    @property
-    def returns_calls(self) -> bool:
-        """Whether clients of this kind send calls back together with their results, not results alone."""
-        ...
-
+    @abstractmethod
     def returned_calls(self) -> Sequence["ReturnedCalls"]:
         """Return the messages in which the client sends back its own calls that it has answered."""
-        ...
 
+    @abstractmethod
     def answers(self) -> Sequence["Answer"]:
         """Return the answers without open calls that the client sends back, in order."""
-        ...
 
+    @abstractmethod
     def answer_keys(
         self, caller: str, shape: str, answers: Sequence[tuple[int | None, str]], rule: SystemRule = "clock"
     ) -> Sequence[str]:
@@ -161,33 +124,42 @@ class ClientRequest(Protocol):
         stands for everything else that must be the same: the model, the tools. ``rule`` is how the system
         messages at the beginning are compared.
         """
-        ...
 
+    @abstractmethod
     def conversation_key(
         self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         """Return a digest of caller, visible conversation (its first ``upto`` messages) and call ids."""
-        ...
 
+    @abstractmethod
     def identity_words(self, caller: str) -> Sequence[str]:
         """Return what must be the same wherever the answer is found: dialect, caller, people and model."""
-        ...
 
+    @abstractmethod
     def places(self, ends: Sequence[int], rule: SystemRule = "clock") -> Iterator[Place | None]:
         """Yield for each end the place of the answer to so many messages; ``None`` without a question."""
-        ...
 
+    @abstractmethod
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
         """Return the context of the answer to the first ``upto`` messages; ``None`` without a question."""
-        ...
 
+    @abstractmethod
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         """Return whether the client's message at ``position`` is what it was shown of a turn, unchanged.
 
         ``held`` is the parsed result of :meth:`~proxy.wires.upstream_port.BodyEditor.suspend`. ``is_shown``
         returns whether the client was shown this text. A client may leave out text beside calls.
         """
-        ...
+
+    # In a dialect whose clients can carry encrypted turns from one request to the next.
+
+    def carries(self) -> bool:
+        """Return whether the client sends encrypted turns back."""
+        return False
+
+    def carried(self) -> "Sequence[CarriedTurn]":
+        """Return the encrypted turns that the client sends back, in order."""
+        return ()
 
 
 class ReturnedCalls(Struct, frozen=True):
@@ -209,20 +181,6 @@ class CarriedTurn(Struct, frozen=True):
 
     position: int
     sealed: str
-
-
-class CarryingRequest(ABC):
-    """A request in a dialect whose clients can carry encrypted turns from one request to the next."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def carries(self) -> bool:
-        """Return whether the client sends encrypted turns back."""
-
-    @abstractmethod
-    def carried(self) -> Sequence[CarriedTurn]:
-        """Return the encrypted turns that the client sends back, in order."""
 
 
 class ApprovedCallResult(Struct, frozen=True):
@@ -254,89 +212,87 @@ class ClientView(Struct, frozen=True):
     approved: Sequence[ApprovedCallResult] = ()
 
 
-class StreamWriter(Protocol):
+class StreamWriter(ABC):
     """The writer of what the client sees of a run. It alone sets ids, indices, finish reason and end mark.
 
     Every method returns the bytes to send now: whole events, possibly none.
     """
 
+    asks_by_items: ClassVar[bool] = False
+    """Whether the dialect has items that ask for approvals."""
+
     @property
+    @abstractmethod
     def visible(self) -> str:
         """The text of the answer so far, as the client got it."""
-        ...
 
     @property
+    @abstractmethod
     def composing(self) -> bool:
         """Whether the stream no longer consists of the upstream's own bytes."""
-        ...
 
+    @abstractmethod
     def write(self, frame: Frame) -> bytes: ...
+
+    @abstractmethod
     def turn_ended(self, end: TurnEnd) -> bytes:
         """End a turn: send or drop the frames that were held back."""
-        ...
 
+    @abstractmethod
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         """Show a server call, as far as the trace level allows. ``arguments`` are redacted."""
-        ...
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
         """Show the progress of a server call, as far as the trace level allows."""
-        ...
+        return b""
 
+    @abstractmethod
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes: ...
 
+    @abstractmethod
     def note(self, text: str) -> bytes:
         """Write a short message from the proxy to the user, as ordinary text."""
-        ...
 
-    def keep_alive(self) -> bytes: ...
+    def keep_alive(self) -> bytes:
+        return b""
 
+    @abstractmethod
     def client_ids(self) -> Mapping[str, str]:
         """Return the client's ids of this turn's client calls, by the upstream's call ids."""
-        ...
 
     def result(self) -> dict[str, Any] | None:
         """Return the response as the client got it, if it is an object with an id that later requests can
         continue; ``None`` before the end, and on a wire without such objects."""
-        ...
+        return None
 
+    @abstractmethod
     def finish(self, reason: FinishReason | None) -> bytes:
         """End the run: write the finish reason, usage if asked for, and one end mark.
 
         With ``reason=None`` the upstream's reason stays.
         """
-        ...
-
-    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        """End a broken stream: write the wire's error event, then the end mark."""
-        ...
-
-
-class CarryingWriter(ABC):
-    """A writer in a dialect whose clients can carry encrypted turns."""
-
-    __slots__ = ()
 
     @abstractmethod
+    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
+        """End a broken stream: write the wire's error event, then the end mark."""
+
     def carry(self, sealed: str) -> bytes:
-        """Give the client an encrypted turn to carry.
+        """Give the client an encrypted turn to carry, if its request :meth:`~ClientRequest.carries` turns.
 
         Call it only between the end of a turn with hidden calls and the end of the answer.
         """
+        raise NotImplementedError
 
-
-class AsksByItems(ABC):
-    """A writer whose dialect has items that ask for approvals."""
-
-    __slots__ = ()
-
-    @abstractmethod
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        """Ask about a waiting call: ``label`` is the client's name of the server, ``name`` the server's
-        name of the tool, and ``arguments`` is JSON text."""
+        """Ask about a waiting call, if the writer :attr:`asks_by_items`.
+
+        ``label`` is the client's name of the server, ``name`` the server's name of the tool, and
+        ``arguments`` is JSON text.
+        """
+        raise NotImplementedError
 
 
-class TurnEncoder(Protocol):
+class TurnEncoder(ABC):
     """An encoder of one turn of an upstream of another dialect.
 
     It writes what a server of the client's dialect would send. A :class:`StreamWriter` of the client's
@@ -346,26 +302,20 @@ class TurnEncoder(Protocol):
     left_out: set[str]
     """The names of the parts of the turn that this dialect cannot express, for the record of the run."""
 
+    @abstractmethod
     def encode(self, frame: Frame) -> list[Frame]:
         """Encode the events of a frame as frames of the client's dialect.
 
         It writes no end of the stream, not even for a frame that is an end mark.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> list[Frame]:
         """Return the frames that end a turn, with the end mark. All its calls must be complete."""
-        ...
 
+    @abstractmethod
     def encode_reply(self, frame: Frame) -> Frame:
         """Encode a response that was not streamed."""
-        ...
-
-
-class ContinuingEncoder(TurnEncoder):
-    """An encoder that can continue a response whose beginning the client got as the upstream sent it."""
-
-    __slots__ = ()
 
     @abstractmethod
     def note_forwarded(self, frame: Frame, text: str) -> None:
@@ -375,52 +325,20 @@ class ContinuingEncoder(TurnEncoder):
         two there were only frames of text. A whole reply is noted before it is encoded anew.
         """
 
+    # Most encoders can write pieces of text without frames, while the turn has nothing but text.
 
-class TextEncoder(TurnEncoder):
-    """An encoder that can also write pieces of text without frames, while the turn has nothing but text.
-
-    Before anything else is encoded, :meth:`report_text` must report the text that :meth:`write_text` wrote.
-    The bytes are the same that :meth:`TurnEncoder.encode` would make of these pieces.
-    """
-
-    __slots__ = ()
-
-    @abstractmethod
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """Return whether text of this kind would continue the last one."""
+        """Return whether text of this kind would continue the last one, so that it needs no frame."""
+        return False
 
-    @abstractmethod
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """Write one event for each piece: the inside of a JSON string as orjson writes it, not empty."""
+        """Write one event for each piece: the inside of a JSON string as orjson writes it, not empty.
 
-    @abstractmethod
+        The bytes are the same that :meth:`encode` would make of these pieces. Before anything else is
+        encoded, :meth:`report_text` must report this text.
+        """
+        raise NotImplementedError
+
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
         """Return a frame without bytes for ``count`` pieces that were written; ``event`` has their text."""
-
-
-class ClientPort(Protocol):
-    """The side of a dialect that faces clients."""
-
-    @property
-    def dialect(self) -> Dialect:
-        """The data of the dialect: path, framing, errors."""
-        ...
-
-    approvals: ApprovalForm | None = None
-    """How its conversations hold questions about approvals; ``None`` if they do not."""
-
-    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
-        """Read a request. Raises :class:`~proxy.base.errors.RequestError`, which names the field."""
-        ...
-
-    def without_chosen(
-        self, raw: bytes, request: ClientRequest, shown: ShownTools
-    ) -> tuple[bytes, ClientRequest]:
-        """Return the body without the elements that choose server tools, and the request that it then is.
-
-        ``shown`` are the tools that the client gets; a ``tool_choice`` may name them by their server. Raises
-        :class:`~proxy.base.errors.RequestError` for a ``tool_choice`` that names another.
-        """
-        ...
-
-    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter: ...
+        raise NotImplementedError

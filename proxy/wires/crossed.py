@@ -33,13 +33,14 @@ from proxy.wires.upstream_port import (
     StateHabit,
     SuspendedCall,
     TurnReader,
+    UpstreamPort,
 )
 from proxy.wires.wire import Wire
 
 _Keep = Callable[[Edits, bytes, Sequence[SuspendedCall], Mask], bytes]
 
 
-class Crossing:
+class Crossing(UpstreamPort):
     """The port of an upstream whose dialect is not the client's, for one request."""
 
     def __init__(
@@ -80,7 +81,6 @@ class Crossing:
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
-        """See :meth:`proxy.wires.upstream_port.UpstreamPort.editor`."""
         own = self._client.body(raw, request, "stateless", caller=caller)
         translation = Translation(self._upstream.codec, self._profile, strict=self._strict)
         self._body = body = _CrossedBody(own, self._client, self._upstream, state, translation, caller=caller)
@@ -91,7 +91,6 @@ class Crossing:
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> TurnReader:
-        """See :meth:`proxy.wires.upstream_port.UpstreamPort.reader`."""
         renamed: Mapping[str, str] = {}
         if self._editor is not None and self._body is not None:
             renamed = self._body.renamed(self._editor.edits)
@@ -208,7 +207,7 @@ class _CrossedBody(TranslatedBody):
         self._caller = caller
         self._own_results: dict[bytes, bytes] = {}
         self._own_turns: list[AppendedTurn] = []
-        self._natives = NativeTurns(upstream)
+        self._natives = NativeTurns(upstream.dialect.name, upstream.read_turn, upstream.masked_turn)
         self._lacks_reasoning = False
         self._model = ""
         self._max_tokens: int | None = None

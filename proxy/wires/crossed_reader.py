@@ -6,11 +6,10 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.base.errors import UpstreamError, WireError
+from proxy.base.errors import UpstreamError
 from proxy.base.events import (
     FinishReason,
     Frame,
-    ToolCall,
     ToolCallFinished,
     ToolCallStarted,
     TurnEvent,
@@ -19,17 +18,17 @@ from proxy.base.events import (
     aborted,
 )
 from proxy.wires.client_port import TurnEncoder
-from proxy.wires.upstream_port import Mask, TurnReader
+from proxy.wires.upstream_port import ForwardingReader, TurnReader
 
 
-class CrossedReader:
+class CrossedReader(ForwardingReader):
     """A wrapper around the upstream's reader; its frames are in the client's dialect."""
 
     rewritten = False
 
     def __init__(self, reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
         """``renamed`` maps the upstream's names of tools to the client's."""
-        self._reader = reader
+        super().__init__(reader)
         self._encoder = encoder
         self._renamed = renamed
         self._is_whole = False
@@ -37,32 +36,14 @@ class CrossedReader:
         self._closed = False
 
     @property
-    def fault(self) -> WireError | None:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.fault`."""
-        return self._reader.fault
-
-    @property
     def has_unread(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.has_unread`."""
         return self._reader.has_unread and not self._closed
 
     @property
-    def large_next(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.large_next`."""
-        return self._reader.large_next
-
-    @property
-    def text(self) -> str:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.text`."""
-        return self._reader.text
-
-    @property
     def left_out(self) -> Collection[str]:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.left_out`."""
         return self._encoder.left_out
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.feed`."""
         return [] if self._closed else self.take(self._reader.feed(chunk, most=most, large=large))
 
     def take(self, frames: Sequence[Frame]) -> list[Frame]:
@@ -77,7 +58,6 @@ class CrossedReader:
         return encoded
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
         return [] if self._closed else self.end(self._reader.close())
 
     def end(self, ends: Sequence[Frame]) -> list[Frame]:
@@ -127,14 +107,6 @@ class CrossedReader:
             if (failure := _failure(event)) is not None:
                 raise _upstream_error(failure)
         return self._encoder.encode_reply(self._named(frame))
-
-    def message(self) -> bytes:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.message`."""
-        return self._reader.message()
-
-    def native(self, call: ToolCall, mask: Mask) -> str:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.native`."""
-        return self._reader.native(call, mask)
 
 
 def _called(event: TurnEvent, names: Mapping[str, str]) -> TurnEvent:

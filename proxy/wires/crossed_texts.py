@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import orjson
 
 from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, TurnEvent
-from proxy.wires.client_port import TextEncoder, TurnEncoder
+from proxy.wires.client_port import TurnEncoder
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.stream.fast_path import FastReader, FastWriter, TextReader
 from proxy.wires.stream.held import identity
@@ -21,8 +21,7 @@ def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[st
 
     ``renamed`` maps the upstream's names of tools to the client's.
     """
-    takes_texts = isinstance(reader, TextReader) and isinstance(reader, FastReader)
-    if takes_texts and isinstance(encoder, TextEncoder):
+    if isinstance(reader, TextReader) and isinstance(reader, FastReader):
         return _FastCrossedReader(reader, encoder, renamed)
     return CrossedReader(reader, encoder, renamed)
 
@@ -30,7 +29,7 @@ def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[st
 class _FastCrossedReader(CrossedReader, FastReader):
     """A reader that puts text into events of the client's dialect as JSON, without parsing it."""
 
-    def __init__(self, reader: TurnReader, encoder: TextEncoder, renamed: Mapping[str, str]) -> None:
+    def __init__(self, reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
         super().__init__(reader, encoder, renamed)
         if not (isinstance(reader, TextReader) and isinstance(reader, FastReader)):
             raise TypeError("the reader cannot take texts unread")
@@ -44,11 +43,9 @@ class _FastCrossedReader(CrossedReader, FastReader):
     def feed(
         self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
     ) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`."""
         return super().feed(chunk, most=most, large=large)
 
     def take_unread(self, chunk: bytes) -> bool:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.take_unread`."""
         if self._closed or (taken := self._take_texts(chunk, self._is_open)) is None:
             return False
         self._taken = taken
@@ -56,7 +53,6 @@ class _FastCrossedReader(CrossedReader, FastReader):
         return True
 
     def wrap(self, writer: FastWriter) -> FastWriter:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.wrap`."""
         return _TextWriter(writer, self.write_taken)
 
     def write_taken(self, _: bytes) -> bytes:
@@ -66,7 +62,6 @@ class _FastCrossedReader(CrossedReader, FastReader):
         return self._text_encoder.write_text(kind, pieces)
 
     def catch_up(self) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.catch_up`."""
         return self._encoded(self._inner_catch_up())
 
     def _encoded(self, frames: Sequence[Frame]) -> list[Frame]:
@@ -91,7 +86,6 @@ class _TextWriter(FastWriter):
         self._write = write
 
     def transform(self) -> Callable[[bytes], bytes] | None:
-        """See :meth:`proxy.wires.stream.fast_path.FastWriter.transform`."""
         transform = self._writer.transform()
         if transform is None or transform is identity:
             return transform and self._write

@@ -7,8 +7,9 @@ metering, telemetry and errors read that object and compare no path themselves.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -44,58 +45,74 @@ class Event(Protocol):
     @property
     def raw(self) -> bytes:
         """The bytes in which the event came."""
-        ...
 
     @property
     def data(self) -> bytes:
         """The payload of the event."""
-        ...
 
     @property
     def is_end_mark(self) -> bool:
         """Whether the event is only the mark that the stream is over."""
-        ...
 
 
-class EventParser(Protocol):
-    """A parser of a stream's events. Every method raises :class:`~proxy.base.errors.FrameTooLarge`."""
+E = TypeVar("E", bound=Event)
 
-    def feed(self, chunk: bytes) -> Sequence[Event]:
-        """Return the events that ``chunk`` completes."""
-        ...
 
-    def take(self, chunk: bytes) -> None:
-        """Buffer bytes. The caller then calls :meth:`next` until it returns ``None``."""
-        ...
+class EventParser(ABC, Generic[E]):
+    """A parser of a stream's events. Every method raises :class:`~proxy.base.errors.FrameTooLarge`.
 
-    def next(self, most_bytes: int | None = None) -> Event | None:
-        """Return the next buffered event; ``None`` if no event is complete.
+    ``data``, from ``at`` on, are the bytes not returned yet; they begin with an event. Code that knows where
+    events end may skip some by moving ``at``.
+    """
 
-        An event of more than ``most_bytes`` stays in the buffer: the result is ``None``, and
-        :attr:`too_large` is true until the event is taken.
-        """
-        ...
-
-    @property
-    def too_large(self) -> bool: ...
-
-    def skip(self) -> bytes:
-        """Return the bytes of the event that is :attr:`too_large`, and remove it without reading it."""
-        ...
-
-    @property
-    def at_boundary(self) -> bool:
-        """Whether the last event is complete and no other has begun."""
-        ...
+    def __init__(self, most_bytes: int = 16 * 1024 * 1024) -> None:
+        """``most_bytes`` is the size limit of an event."""
+        self.data = b""
+        self.at = 0
+        self.too_large = False
+        self._end = 0
+        self._pending = bytearray()
+        self._max = most_bytes
 
     @property
     def tail(self) -> bytes:
         """The bytes after the last complete event."""
-        ...
+        return bytes(self._pending)
 
-    def close(self) -> Event | None:
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the last event is complete and no other has begun."""
+        return not self._pending and self.at >= len(self.data)
+
+    def feed(self, chunk: bytes) -> list[E]:
+        """Return the events that ``chunk`` completes."""
+        self.take(chunk)
+        events = []
+        while (event := self.next()) is not None:
+            events.append(event)
+        return events
+
+    @abstractmethod
+    def take(self, chunk: bytes) -> None:
+        """Buffer bytes. The caller then calls :meth:`next` until it returns ``None``."""
+
+    @abstractmethod
+    def next(self, most_bytes: int | None = None) -> E | None:
+        """Return the next buffered event; ``None`` if no event is complete.
+
+        An event of more than ``most_bytes`` stays in the buffer: the result is ``None``, and ``too_large`` is
+        true until :meth:`skip` or a call without that bound takes it.
+        """
+
+    def skip(self) -> bytes:
+        """Return the bytes of the event that is ``too_large``, and remove it without reading it."""
+        raw = self.data[self.at : self._end]
+        self.at, self.too_large = self._end, False
+        return raw
+
+    @abstractmethod
+    def close(self) -> E | None:
         """Return the last event if the stream ended without the end of that event; else ``None``."""
-        ...
 
 
 class Boundary(Protocol):
@@ -111,11 +128,9 @@ class Boundary(Protocol):
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes that may be forwarded now."""
-        ...
 
     def close(self) -> bytes:
         """Return the rest of a stream that ended properly, with an end mark if it had none."""
-        ...
 
 
 class Framing(Struct, frozen=True):
@@ -134,7 +149,7 @@ class Framing(Struct, frozen=True):
     end_mark: bytes
     end_text: bytes
     end_sign: int
-    parser: Callable[[], EventParser]
+    parser: Callable[[], EventParser[Any]]
     boundary: Callable[[], Boundary]
     begins: Callable[[bytes], bool | None]
 
@@ -277,9 +292,10 @@ class HostedTool(NamedTuple):
     """A kind of tools that a provider may run, or that a client runs without a schema of its own.
 
     ``type``: the beginning of the type. ``repeatable``: whether a request with such a tool may run twice: the
-    client runs the tool, or it only reads. ``chooses_model``: whether the tool asks a model, which the
-    provider chooses unless the tool names it; ``asks_models``: whether it may ask models that nobody names,
-    except in a tool whose whole type is in ``asks_none``.
+    client runs the tool, or it only reads. ``placed_by``: the member that says who runs it: the client if it
+    is absent or of the type ``local``; else the tool is not repeatable. ``chooses_model``: whether the tool
+    asks a model, which the provider chooses unless the tool names it; ``asks_models``: whether it may ask
+    models that nobody names, except in a tool whose whole type is in ``asks_none``.
     """
 
     type: str
@@ -287,6 +303,7 @@ class HostedTool(NamedTuple):
     chooses_model: bool = False
     asks_models: bool = False
     asks_none: frozenset[str] = frozenset()
+    placed_by: str | None = None
 
 
 class TurnFields(Struct, frozen=True):

@@ -103,6 +103,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "modules": (),
         "networks": (),
         "web_hosts": (),
+        "web_search": "",
         "base_urls": {},
         "inject": True,
         "trace": "silent",
@@ -118,6 +119,11 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "resume_s": 60,
         "background_s": 3600,
         "keepalive_s": 10,
+        "search": "auto",
+        "search_above_tools": 40,
+        "search_above_bytes": 65536,
+        "search_shows": ("core__*",),
+        "search_finds": 5,
         "aliases": {},
     }
     assert dumped["policy"] == {
@@ -836,6 +842,7 @@ def test_commands_that_need_no_secrets_have_no_such_connection(tmp_path: Path) -
     [
         ('[tools]\nnetworks = ["10.0.0.1/8"]', "tools.networks"),
         ('[tools]\nnetworks = ["all"]', "tools.networks"),
+        ('[tools]\nweb_search = "searxng"', "tools"),
         ('[tools]\nweb_hosts = ["https://a.example/"]', "tools.web_hosts"),
         ('[tools.base_urls]\nflights = "replay:x"', "tools.base_urls.flights"),
         ('[tools.base_urls]\nother = "https://a.example"', "tools.base_urls.other"),

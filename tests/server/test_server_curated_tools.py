@@ -131,6 +131,7 @@ async def test_pages_need_hosts_and_their_library(tmp_path: Path, monkeypatch: p
         "core__get_current_time",
         "core__get_weather",
         "core__read_result",
+        "core__search_tools",
         "flights__search_flights",
     ]
     path.write_text('[store]\nurl = "memory:"\n[tools]\nweb_hosts = ["a.example"]\n', encoding="utf-8")

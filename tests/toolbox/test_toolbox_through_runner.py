@@ -13,7 +13,8 @@ from proxy.base.events import ToolCall, ToolResult
 from proxy.records.rows import NativeCall, ToolInvocationRecord
 from proxy.toolbox.calendar import calendar_provider
 from proxy.toolbox.flights import flights_provider
-from proxy.toolbox.web import PageReader, web_provider
+from proxy.toolbox.web.fetch_page import PageReader
+from proxy.toolbox.web.provider import web_provider
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound

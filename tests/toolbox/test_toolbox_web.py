@@ -14,10 +14,11 @@ import pytest
 from local_service import Answer, Service, local_service, use
 from waiting import LATE_S, PATIENCE_S
 
-import proxy.toolbox.web
+import proxy.toolbox.web.fetch_page
 from proxy.base.errors import ConfigError, ToolFailure
 from proxy.toolbox.clock import FixedClock
-from proxy.toolbox.web import PageReader, web_provider
+from proxy.toolbox.web.fetch_page import PageReader
+from proxy.toolbox.web.provider import web_provider
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import ArgumentsInvalid
 from proxy.tools.contract.redaction import redact_output
@@ -267,7 +268,7 @@ def test_the_reader_is_confined() -> None:
         "print(*(resource.getrlimit(one)[0] for one in"
         " (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE)))"
     )
-    program = Path(proxy.toolbox.web.__file__).with_name("page_text.py")
+    program = Path(proxy.toolbox.web.fetch_page.__file__).with_name("page_text.py")
     done = subprocess.run(
         [sys.executable, "-c", code, program], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )

@@ -191,6 +191,8 @@ def test_a_conversation_that_is_too_long_goes_without_what_was_put_back() -> Non
     _, editor = crossing(CHAT, TOY, CHAT_RETURN)
     editor.restore(2, held_turn(CHAT, TOY, CHAT_ASK), needed=False)
     assert toy_turns(editor.render()) == WHOLE
+    assert editor.recover("no such model", None), "the turn in the upstream's own form is given up once"
+    assert toy_turns(editor.render()) == WHOLE
     assert not editor.recover("no such model", None)
     assert editor.recover("prompt is too long", None)
     assert toy_turns(editor.render()) == [["mine"], ("call_2", "mine too")]

@@ -109,7 +109,7 @@ def _refusal_reason(ask: Ask, ticket: Mapping[str, Any] | None) -> str:
         return f"it is larger than {_MAX_BYTES >> 20} MiB"
     if conversation_of(payload) is not None:
         return "the provider may have added its input to the conversation already"
-    if (kind := acting_tool(payload.get("tools"))) is not None:
+    if (kind := acting_tool(payload)) is not None:
         return f"the provider may have run a tool of the type {kind[:100]}"
     return ""
 

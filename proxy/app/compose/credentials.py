@@ -7,6 +7,7 @@ from proxy.config.load import Config
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.records.rows import TokenVault
+from proxy.toolbox.web.engines import TOKEN_HEADERS
 from proxy.tools.access.credentials import Connection, CredentialBroker, StaticToken
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.oauth_http import OAuthPools
@@ -52,7 +53,8 @@ def connection_of(config: Config, name: str) -> Connection:
     user = server_of(name, config.mcp)
     server_url = config.mcp.servers[user].url if user else ""
     if settings.token is not None:
-        return StaticToken(settings.token.reveal(), server_url)
+        header = "" if server_url else TOKEN_HEADERS.get(name, "")
+        return StaticToken(settings.token.reveal(), server_url, header)
     secret = settings.client_secret.reveal() if settings.client_secret else ""
     if settings.grant == "client_credentials":
         return ClientCredentials(settings.issuer, settings.own_client_id, secret, server_url, settings.scopes)

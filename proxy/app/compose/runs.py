@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services
+from proxy.app.compose.tools import search_rules
 from proxy.config.load import Config
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.commit_waiter import CommitWaiter
@@ -56,7 +57,11 @@ def create_runs(
         memory=memory,
         prices=prices,
         settings=PlanSettings(
-            offer=OfferRules(inject=config.tools.inject, aliases=dict(config.tools.aliases)),
+            offer=OfferRules(
+                inject=config.tools.inject,
+                aliases=dict(config.tools.aliases),
+                search=search_rules(config),
+            ),
             keep_requests=config.store.content == "all",
             people_in_bodies=not config.auth.end_user,
         ),
@@ -72,6 +77,7 @@ def create_runs(
         approver=given.approver,
         broken=services.instruments.hooks.broken,
         parents=parents,
+        searches=services.searches,
     )
     runs = Runs(planner, orchestrator, prices, memory)
     for provider in services.agents:

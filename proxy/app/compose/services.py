@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import structlog
 from msgspec import Struct, field
@@ -47,6 +48,7 @@ from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
+from proxy.tools.searching.searches import Searches
 from proxy.upstreams.base import Upstream
 from proxy.wires.registry.table import EndpointTable
 from proxy.wires.registry.wires import built_in_wires
@@ -70,6 +72,7 @@ class Services(Struct, frozen=True):
     approval_figures: ApprovalFigures | None = None
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
+    searches: Searches = field(default_factory=Searches)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
 
@@ -83,13 +86,16 @@ class Services(Struct, frozen=True):
         return self.registry.current
 
     async def refresh_tools(self) -> None:
-        """Serve the present tools; log a warning if they are more than a provider accepts."""
+        """Serve the present tools; log a warning if models are shown more than a provider accepts."""
         await self.registry.refresh()
+        if self.config.tools.search != "off":
+            return
         if offered := too_many_offered(self.catalog, self.policy):
             structlog.get_logger("proxy.tools").warning(
                 "many_tools_offered",
                 tools=offered,
-                hint=f"OpenAI accepts {MOST_OFFERED} in a request: name fewer in policy.allow",
+                hint=f"OpenAI accepts {MOST_OFFERED} in a request: "
+                'set tools.search = "auto", or name fewer in policy.allow',
             )
 
     def missing_connections(self) -> list[ConfigError]:
@@ -182,12 +188,11 @@ async def create_services(
     clock = given.clock or SystemClock()
     egress = open_egress(config) if given.http is None else None
     store = open_record(config, reap=reap)
-    paged_results = PagedResults(record=store)
+    paged_results, searches = PagedResults(record=store), Searches()
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
     policy = _policy(config, credentials)
-    own, providers = given.providers is None, given.providers or ()
-    if own:
-        providers = tool_providers(config, capabilities, clock, paged_results, guard)
+    made = partial(tool_providers, config, capabilities, clock, paged_results, searches, guard)
+    own, providers = given.providers is None, made() if given.providers is None else given.providers
     mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
     registry = await load_registry([*providers, *mcp, *agents], given, guard)
@@ -227,6 +232,7 @@ async def create_services(
         approval_figures=figures,
         mcp=mcp,
         agents=agents,
+        searches=searches,
     )
     return await _start(services)
 

@@ -10,13 +10,14 @@ from proxy.config.load import Config
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.records.rows import TokenVault
+from proxy.relay.offering.deferred import SearchRules
 from proxy.relay.routing.prices import to_nanos
 from proxy.store.base import Store
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.core import core_provider
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
-from proxy.toolbox.web import web_provider
+from proxy.toolbox.web.provider import web_provider
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
@@ -31,6 +32,7 @@ from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.providers.modules import load_module
+from proxy.tools.searching.searches import Searches
 
 _MAX_ANSWER = 8 << 20
 """The most bytes of a service's response to a tool: a search for flights has thousands of offers."""
@@ -89,7 +91,12 @@ def agent_provider(
 
 
 def tool_providers(
-    config: Config, capabilities: Capabilities, clock: Clock, paged_results: PagedResults, guard: Guard
+    config: Config,
+    capabilities: Capabilities,
+    clock: Clock,
+    paged_results: PagedResults,
+    searches: Searches,
+    guard: Guard,
 ) -> list[ToolProvider]:
     """Build the providers of the built-in tools and of the operator's own."""
     if capabilities.http is None:
@@ -102,18 +109,35 @@ def tool_providers(
             geocoding_url=urls.get("geocoding", GEOCODING_URL),
             forecast_url=urls.get("weather", FORECAST_URL),
             paged_results=paged_results,
+            searches=searches if config.tools.search != "off" else None,
         ),
         flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
         calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
     ]
-    if tools.web_hosts:
+    if tools.web_hosts or tools.web_search:
         with guard():
-            providers.append(web_provider(capabilities, hosts=tools.web_hosts))
+            engine_url = urls.get("web_search", "")
+            web = web_provider(
+                capabilities, hosts=tools.web_hosts, engine=tools.web_search, engine_url=engine_url
+            )
+            providers.append(web)
     for module in tools.modules:
         with guard():
             loaded = load_module(module, base=Path.cwd(), capabilities=capabilities, guard=guard)
             providers.append(loaded)
     return providers
+
+
+def search_rules(config: Config) -> SearchRules:
+    """Return when models search for tools."""
+    tools = config.tools
+    return SearchRules(
+        tools.search,
+        tools.search_above_tools,
+        tools.search_above_bytes,
+        tuple(tools.search_shows),
+        tools.search_finds,
+    )
 
 
 def open_egress(config: Config) -> EgressPool:

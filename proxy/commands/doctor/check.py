@@ -191,7 +191,7 @@ async def check(
         *unallowed_lines(config, services.catalog),
         *plain_secret_lines(config),
         *services.idle_bounds(),
-        *many_lines(services.catalog, services.policy),
+        *many_lines(config, services.catalog, services.policy),
         *schema_lines(services.catalog, services.policy),
         *_served_lines(config),
     ):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from pydantic import ValidationError
@@ -323,6 +323,12 @@ def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[li
     return bounds, warnings
 
 
+_IF_SET: Final = (
+    ("web__fetch_page", "tools.web_hosts names hosts"),
+    ("web__search", "tools.web_search names an engine"),
+)
+
+
 def idle_lines(where: str, patterns: Iterable[str], catalog: Catalog) -> list[str]:
     """Return a line for each pattern that matches no tool, with the most similar name."""
     names = [spec.name for spec in catalog.tools()]
@@ -332,8 +338,10 @@ def idle_lines(where: str, patterns: Iterable[str], catalog: Catalog) -> list[st
             continue
         near = get_close_matches(pattern, names, n=1, cutoff=0.75)
         remedy = f'. Did you mean "{near[0]}"?' if near else ""
-        if fits("web__fetch_page", pattern):  # The only bundled tool that is not always loaded.
-            remedy = ". web__fetch_page is loaded only if tools.web_hosts names hosts"
+        # The only bundled tools that are not always loaded.
+        needed = [f"{name} is loaded only if {setting}" for name, setting in _IF_SET if fits(name, pattern)]
+        if needed:
+            remedy = f". {'; '.join(needed)}"
         lines.append(f'{where}: "{pattern}" matches no loaded tool{remedy}')
     return lines
 

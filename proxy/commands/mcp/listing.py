@@ -93,7 +93,11 @@ def _print_tools(config: Config, look: InspectedServer, whose: str = "") -> None
 
 
 def _remarks(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
-    return [*warnings_of(looks, _offered(config, looks)), *_lacking(looks), *_skipped(looks)]
+    return [
+        *warnings_of(looks, _offered(config, looks), searched=config.tools.search != "off"),
+        *_lacking(looks),
+        *_skipped(looks),
+    ]
 
 
 def _offered(config: Config, looks: Sequence[InspectedServer]) -> Counter[str]:

@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from proxy.app.compose.tools import search_rules
 from proxy.base.plain_text import plain_text
 from proxy.commands.mcp.looking import InspectedServer, InspectedTool
 from proxy.config.load import Config
 from proxy.config.secret import Secret
 from proxy.records.rows import ToolEffect
+from proxy.relay.offering.deferred import defer
 from proxy.tools.access.catalog import MOST_OFFERED, Catalog, too_many_offered
 from proxy.tools.access.policy import Policy
+from proxy.tools.contract.identifiers import SEARCH_TOOLS
 from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
 from proxy.tools.mcp.masking import is_secret_name, is_secret_value, masked_args, masked_url
 from proxy.tools.mcp.names import pattern_of_server
@@ -69,20 +72,37 @@ def _may_be_secret(name: str, value: str) -> bool:
     return is_secret_name(name) or is_secret_value(value)
 
 
-def warnings_of(looks: Sequence[InspectedServer], offered: Mapping[str, int]) -> list[str]:
-    """Return a line for each problem; ``offered`` is the number of offered tools by server."""
+def warnings_of(
+    looks: Sequence[InspectedServer], offered: Mapping[str, int], *, searched: bool = False
+) -> list[str]:
+    """Return a line for each problem; ``offered`` is the number of offered tools by server.
+
+    ``searched`` says that models search for tools if there are many.
+    """
     lines = [line for look in looks for line in _of_server(look)]
     count = sum(offered.values())
-    if count > MOST_OFFERED:
+    if count > MOST_OFFERED and not searched:
         lines.append(
-            f"{count} tools of MCP servers are offered, but OpenAI accepts {MOST_OFFERED} in all: name "
-            f"fewer in policy.allow; most are of {_largest(offered)}"
+            f"{count} tools of MCP servers are offered, but OpenAI accepts {MOST_OFFERED} in all: set "
+            f'tools.search = "auto", or name fewer in policy.allow; most are of {_largest(offered)}'
         )
     return lines
 
 
-def many_lines(catalog: Catalog, policy: Policy) -> list[str]:
-    """Return a line if more tools are offered than OpenAI accepts, with the servers that have the most."""
+def many_lines(config: Config, catalog: Catalog, policy: Policy) -> list[str]:
+    """Return a line if models search for tools by default, or are offered more than OpenAI accepts."""
+    if not config.tools.enabled:
+        return []
+    if (finder := catalog.get(SEARCH_TOOLS)) is not None:
+        tools = catalog.select(policy).offered
+        made = defer(tools, finder, search_rules(config), None, ())
+        if made is None:
+            return []
+        seen = [tool.name for tool in made.shown if tool.name != SEARCH_TOOLS]
+        return [
+            f"{len(tools)} tools are offered: a model is shown {', '.join((SEARCH_TOOLS, *seen))}, "
+            f'and finds the other {len(made.deferred.tools)} (tools.search = "{config.tools.search}")'
+        ]
     offered = too_many_offered(catalog, policy)
     if not offered:
         return []
@@ -90,7 +110,8 @@ def many_lines(catalog: Catalog, policy: Policy) -> list[str]:
     counts = Counter(origin.server for origin in origins if origin is not None)
     most = f"; most are of {_largest(counts)}" if counts else ""
     return [
-        f"{offered} tools are offered, but OpenAI accepts {MOST_OFFERED}: name fewer in policy.allow{most}"
+        f'{offered} tools are offered, but OpenAI accepts {MOST_OFFERED}: set tools.search = "auto", or name '
+        f"fewer in policy.allow{most}"
     ]
 
 

@@ -69,7 +69,7 @@ def banner(config: Config, services: Services, address: str, authentication: Aut
     lines.extend(withheld_lines(config, services))
     lines.extend(unallowed_lines(config, services.catalog))
     lines.extend(plain_secret_lines(config))
-    lines.extend(many_lines(services.catalog, services.policy))
+    lines.extend(many_lines(config, services.catalog, services.policy))
     lines.extend(schema_lines(services.catalog, services.policy))
     lines.extend(token_lines(config))
     lines.append(f"record: {config.store.shown_url}")

@@ -17,9 +17,11 @@ from proxy.base.errors import RequestError
 from proxy.base.events import ToolDefinition, ToolDefinitions
 from proxy.http.own_headers import TOOLS
 from proxy.relay.offering.choosing import Choice, choose
+from proxy.relay.offering.deferred import NOTHING_DEFERRED, Deferred, OfferedTools, SearchRules, defer
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
+from proxy.tools.contract.identifiers import SEARCH_TOOLS
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest
@@ -59,10 +61,11 @@ def parse_wanted(header: str | None) -> Wanted | None:
 
 
 class OfferRules(Struct, frozen=True):
-    """The operator's settings: whether tools are injected unasked, and the aliases of tools."""
+    """The operator's settings: whether tools are injected unasked, the aliases of tools, and tool search."""
 
     inject: bool = True
     aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
+    search: SearchRules = SearchRules()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +79,9 @@ class Offer:
     their schemas; it changes if a model would see something else.  ``guarded`` are names of ``added`` and
     ``replaced`` that a model is not shown because of what it has read; the proxy still refuses a call of
     one.  ``shown`` is what the client sees of the tools that it chose in its body.  ``asked`` are the ids of
-    those whose calls it wants to approve.  ``declared`` is every name that the model is offered.  Most
+    those whose calls it wants to approve.  ``deferred`` are tools that the model is offered but not shown; it
+    finds them with a search.  ``loaded`` are the names of those that ``added`` has meanwhile, at its end, in
+    the order in which they were found.  ``declared`` is every name that the model is offered.  Most
     requests share an offer; it is equal only to itself.
     """
 
@@ -90,6 +95,8 @@ class Offer:
     guarded: frozenset[str] = frozenset()
     shown: ShownTools = NOTHING_SHOWN
     asked: frozenset[str] = frozenset()
+    deferred: Deferred = NOTHING_DEFERRED
+    loaded: tuple[str, ...] = ()
     declared: frozenset[str] = field(init=False, repr=False, compare=False)
     _tool_ids: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
@@ -108,7 +115,7 @@ class Offer:
         ours = len(self.added) + len(self.replaced) + len(self.withheld) + 2 * len(self.names)
         # The client's names are in two sets.
         mine = text_bytes(self.client_names) + 250 * len(self.client_names)
-        return 4000 + 300 * ours + mine + self.added.kept_bytes
+        return 4000 + 300 * ours + mine + self.added.kept_bytes + self.deferred.kept_bytes
 
     def is_hidden(self, name: str) -> bool:
         """Return whether a call of this name must not reach the client: it is the proxy's, or of no known
@@ -121,24 +128,45 @@ class Offer:
         mine = [tool.name for tool in self.replaced if tool.name in names]
         return replace(
             self,
-            added=ToolDefinitions(tool for tool in self.added if tool.name not in names),
+            added=self.added.less(names),
             replaced=tuple(tool for tool in self.replaced if tool.name not in names),
             names=left,
             client_names=self.client_names.union(mine),
             withheld={**self.withheld, **{self.names[name]: reason for name in names if name in self.names}},
             guarded=self.guarded.difference(names),
+            deferred=self.deferred.less(names) if self.deferred.tools else self.deferred,
+            loaded=tuple(name for name in self.loaded if name not in names),
         )
+
+    def search(self, query: str, is_withheld: Callable[[str], bool]) -> Sequence[ToolDefinition]:
+        """Return the deferred tools that fit a query best, less those that the model may not be shown.
+
+        If there is no room for more, they are those that it is shown already.
+        """
+        is_full = len(self.loaded) >= self.deferred.room
+        return self.deferred.find(
+            query, lambda name: not is_withheld(name) and (not is_full or name in self.loaded)
+        )
+
+    def with_loaded(self, names: Sequence[str]) -> "Offer":
+        """Return the offer that also shows these of its deferred tools, after all others."""
+        fresh = self.deferred.to_load(names, self.loaded)
+        if not fresh:
+            return self
+        added = self.added.followed_by(self.deferred.tools[name] for name in fresh)
+        return replace(self, added=added, loaded=(*self.loaded, *fresh))
 
     def loosened(self) -> "Offer":
         """Return the offer with the same tools, none of them ``strict``."""
         return replace(
             self,
-            added=ToolDefinitions(replace(tool, strict=False) for tool in self.added),
+            added=ToolDefinitions().followed_by(replace(tool, strict=False) for tool in self.added),
+            deferred=self.deferred.loosened(),
             replaced=tuple(replace(tool, strict=False) for tool in self.replaced),
         )
 
     def tool_ids(self) -> tuple[str, ...]:
-        """Return the ids of the tools that a model is shown."""
+        """Return the ids of the tools that a model is shown, or can find."""
         return self._tool_ids
 
 
@@ -152,7 +180,8 @@ def decide(
 ) -> Offer:
     """Return what this request offers.
 
-    If an upstream takes no more tools, those of the proxy that come last by id are withheld.
+    If an upstream takes no more tools, the model searches those of the proxy; without search, those that come
+    last by id are withheld.
 
     Raise :class:`RequestError` if the client named a tool that it cannot have.
     """
@@ -167,54 +196,70 @@ def decide(
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
     by_name = bool(wanted and wanted.names) or bool(replaced)
-    client_names = named - frozenset(replaced)
+    client_names = (named - frozenset(replaced)) | request.brought
     obstacle = _obstacle(request, client_names, limits)
     if obstacle is not None:
-        if (by_name or wanted) and request.background:
-            raise RequestError(
-                400,
-                "Server tools do not run in the background yet. Leave background out, or the tools.",
-                param="background",
-            )
-        if by_name and request.choices > 1:
-            raise RequestError(
-                400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
-            )
-        if wanted and wanted.names and not limits.takes:
-            raise RequestError(400, "The upstream of this model does not accept tools.", param=wanted.param)
+        _refuse_named(request, wanted, by_name=by_name, takes=limits.takes)
         if not replaced or not limits.takes:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
     # A tool is offered once, under the name that the client knows.
     declared = {spec.name for spec in replaced.values()} - client_names
     chosen = [spec for spec in chosen if spec.name not in declared]
-    added, left_out = _with_room(chosen, request, limits, client_names)
+    clashing = {spec.name for spec in chosen if spec.name in client_names}
+    chosen = [spec for spec in chosen if spec.name not in clashing]
+    finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
+    found, left_out = _with_room(chosen, finder, request, rules.search, limits)
+    left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
+    ours = {**{spec.name: spec for spec in found.specs}, **replaced}
     made = Offer(
-        added=ToolDefinitions(spec.definition() for spec in added),
+        added=found.shown,
         replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
-        names={**{spec.name: spec.name for spec in added}, **{n: spec.name for n, spec in replaced.items()}},
+        names={name: spec.name for name, spec in ours.items()},
         client_names=client_names,
         withheld={**withheld, **left_out},
         open_names=request.open_names,
-        fingerprint=_fingerprint({**{spec.name: spec for spec in added}, **replaced}),
+        fingerprint=_fingerprint(ours),
         shown=shown.renamed({spec.name: name for name, spec in replaced.items()}),
         asked=asked,
+        deferred=found.deferred,
     )
     return made if limits.strict else made.loosened()
 
 
+def _refuse_named(request: ClientRequest, wanted: Wanted | None, *, by_name: bool, takes: bool) -> None:
+    """Raise :class:`RequestError` for a request that names server tools and cannot have any."""
+    if (by_name or wanted) and request.background:
+        raise RequestError(
+            400,
+            "Server tools do not run in the background yet. Leave background out, or the tools.",
+            param="background",
+        )
+    if by_name and request.choices > 1:
+        raise RequestError(
+            400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
+        )
+    if wanted and wanted.names and not takes:
+        raise RequestError(400, "The upstream of this model does not accept tools.", param=wanted.param)
+
+
 def _with_room(
-    chosen: Sequence[ToolSpec], request: ClientRequest, limits: ToolLimits, client_names: frozenset[str]
-) -> tuple[Sequence[ToolSpec], dict[str, str]]:
-    """Return the tools to add to a request, and those that it has no name or no room for, with the reason."""
-    clashing = {spec.name for spec in chosen if spec.name in client_names}
-    added = [spec for spec in chosen if spec.name not in clashing]
-    withheld = dict.fromkeys(clashing, "the client declared a function of this name")
-    if limits.most is not None:
-        room = max(0, limits.most - request.tool_count)
-        withheld |= {spec.name: too_many(limits.most) for spec in added[room:]}
-        del added[room:]
-    return added, withheld
+    chosen: Sequence[ToolSpec],
+    finder: ToolSpec | None,
+    request: ClientRequest,
+    rules: SearchRules,
+    limits: ToolLimits,
+) -> tuple[OfferedTools, dict[str, str]]:
+    """Return the tools that a request offers, and those that it has no room for, with the reason."""
+    room = None if limits.most is None else max(0, limits.most - request.tool_count)
+    found = defer(chosen, finder, rules, room, request.forced or ())
+    if found is not None:
+        return found, {}
+    added = chosen[:room]
+    shown = ToolDefinitions(spec.definition() for spec in added)
+    return OfferedTools(added, shown), {
+        spec.name: too_many(limits.most or 0) for spec in chosen[len(added) :]
+    }
 
 
 def _with_body(
@@ -340,7 +385,7 @@ def guard(
         offer,
         withheld={**offer.withheld, **{offer.names[name]: rule for name, rule in rules.items()}},
         fingerprint=_fingerprint(
-            {name: by_id[tool] for name, tool in offer.names.items() if name not in rules}
+            {name: by_id[tool] for name, tool in offer.names.items() if tool in by_id and name not in rules}
         ),
         guarded=frozenset(rules),
     )

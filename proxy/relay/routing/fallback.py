@@ -62,7 +62,7 @@ def fallback_rules_of(payload: Mapping[str, Any]) -> FallbackRules:
     if any(member and member.value for member in (background_of(payload), conversation_of(payload))):
         return NO_FALLBACK
     previous = continued_by(payload)
-    acts = acting_tool(payload.get("tools")) is not None
+    acts = acting_tool(payload) is not None
     return FallbackRules(unsent=True, failed=not acts, unknown=bool(previous and previous.value))
 
 

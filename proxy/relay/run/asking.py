@@ -26,7 +26,6 @@ from proxy.relay.run.state import State
 from proxy.tools.agents.agent import tool_of
 from proxy.wires.approving.read import visible_with
 from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of
-from proxy.wires.client_port import AsksByItems
 
 Form = Literal["items", "function", "text"]
 _FIRST_PLACE: Final = 1_000_000
@@ -81,7 +80,7 @@ def _form(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approv
     if not all(approvals.rules.by_caller(one.tool) for one in waiting):
         return "text"
     served = _served(state, waiting)
-    if isinstance(state.output.writer, AsksByItems) and all(one.id in served for one in waiting):
+    if state.output.writer.asks_by_items and all(one.id in served for one in waiting):
         return "items"
     declared = job.client.ask.options.asks_by_call
     # A reply has one set of calls, and the client's own calls must not be mixed with questions.
@@ -112,8 +111,6 @@ def _served(state: State, waiting: Sequence[Approval]) -> Mapping[str, tuple[str
 
 async def _show_items(state: State, waiting: Sequence[Approval]) -> None:
     output, served = state.output, _served(state, waiting)
-    if not isinstance(output.writer, AsksByItems):
-        raise TypeError("this dialect has no items that ask for approvals")
     data = output.writer.turn_ended("suspended" if state.run.client_calls else "final")
     for approval in waiting:
         arguments = ascii_json(approval.arguments_shown, compact=True)

@@ -1,16 +1,17 @@
 """The end of a run: what is stored for the client's next request, and the last bytes of the answer."""
 
+from msgspec import structs
+
 from proxy.base.events import FinishReason
 from proxy.records.result_for_model import ResultForModel
 from proxy.relay.base import RunSettings
-from proxy.relay.memory.hidden.history import LastTurn
+from proxy.relay.memory.hidden.turns import LastTurn, unchanged
 from proxy.relay.memory.threads import threads_of
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
-from proxy.wires.client_port import CarryingWriter
 from proxy.wires.upstream_port import SuspendedCall
 
 
@@ -57,7 +58,7 @@ class RunEnding:
         Return whether the client got it.
         """
         writer = state.output.writer
-        if not (job.continuity.is_person and isinstance(writer, CarryingWriter)):
+        if not job.continuity.is_person:
             return False
         sealed = await self._history.seal(
             job.client.request,
@@ -127,8 +128,10 @@ class RunEnding:
         detached = job.client.ask.options.detached
         if reader is None:
             return
+        typed = job.client.typed
         only_here = (
-            writer.composing
+            typed is not None
+            or writer.composing
             or job.continuity.restored
             or job.upstream.crossed
             or reader.rewritten
@@ -138,12 +141,17 @@ class RunEnding:
         if not only_here or not (keeps or local is not None):
             return
         if (resource := writer.result()) is not None:
-            if (typed := job.client.typed) is not None:
+            if typed is not None:
                 resource = typed.resource(resource)
             if detached is not None:
                 own = {"id": detached.response_id, "created_at": int(detached.asked_at)}
                 resource = {**resource, **own, "background": True}
-            turn = _last_turn(job, state)
+            client = job.client
+            turn = structs.replace(
+                _last_turn(job, state),
+                with_tools=client.port.items_with_tools(client.ask.body.payload, client.with_tools),
+                input_items=None if typed is None else typed.input_items(),
+            )
             state.outcome.has_data_for_next_request |= self._history.keep(
                 job.upstream.editor, turn, resource, local=local
             )
@@ -222,6 +230,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         SuspendedCall(call.call_id, ids.get(call.call_id), results.get(call.call_id))
         for call in state.run.turn.calls
     ]
+    typed = job.client.typed
     return LastTurn(
         job.identity.run_id,
         job.identity.caller,
@@ -229,6 +238,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         b"" if state.outcome.reader is None else state.outcome.message(),
         state.tools.mask,
         calls,
+        returned=unchanged if typed is None else typed.returned,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
         asked_in=[
@@ -236,6 +246,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
             # An agent asks in its own run.
             *(one.run_id for one in (*job.continuity.approvals.asked, *state.turn.approvals)),
         ],
+        loaded=state.tools.offer.loaded,
     )
 
 

@@ -37,6 +37,7 @@ from proxy.relay.run_memory import RunMemory
 from proxy.tools.contract.redaction import bounded
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
+from proxy.tools.searching.searches import Searches
 from proxy.wires.client_port import ApprovedCallResult, ClientView
 from proxy.wires.repairing import RepairingWriter
 
@@ -54,12 +55,15 @@ class Orchestrator:
         approver: Approver,
         broken: OnBroken = ignore_broken,
         parents: Parents | None = None,
+        searches: Searches | None = None,
     ) -> None:
-        """``parents`` are the runs that wait for agents that they called."""
+        """``parents`` are the runs that wait for agents that they called, ``searches`` those that search."""
         self._idempotency = memory.idempotency
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
-        self._tools = ToolCalls(runner, approver, settings, memory, journal.watch, parents or Parents())
+        self._tools = ToolCalls(
+            runner, approver, settings, memory, journal.watch, parents or Parents(), searches or Searches()
+        )
         self._approvals = memory.approvals
         self._ending = RunEnding(memory, settings)
         self._commits = memory.commits

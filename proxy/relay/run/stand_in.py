@@ -48,7 +48,6 @@ class _StandIn:
         return Frame(body)
 
     def message(self) -> bytes:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.message`."""
         return self._message
 
     def native(self, call: ToolCall, mask: Mask) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from proxy.base.events import ToolCall
+from proxy.base.events import ToolCall, ToolDefinition
 from proxy.http.headers import Headers
 from proxy.records.approvals import Approval
 from proxy.records.result_for_model import ResultForModel
@@ -117,6 +117,14 @@ class ToolState(Struct):
         return (
             spec is not None and access.policy.decide(spec, untrusted=untrusted).outcome == "needs_approval"
         )
+
+    def is_withheld(self, name: str) -> bool:
+        """Return whether the model must not be shown the tool with this name after what it has read."""
+        return name in self.offer.guarded or self.id_of(name) in self.withheld
+
+    def find(self, query: str) -> Sequence[ToolDefinition]:
+        """Return the tools that the model may be shown and that fit a query best."""
+        return self.offer.search(query, self.is_withheld)
 
     def untrusted_read(self) -> str:
         """Return the sources of the untrusted results that the model has read by the end of this run."""

@@ -1,6 +1,7 @@
 """The hidden calls of a turn: asks for their approvals, runs them, and hands on their results."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from proxy.base.events import ToolCall, ToolProgress, ToolResult
 from proxy.records.result_for_model import Hole
 from proxy.records.rows import ToolEffect
 from proxy.relay.base import RunEvents, RunSettings
+from proxy.relay.offering.deferred import found_in
 from proxy.relay.offering.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
@@ -20,8 +22,10 @@ from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
+from proxy.tools.contract.identifiers import SEARCH_TOOLS
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
+from proxy.tools.searching.searches import Searches
 
 _NARROWED_BYTES = 16 << 20
 
@@ -37,8 +41,10 @@ class ToolCalls:
         memory: RunMemory,
         watch: RunEvents,
         parents: Parents,
+        searches: Searches,
     ) -> None:
         self._runner = runner
+        self._searches = searches
         self._approvals = memory.approvals
         self._parents = parents
         self._approver = approver
@@ -110,14 +116,23 @@ class ToolCalls:
         )
         running = with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
         if calls_agent(calls):
-            with self._parents.waiting(job, state, calls):
+            with self._parents.waiting(job, state, calls), self._searching(state):
                 results = await running
             await self._hold_agents(job, state, calls, results)
         else:
-            results = await running
+            with self._searching(state):
+                results = await running
+        if state.tools.offer.deferred.tools:
+            _show_found(job, state, calls, results)
         shown.all_finished()
         await shown.show(False)
         return self._take_results(job, state, [*results, *command.refused])
+
+    def _searching(self, state: State) -> AbstractContextManager[None]:
+        """Let the run search the tools that its model is not shown, if there are any."""
+        if not state.tools.offer.deferred.tools:
+            return nullcontext()
+        return self._searches.during(state.tools.context.run_id, state.tools.find)
 
     async def _hold_agents(
         self, job: Job, state: State, calls: Sequence[ToolCall], results: Sequence[ToolResult]
@@ -272,6 +287,16 @@ def _native(job: Job, state: State, call: ToolCall) -> str:
     if call.call_id not in [hidden.call_id for hidden in state.run.hidden_calls]:
         return ""
     return reader.native(call, state.tools.mask)
+
+
+def _show_found(job: Job, state: State, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> None:
+    """Show the model, from its next turn on, the tools that the calls found or that they called unseen."""
+    found: list[str] = []
+    for call, result in zip(calls, results, strict=True):
+        found += found_in(result) if call.name == SEARCH_TOOLS else [call.name]
+    tools = state.tools
+    tools.offer = offer = tools.offer.with_loaded([name for name in found if not tools.is_withheld(name)])
+    job.upstream.editor.offer(offer.added, offer.replaced)
 
 
 def _withhold_guarded(job: Job, state: State) -> None:

@@ -17,7 +17,7 @@ from proxy.base.errors import ConfigError, Guard
 from proxy.json.in_thread import in_thread
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import IdempotencyKey
-from proxy.tools.contract.identifiers import check_tool_id
+from proxy.tools.contract.identifiers import SEARCH_TOOLS, check_tool_id
 from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.contract.schemas.schema import check_schema
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
@@ -92,8 +92,12 @@ class Catalog(Snapshot):
         return tuple(spec for spec, _ in self._tools.values())
 
     def select(self, policy: Policy, *, asks: bool = False) -> Selection:
-        """Select the tools that ``policy`` offers, with ``asks`` also those that need an approval."""
-        decisions = [(spec, policy.decide(spec)) for spec in self.tools()]
+        """Select the tools that ``policy`` offers, with ``asks`` also those that need an approval.
+
+        The tool that finds tools is not among them: a request offers it only if it does not show the others.
+        """
+        tools = (spec for spec in self.tools() if spec.name != SEARCH_TOOLS)
+        decisions = [(spec, policy.decide(spec)) for spec in tools]
         asking = frozenset(spec.name for spec, made in decisions if made.outcome == "needs_approval")
         allowed = [spec for spec, decision in decisions if decision.allowed]
         offered = tuple(

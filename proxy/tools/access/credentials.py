@@ -19,10 +19,15 @@ from proxy.tools.oauth.port import OAuthHttp
 
 @dataclass(frozen=True, slots=True)
 class StaticToken:
-    """A token that never changes. ``server_url`` is the URL of its MCP server, if it is for one."""
+    """A token that never changes. ``server_url`` is the URL of its MCP server, if it is for one.
+
+    ``header`` is the name of the header that carries the token alone; empty: ``Authorization``, as a bearer
+    token.
+    """
 
     token: str = field(repr=False)
     server_url: str = ""
+    header: str = ""
 
 
 Connection = StaticToken | OAuthToken | ClientCredentials | LoggedIn
@@ -87,9 +92,11 @@ class CredentialBroker:
         exist or is for an MCP server, every request of the client fails with a message about it.
         """
         authorizer = self._authorizers.get(name)
-        if authorizer is None or self._connections[name].server_url:
+        connection = self._connections.get(name)
+        if authorizer is None or connection is None or connection.server_url:
             return Unconnected(name)
-        return self._pool.client(hosts, authorizer)
+        header = connection.header if isinstance(connection, StaticToken) else ""
+        return self._pool.client(hosts, authorizer, header=header or "Authorization")
 
     async def prepare(self, connection: str) -> None:
         """Load the credentials of a connection; calls that wait share one refresh.
@@ -129,7 +136,8 @@ class _Static:
 
     async def authorization(self) -> str:
         """Return the header's value."""
-        return f"Bearer {self._connection.token}"
+        token = self._connection.token
+        return token if self._connection.header else f"Bearer {token}"
 
     async def renew(self, refused: str) -> str | None:
         """Return ``None``: there is no other value."""

@@ -54,15 +54,13 @@ class AddressForbidden(HttpFailure):
 
 
 class Authorizer(Protocol):
-    """The source of one connection's ``Authorization`` header; see :mod:`proxy.tools.access.credentials`."""
+    """The source of one connection's credentials for a header; see :mod:`proxy.tools.access.credentials`."""
 
     async def authorization(self) -> str:
         """Return the header's current value; raise :class:`ToolFailure` if there is none."""
-        ...
 
     async def renew(self, refused: str) -> str | None:
         """Return another value after a 401 for ``refused``; ``None`` if there is none."""
-        ...
 
 
 class EgressPool:
@@ -101,14 +99,16 @@ class EgressPool:
         self._resolver = resolver
         self._session: aiohttp.ClientSession | None = None
 
-    def client(self, hosts: Sequence[str], authorizer: Authorizer | None = None) -> "EgressClient":
+    def client(
+        self, hosts: Sequence[str], authorizer: Authorizer | None = None, *, header: str = "Authorization"
+    ) -> "EgressClient":
         """Return a client that reaches only ``hosts``: ``api.example.com``, ``*.example.com``, ``host:8443``.
 
         An entry without a port means the default port of the scheme. ``*`` alone means every public host.
-        With an ``authorizer`` each request has its header. The client sends the header over plain HTTP only
-        to an IP literal in a network that the operator opened.
+        With an ``authorizer`` each request has its value in the ``header``. The client sends the header over
+        plain HTTP only to an IP literal in a network that the operator opened.
         """
-        return EgressClient(self, tuple(host.lower() for host in hosts), authorizer)
+        return EgressClient(self, tuple(host.lower() for host in hosts), authorizer, header=header)
 
     def session(self) -> aiohttp.ClientSession:
         """Return the one session; create it at the first call, inside the event loop."""
@@ -192,6 +192,7 @@ class EgressClient(AdjustableClient):
         hosts: tuple[str, ...],
         authorizer: Authorizer | None,
         *,
+        header: str = "Authorization",
         reads: bool = False,
         timeout_s: float | None = None,
         fetches: FetchBounds | None = None,
@@ -199,6 +200,7 @@ class EgressClient(AdjustableClient):
         self._pool = pool
         self._hosts = hosts
         self._authorizer = authorizer
+        self._header = header
         self._reads = reads
         self._timeout_s = timeout_s
         self._fetches = fetches
@@ -215,7 +217,9 @@ class EgressClient(AdjustableClient):
 
     def _with(self, **changes: Any) -> "EgressClient":
         own = {"reads": self._reads, "timeout_s": self._timeout_s, "fetches": self._fetches}
-        return EgressClient(self._pool, self._hosts, self._authorizer, **{**own, **changes})
+        return EgressClient(
+            self._pool, self._hosts, self._authorizer, header=self._header, **{**own, **changes}
+        )
 
     def _bounds(self, address: str, *, page: bool = False) -> tuple[ArgumentBound, ...]:
         return () if self._fetches is None else self._fetches.starting_at(address, page=page)
@@ -379,7 +383,7 @@ class EgressClient(AdjustableClient):
         """Send one request and return its bounded response."""
         headers = dict(request.headers)
         if authorization is not None:
-            headers["Authorization"] = authorization
+            headers[self._header] = authorization
         try:
             async with self._pool.session().request(
                 request.method, url, data=request.body, headers=headers, allow_redirects=False

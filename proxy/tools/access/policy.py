@@ -9,6 +9,7 @@ from msgspec import Struct
 from proxy.base.caches import Memo
 from proxy.base.globs import fits
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_violation
+from proxy.tools.contract.identifiers import SEARCH_TOOLS
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
 Outcome = Literal["allowed", "denied", "needs_approval"]
@@ -155,6 +156,8 @@ class Policy:
 
     def _own(self, spec: ToolSpec) -> Decision:
         """Return the decision of this policy alone."""
+        if spec.name == SEARCH_TOOLS:  # It finds only what the request offers.
+            return Decision("allowed", "tools.search")
         allow, approve, approve_effects = self.settings
         pattern = _first_match(spec.name, self.allow)
         if pattern is None:

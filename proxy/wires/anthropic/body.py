@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition
 from proxy.json.splice import elements, extend_object, join_array, join_object, members, replace_values
-from proxy.records.rows import MessageRecord
 from proxy.wires.anthropic.blocks import (
     TRANSLATED_SIGNATURE,
     without_ours,
@@ -40,7 +39,6 @@ from proxy.wires.turn.choice import relaxed
 from proxy.wires.turn.edits import AppendedTurn, Edits, is_too_long_error
 from proxy.wires.turn.refused_fields import BLOCK_FIELDS
 from proxy.wires.turn.token_limit import LEAST_TOKENS, tokens_left
-from proxy.wires.upstream_port import Mask
 
 
 class AnthropicBody(MessageListBody):
@@ -49,6 +47,12 @@ class AnthropicBody(MessageListBody):
     _NEEDED_FIELDS = BLOCK_FIELDS
     _CHOICE = "tool_choice"
     _MOST_IMAGE_BYTES = 20 << 20  # The provider accepts requests of 32 MB.
+
+    _declared_name = staticmethod(declared_name)
+    _masked_turn = staticmethod(masked_turn)
+    _image_bytes = staticmethod(image_bytes)
+    _without_images = staticmethod(without_images)
+    _rows = staticmethod(rows_of)
 
     def __init__(self, raw: bytes, request: AnthropicRequest, *, translated: bool = False) -> None:
         super().__init__(raw, request, translated=translated)
@@ -78,12 +82,6 @@ class AnthropicBody(MessageListBody):
         kept = {key: value for key, value in members(declared).items() if key == "cache_control"}
         return extend_object(self._definition(definition), kept)
 
-    def _declared_name(self, tool: Any) -> str | None:
-        return declared_name(tool)
-
-    def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
-        return masked_turn(raw, mask)
-
     def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
         """Put everything else that the client sent with its results after the results."""
         return collect_results(self._messages, start, held["calls"]) if held["calls"] else (start, [])
@@ -96,12 +94,6 @@ class AnthropicBody(MessageListBody):
     def _result(self, call: ToolCall, text: str, images: Sequence[ResultImage]) -> bytes:
         """Encode a result as a block; :meth:`append_turn` puts all results into one message."""
         return result_block(call.call_id, text, images)
-
-    def _image_bytes(self, message: bytes) -> int:
-        return image_bytes(message)
-
-    def _without_images(self, message: bytes) -> bytes:
-        return without_images(message)
 
     def _choice(self) -> Any:
         asked = super()._choice()
@@ -163,9 +155,6 @@ class AnthropicBody(MessageListBody):
         if left.get("tool_choice") == b'"auto"' != self._members["tool_choice"]:
             left["tool_choice"] = _free(self._members["tool_choice"])
         return left
-
-    def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
-        return rows_of(run_id, turn, message)
 
 
 def _error_words(message: str, code: str | None) -> str:

@@ -1,16 +1,15 @@
 """The wire of Anthropic Messages."""
 
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-import orjson
-
-from proxy.base.conversation import Message
+from proxy.base.errors import RequestError
 from proxy.wires.anthropic.approvals import ANTHROPIC_APPROVALS
 from proxy.wires.anthropic.body import AnthropicBody
 from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder, turn_blocks
 from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
 from proxy.wires.anthropic.crossing.from_client import read_conversation
-from proxy.wires.anthropic.crossing.to_upstream import without_reasoning, write_conversation
+from proxy.wires.anthropic.crossing.to_upstream import body_of, without_reasoning
 from proxy.wires.anthropic.dialect import ANTHROPIC
 from proxy.wires.anthropic.held import masked_turn
 from proxy.wires.anthropic.reader import AnthropicTurnReader
@@ -18,59 +17,59 @@ from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
 from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
-from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.crossing.exact import read_exactly
-from proxy.wires.crossing.native_turns import HasNativeTurns
-from proxy.wires.turn.chosen import without_elements
-from proxy.wires.upstream_port import RequestBody, StateHabit
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 from proxy.wires.wire import Wire
 
 
-class AnthropicWire(Wire, HasNativeTurns):
+class AnthropicWire(Wire):
     """The wire of Anthropic Messages."""
 
     dialect = ANTHROPIC
     approvals = ANTHROPIC_APPROVALS
-    as_functions = staticmethod(as_functions)
     codec = ConversationCodec(
         ANTHROPIC_FIELDS,
         read_conversation,
-        write_conversation,
+        body_of,
         returns_reasoning=True,
         repair_missing_reasoning=without_reasoning,
     )
 
     parse = staticmethod(parse_anthropic_request)
     reader = AnthropicTurnReader
+    body_class = AnthropicBody
+    only_with_tools = ("tool_choice",)
     write_turn = staticmethod(turn_blocks)
     masked_turn = staticmethod(masked_turn)
 
-    def without_chosen(
-        self, raw: bytes, request: ClientRequest, shown: ShownTools
-    ) -> tuple[bytes, ClientRequest]:
-        alone = ("tool_choice",) if request.tools_forbidden else ()
-        less = without_elements(raw, request.chosen, only_with_tools=alone)
-        return less, self.parse(orjson.loads(less))
+    def as_functions(
+        self,
+        payload: Mapping[str, Any],
+        native: Sequence[str],
+        *,
+        crosses: bool,
+        mixes: bool = False,
+        earlier: str = "",
+    ) -> AsFunctions | None:
+        """See :meth:`proxy.wires.wire.Wire.as_functions`. Also raises for a ``thread`` that nobody keeps.
+
+        The clients' helper for tools asks for a thread unasked, and then sends new messages alone. Most
+        servers of this dialect ignore the field, so the model would forget; with server tools the upstream's
+        thread would lack what the client has. After this error the helper sends the whole conversation.
+        Source: ``lib/threads`` of anthropic 2.14.
+        """
+        if payload.get("thread") is not None and (crosses or mixes or EVERY_TYPE not in native):
+            raise RequestError(
+                400,
+                "thread: no thread is kept of this conversation. Send all of its messages, without thread.",
+                param="thread",
+                code="thread_unsupported_request",
+            )
+        return as_functions(payload, native)
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         return AnthropicTurnEncoder(request.model, cast(AnthropicRequest, request).eager)
-
-    def read_turn(self, message: bytes) -> Message:
-        messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
-        return messages[0] if messages else Message("assistant")
-
-    def body(
-        self,
-        raw: bytes,
-        request: ClientRequest,
-        state: StateHabit = "auto",
-        *,
-        caller: str = "",
-        translated: bool = False,
-    ) -> RequestBody:
-        return AnthropicBody(raw, cast(AnthropicRequest, request), translated=translated)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(AnthropicRequest, request)

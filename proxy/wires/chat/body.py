@@ -55,10 +55,10 @@ class ChatBody(MessageListBody):
     def _declared_name(self, tool: Any) -> str | None:
         return declared_name(tool, self._legacy)
 
-    def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
-        if b'"tool_calls"' not in raw and b'"function_call"' not in raw:
-            return raw  # orjson wrote the message, and it escapes no letter of a name.
-        return masked_turn(raw, mask)
+    def _masked_turn(self, message: bytes, mask: Mask) -> bytes:
+        if b'"tool_calls"' not in message and b'"function_call"' not in message:
+            return message  # orjson wrote the message, and it escapes no letter of a name.
+        return masked_turn(message, mask)
 
     def _chosen_name(self, tool: Any) -> str | None:
         return declared_name(tool) or declared_name(tool, legacy=True)

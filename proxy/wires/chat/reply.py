@@ -22,6 +22,7 @@ _REASONING = ("reasoning_content", "reasoning")
 class ChatReplyWriter(ReplyWriter):
     """A writer of one ``chat.completion`` over all turns.  The options are those of :class:`ReplyWriter`."""
 
+    _error_body = staticmethod(error_body)
     _AFTER_STATUS = ""  # The texts become paragraphs.
 
     def __init__(self, view: ClientView, **options: Any) -> None:
@@ -102,7 +103,9 @@ class ChatReplyWriter(ReplyWriter):
         if self._annotations:
             message["annotations"] = self._annotations
         mine = [call for call in _calls(self._last) if not self._is_hidden(call.name)]
-        extras = _extras(self._last)
+        extras = {
+            event.call_id: event.extra for event in self._last.events if isinstance(event, ToolCallStarted)
+        }
         if mine and mine[0].legacy:
             message["function_call"] = {"name": mine[0].name, "arguments": mine[0].arguments}
         elif mine:
@@ -112,17 +115,9 @@ class ChatReplyWriter(ReplyWriter):
             ]
         return message
 
-    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        return orjson.dumps(error_body(message, type=type, code=code))
-
 
 def _calls(frame: Frame) -> list[ToolCall]:
     return [event.call for event in frame.events if isinstance(event, ToolCallFinished)]
-
-
-def _extras(frame: Frame) -> dict[str, Mapping[str, Any]]:
-    """Return the unknown fields of each call of a reply, by call id."""
-    return {event.call_id: event.extra for event in frame.events if isinstance(event, ToolCallStarted)}
 
 
 def _message(payload: Mapping[str, Any]) -> Mapping[str, Any]:

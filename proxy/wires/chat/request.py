@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from proxy.base.errors import RequestError
 from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
 from proxy.wires.client_port import ReturnedCalls
@@ -16,6 +15,7 @@ from proxy.wires.past.evidence import Speaker
 from proxy.wires.turn.digest import canonical_arguments, sent_arguments, user_key
 from proxy.wires.turn.request_members import (
     answers_server_call,
+    check_result,
     declared_names,
     listed_messages,
     listed_tools,
@@ -69,7 +69,8 @@ class ChatRequest(CallsWithIdsRequest):
                     # Some models give two calls of one message the same id; each has a result of its own.
                     unanswered = Counter(call_id for call_id, _ in calls)
             elif role == "tool":
-                _check_result(position, message, open_calls, unanswered, reserved)
+                param, call_id = f"messages[{position}].tool_call_id", message.get("tool_call_id")
+                check_result(param, call_id, open_calls, unanswered, reserved)
             elif role == "function":
                 for name in (legacy, message.get("name")):
                     if isinstance(name, str) and reserved(name):
@@ -154,30 +155,6 @@ class ChatRequest(CallsWithIdsRequest):
         return [str(message.get("tool_call_id"))] if message.get("role") == "tool" else None
 
 
-def _check_result(
-    position: int,
-    message: JsonMessage,
-    open_calls: Mapping[str, str],
-    unanswered: dict[str, int],
-    reserved: Callable[[str], bool],
-) -> None:
-    param = f"messages[{position}].tool_call_id"
-    call_id = message.get("tool_call_id")
-    if not isinstance(call_id, str) or not call_id:
-        raise RequestError(400, f"{param} must name the call that this result answers.", param=param)
-    if call_id not in open_calls:
-        raise RequestError(
-            400,
-            f"{param} does not match a call of the assistant message before it. Remove the result.",
-            param=param,
-        )
-    if not unanswered[call_id]:
-        raise RequestError(400, f"{param} answers a call that already has a result.", param=param)
-    if reserved(open_calls[call_id]):
-        raise answers_server_call(param)
-    unanswered[call_id] -= 1
-
-
 def _call_id(call: Any) -> str:
     """Return the id of a call; ``""`` if it has none."""
     call_id = call.get("id") if isinstance(call, dict) else None
@@ -251,29 +228,28 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
     legacy = not tools and bool(functions)
     choice = payload.get("function_call" if legacy else "tool_choice")
     response_format = payload.get("response_format")
-    if legacy:
-        declared = declared_names(functions, _function_name, "functions[{}].name")
-    else:
-        declared = declared_names(tools, declared_name, "tools[{}].function.name")
-    # In the order of the fields: keywords take twice the time, since Python makes a dict of them.
     return ChatRequest(
-        tuple(payload),
-        model,
-        payload.get("stream") is True,
-        messages,
-        declared,
-        len(functions if legacy else tools),
-        _preview(messages),
-        choice == "none",
-        None if choice is None else _forced(choice),
-        isinstance(response_format, dict) and response_format.get("type") in ("json_object", "json_schema"),
-        _count(payload["n"]) if "n" in payload else 1,
-        user_key(payload),
-        False,
-        read_chosen(tools) if tools else NOTHING_CHOSEN,
-        history,
-        isinstance(options, dict) and options.get("include_usage") is True,
-        legacy,
+        members=tuple(payload),
+        model=model,
+        stream=payload.get("stream") is True,
+        messages=messages,
+        history=history,
+        declared=(
+            declared_names(functions, _function_name, "functions[{}].name")
+            if legacy
+            else declared_names(tools, declared_name, "tools[{}].function.name")
+        ),
+        tool_count=len(functions if legacy else tools),
+        choices=_count(payload["n"]) if "n" in payload else 1,
+        tools_forbidden=choice == "none",
+        forced=None if choice is None else _forced(choice),
+        wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        wants_json=isinstance(response_format, dict)
+        and response_format.get("type") in ("json_object", "json_schema"),
+        legacy=legacy,
+        preview=_preview(messages),
+        people=user_key(payload),
+        chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,
     )
 
 

@@ -2,15 +2,12 @@
 
 from typing import Any, cast
 
-import orjson
-
-from proxy.base.conversation import Message
 from proxy.wires.chat.approvals import CHAT_APPROVALS
 from proxy.wires.chat.body import ChatBody, masked_turn
 from proxy.wires.chat.crossing.encoder import ChatTurnEncoder, turn_message
 from proxy.wires.chat.crossing.fields import CHAT_FIELDS
 from proxy.wires.chat.crossing.from_client import read_conversation
-from proxy.wires.chat.crossing.to_upstream import write_conversation
+from proxy.wires.chat.crossing.to_upstream import body_of
 from proxy.wires.chat.dialect import CHAT
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
@@ -19,56 +16,33 @@ from proxy.wires.chat.writer import ChatStreamWriter
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.crossing.reasoning import with_blank_reasoning
-from proxy.wires.turn.chosen import rewrite_choice, without_elements
-from proxy.wires.upstream_port import RequestBody, StateHabit
+from proxy.wires.turn.chosen import rewrite_choice
 from proxy.wires.wire import Wire
 
 
-class ChatWire(Wire, HasNativeTurns):
+class ChatWire(Wire):
     """The wire of OpenAI Chat Completions."""
 
     dialect = CHAT
     approvals = CHAT_APPROVALS
     codec = ConversationCodec(
-        CHAT_FIELDS, read_conversation, write_conversation, repair_missing_reasoning=with_blank_reasoning
+        CHAT_FIELDS, read_conversation, body_of, repair_missing_reasoning=with_blank_reasoning
     )
 
     parse = staticmethod(parse_chat_request)
     reader = ChatTurnReader
+    body_class = ChatBody
+    only_with_tools = ("tool_choice", "parallel_tool_calls")
     write_turn = staticmethod(turn_message)
     masked_turn = staticmethod(masked_turn)
 
-    def without_chosen(
-        self, raw: bytes, request: ClientRequest, shown: ShownTools
-    ) -> tuple[bytes, ClientRequest]:
-        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`."""
-
-        def rewrite(parts: dict[str, bytes]) -> None:
-            rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
-
-        alone = ("tool_choice", "parallel_tool_calls") if request.tools_forbidden else ()
-        less = without_elements(raw, request.chosen, rewrite, only_with_tools=alone)
-        return less, self.parse(orjson.loads(less))
+    def _rewrite_choice(self, parts: dict[str, bytes], request: ClientRequest, shown: ShownTools) -> None:
+        rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         chat = cast(ChatRequest, request)
         return ChatTurnEncoder(chat.model, wants_usage=chat.wants_usage)
-
-    def read_turn(self, message: bytes) -> Message:
-        return self.codec.read({"model": "-", "messages": [orjson.loads(message)]}).messages[0]
-
-    def body(
-        self,
-        raw: bytes,
-        request: ClientRequest,
-        state: StateHabit = "auto",
-        *,
-        caller: str = "",
-        translated: bool = False,
-    ) -> RequestBody:
-        return ChatBody(raw, cast(ChatRequest, request), translated=translated)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         chat = cast(ChatRequest, request)

@@ -6,7 +6,6 @@ are stored beside the turn, with the dialect's name.  If the next request goes t
 gets them back; any other upstream gets the client's form, translated.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -15,49 +14,30 @@ import orjson
 
 from proxy.base.conversation import Conversation, Message, Native, Part, Reasoning, ToolCallPart
 from proxy.wires.crossing.reasoning import is_plain
-from proxy.wires.dialect import NATIVE, Dialect
-
-
-class HasNativeTurns(ABC):
-    """A dialect whose turns have parts that no other dialect can express."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def dialect(self) -> Dialect: ...
-
-    @abstractmethod
-    def read_turn(self, message: bytes) -> Message: ...
-
-    @abstractmethod
-    def masked_turn(self, message: bytes, mask: Callable[[str, str], str]) -> bytes:
-        """Return the turn with the private arguments of its calls masked (rule R3).
-
-        :meth:`~proxy.wires.upstream_port.TurnReader.message` returned ``message``.
-        """
+from proxy.wires.dialect import NATIVE
 
 
 class NativeTurns:
     """The turns with calls of one request's upstream, identified by the ids of these calls."""
 
-    def __init__(self, upstream: object) -> None:
-        """``upstream`` is the upstream's dialect; if it has no native turns, nothing is kept."""
-        self._upstream = upstream if isinstance(upstream, HasNativeTurns) else None
+    def __init__(
+        self,
+        dialect: str,
+        read: Callable[[bytes], Message],
+        masked: Callable[[bytes, Callable[[str, str], str]], bytes],
+    ) -> None:
+        """``dialect`` is the name of the upstream's dialect, which reads a turn and masks one for storage."""
+        self._dialect = dialect
+        self._read = read
+        self._masked = masked
         self._restored: dict[tuple[str, ...], bytes] = {}
 
     def add_to_stored(self, payload: bytes, turns: Sequence[bytes], mask: Callable[[str, str], str]) -> bytes:
         """Add the upstream's own ``turns`` to the JSON object that is stored for a turn."""
-        if self._upstream is None:
-            return payload
-        kept = [
-            self._upstream.masked_turn(turn, mask).decode()
-            for turn in turns
-            if _calls(self._upstream.read_turn(turn))
-        ]
+        kept = [self._masked(turn, mask).decode() for turn in turns if _calls(self._read(turn))]
         if not kept:
             return payload
-        said = orjson.dumps({NATIVE: {"dialect": self._upstream.dialect.name, "turns": kept}})
+        said = orjson.dumps({NATIVE: {"dialect": self._dialect, "turns": kept}})
         # The object that an editor stores is never empty.
         return payload[:-1] + b"," + said[1:]
 
@@ -67,9 +47,7 @@ class NativeTurns:
         That is what its provider signed or encrypted and what only its dialect has; with ``reasoning`` also
         the text of reasoning.
         """
-        if self._upstream is None:
-            return False
-        turn = self._upstream.read_turn(message)
+        turn = self._read(message)
         more = _is_only_here(turn.native) or any(
             _is_unreturnable(part, reasoning=reasoning) for part in turn.parts
         )
@@ -78,11 +56,11 @@ class NativeTurns:
     def restore(self, payload: bytes) -> None:
         """Restore the native form of a turn that is put back, if it is of this upstream's dialect."""
         said = orjson.loads(payload).get(NATIVE)
-        if self._upstream is None or said is None or said["dialect"] != self._upstream.dialect.name:
+        if said is None or said["dialect"] != self._dialect:
             return
         for turn in said["turns"]:
             raw = turn.encode()
-            self._restored[_calls(self._upstream.read_turn(raw))] = raw
+            self._restored[_calls(self._read(raw))] = raw
 
     def forget(self) -> bool:
         """Translate all turns from now on; return whether that changes anything."""
@@ -92,7 +70,7 @@ class NativeTurns:
 
     def put_into(self, conversation: Conversation) -> Conversation:
         """Replace the turns of a conversation that were put back by the upstream's own form."""
-        if not self._restored or self._upstream is None:
+        if not self._restored:
             return conversation
         return replace(conversation, messages=tuple(self._with_native_turns(conversation.messages)))
 
@@ -102,10 +80,10 @@ class NativeTurns:
             turn = list(said)
             calls = tuple(call for message in turn for call in _calls(message))
             raw = self._restored.get(calls) if role == "assistant" else None
-            if raw is None or self._upstream is None:
+            if raw is None:
                 yield from turn
             else:
-                yield replace(self._upstream.read_turn(raw), at=turn[0].at)
+                yield replace(self._read(raw), at=turn[0].at)
 
 
 def _calls(message: Message) -> tuple[str, ...]:

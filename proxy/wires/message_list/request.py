@@ -5,7 +5,7 @@ recognizes them, and makes the digests under which the proxy keeps hidden turns.
 messages.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import orjson
 
 from proxy.base.values import value_class
-from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
-from proxy.wires.client_port import Answer, ReturnedCalls
+from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Place, Speaker
 from proxy.wires.turn.digest import PrefixDigests, conversation_digest, conversation_digests, encoded
@@ -24,40 +23,20 @@ JsonMessage = Mapping[str, Any]
 
 
 @value_class
-class MessageListRequest(ABC):
-    """A part of :class:`~proxy.wires.client_port.ClientRequest`, which describes the public attributes.
+class MessageListRequest(ClientRequest):
+    """A request, of which a dialect reads single messages.
 
     ``members`` are the names of the body's members.  ``dialect_name`` is a part of every digest, so that
     conversations of different dialects are never taken for each other.
     """
 
     members: Collection[str]
-    model: str
-    stream: bool
     messages: Sequence[JsonMessage]
-    declared: tuple[str, ...] = ()
-    tool_count: int = 0
     preview: str = ""
-    tools_forbidden: bool = False
-    forced: frozenset[str] | None = None
-    wants_json: bool = False
-    choices: int = 1
-    people: str = ""
     has_proxy_calls: bool = False
-    chosen: Chosen = NOTHING_CHOSEN
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
 
     dialect_name: ClassVar[str]
-
-    # Facts that are the same for every request of these dialects.
-    background: ClassVar[bool] = False
-    continues: ClassVar[str | None] = None
-    conversation: ClassVar[str] = ""
-    references: ClassVar[Sequence[str]] = ()
-    may_store: ClassVar[bool] = True
-    max_calls: ClassVar[int | None] = None
-    open_names: ClassVar[bool] = False
-    returns_calls: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         digests = PrefixDigests(self.messages, self._identity, self.speaker, self._spoken)
@@ -124,9 +103,6 @@ class MessageListRequest(ABC):
 
     # What the client sends back.
 
-    @abstractmethod
-    def check_history(self, reserved: Callable[[str], bool]) -> None: ...
-
     def _model_messages(self) -> Sequence[tuple[int, JsonMessage]]:
         """Return the messages of the model, each with its position."""
         return [(at, message) for at, message in enumerate(self.messages) if self.speaker(message) == "model"]
@@ -144,9 +120,6 @@ class MessageListRequest(ABC):
             if not self._has_calls(message) and (text := self._text(message)):
                 found.append(Answer(position, text))
         return found
-
-    @abstractmethod
-    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool: ...
 
     # The digests of the conversation.
 

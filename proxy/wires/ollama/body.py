@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition
 from proxy.json.splice import join_object, members
-from proxy.records.rows import MessageRecord
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.ollama.calls import calls_of
 from proxy.wires.ollama.held import (
@@ -20,7 +19,7 @@ from proxy.wires.ollama.held import (
     inline_data,
     masked_turn,
     result_message,
-    row_of,
+    rows_of,
     without_images,
 )
 from proxy.wires.ollama.request import OllamaRequest, declared_name
@@ -40,6 +39,12 @@ class OllamaBody(MessageListBody):
         }
     )
 
+    _declared_name = staticmethod(declared_name)
+    _rows = staticmethod(rows_of)
+    _masked_turn = staticmethod(masked_turn)
+    _image_bytes = staticmethod(image_bytes)
+    _without_images = staticmethod(without_images)
+
     def __init__(self, raw: bytes, request: OllamaRequest, *, translated: bool = False) -> None:
         super().__init__(raw, request, translated=translated)
         # WIRE: the grammar of `format` applies from the first token on, so the model cannot call a tool.
@@ -52,12 +57,6 @@ class OllamaBody(MessageListBody):
             "parameters": definition.parameters,
         }
         return orjson.dumps({"type": "function", "function": function})
-
-    def _declared_name(self, tool: Any) -> str | None:
-        return declared_name(tool)
-
-    def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
-        return masked_turn(raw, mask)
 
     def _changed(self, edits: Edits) -> dict[str, bytes]:
         """Add no tools if the client sets a ``format``: the model could not call them."""
@@ -79,21 +78,12 @@ class OllamaBody(MessageListBody):
         """Servers of this dialect fetch no images, so only images in ``data:`` URLs may be sent."""
         return bool(inline_data(image.url)) and super()._fits(image)
 
-    def _image_bytes(self, message: bytes) -> int:
-        return image_bytes(message)
-
-    def _without_images(self, message: bytes) -> bytes:
-        return without_images(message)
-
     def _limit_tokens(self, parts: dict[str, bytes], used: int) -> None:
         if "options" in parts:
             parts["options"] = _with_tokens_left(parts["options"], used)
 
     def _recorded(self, raw: bytes, mask: Mask) -> bytes:
         return without_images(self._shown(raw, mask))
-
-    def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
-        return [row_of(run_id, turn, message)]
 
 
 def _with_tokens_left(raw: bytes, used: int) -> bytes:

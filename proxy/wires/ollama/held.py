@@ -72,24 +72,25 @@ def _masked_call(raw: bytes, mask: Mask) -> bytes:
     return join_object({**parts, "function": join_object(function)})
 
 
-def row_of(run_id: str, turn: int, message: Mapping[str, Any]) -> MessageRecord:
+def rows_of(run_id: str, turn: int, message: Mapping[str, Any]) -> list[MessageRecord]:
     """Return a message as a row in the form of all wires."""
     content = message.get("content")
     text = content if isinstance(content, str) and content else None
     if role_of(message) != "assistant":
         call_id = str(message.get("tool_call_id") or "")
-        return MessageRecord(run_id, turn, 0, "tool", content=text or "", tool_call_id=call_id)
+        return [MessageRecord(run_id, turn, 0, "tool", content=text or "", tool_call_id=call_id)]
     calls = [
         {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in calls_of(message)
     ]
     more = {key: said for key, said in message.items() if key not in ("role", "content", "tool_calls")}
-    return MessageRecord(
-        run_id, turn, 0, "assistant",
-        content=text,
-        content_json=orjson.dumps(more).decode() if more else None,
-        tool_calls=orjson.dumps(calls).decode() if calls else None,
-    )  # fmt: skip
+    content_json = orjson.dumps(more).decode() if more else None
+    tool_calls = orjson.dumps(calls).decode() if calls else None
+    return [
+        MessageRecord(
+            run_id, turn, 0, "assistant", content=text, content_json=content_json, tool_calls=tool_calls
+        )
+    ]
 
 
 # ---------------------------------------------------------------- results of server tools, with their images

@@ -1,22 +1,16 @@
 """The wire of Ollama's own chat."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-import orjson
-
-from proxy.base.conversation import Message
-from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.crossing.exact import read_exactly
-from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.ollama.approvals import OLLAMA_APPROVALS
 from proxy.wires.ollama.body import OllamaBody
 from proxy.wires.ollama.crossing.encoder import OllamaTurnEncoder, turn_message
 from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.crossing.from_client import read_conversation
-from proxy.wires.ollama.crossing.to_upstream import write_conversation
+from proxy.wires.ollama.crossing.to_upstream import body_of
 from proxy.wires.ollama.dialect import OLLAMA
 from proxy.wires.ollama.held import masked_turn
 from proxy.wires.ollama.lines import LineMaker, load_answer
@@ -24,31 +18,24 @@ from proxy.wires.ollama.reader import OllamaTurnReader
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest, parse_ollama_request
 from proxy.wires.ollama.writer import OllamaStreamWriter
-from proxy.wires.turn.chosen import without_elements
-from proxy.wires.upstream_port import RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
 
-class OllamaWire(Wire, HasNativeTurns):
+class OllamaWire(Wire):
     """The wire of ``/api/chat``."""
 
     dialect = OLLAMA
     approvals = OLLAMA_APPROVALS
     # Ollama's own client sends reasoning back, but LangChain's does not.
-    codec = ConversationCodec(OLLAMA_FIELDS, read_conversation, write_conversation)
+    codec = ConversationCodec(OLLAMA_FIELDS, read_conversation, body_of)
 
     reader = OllamaTurnReader
+    body_class: ClassVar[type[OllamaBody]] = OllamaBody
     write_turn = staticmethod(turn_message)
     masked_turn = staticmethod(masked_turn)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_ollama_request(payload)
-
-    def without_chosen(
-        self, raw: bytes, request: ClientRequest, shown: ShownTools
-    ) -> tuple[bytes, ClientRequest]:
-        less = without_elements(raw, request.chosen)
-        return less, self.parse(orjson.loads(less))
 
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
         if payload.get("messages"):
@@ -57,21 +44,6 @@ class OllamaWire(Wire, HasNativeTurns):
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         return OllamaTurnEncoder(request.model)
-
-    def read_turn(self, message: bytes) -> Message:
-        messages = read_exactly(self.codec, b'{"model":"-","messages":[%b]}' % message).messages
-        return messages[0] if messages else Message("assistant")
-
-    def body(
-        self,
-        raw: bytes,
-        request: ClientRequest,
-        state: StateHabit = "auto",
-        *,
-        caller: str = "",
-        translated: bool = False,
-    ) -> RequestBody:
-        return OllamaBody(raw, cast(OllamaRequest, request), translated=translated)
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(OllamaRequest, request)

@@ -60,13 +60,15 @@ RESPONSES: Final = replace(
         reasoning=frozenset({"reasoning"}),
         lists=frozenset({"content"}),
     ),
-    # Code that the provider runs (``code_interpreter``, ``shell``) may keep files and reach other hosts.
+    # Code that the provider runs (``code_interpreter``, ``shell`` in a container) may keep files and reach
+    # other hosts.
     tools=(
         *SHARED.tools,
         *(
             HostedTool(kind, repeatable=True)
             for kind in ("namespace", "computer", "local_shell", "apply_patch", "tool_search")
         ),
+        HostedTool("shell", repeatable=True, placed_by="environment"),
         HostedTool("image_generation", repeatable=True, chooses_model=True),
     ),
 )

@@ -11,7 +11,7 @@ import orjson
 
 from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.json.splice import replace_values, value_at
-from proxy.wires.client_port import AsksByItems, CarryingWriter, ClientView
+from proxy.wires.client_port import ClientView
 from proxy.wires.openai.dialect import error_body
 from proxy.wires.responses.items import (
     message_item,
@@ -27,12 +27,15 @@ from proxy.wires.responses.resource import ClientTools, complete_resource, ended
 from proxy.wires.turn.reply import ReplyWriter
 
 
-class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
+class ResponsesReplyWriter(ReplyWriter):
     """Writes one Response for all turns of its run.
 
     ``asked`` is the client's request. ``echo`` are the fields that repeat what the client sent. ``first``
     are items that come before all others. ``options`` are those of :class:`ReplyWriter`.
     """
+
+    _error_body = staticmethod(error_body)
+    asks_by_items = True
 
     def __init__(
         self,
@@ -128,6 +131,3 @@ class ResponsesReplyWriter(ReplyWriter, CarryingWriter, AsksByItems):
             tools=self._tools.completed(payload),
         )
         return orjson.dumps(self._result)
-
-    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        return orjson.dumps(error_body(message, type=type, code=code))

@@ -13,8 +13,8 @@ import orjson
 
 from proxy.base.errors import RequestError
 from proxy.base.values import value_class
-from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
-from proxy.wires.client_port import Answer, CarriedTurn, CarryingRequest, ReturnedCalls
+from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
+from proxy.wires.client_port import Answer, CarriedTurn, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Place, Speaker
 from proxy.wires.responses.items import (
@@ -28,7 +28,7 @@ from proxy.wires.responses.items import (
     own_mark,
     sealed_turn,
 )
-from proxy.wires.responses.typed_tools.table import ADDITIONAL_TOOLS, NAMESPACE, types_in
+from proxy.wires.responses.typed_tools.table import ADDITIONAL_TOOLS, NAMESPACE, brought_names, types_in
 from proxy.wires.turn.digest import (
     PrefixDigests,
     conversation_digest,
@@ -54,36 +54,18 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 @value_class
-class ResponsesRequest(CarryingRequest):
+class ResponsesRequest(ClientRequest):
     """The parts of a request that decide how the proxy handles it.
 
-    ``items`` is ``input`` as a list; ``conversation`` is the id of the conversation that it continues.
-    ``asked`` is the whole body, for fields of the resource that repeat it. ``open_names`` means that a
-    stored prompt or a namespace may bring tools whose names the proxy cannot see, so an unknown name is the
-    client's. ``people`` are the people whom the body names. ``instructions`` go to the model beside the
-    input. ``prompt`` is a stored prompt in canonical form, empty for none.
+    ``items`` is ``input`` as a list. ``asked`` is the whole body, for fields of the resource that repeat it.
+    ``instructions`` go to the model beside the input. ``prompt`` is a stored prompt in canonical form, empty
+    for none.
     """
 
-    model: str
-    stream: bool
     items: Sequence[Mapping[str, Any]]
-    declared: tuple[str, ...]
-    tool_count: int
-    tools_forbidden: bool
-    forced: frozenset[str] | None
-    continues: str | None
-    conversation: str
-    background: bool
-    may_store: bool
-    wants_json: bool
-    max_calls: int | None
-    open_names: bool
     asked: Mapping[str, Any] = field(repr=False)
-    choices: int = 1
-    people: str = ""
     instructions: Any = None
     prompt: str = ""
-    chosen: Chosen = NOTHING_CHOSEN
 
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
     _response_id: str = field(default="", init=False, repr=False, compare=False)
@@ -99,7 +81,7 @@ class ResponsesRequest(CarryingRequest):
         return any(is_ours(item, labels) for item in self.items)
 
     def carries(self) -> bool:
-        """See :meth:`proxy.wires.client_port.CarryingRequest.carries`.
+        """See :meth:`proxy.wires.client_port.ClientRequest.carries`.
 
         A client whose answers are not stored sends each item of an answer back, as OpenAI's guides on
         reasoning and on conversation state say. With a ``conversation`` it sends none.
@@ -414,6 +396,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         stream=payload.get("stream") is True,
         items=items,
         declared=declared,
+        brought=brought_names(payload),
         tool_count=len(tools),
         tools_forbidden=choice == "none",
         forced=_forced(choice),

@@ -16,13 +16,12 @@ from proxy.wires.client_port import (
     TurnEncoder,
 )
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.crossing.native_turns import HasNativeTurns
 from proxy.wires.responses.approvals import RESPONSES_APPROVALS
 from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.crossing.encoder import ResponsesTurnEncoder
 from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 from proxy.wires.responses.crossing.from_client import read_conversation
-from proxy.wires.responses.crossing.to_upstream import write_conversation
+from proxy.wires.responses.crossing.to_upstream import body_of
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.responses.items import response_of, turn_items, with_items, without_sealed_turns
 from proxy.wires.responses.own_items.outputs import masked_item
@@ -34,13 +33,14 @@ from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
 from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.typed_tools.request import as_functions
+from proxy.wires.responses.typed_tools.table import items_with_tools
 from proxy.wires.responses.writer import ResponsesStreamWriter
-from proxy.wires.turn.chosen import rewrite_choice, without_elements
+from proxy.wires.turn.chosen import rewrite_choice
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
 
-class ResponsesWire(Wire, HasNativeTurns):
+class ResponsesWire(Wire):
     """The Responses wire.
 
     ``key`` signs the items that show server calls, and encrypts summaries. Without it only this process can
@@ -51,9 +51,11 @@ class ResponsesWire(Wire, HasNativeTurns):
     refers_to_items = True
     approvals = RESPONSES_APPROVALS
     as_functions = staticmethod(as_functions)
-    codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
+    items_with_tools = staticmethod(items_with_tools)
+    codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, body_of, returns_reasoning=True)
 
     reader = ResponsesTurnReader
+    only_with_tools = ("tool_choice", "parallel_tool_calls")
     write_turn = staticmethod(turn_items)
 
     def __init__(self, key: bytes | None = None, *, old_keys: Sequence[bytes] = ()) -> None:
@@ -66,17 +68,15 @@ class ResponsesWire(Wire, HasNativeTurns):
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
     ) -> tuple[bytes, ClientRequest]:
-        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`.
+        """See :meth:`proxy.wires.wire.Wire.without_chosen`.
 
         The request keeps the labels of the servers, because items that show calls of their tools need them.
         """
+        less, asked = super().without_chosen(raw, request, shown)
+        return less, replace(cast(ResponsesRequest, asked), chosen=request.chosen)
 
-        def rewrite(parts: dict[str, bytes]) -> None:
-            rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
-
-        alone = ("tool_choice", "parallel_tool_calls") if request.tools_forbidden else ()
-        less = without_elements(raw, request.chosen, rewrite, only_with_tools=alone)
-        return less, replace(parse_responses_request(orjson.loads(less)), chosen=request.chosen)
+    def _rewrite_choice(self, parts: dict[str, bytes], request: ClientRequest, shown: ShownTools) -> None:
+        rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
 
     def without_carried(self, raw: bytes) -> bytes:
         return without_sealed_turns(raw)

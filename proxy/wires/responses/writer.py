@@ -25,7 +25,7 @@ from proxy.base.events import (
 )
 from proxy.json.splice import replace_values, value_at
 from proxy.wires.chosen import usage_of_call
-from proxy.wires.client_port import AsksByItems, CarryingWriter, ClientView, TurnEnd
+from proxy.wires.client_port import ClientView, StreamWriter, TurnEnd
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.responses.dialect import error_event
 from proxy.wires.responses.item_events import OpenItem, item_events, own_item_events
@@ -51,7 +51,7 @@ from proxy.wires.turn.usage import add_usage
 _FACTS = frozenset({"model", "created_at"})
 
 
-class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByItems):
+class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
     """Writes one client's stream for all turns of its run.
 
     ``asked`` is the client's request. ``echo`` are the client's raw values of fields that the resource
@@ -60,6 +60,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter, CarryingWriter, AsksByI
     contribute JSON output. Calls of ``shown`` tools are shown at every trace level. ``first`` are
     items that come before all others.
     """
+
+    asks_by_items = True
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
 """The common part of the writers of several dialects whose stream can become the proxy's own."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from proxy.base.events import Frame, TextDelta, ToolCall, ToolProgress, ToolResult, TurnFailed, UsageReported
 from proxy.wires.chosen import usage_of_call
-from proxy.wires.client_port import ClientView, TurnEnd
+from proxy.wires.client_port import ClientView, StreamWriter, TurnEnd
 from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.held import HeldFrames, identity
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, HOLDING, NEXT, PASSING, TURN_ENDED, Sign
@@ -14,8 +14,8 @@ from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trac
 from proxy.wires.turn.usage import add_usage
 
 
-class TracingWriter(FastWriter, ABC):
-    """The part of a :class:`~proxy.wires.client_port.StreamWriter` that shows server calls and notes.
+class TracingWriter(StreamWriter, FastWriter):
+    """The part of a writer that shows server calls and notes.
 
     ``last_text_only`` holds each turn until its end, because only the last of several turns may contribute
     JSON output. ``used_ids`` are call ids in the request's history.
@@ -38,9 +38,6 @@ class TracingWriter(FastWriter, ABC):
     @property
     def composing(self) -> bool:
         return self._phase is COMPOSING
-
-    def result(self) -> dict[str, Any] | None:
-        return None
 
     @abstractmethod
     def _say(self, text: str) -> bytes:

@@ -24,7 +24,7 @@ from proxy.base.events import (
     Usage,
     UsageReported,
 )
-from proxy.wires.client_port import ContinuingEncoder, TextEncoder
+from proxy.wires.client_port import TurnEncoder
 from proxy.wires.stream.sse import KEEP_ALIVE
 from proxy.wires.turn.citations import LEFT_OUT
 
@@ -34,7 +34,7 @@ EventObject = dict[str, Any]
 TextEvent = TextDelta | ReasoningDelta | RefusalDelta
 
 
-class EventEncoder(ContinuingEncoder, TextEncoder):
+class EventEncoder(TurnEncoder):
     """An encoder that encodes a frame event by event."""
 
     _KEEP_ALIVE: ClassVar[bytes] = KEEP_ALIVE

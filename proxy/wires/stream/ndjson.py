@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from proxy.base.errors import FrameTooLarge
+from proxy.wires.dialect import EventParser
 
 CONTENT_TYPE: Final = "application/x-ndjson"
 _BOM: Final = b"\xef\xbb\xbf"
@@ -47,41 +48,10 @@ def begins_lines(data: bytes) -> bool | None:
     return _FIRST_LINE.match(word) is not None if b"\n" in word else None
 
 
-class LineParser:
-    """Splits a byte stream into lines, with the same methods as :class:`proxy.wires.stream.sse.SSEParser`."""
-
-    def __init__(self, *, max_line_bytes: int = 16 * 1024 * 1024) -> None:
-        self.data = b""
-        self.at = 0
-        self.too_large = False
-        self._end = 0
-        self._pending = bytearray()
-        self._max = max_line_bytes
-
-    @property
-    def tail(self) -> bytes:
-        """The bytes after the last whole line."""
-        return bytes(self._pending)
-
-    @property
-    def at_boundary(self) -> bool:
-        """Whether the last line is complete and no other has begun."""
-        return not self._pending and self.at >= len(self.data)
-
-    def feed(self, chunk: bytes) -> list[Line]:
-        """Return the lines that ``chunk`` completes. Raises :class:`FrameTooLarge`."""
-        self.take(chunk)
-        lines = []
-        while (line := self.next()) is not None:
-            lines.append(line)
-        return lines
+class LineParser(EventParser[Line]):
+    """Splits a byte stream into lines."""
 
     def take(self, chunk: bytes) -> None:
-        """Add bytes. Then call :meth:`next` until no line is left.
-
-        ``data``, from ``at`` on, are the bytes not returned yet; they begin with a line. Raises
-        :class:`FrameTooLarge`.
-        """
         if self.at < len(self.data):
             chunk = self.data[self.at :] + chunk
         self.data, self.at, self._end = chunk, 0, 0
@@ -99,11 +69,6 @@ class LineParser:
             pending.clear()
 
     def next(self, most_bytes: int | None = None) -> Line | None:
-        """Return the next complete line; ``None`` if there is none. Raises :class:`FrameTooLarge`.
-
-        A line of more than ``most_bytes`` is not returned, and :attr:`too_large` is true until :meth:`skip`
-        or a call without that bound takes it.
-        """
         start = self.at
         end = self._end if self._end > start else self.data.find(b"\n", start) + 1
         if not end:
@@ -118,18 +83,11 @@ class LineParser:
         self.at = end
         return decode_line(self.data[start:end])
 
-    def skip(self) -> bytes:
-        """Return the bytes of the line that is :attr:`too_large`, without reading it."""
-        raw = self.data[self.at : self._end]
-        self.at, self.too_large = self._end, False
-        return raw
-
     def _check(self) -> None:
         if len(self._pending) > self._max:
             raise FrameTooLarge(f"a line grew past {self._max} bytes before its end")
 
     def close(self) -> Line | None:
-        """Return the last line if its line end is missing; ``None`` if there is none."""
         tail = self.tail
         self._pending.clear()
         return decode_line(tail) if tail else None

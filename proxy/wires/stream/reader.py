@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import orjson
 from msgspec import structs
@@ -55,22 +55,10 @@ _MOST_VAIN = 8
 """After this many templates that no event fitted, make no more: all events of this stream differ."""
 
 
-class SkippingParser(EventParser, Protocol):
-    """A parser whose bytes may be skipped by code that knows where events end.
-
-    ``data``, from ``at`` on, are the bytes not returned yet; they begin with an event.
-    """
-
-    at: int
-
-    @property
-    def data(self) -> bytes: ...
-
-
 class StreamFormat(NamedTuple):
     """How a stream is cut into events: its parser, a decoder of one event, and the ends of events."""
 
-    parser: Callable[[], SkippingParser]
+    parser: Callable[[], EventParser[Any]]
     decode: Callable[[bytes], Any]
     ends: tuple[bytes, ...]
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from proxy.base.errors import FrameTooLarge
 from proxy.json.patterns import repeated
+from proxy.wires.dialect import EventParser
 
 CONTENT_TYPE = "text/event-stream"
 DONE = b"[DONE]"
@@ -79,7 +80,7 @@ def begins_events(data: bytes) -> bool | None:
     return False
 
 
-class SSEParser:
+class SSEParser(EventParser[SSEEvent]):
     """Splits a byte stream into events.
 
     Consecutive blank lines and comments may come as one event without content.
@@ -92,40 +93,12 @@ class SSEParser:
     """
 
     def __init__(self, *, max_event_bytes: int = 16 * 1024 * 1024, at_start: bool = True) -> None:
-        self.data = b""
-        self.at = 0
-        self.too_large = False
+        super().__init__(max_event_bytes)
         self._has_cr = False
-        self._end = 0
-        self._pending = bytearray()
         self._searched = 0
-        self._max = max_event_bytes
         self._at_start = at_start
 
-    @property
-    def tail(self) -> bytes:
-        """The bytes after the last whole event."""
-        return bytes(self._pending)
-
-    @property
-    def at_boundary(self) -> bool:
-        """Whether the last event is complete and no other has begun."""
-        return not self._pending and self.at >= len(self.data)
-
-    def feed(self, chunk: bytes) -> list[SSEEvent]:
-        """Return the events that ``chunk`` completes. Raises :class:`FrameTooLarge`."""
-        self.take(chunk)
-        events = []
-        while (event := self.next()) is not None:
-            events.append(event)
-        return events
-
     def take(self, chunk: bytes) -> None:
-        """Add bytes. Then call :meth:`next` until no event is left.
-
-        ``data``, from ``at`` on, are the bytes not returned yet; they begin with an event. Code that knows
-        where events end may skip some by moving ``at``. Raises :class:`FrameTooLarge`.
-        """
         if self.at < len(self.data):
             chunk = self.data[self.at :] + chunk
         self.data, self.at, self._end = chunk, 0, 0
@@ -143,11 +116,6 @@ class SSEParser:
         self._has_cr = self.data.find(b"\r") >= 0
 
     def next(self, most_bytes: int | None = None) -> SSEEvent | None:
-        """Return the next complete event; ``None`` if there is none. Raises :class:`FrameTooLarge`.
-
-        An event of more than ``most_bytes`` is not returned, and :attr:`too_large` is true until
-        :meth:`skip` or a call without that bound takes it.
-        """
         start = self.at
         if self.data[start : start + 1] in _FILLERS and (end := self._filler_end(start)):
             self.at = end
@@ -173,10 +141,8 @@ class SSEParser:
         return self._event(raw) if self._at_start else _decode(raw, raw)
 
     def skip(self) -> bytes:
-        """Return the bytes of the event that is :attr:`too_large`, without reading it."""
-        raw = self.data[self.at : self._end]
-        self.at, self.too_large, self._at_start = self._end, False, False
-        return raw
+        self._at_start = False
+        return super().skip()
 
     def _filler_end(self, start: int) -> int:
         """Return the end of the blank lines or comments that begin here; 0 if it is not certain."""

@@ -7,7 +7,7 @@ the quotes would be escaped, so these bytes can only be a key.
 import contextlib
 import json
 import re
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -42,7 +42,7 @@ class UsageTap:
         self.began = False
         self.events = 0
         self._strip = strip
-        self._parser: EventParser | None = SSEParser() if framing is None else framing.parser()
+        self._parser: EventParser[Any] | None = SSEParser() if framing is None else framing.parser()
         self._end = _SSE_END if framing is None else framing.event_end
         self._event_sign = b"data:" if framing is None else framing.event_sign
         # If usage has no member of its own, search for its counts.
@@ -76,7 +76,7 @@ class UsageTap:
             return tail if self._strip else chunk
         return b"".join(pieces) if self._strip else chunk
 
-    def _read_events(self, parser: EventParser, chunk: bytes) -> list[bytes]:
+    def _read_events(self, parser: EventParser[Any], chunk: bytes) -> list[bytes]:
         """Read the events that ``chunk`` completes, and return the part of each that may go on."""
         parser.take(chunk)
         pieces = []

@@ -8,13 +8,12 @@ import re
 from collections.abc import Callable, Collection
 from typing import Final
 
-from proxy.base.errors import WireError
-from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, ToolCall
-from proxy.wires.client_port import ContinuingEncoder
+from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta
+from proxy.wires.client_port import TurnEncoder
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.text_calls.reader import TextCallReader
-from proxy.wires.upstream_port import Mask, TurnReader
+from proxy.wires.upstream_port import ForwardingReader, TurnReader
 
 _TEXTS: Final = (TextDelta, ReasoningDelta, RefusalDelta)
 _IN_JSON: Final = {"[": rb"\[(?![{\]])"}
@@ -22,13 +21,14 @@ _IN_JSON: Final = {"[": rb"\[(?![{\]])"}
 is not followed by JSON syntax."""
 
 
-class ContinuedReader:
+class ContinuedReader(ForwardingReader):
     """The upstream's reader, whose frames are the upstream's own up to the first call in its text."""
 
     left_out = ()
+    _reader: TextCallReader
 
-    def __init__(self, reader: TextCallReader, encoder: Callable[[], ContinuingEncoder]) -> None:
-        self._reader = reader
+    def __init__(self, reader: TextCallReader, encoder: Callable[[], TurnEncoder]) -> None:
+        super().__init__(reader)
         self._make_encoder = encoder
         self._crossed: CrossedReader | None = None
         self._marks: list[tuple[Frame, str]] = []
@@ -37,24 +37,12 @@ class ContinuedReader:
         self._last = Frame(b"")
 
     @property
-    def fault(self) -> WireError | None:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.fault`."""
-        return self._reader.fault
-
-    @property
     def has_unread(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.has_unread`."""
         return self._reader.has_unread if self._crossed is None else self._crossed.has_unread
-
-    @property
-    def large_next(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.large_next`."""
-        return self._reader.large_next
 
     def feed(
         self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
     ) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`."""
         return self._going_on(self._reader.feed(chunk, most=most, large=large))
 
     def _going_on(self, frames: list[Frame]) -> list[Frame]:
@@ -93,7 +81,6 @@ class ContinuedReader:
         return self._crossed
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
         if self._crossed is not None:
             return self._crossed.close()
         frames = self._reader.close()
@@ -106,7 +93,6 @@ class ContinuedReader:
         return [*frames[:passed], *self._take_over().end(frames[passed:])]
 
     def read_reply(self, body: bytes) -> Frame:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`."""
         frame = self._reader.read_reply(body)
         if not self._reader.rewritten:
             return frame
@@ -115,21 +101,7 @@ class ContinuedReader:
 
     @property
     def rewritten(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.rewritten`."""
         return self._reader.rewritten
-
-    def message(self) -> bytes:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.message`."""
-        return self._reader.message()
-
-    def native(self, call: ToolCall, mask: Mask) -> str:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.native`."""
-        return self._reader.native(call, mask)
-
-    @property
-    def text(self) -> str:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.text`."""
-        return self._reader.text
 
 
 class _FastContinuedReader(ContinuedReader, FastReader):
@@ -139,7 +111,7 @@ class _FastContinuedReader(ContinuedReader, FastReader):
         self,
         inner: FastReader,
         reader: TextCallReader,
-        encoder: Callable[[], ContinuingEncoder],
+        encoder: Callable[[], TurnEncoder],
         event_end: bytes,
     ) -> None:
         super().__init__(reader, encoder)
@@ -168,18 +140,16 @@ class _FastContinuedReader(ContinuedReader, FastReader):
         return self._going_on(self._reader.take(frames))
 
     def take_unread(self, chunk: bytes) -> bool:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.take_unread`."""
         return self._reader.idle and self._counts(chunk) is None and self._inner.take_unread(chunk)
 
     def catch_up(self) -> list[Frame]:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.catch_up`."""
         return self._going_on(self._reader.take(self._inner.catch_up()))
 
 
 def continued(
     inner: TurnReader,
     reader: TextCallReader,
-    encoder: Callable[[], ContinuingEncoder],
+    encoder: Callable[[], TurnEncoder],
     event_end: bytes,
 ) -> ContinuedReader:
     """Return the reader of a turn in one dialect. ``inner`` is the upstream's own, which ``reader`` wraps.

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from proxy.base.conversation import Conversation
-from proxy.wires.client_port import ClientRequest, ContinuingEncoder
+from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed import Crossing
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.crossing.exact import read_exactly
@@ -42,12 +42,12 @@ def text_call_port(
     reading = CallReading(rules.form, repair=rules.repair, note=note)
     if rules.prompt:
         return _PromptedPort(client, upstream, request, reading, profile, strict=strict)
-    if client is upstream and isinstance(client.encoder(request), ContinuingEncoder):
+    if client is upstream:
         return _ReadingPort(client, request, reading)
     return _ReadingCrossing(client, upstream, request, reading, profile, strict=strict)
 
 
-class _ReadingPort:
+class _ReadingPort(UpstreamPort):
     """The port of an upstream of the client's dialect. Its bytes pass until a call is found in their text."""
 
     def __init__(self, wire: Wire, request: ClientRequest, reading: CallReading) -> None:
@@ -58,33 +58,26 @@ class _ReadingPort:
 
     @property
     def dialect(self) -> Dialect:
-        """See :attr:`proxy.wires.upstream_port.UpstreamPort.dialect`."""
         return self._wire.dialect
 
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
-        """See :meth:`proxy.wires.upstream_port.UpstreamPort.editor`."""
         self._editor = self._wire.editor(raw, request, state, caller=caller)
         return self._editor
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> TurnReader:
-        """See :meth:`proxy.wires.upstream_port.UpstreamPort.reader`."""
         inner = self._wire.reader(declared, is_hidden, max_argument_bytes)
         tools = TextTools(declared, partial(_sent, self._wire, self._editor))
         reads = not self._request.tools_forbidden
         reader = _reader_of(self._reading)(
             inner, self._reading, tools, self._wire, max_argument_bytes, reads=reads
         )
-        return continued(inner, reader, self._encoder, self.dialect.framing.event_end)
-
-    def _encoder(self) -> ContinuingEncoder:
-        encoder = self._wire.encoder(self._request)
-        if not isinstance(encoder, ContinuingEncoder):
-            raise TypeError(f"{self.dialect.name} cannot go on with a response")
-        return encoder
+        return continued(
+            inner, reader, partial(self._wire.encoder, self._request), self.dialect.framing.event_end
+        )
 
 
 class _ReadingCrossing(Crossing):
@@ -106,7 +99,6 @@ class _ReadingCrossing(Crossing):
     def turn_reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> TurnReader:
-        """See :meth:`proxy.wires.crossed.Crossing.turn_reader`."""
         inner = super().turn_reader(declared, is_hidden, max_argument_bytes)
         tools = TextTools(declared, partial(_sent, self._upstream, self._editor))
         reads = not self._request.tools_forbidden
@@ -115,7 +107,7 @@ class _ReadingCrossing(Crossing):
         )
 
 
-class _PromptedPort:
+class _PromptedPort(UpstreamPort):
     """The port of an upstream whose models find their tools in the prompt."""
 
     def __init__(
@@ -145,7 +137,6 @@ class _PromptedPort:
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
-        """See :meth:`proxy.wires.upstream_port.UpstreamPort.editor`."""
         own = self._client.body(raw, request, "stateless", caller=caller)
         written = self._upstream.codec.fields.written["output.stops"]
         takes_stops = written.handling == "translated"
@@ -158,7 +149,6 @@ class _PromptedPort:
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> TurnReader:
-        """See :meth:`proxy.wires.upstream_port.UpstreamPort.reader`."""
         inner = self._upstream.reader(declared, is_hidden, max_argument_bytes)
         reader = _reader_of(self._reading)(
             inner,

@@ -21,7 +21,6 @@ from proxy.base.conversation import (
     Tool,
     ToolCallPart,
 )
-from proxy.base.errors import WireError
 from proxy.base.events import (
     FinishReason,
     Frame,
@@ -38,7 +37,7 @@ from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.form import Form
 from proxy.wires.text_calls.scanner import Scanner
 from proxy.wires.turn.assembler import mint_call_id
-from proxy.wires.upstream_port import Mask, TurnReader
+from proxy.wires.upstream_port import ForwardingReader, Mask, TurnReader
 from proxy.wires.wire import Wire
 
 _CALLS: Final = (ToolCallStarted, ToolCallDelta, ToolCallFinished)
@@ -87,7 +86,7 @@ class CallReading:
         self.note = note
 
 
-class TextCallReader:
+class TextCallReader(ForwardingReader):
     """Wraps a reader of the upstream's dialect, and finds calls in the text of its turn.
 
     ``rewritten`` means that frames were replaced by ones with events only, without the upstream's bytes.
@@ -95,6 +94,7 @@ class TextCallReader:
     """
 
     left_out = ()
+    rewritten: bool = False
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class TextCallReader:
     ) -> None:
         """Take ``wire``, the reader's dialect, and ``target``, the dialect of the returned turn, ``wire``
         by default. If ``reads`` is false, look for no calls."""
-        self._reader = reader
+        super().__init__(reader)
         self._reading = reading
         self._tools = tools
         self._wire = wire
@@ -121,28 +121,9 @@ class TextCallReader:
         self._fed = 0
         self._reads = reads
         self._calls: list[tuple[TextCall, ToolCall]] = []
-        self.rewritten = False
         self.passed = 0
 
-    # The state of the wrapped reader.
-
-    @property
-    def fault(self) -> WireError | None:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.fault`."""
-        return self._reader.fault
-
-    @property
-    def has_unread(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.has_unread`."""
-        return self._reader.has_unread
-
-    @property
-    def large_next(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.large_next`."""
-        return self._reader.large_next
-
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.feed`."""
         return self.take(self._reader.feed(chunk, most=most, large=large))
 
     def take(self, frames: Sequence[Frame]) -> list[Frame]:
@@ -159,7 +140,6 @@ class TextCallReader:
         return going
 
     def close(self) -> list[Frame]:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
         frames = self.take(self._reader.close())
         if self._reads:
             # It broke off before a finish reason, so what the model wrote is not a call.
@@ -170,7 +150,6 @@ class TextCallReader:
         return frames
 
     def read_reply(self, body: bytes) -> Frame:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.read_reply`."""
         return self._reply(self._reader.read_reply(body))
 
     def _reply(self, frame: Frame) -> Frame:
@@ -192,11 +171,9 @@ class TextCallReader:
 
     @property
     def text(self) -> str:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.text`."""
         return "".join(self._visible_texts()) if self.rewritten else self._reader.text
 
     def message(self) -> bytes:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.message`."""
         raw = self._reader.message()
         if not self.rewritten and self._target is self._wire:
             return raw
@@ -209,9 +186,8 @@ class TextCallReader:
         return _with_more(written, raw)
 
     def native(self, call: ToolCall, mask: Mask) -> str:
-        """See :meth:`proxy.wires.upstream_port.TurnReader.native`."""
         if not self._calls:
-            return self._reader.native(call, mask)
+            return super().native(call, mask)
         detail = {"form": self._reading.form.name, "name": call.name}
         repaired = {"repaired": list(self._declared.repaired)} if self._declared.repaired else {}
         arguments = mask(call.name, call.arguments)

@@ -1,33 +1,34 @@
 """The common part of all writers of answers without streaming."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import orjson
+
 from proxy.base.events import (
-    FinishReason,
     Frame,
     ToolCall,
     ToolCallFinished,
-    ToolProgress,
     ToolResult,
     UsageReported,
 )
 from proxy.wires.chosen import usage_of_call
-from proxy.wires.client_port import ClientView, TurnEnd
+from proxy.wires.client_port import ClientView, StreamWriter, TurnEnd
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.turn.usage import add_usage
 
 
-class ReplyWriter(ABC):
-    """A :class:`~proxy.wires.client_port.StreamWriter` that writes one object for all turns of its run.
+class ReplyWriter(StreamWriter):
+    """A writer of one object for all turns of its run.
 
     It sends nothing before :meth:`finish`. ``last_text_only`` drops the text of hidden turns, because only
     the last of several turns may contribute JSON output. ``used_ids`` are call ids in the request's
     history.
     """
 
+    _error_body: ClassVar[Callable[..., Any]]
     _ID_PREFIX: ClassVar[str] = "call_"
     _AFTER_STATUS: ClassVar[str] = "\n\n"
     """The text between the status line of a call and the text after it."""
@@ -51,15 +52,8 @@ class ReplyWriter(ABC):
     def composing(self) -> bool:
         return self._composing
 
-    @property
-    @abstractmethod
-    def visible(self) -> str: ...
-
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids
-
-    def result(self) -> dict[str, Any] | None:
-        return None
 
     def write(self, frame: Frame) -> bytes:
         """Take a whole reply. Return no bytes."""
@@ -98,9 +92,6 @@ class ReplyWriter(ABC):
             self._traces.append(trace_call(call, arguments))
         return b""
 
-    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        return b""
-
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if told := usage_of_call(self._shown, result):
             self._count(told)
@@ -129,11 +120,5 @@ class ReplyWriter(ABC):
     def _say(self, text: str) -> None:
         """Add to the text of the answer."""
 
-    def keep_alive(self) -> bytes:
-        return b""
-
-    @abstractmethod
-    def finish(self, reason: FinishReason | None) -> bytes: ...
-
-    @abstractmethod
-    def fail(self, message: str, *, type: str, code: str | None) -> bytes: ...
+    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
+        return orjson.dumps(self._error_body(message, type=type, code=code))

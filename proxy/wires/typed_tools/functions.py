@@ -3,8 +3,10 @@
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, Final, Protocol
 
+from proxy.base.errors import RequestError
 from proxy.base.values import value_class
 
 EVERY_TYPE: Final = "*"
@@ -14,6 +16,10 @@ _MOST: Final = 64
 """The longest name of a function that all providers accept."""
 _DIGEST: Final = 8
 _ODD: Final = re.compile(r"[^A-Za-z0-9_-]")
+PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""A name that all providers accept."""
+_PLACE: Final = re.compile(r"\b(?:tools|input)\[\d+\]")
+"""A place in a list of the request."""
 _SERVER_PREFIX: Final = "core__"
 """Names that begin so mean server tools, wherever a client declares them."""
 
@@ -23,14 +29,19 @@ class TypedAnswer(Protocol):
 
     def stream(self, data: bytes) -> bytes:
         """Return the events for the client in place of whole events of a stream."""
-        ...
 
     def reply(self, body: bytes) -> bytes:
         """Return the body for the client in place of a response that was not streamed."""
-        ...
 
     def resource(self, response: Mapping[str, Any]) -> dict[str, Any]:
         """Return the response as the client knows it."""
+
+    def input_items(self) -> bytes:
+        """Return the input as the client sent it, as a JSON array of items."""
+        ...
+
+    def returned(self, name: str, arguments: str) -> str:
+        """Return the arguments of a call as they are once the client has sent the call back."""
         ...
 
 
@@ -39,10 +50,24 @@ class AsFunctions:
     """A request in which the typed tools and their items are functions, calls and results.
 
     ``answer`` turns the answer back; ``None`` if calls of these tools look like calls of functions anyway.
+    ``places`` are the paths of the tools and items as the client wrote them, by those in ``payload``.
     """
 
     payload: Mapping[str, Any]
     answer: TypedAnswer | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    def name_as_declared(self, error: RequestError) -> None:
+        """Let an error about ``payload`` name the fields of the client's own request."""
+        if not self.places:
+            return
+        error.message = _PLACE.sub(self._declared, error.message)
+        error.args = (error.message,)
+        if error.param is not None:
+            error.param = _PLACE.sub(self._declared, error.param)
+
+    def _declared(self, found: re.Match[str]) -> str:
+        return self.places.get(found[0], found[0])
 
 
 class FunctionNames:

@@ -287,7 +287,8 @@ def test_lists_of_tools_that_fit_none_are_told(tmp_path: Path, here: Here, quiet
         'warning: the tool list of key ann: "core__get_wether" matches no loaded tool. '
         'Did you mean "core__get_weather"?',
         'warning: the tool list of key bob: "web__*" matches no loaded tool. '
-        "web__fetch_page is loaded only if tools.web_hosts names hosts",
+        "web__fetch_page is loaded only if tools.web_hosts names hosts; "
+        "web__search is loaded only if tools.web_search names an engine",
     ]
 
 

@@ -287,7 +287,8 @@ def test_check_says_how_servers_are_and_what_is_odd(here: Here, tmp_path: Path) 
 
 def test_more_tools_than_a_provider_accepts_are_told(here: Here, tmp_path: Path) -> None:
     """Commands that list tools warn of more than 128 tools, and name the server with most of them."""
-    configure(tmp_path, *(tool_definition(f"t{number}") for number in range(130)), allow='["mcp__files__*"]')
+    tools = [tool_definition(f"t{number}") for number in range(130)]
+    configure(tmp_path, *tools, allow='["mcp__files__*"]', more='[tools]\nsearch = "off"')
     assert "OpenAI accepts" not in here("mcp", "list").stdout
     assert here("tools", "allow", "mcp__files__*", "--yes").returncode == 0
     most = 'most are of files (130, "mcp__files__*")'
@@ -295,6 +296,19 @@ def test_more_tools_than_a_provider_accepts_are_told(here: Here, tmp_path: Path)
         (line,) = [line for line in here(*command).stdout.splitlines() if "OpenAI accepts 128" in line]
         assert line.strip().startswith("130 tools")
         assert most in line
+
+
+def test_commands_tell_that_models_search(here: Here, tmp_path: Path) -> None:
+    """With more tools than the limit, ``check`` and ``tools list`` say what a model is shown."""
+    configure(tmp_path, *(tool_definition(f"t{number}") for number in range(130)), allow='["mcp__files__*"]')
+    assert here("tools", "allow", "mcp__files__*", "--yes").returncode == 0
+    for command in (("check",), ("tools", "list")):
+        text = here(*command).stdout
+        assert (
+            "130 tools are offered: a model is shown core__search_tools, and finds the other 130 "
+            '(tools.search = "auto")'
+        ) in " ".join(text.split())
+    assert "OpenAI accepts" not in here("mcp", "list").stdout
 
 
 def test_all_servers_together_have_a_bound(here: Here, tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_the_demo_from_an_empty_folder(tmp_path: Path) -> None:
         assert "14:05:00" in replies[1]
         assert "7.4" in replies[2]
         assert "river" in replies[3].lower()
+        assert "https://en.wikipedia.org/wiki/Havel" in replies[4]
         status, out, errors = demo.stop(signal.SIGINT)
     assert status == 0
     assert "Traceback" not in errors

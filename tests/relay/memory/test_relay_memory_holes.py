@@ -142,6 +142,19 @@ def test_marks_inside_a_wrapper_are_read(dialect: str) -> None:
     assert sent(wire, fill_holes(payload, {"appr_2": "y"})) == sent(wire, whole)
 
 
+@pytest.mark.parametrize("output", [[f"{OLD_MARK}appr_1"], {"waits_for": f"{OLD_MARK}appr_1"}, None, 7])
+@pytest.mark.parametrize("dialect", WIRES)
+def test_a_result_that_resembles_that_of_a_wrapper_is_a_text(dialect: str, output: Any) -> None:
+    """A tool may write a list of outputs: unless all of them are texts, no wrapper call wrote it."""
+    wire = WIRES[dialect]
+    text = orjson.dumps([{"output": output}, {"output": f"{OLD_MARK}appr_1"}]).decode()
+    waits = wire_result(wire, CALLS[1], f"{OLD_MARK}appr_1")
+    old = held(wire, wire_result(wire, CALLS[0], text), waits)
+    filled = fill_holes(with_holes(old[:-1] + b',"waiting":"appr_1"}'), {"appr_1": "Bought."})
+    results = (wire_result(wire, call, each) for call, each in zip(CALLS, (text, "Bought."), strict=True))
+    assert sent(wire, filled) == sent(wire, held(wire, *results))
+
+
 @pytest.mark.parametrize("dialect", WIRES)
 def test_a_text_that_looks_like_a_mark_is_a_text(dialect: str) -> None:
     """A tool may write what an old mark looks like: only what the turn itself lists was a mark."""

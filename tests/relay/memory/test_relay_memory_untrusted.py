@@ -1,6 +1,7 @@
 """An untrusted result within a run: later turns are not offered the tools that could do harm with it."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import responses_script
 from chat_script import reply
 from looping import ANSWER, ASK, CLIENT_TOOL, called, looping, messages_of
 from probe_tools import Watch
-from raw_upstream import RawRequest, whole
+from raw_upstream import RawRequest, RawUpstream, whole
 from responding import client_of
 from responses_script import function, function_call, message
+from running_proxy import make_config, running
 
 from proxy.json.splice import members
 from proxy.store.base import RunFilter
@@ -286,3 +288,30 @@ async def test_nothing_is_noted_where_nothing_is_guarded(
         assert looked_up == (["conv_1"] if guards else [])
         noted = await client.proxy.services.store.find_threads(threads, "open")
         assert set(noted) == (set(threads) if guards else set())
+
+
+@pytest.mark.parametrize("spare", [False, True])
+async def test_an_approved_page_counts_although_its_request_failed(spare: bool, watch: Watch) -> None:
+    """Rule T2: the page was read for a request whose model failed; whoever is asked next has it, too."""
+    lost = whole(b'{"error":{"message":"down"}}', status="503 Service Unavailable")
+    page = reply(None, ("call_p", "probe_tools__page", "{}"))
+    turns = reply(None, ("call_b", "probe_tools__buy", '{"what":"milk"}')), reply("Done.")
+    async with RawUpstream(page, lost, *([] if spare else turns)) as first, RawUpstream(*turns) as second:
+        served: list[dict[str, Any]] = [{"base_url": first.url, "retries": 0}, {"base_url": second.url}]
+        settings = make_config(
+            *served[: 1 + spare],
+            modules=("probe_tools",),
+            approvals={"enabled": True},
+            policy={"approve": ("probe_tools__page",)},
+        )
+        async with running(settings) as proxy:
+            asked = json.loads((await proxy.ask({**ASK, "stream": False})).body)
+            notice = asked["choices"][0]["message"]
+            (approval_id,) = set(re.findall("appr_[0-9a-f]{32}", notice["content"]))
+            more = {**ASK, "stream": False, "messages": [*ASK["messages"], notice, ASK["messages"][0]]}
+            statuses = [(await proxy.ask(more, {"x-toolrelay-approve": approval_id})).status]
+            if not spare:
+                statuses.append((await proxy.ask(more)).status)
+    assert statuses == ([200] if spare else [503, 200])
+    assert "milk" in messages_of((second if spare else first).requests[-1])[2]["content"]
+    assert watch.finished == []

@@ -10,7 +10,9 @@ from looping import ECHO
 from pair_kits import SPEAKERS, Call, Turn
 from recorded_answers import Asked, Given, Scripted
 from responses_check import events_of
+from responses_script import closing, encode, function_call, item_events, message, opening, resource
 from running_proxy import Proxy, make_config, running
+from websocket_client import connected
 
 from proxy.app.app import Overrides
 
@@ -87,16 +89,16 @@ def output_of(item: Item) -> Item:
 class Model(Scripted):
     """A model of one dialect that makes the calls that it is offered, and answers once it has results."""
 
-    def __init__(self, wire: str, calls: Sequence[str]) -> None:
+    def __init__(self, wire: str, calls: Sequence[str], made: Mapping[str, Item]) -> None:
         super().__init__(self._say)
-        self.speaker, self._calls, self.hidden = SPEAKERS[wire], calls, 0
+        self.speaker, self._calls, self._made = SPEAKERS[wire], calls, made
 
     def _say(self, asked: Asked) -> Given:
         got = self.speaker.got(asked.payload)
         calls = [name for name in self._calls if name in got.tools]
         if ECHO in got.tools and not got.results:
             calls.append(ECHO)
-        arguments = {**CALLS, ECHO: {"text": "echoed"}}
+        arguments = {**CALLS, **self._made, ECHO: {"text": "echoed"}}
         made = tuple(Call(f"call_{at}", name, arguments[name]) for at, name in enumerate(calls))
         turn = Turn("Done.") if got.results else Turn("", made)
         if asked.payload.get("stream"):
@@ -114,10 +116,16 @@ class Model(Scripted):
 
 @asynccontextmanager
 async def serving(
-    wire: str, *, calls: Sequence[str] = tuple(CALLS), ours: bool = False, **upstream: Any
+    wire: str,
+    *,
+    calls: Sequence[str] = tuple(CALLS),
+    made: Mapping[str, Item] | None = None,
+    ours: bool = False,
+    **upstream: Any,
 ) -> AsyncIterator[tuple[Proxy, Model]]:
-    """Run a proxy before a model that makes these calls; ``ours`` offers a server tool beside them."""
-    model = Model(wire, calls)
+    """Run a proxy before a model that makes these calls, with the arguments ``made`` in place of the usual
+    ones; ``ours`` offers a server tool beside them."""
+    model = Model(wire, calls, made or {})
     table = {"base_url": "http://127.0.0.1:9/v1", "wires": (wire,), **upstream}
     config = make_config(table, modules=("probe_tools",), allow=("probe_tools__echo",) if ours else ())
     async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
@@ -181,3 +189,211 @@ async def test_every_type_makes_the_whole_way(wire: str, stream: bool, ours: boo
     assert json.loads(results["tool_search"]) == {"tools": ["later"]}
     assert "later" in model.got.tools
     assert (ECHO in results) == ours
+
+
+ODD: Sequence[tuple[str, Item]] = [
+    ("shell", {"command": "ls"}),
+    ("shell", {"commands": ["ls"], "timeout_ms": None}),
+    ("local_shell", {"command": "ls", "why": "to look"}),
+    ("apply_patch", {"type": "delete_file", "path": "a", "diff": "-a"}),
+    ("weather__query", {"input": 5}),
+    ("tool_search", {"a": 1.50}),
+]
+"""Arguments that the item for the client cannot express as the model wrote them."""
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+@pytest.mark.parametrize(("name", "arguments"), ODD, ids=str)
+async def test_odd_arguments_keep_the_turn(wire: str, name: str, arguments: Item) -> None:
+    """The result of a server tool comes back to a model that called a client's tool in its own way."""
+    for store in (True, False):
+        async with serving(wire, calls=(name,), made={name: arguments}, ours=True) as (proxy, model):
+            items = await output(proxy, asking(store=store))
+            made = [item for item in items if item["type"] != "reasoning"]
+            await output(proxy, asking(*items, *map(output_of, made), store=store))
+        results = {call.name: model.got.results[call.id] for call in model.got.calls}
+        assert "echoed" in results[ECHO]
+        assert name in results
+
+
+@every_wire
+async def test_a_stored_response_has_the_items_that_the_client_got(wire: str) -> None:
+    """A response that was stored is the client's, also if its upstream speaks the client's dialect."""
+    async with serving(wire) as (proxy, _):
+        made = (await proxy.ask(asking(stream=False, store=True), path="/v1/responses")).json
+        stored = json.loads((await proxy.get(f"/v1/responses/{made['id']}")).body)
+    assert stored["output"] == made["output"]
+    assert [tool["type"] for tool in stored["tools"]] == [tool["type"] for tool in TOOLS]
+
+
+async def test_a_warm_up_declares_the_tools() -> None:
+    """The response to a message that only prepares repeats the tools, and the next message can use them."""
+    async with serving("chat", calls=("shell",)) as (proxy, _), connected(proxy) as client:
+        warm = await client.ask(input="Hi", tools=TOOLS, generate=False, store=False)
+        assert [tool["type"] for tool in warm.response["tools"]] == [tool["type"] for tool in TOOLS]
+        again = {"previous_response_id": warm.response["id"], "tools": TOOLS, "store": False}
+        answer = await client.ask(input="Go on", **again)
+    assert [item["type"] for item in answer.response["output"]] == ["shell_call"]
+
+
+DEEP = '{"a":' * 400 + "1" + "}" * 400
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+async def test_arguments_that_cannot_be_written(wire: str) -> None:
+    """Arguments that are nested too deeply are none: the answer does not break."""
+    nested: Any = json.loads(DEEP)
+    for stream in (True, False):
+        async with serving(wire, calls=("tool_search",), made={"tool_search": nested}) as (proxy, _):
+            (item,) = await output(proxy, asking(stream=stream))
+        assert (item["type"], item["arguments"]) == ("tool_search_call", {})
+
+
+class Fixed(Scripted):
+    """An upstream that always sends these bytes."""
+
+    def __init__(self, body: bytes, content_type: str = "application/json") -> None:
+        super().__init__(lambda asked: Given(content_type=content_type, pieces=[body]))
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+
+@pytest.mark.parametrize("more", [{"x": float("nan")}, {"metadata": {"half": "\ud83d"}}], ids=["nan", "half"])
+async def test_a_reply_that_is_not_quite_json(more: Item) -> None:
+    """A reply that the proxy reads although it is not quite JSON has the client's items."""
+    call = function_call("call_1", "shell", '{"commands":["ls"]}')
+    model = Fixed(json.dumps(resource([message("Hi"), call], **more)).encode())
+    config = make_config({"base_url": "http://127.0.0.1:9/v1", "wires": ("responses",)})
+    async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
+        answer = await proxy.ask(asking(stream=False), path="/v1/responses")
+    assert answer.status == 200
+    assert [item["type"] for item in answer.json["output"]] == ["message", "shell_call"]
+
+
+async def test_an_error_counts_as_the_client_declared() -> None:
+    """What planning refuses after namespaces became functions is named by its place in the client's list."""
+    async with serving("chat") as (proxy, _):
+        for stream in (True, False):
+            body = asking({"type": "additional_tools", "tools": []}, {"role": "robot"}, stream=stream)
+            answer = await proxy.ask(body, path="/v1/responses")
+            assert answer.status == 400
+            assert answer.json["error"]["param"] == "input[2].role"
+            tools = [*TOOLS, {"type": "function", "name": "last", "parameters": CITY, "async": True}]
+            answer = await proxy.ask({**body, "input": "Hi", "tools": tools}, path="/v1/responses")
+            assert answer.status == 400
+            assert answer.json["error"]["param"] == f"tools[{len(TOOLS)}].async"
+            assert answer.json["error"]["message"].startswith(f"tools[{len(TOOLS)}].async: ")
+
+
+BROUGHT: Item = {"type": "additional_tools", "role": "developer", "tools": TOOLS[1:4]}
+LATE = ("weather__now", "weather__query", "shell")
+
+
+@every_wire
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("state", ["auto", "stateless"])
+async def test_a_chain_keeps_the_tools_of_items(wire: str, state: str, ours: bool) -> None:
+    """A response that is continued by its id keeps what items have brought, and the record has the items as
+    the client sent them."""
+    asked = {"model": "m", "stream": False, "store": True}
+    async with serving(wire, calls=LATE, ours=ours, responses_state=state) as (proxy, model):
+        said: list[Item] = [{"role": "user", "content": "Hi", "type": "message"}, BROUGHT]
+        more: Item = {}
+        for turn in range(3):
+            answer = await proxy.ask({**asked, "input": said, **more}, path="/v1/responses")
+            assert answer.status == 200, answer.body
+            assert set(LATE) <= set(model.got.tools)
+            response = answer.json
+            kept = await proxy.get(f"/v1/responses/{response['id']}/input_items?order=asc")
+            items = kept.json["data"]
+            assert [item["type"] for item in items] == [item["type"] for item in said]
+            assert all(item.items() <= shown.items() for item, shown in zip(said[1:], items[1:], strict=True))
+            more = {"previous_response_id": response["id"]}
+            if turn == 0:
+                assert [item["type"] for item in response["output"]] == [
+                    MEMBERS[name]["type"] for name in LATE
+                ]
+                stored = await proxy.get(f"/v1/responses/{response['id']}")
+                assert stored.json["output"] == response["output"]
+                said = [output_of(item) for item in response["output"]]
+            else:
+                said = [{"role": "user", "content": "Go on", "type": "message"}]
+    results = {call.name: model.got.results[call.id] for call in model.got.calls}
+    if state == "stateless":
+        assert results["weather__query"] == "done query"
+        assert json.loads(results["shell"])[0]["stdout"] == "ran"
+
+
+@every_wire
+async def test_a_websocket_keeps_the_tools_of_items(wire: str) -> None:
+    """What a client has sent before its turn, or in an earlier one, counts on; nothing is on record."""
+    async with serving(wire, calls=LATE) as (proxy, model), connected(proxy) as client:
+        said = [{"role": "user", "content": "Hi"}]
+        warm = await client.ask(model="m", store=False, input=[BROUGHT], generate=False)
+        turn = await client.ask(model="m", store=False, input=said, previous_response_id=warm.response["id"])
+        made = turn.response["output"]
+        assert [item["type"] for item in made] == [MEMBERS[name]["type"] for name in LATE]
+        last = await client.ask(
+            model="m", store=False, input=[*map(output_of, made)], previous_response_id=turn.response["id"]
+        )
+        assert last.text == "Done."
+    assert set(LATE) <= set(model.got.tools)
+    assert {call.name for call in model.got.calls} == set(LATE)
+
+
+async def test_a_stream_that_breaks_off_in_a_call() -> None:
+    """The end that the proxy writes has the client's items, too: every event once, and no half of a call."""
+    events = item_events(function_call("call_1", "shell", '{"commands":["ls"]}'), 0)[:3]
+    model = Fixed(encode([*opening(), *events]), "text/event-stream")
+    config = make_config({"base_url": "http://127.0.0.1:9/v1", "wires": ("responses",)})
+    async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
+        answer = await proxy.ask(asking(), path="/v1/responses")
+    said = events_of(answer.body)
+    assert [event["sequence_number"] for event in said] == list(range(len(said)))
+    assert [event["type"] for event in said[2:4]] == [
+        "response.output_item.added",
+        "response.output_item.done",
+    ]
+    (item,) = said[-1]["response"]["output"]
+    assert (said[-1]["type"], item["type"], item["action"]["commands"]) == (
+        "response.failed",
+        "shell_call",
+        [],
+    )
+
+
+IN_A_GROUP: Item = {"type": "namespace", "name": "n", "description": "", "tools": [{**LATER, "name": ECHO}]}
+IN_AN_ITEM: Item = {"type": "additional_tools", "role": "developer", "tools": [{**LATER, "name": ECHO}]}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("tools", "items", "group"),
+    [
+        ([IN_A_GROUP, LATER], [], {"namespace": "n"}),
+        ([LATER], [IN_AN_ITEM], {}),
+        ([LATER], [{**IN_AN_ITEM, "tools": [IN_A_GROUP]}], {"namespace": "n"}),
+    ],
+)
+async def test_a_clients_tool_with_the_name_of_ours(
+    tools: Sequence[Item], items: Sequence[Item], group: Item, stream: bool
+) -> None:
+    """Where the upstream knows namespaces itself, a call of the client's tool is the client's."""
+    call = function_call("call_1", ECHO, '{"text":"hi"}', **group)
+    events = [*opening(), *item_events(call, 0), closing([call])]
+    reply = json.dumps(resource([call])).encode()
+    model = Fixed(encode(events), "text/event-stream") if stream else Fixed(reply)
+    table = {"base_url": "http://127.0.0.1:9/v1", "wires": ("responses",), "native": ("*",)}
+    config = make_config(table, modules=("probe_tools",), allow=("probe_tools__*",))
+    async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
+        body = {**asking(*items, stream=stream), "tools": tools}
+        answer = await proxy.ask(body, path="/v1/responses")
+        assert len(model.asked) == 1
+        body["input"] += [call, output_of(call)]
+        assert (await proxy.ask(body, path="/v1/responses")).status == 200
+    assert len(model.asked) == 2
+    assert ECHO not in [tool.get("name") for tool in model.asked[0].payload["tools"]]
+    final = events_of(answer.body)[-1]["response"] if stream else answer.json
+    (item,) = final["output"]
+    assert {name: item.get(name) for name in call if name != "id"} == {n: call[n] for n in call if n != "id"}

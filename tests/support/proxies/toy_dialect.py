@@ -36,7 +36,7 @@ from proxy.base.events import (
 )
 from proxy.records.rows import MessageRecord
 from proxy.wires.chat.dialect import CHAT
-from proxy.wires.client_port import ClientRequest, ClientView
+from proxy.wires.client_port import ClientRequest, ClientView, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
@@ -181,7 +181,7 @@ class ToyWriter(ReplyWriter):
         return event(_wrong(message, code=code)) + _BYE
 
 
-class ToyEncoder:
+class ToyEncoder(TurnEncoder):
     """An encoder of frames whose bytes are empty, because :class:`ToyWriter` writes the events."""
 
     def __init__(self) -> None:
@@ -195,6 +195,9 @@ class ToyEncoder:
 
     def close(self) -> list[Frame]:
         return [Frame(b"", is_end_mark=True)]
+
+    def note_forwarded(self, frame: Frame, text: str) -> None:
+        """Note nothing: the events do not depend on each other."""
 
 
 class ToyReader(StreamReader[SSEEvent]):
@@ -240,6 +243,13 @@ def _call(ref: str, tool: str, arguments: str) -> dict[str, Any]:
     return {"ref": ref, "tool": tool, "input": arguments}
 
 
+def _masked_turn(message: bytes, mask: Mask) -> bytes:
+    turn = orjson.loads(message)
+    for call in turn.get("calls", ()):
+        call["input"] = mask(call["tool"], call["input"])
+    return orjson.dumps(turn)
+
+
 class ToyBody(MessageListBody):
     """The body of one run's requests."""
 
@@ -251,11 +261,8 @@ class ToyBody(MessageListBody):
     def _declared_name(self, tool: Any) -> str:
         return str(tool["tool"])
 
-    def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
-        turn = orjson.loads(raw)
-        for call in turn.get("calls", ()):
-            call["input"] = mask(call["tool"], call["input"])
-        return orjson.dumps(turn)
+    def _masked_turn(self, message: bytes, mask: Mask) -> bytes:
+        return _masked_turn(message, mask)
 
     def _result(self, call: ToolCall, text: str, images: Sequence[Any]) -> bytes:
         return orjson.dumps({"by": "tool", "ref": call.call_id, "text": text})
@@ -271,13 +278,12 @@ def _read(payload: Mapping[str, Any]) -> Conversation:
     return Conversation(payload["model"], messages, tools=tools, stream=payload.get("live") is True)
 
 
-def _write(conversation: Conversation, profile: Profile | None = None, *, strict: bool = False) -> Written:
+def _write(conversation: Conversation, *_: Any) -> dict[str, Any]:
     said = (*conversation.system, *conversation.messages)
     functions = [tool for tool in conversation.tools if isinstance(tool, FunctionTool)]
     kit = [orjson.Fragment(_tool(one.name, one.description, one.parameters)) for one in functions]
     turns = [turn for message in said for turn in _turns(message)]
-    body = {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
-    return Written(orjson.dumps(body))
+    return {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
 
 
 def _tool(name: str, about: str | None, takes: Any) -> bytes:
@@ -309,19 +315,32 @@ def _text(parts: Sequence[Any]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
+class _ToyCodec(ConversationCodec, frozen=True):
+    """The dialect has no fields of its own, so it leaves nothing out."""
+
+    def write(
+        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+    ) -> Written:
+        return Written(orjson.dumps(_write(conversation)))
+
+
 class ToyWire(Wire):
     """Both ports."""
 
     dialect = TOY
-    codec = ConversationCodec(FieldTable("toy", read={}, written={}), _read, _write)
+    body_class = ToyBody
+    codec = _ToyCodec(FieldTable("toy", read={}, written={}), _read, _write)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         turns, kit = listed_messages(payload, "turns"), listed_tools(payload, "kit")
         declared = declared_names(kit, lambda tool: tool["tool"], "kit[{}].tool")
-        return ToyRequest(tuple(payload), model_name(payload), payload.get("live") is True, turns, declared)
-
-    def without_chosen(self, raw: bytes, request: ClientRequest, shown: Any) -> tuple[bytes, ClientRequest]:
-        return raw, request
+        return ToyRequest(
+            tuple(payload),
+            turns,
+            model=model_name(payload),
+            stream=payload.get("live") is True,
+            declared=declared,
+        )
 
     def writer(self, request: ClientRequest, view: ClientView) -> ToyWriter:
         return ToyWriter(view, stream=request.stream)
@@ -329,16 +348,11 @@ class ToyWire(Wire):
     def encoder(self, request: ClientRequest) -> ToyEncoder:
         return ToyEncoder()
 
-    def body(
-        self, raw: bytes, request: Any, state: Any = "auto", *, caller: str = "", translated: bool = False
-    ) -> ToyBody:
-        return ToyBody(raw, request, translated=translated)
-
     def reader(self, declared: Collection[str], is_hidden: Any, max_argument_bytes: int) -> ToyReader:
         return ToyReader(declared, is_hidden, max_argument_bytes)
 
-    def read_turn(self, message: bytes) -> Message:
-        return _message(orjson.loads(message))
+    def masked_turn(self, message: bytes, mask: Mask) -> bytes:
+        return _masked_turn(message, mask)
 
     def write_turn(self, message: Message) -> bytes:
         return orjson.dumps(_turns(message)[0])

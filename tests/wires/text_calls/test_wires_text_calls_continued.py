@@ -182,7 +182,7 @@ def test_what_was_found_is_told(wire: str) -> None:
 
 
 def test_a_dialect_with_nothing_but_its_ports() -> None:
-    """Calls are also found in a dialect whose encoder cannot continue a response that has begun."""
+    """Calls are also found in a dialect whose encoder notes nothing of a response that has begun."""
     toy = ToyWire()
     asked = {
         "model": "m",

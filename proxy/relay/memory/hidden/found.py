@@ -10,7 +10,7 @@ from proxy.records.result_for_model import holes_in
 from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
 from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.memory.hidden.outcomes import PutBack, PutBackKind, Recall
-from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, notes_of
+from proxy.relay.memory.hidden.shown import AMBIGUOUS, asked_in_of, is_shown, loaded_of, notes_of
 from proxy.relay.memory.hidden.turns import Restored
 from proxy.wires.client_port import Answer, ClientRequest
 from proxy.wires.upstream_port import BodyEditor
@@ -50,13 +50,16 @@ def payloads_of(found: Found) -> Sequence[bytes]:
 
 def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: Recall) -> Restored:
     """Put back the found turns that fit what the client sends."""
-    turns, untrusted, upstream, bound = 0, "", "", False
+    turns, untrusted, upstream, bound, with_tools = 0, "", "", False, ""
     asked_in: list[str] = []
+    loaded: list[tuple[float, Sequence[str]]] = []
     if found.response is not None and editor.body.chain is not None:
         editor.edit(resumed=found.response.continuation)
         kept = orjson.loads(found.response.continuation)
         untrusted, upstream = notes_of(kept)
         asked_in += asked_in_of(kept)
+        with_tools = str(kept.get("with_tools", ""))
+        loaded.append((-1, loaded_of(kept)))
         turns, bound = 1, True
         recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
     for needed, kept_turns in ((True, found.held), (False, found.hidden)):
@@ -74,11 +77,22 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
             if not loosely:
                 # A loosely found turn may belong to another conversation.
                 asked_in += asked_in_of(kept)
+            loaded.append((position, loaded_of(kept)))
             stranger, home = notes_of(kept)
             untrusted, upstream = join_sources(untrusted, stranger), upstream if bound else home
     asked = list(dict.fromkeys(asked_in))
     approvals = ApprovalOutcomes(asked_in=asked) if asked else NOTHING_SETTLED
-    return Restored(turns, untrusted, upstream, bound, approvals=approvals, recall=recall)
+    tools = list(dict.fromkeys(name for _, names in sorted(loaded) for name in names))
+    return Restored(
+        turns,
+        untrusted,
+        upstream,
+        bound,
+        loaded=tools,
+        with_tools=with_tools,
+        approvals=approvals,
+        recall=recall,
+    )
 
 
 def _kind(found: Found, position: int, needed: bool) -> PutBackKind:

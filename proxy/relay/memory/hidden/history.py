@@ -23,7 +23,7 @@ from msgspec import structs
 from proxy.base.errors import StoreError
 from proxy.base.events import ToolCall
 from proxy.records.result_for_model import ResultForModel, failure_text, fill_holes, holes_in
-from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn, join_sources
+from proxy.records.rows import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.relay.approval_outcomes import ApprovalOutcomes
 from proxy.relay.memory.hidden.found import Found, asked_about, awaited_approvals, payloads_of, put_back
 from proxy.relay.memory.hidden.loose import PLAIN, evidence_of, find_loosely, loose_keys
@@ -32,13 +32,13 @@ from proxy.relay.memory.hidden.outcomes import MemoryOutcome, Recall
 from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, SealedTurns
 from proxy.relay.memory.hidden.shown import (
     AMBIGUOUS,
-    asked_in_note,
     digest_of,
     digest_of_calls,
     untrusted_in,
     with_notes,
+    with_sources,
 )
-from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals
+from proxy.relay.memory.hidden.turns import LastTurn, Restored, SettleApprovals, unchanged
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
@@ -122,23 +122,28 @@ class History:
         restored = put_back(request, editor, found, recall)
         if outcomes is not None and restored:
             outcomes.asked_in = restored.approvals.asked_in
-            untrusted = join_sources(restored.untrusted, outcomes.untrusted)
-            restored = structs.replace(restored, approvals=outcomes, untrusted=untrusted)
+            restored = structs.replace(restored, approvals=outcomes)
         return restored
 
     def _filled(
         self, found: Found, outcomes: ApprovalOutcomes, local: LocalResponses | None, *, keeps: bool
     ) -> Found:
         """Fill in the results of approvals; with ``keeps``, store each changed part where it was found."""
-        results = outcomes.results
+        results, untrusted = outcomes.results, outcomes.untrusted
+
+        def filled(payload: bytes) -> bytes:
+            whole = fill_holes(payload, results)
+            # Whoever restores the turn from now on reads these results, also after this request has failed.
+            return with_sources(whole, untrusted) if untrusted else whole
+
         response, held = found.response, list(found.held)
         if response is not None and not results.keys().isdisjoint(holes_in(response.continuation)):
-            response = structs.replace(response, continuation=fill_holes(response.continuation, results))
+            response = structs.replace(response, continuation=filled(response.continuation))
             if keeps:
                 (local.put if found.is_local and local is not None else self._store.put_response)(response)
         for place, (position, turn) in enumerate(held):
             if not results.keys().isdisjoint(holes_in(turn.payload)):
-                turn = structs.replace(turn, payload=fill_holes(turn.payload, results))
+                turn = structs.replace(turn, payload=filled(turn.payload))
                 if keeps:
                     self._store.put_suspended(turn)
                 held[place] = (position, turn)
@@ -252,7 +257,7 @@ class History:
         if not visible.strip() or not request.may_store:
             return False
         payload = with_notes(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
-        noted = with_notes(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
+        noted = with_notes(payload, **turn.notes())
         self._note(request, turn, visible, offer_fingerprint, variant_of(payload), noted)
         return True
 
@@ -305,12 +310,11 @@ class History:
             run_id=turn.run_id,
             caller=turn.caller,
             response=orjson.dumps(resource),
-            input_items=chain.input_items(),
+            input_items=chain.input_items() if turn.input_items is None else turn.input_items,
             continuation=with_notes(
                 chain.continuation(editor.edits, turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
-                upstream=turn.upstream,
-                asked_in=asked_in_note(turn.asked_in),
+                **turn.notes(),
             ),
             created_at=self._now(),
         )
@@ -370,7 +374,7 @@ class History:
         if self._sealed is None or waits or not self._sealed.wants(request):
             return None
         # All of it is encrypted, so nothing need be masked.
-        whole = structs.replace(turn, mask=lambda name, arguments: arguments)
+        whole = structs.replace(turn, mask=unchanged)
         made, notes = self._suspended(request, editor, whole, visible, shown)
         sealed = await self._sealed.close(structs.replace(made, payload=with_notes(made.payload, **notes)))
         if sealed is None:
@@ -393,7 +397,7 @@ class History:
             run_id=turn.run_id,
             caller=turn.caller,
             wire=turn.wire,
-            payload=editor.suspend(turn.message, turn.calls, turn.mask),
+            payload=editor.suspend(turn.message, turn.calls, turn.stored),
             created_at=self._now(),
             ephemeral=not request.may_store,
         )
@@ -402,8 +406,7 @@ class History:
             "asked": digest_of_calls(shown) if request.returns_calls else "",
             "variant": variant_of(made.payload, seen),
             "untrusted": turn.untrusted,
-            "upstream": turn.upstream,
-            "asked_in": asked_in_note(turn.asked_in),
+            **turn.notes(),
         }
         return made, notes
 
@@ -423,7 +426,6 @@ class History:
         """
         (key,) = request.answer_keys(turn.caller, _ASKED, [(None, visible)], self._system_rule)
         payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
-        payload = with_notes(payload, untrusted=turn.untrusted, upstream=turn.upstream)
         keeps = keeps and request.may_store
         self._store.put_suspended(
             SuspendedTurn(
@@ -431,7 +433,7 @@ class History:
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,
-                payload=with_notes(payload, asked_in=asked_in_note(turn.asked_in)),
+                payload=with_notes(payload, untrusted=turn.untrusted, **turn.notes()),
                 created_at=self._now(),
                 ephemeral=not keeps,
             )

@@ -54,7 +54,7 @@ def _parts(text: str, marks: Collection[str]) -> tuple[tuple[str | None, str | H
         inside = orjson.loads(text)
     except orjson.JSONDecodeError:
         return ()
-    if not (isinstance(inside, list) and all(isinstance(one, dict) and "output" in one for one in inside)):
+    if not (isinstance(inside, list) and all(map(_is_output, inside))):
         return ()
     return tuple(
         (
@@ -63,3 +63,8 @@ def _parts(text: str, marks: Collection[str]) -> tuple[tuple[str | None, str | H
         )
         for one in inside
     )
+
+
+def _is_output(one: Any) -> bool:
+    """Return whether this is the result of a call inside a wrapper call; a tool could write anything."""
+    return isinstance(one, dict) and isinstance(one.get("output"), str)

@@ -18,7 +18,7 @@ from proxy.base.sealed_text import TextSeal
 from proxy.json.in_thread import in_thread
 from proxy.records.rows import SuspendedTurn
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
-from proxy.wires.client_port import CarriedTurn, CarryingRequest, ClientRequest
+from proxy.wires.client_port import CarriedTurn, ClientRequest
 
 MAX_BYTES: Final = 1 << 20
 """The longest turn that a client gets to carry, in bytes before encryption.  It comes again with each
@@ -84,7 +84,7 @@ class SealedTurns:
     def wants(self, request: ClientRequest) -> bool:
         """Return whether the record must not store turns of this request, and the client can carry them."""
         may_keep = request.may_store and not self._unstored
-        return not may_keep and isinstance(request, CarryingRequest) and request.carries()
+        return not may_keep and request.carries()
 
     async def close(self, turn: SuspendedTurn) -> str | None:
         """Encrypt a turn for its client to carry; return ``None`` if it is longer than :data:`MAX_BYTES`."""
@@ -99,8 +99,6 @@ class SealedTurns:
 
     async def open(self, request: ClientRequest, caller: str) -> Carried:
         """Decrypt the turns that a request of this caller carries."""
-        if not isinstance(request, CarryingRequest):
-            return NOTHING_CARRIED
         sealed = request.carried()[-_MOST:]
         if not sealed:
             return NOTHING_CARRIED

@@ -24,9 +24,10 @@ def with_notes(payload: bytes, **notes: str) -> bytes:
 
     ``untrusted`` has the sources whose untrusted results the model has read in it
     (:func:`.join_sources`), and ``upstream`` the upstream that made it. ``asked_in`` lists the
-    runs of the conversation that have asked for approvals. A held turn also has ``seen`` and ``asked``,
+    runs of the conversation that have asked for approvals. ``loaded`` lists the tools that a search has
+    shown the model, in their order. A held turn also has ``seen`` and ``asked``,
     digests of the text and the calls that the client was shown. Its ``variant`` distinguishes it from
-    other turns with the same calls.
+    other turns with the same calls. ``with_tools`` are the items that have brought tools to a response.
     """
     said = {name: orjson.dumps(note) for name, note in notes.items() if note}
     # An editor's object is never empty, and has no members with these names.
@@ -38,6 +39,13 @@ def notes_of(kept: Mapping[str, Any]) -> tuple[str, str]:
     return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
 
 
+def with_sources(payload: bytes, untrusted: str) -> bytes:
+    """Add sources of untrusted results to the note of a stored turn, which has these results now."""
+    kept = orjson.loads(payload)
+    kept["untrusted"] = join_sources(notes_of(kept)[0], untrusted)
+    return orjson.dumps(kept)
+
+
 def asked_in_note(run_ids: Sequence[str]) -> str:
     """Return the value of the note ``asked_in``: the last of these runs, without duplicates."""
     return " ".join(list(dict.fromkeys(run_ids))[-_MOST_ASKED_IN:])
@@ -46,6 +54,11 @@ def asked_in_note(run_ids: Sequence[str]) -> str:
 def asked_in_of(kept: Mapping[str, Any]) -> Sequence[str]:
     """Return the runs in the note ``asked_in``; none if it is missing."""
     return str(kept.get("asked_in", "")).split()
+
+
+def loaded_of(kept: Mapping[str, Any]) -> Sequence[str]:
+    """Return the tools in the note ``loaded``; none if it is missing."""
+    return str(kept.get("loaded", "")).split()
 
 
 def untrusted_in(payloads: Iterable[bytes]) -> str:

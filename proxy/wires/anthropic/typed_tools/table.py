@@ -9,7 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from proxy.base.errors import RequestError
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
+from proxy.wires.typed_tools.shapes import check_members
 
 _TYPE: Final = re.compile(r"(bash|text_editor|memory)_\d{8}")
 
@@ -73,8 +75,15 @@ TYPED_TOOLS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 """The beginning of a type → what the model is told of the function, and its arguments. None of it runs at
 the proxy or at an upstream, so a request with such a tool may be sent twice."""
 
-_ONLY_TYPED: Final = frozenset({"type", "max_characters"})
-"""Members of a declaration that a function does not have."""
+DECLARED: Final = {
+    "name": str, "max_characters": int, "cache_control": {"type": str, "ttl": str},
+    "defer_loading": bool, "strict": bool, "allowed_callers": [str], "input_examples": [dict],
+}  # fmt: skip
+"""The members of a declaration."""
+
+_ONLY_TYPED: Final = frozenset({"type", "max_characters", "strict"})
+"""Members of a declaration that its function does not have. These schemas have optional arguments, which
+other providers refuse in a strict function."""
 
 
 def _kind(tool: Any) -> str:
@@ -89,24 +98,30 @@ def has_typed_tools(payload: Mapping[str, Any]) -> bool:
     return type(tools) is list and any(map(_kind, tools))
 
 
-def as_functions(
-    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
-) -> AsFunctions | None:
+def as_functions(payload: Mapping[str, Any], native: Sequence[str]) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 
     ``native`` are the types that the upstream itself understands, with or without their date. Their calls are
-    ordinary ones, so server tools in the same turn (``mixes``) change nothing.
+    ordinary ones, so server tools in the same turn change nothing. Raises
+    :class:`~proxy.base.errors.RequestError` (400), which names the field, for a declaration that cannot be
+    read.
     """
     if EVERY_TYPE in native or not has_typed_tools(payload):
         return None
-    tools = [_function(tool, kind, native) if (kind := _kind(tool)) else tool for tool in payload["tools"]]
+    tools = [
+        _function(tool, kind, native, f"tools[{place}]") if (kind := _kind(tool)) else tool
+        for place, tool in enumerate(payload["tools"])
+    ]
     return AsFunctions({**payload, "tools": tools}) if tools != payload["tools"] else None
 
 
-def _function(tool: Mapping[str, Any], kind: str, native: Sequence[str]) -> Mapping[str, Any]:
+def _function(tool: Mapping[str, Any], kind: str, native: Sequence[str], place: str) -> Mapping[str, Any]:
     family = kind.rpartition("_")[0]
     if kind in native or family in native:
         return tool
+    check_members(tool, DECLARED, place)
+    if not tool.get("name"):
+        raise RequestError(400, f"{place}.name must be a name.", param=f"{place}.name")
     description, schema = TYPED_TOOLS[family]
     kept = {name: value for name, value in tool.items() if name not in _ONLY_TYPED}
     return {**kept, "description": description, "input_schema": schema}

@@ -5,7 +5,7 @@ Source: Ollama's API reference, "Generate a completion", and its types ``Generat
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
@@ -14,7 +14,7 @@ from proxy.wires.ollama.completions.conversation import read_completion
 from proxy.wires.ollama.completions.lines import CompletionLines
 from proxy.wires.ollama.crossing.encoder import OllamaTurnEncoder
 from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS
-from proxy.wires.ollama.crossing.to_upstream import write_conversation
+from proxy.wires.ollama.crossing.to_upstream import body_of
 from proxy.wires.ollama.lines import load_answer
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest
@@ -22,13 +22,21 @@ from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.ollama.writer import OllamaStreamWriter
 from proxy.wires.turn.edits import AppendedTurn, Edits
 from proxy.wires.turn.request_members import model_name, preview_of
-from proxy.wires.upstream_port import RequestBody, StateHabit
+
+
+class _CompletionBody(OllamaBody):
+    """The client's own body, which has no place for turns; only the upstream's body gets them."""
+
+    def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
+        """Write nothing: the body has no place for turns."""
+        return AppendedTurn(message, results, ())
 
 
 class OllamaCompletionWire(OllamaWire):
     """The wire of ``/api/generate``, for clients only: the proxy asks no upstream in it."""
 
-    codec = ConversationCodec(COMPLETION_FIELDS, read_completion, write_conversation)
+    codec = ConversationCodec(COMPLETION_FIELDS, read_completion, body_of)
+    body_class = _CompletionBody
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         """Read a request; no server tool takes part in its answer.
@@ -53,25 +61,6 @@ class OllamaCompletionWire(OllamaWire):
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         return OllamaTurnEncoder(request.model, CompletionLines)
 
-    def body(
-        self,
-        raw: bytes,
-        request: ClientRequest,
-        state: StateHabit = "auto",
-        *,
-        caller: str = "",
-        translated: bool = False,
-    ) -> RequestBody:
-        return _CompletionBody(raw, cast(OllamaRequest, request), translated=translated)
-
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         kind = OllamaStreamWriter if request.stream else OllamaReplyWriter
         return kind(view, lines=CompletionLines)
-
-
-class _CompletionBody(OllamaBody):
-    """The client's own body, which has no place for turns; only the upstream's body gets them."""
-
-    def turn(self, edits: Edits, message: bytes, results: Sequence[bytes]) -> AppendedTurn:
-        """Write nothing: the body has no place for turns."""
-        return AppendedTurn(message, results, ())

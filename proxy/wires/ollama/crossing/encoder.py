@@ -61,7 +61,7 @@ class OllamaTurnEncoder(EventEncoder):
         return Frame(line(payload), payload)
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`.  Each line is independent."""
+        """See :meth:`proxy.wires.client_port.TurnEncoder.text_is_open`. Each line is independent."""
         return True
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:

@@ -8,11 +8,13 @@ from typing import Any
 
 import orjson
 
+from proxy.base.errors import TooManyValues
 from proxy.base.values import value_class
 from proxy.json.lenient import loads
 from proxy.wires.responses.reader import CLOSING
 from proxy.wires.responses.typed_tools.table import TypedTool
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
+from proxy.wires.turn.digest import sent_arguments
 
 _CALLS = ("function_call", "custom_tool_call")
 _NAMED = ("function", "custom")
@@ -49,8 +51,12 @@ class ResponsesAnswer:
     # ------------------------------------------------------------ whole responses
 
     def reply(self, body: bytes) -> bytes:
-        response = orjson.loads(body)
+        response = loads(body, "a response")
         return orjson.dumps(self.resource(response)) if isinstance(response, dict) else body
+
+    def input_items(self) -> bytes:
+        given = self._asked.get("input")
+        return orjson.dumps([{"role": "user", "content": given}] if isinstance(given, str) else given or [])
 
     def resource(self, response: Mapping[str, Any]) -> dict[str, Any]:
         changed = dict(response)
@@ -61,6 +67,13 @@ class ResponsesAnswer:
         if "tool_choice" in response and self._asked.get("tool_choice") is not None:
             changed["tool_choice"] = self._asked["tool_choice"]
         return changed
+
+    def returned(self, name: str, arguments: str) -> str:
+        origin = self._origins.get(name)
+        if origin is None or (typed := origin.typed) is None:
+            return arguments
+        told = orjson.dumps(typed.arguments(typed.members(_arguments(arguments)))).decode()
+        return arguments if sent_arguments(arguments) == sent_arguments(told) else told
 
     def _tools(self, listed: list[Any]) -> list[Any]:
         """Return the client's declarations, functions with the fields that the response has of them."""
@@ -168,10 +181,10 @@ def _typed_item(item: Mapping[str, Any], origin: FunctionOrigin) -> dict[str, An
 
 
 def _arguments(text: Any) -> Mapping[str, Any]:
-    """Return the arguments of a call; ``{}`` if they are no object."""
+    """Return the arguments of a call; ``{}`` if they are no object, or one that cannot be written again."""
     try:
-        arguments = orjson.loads(text) if isinstance(text, str) else text
-    except orjson.JSONDecodeError:
+        arguments = loads(text.encode("utf-8", "replace")) if isinstance(text, str) else text
+    except TooManyValues:
         return {}
     return arguments if isinstance(arguments, dict) else {}
 

@@ -5,11 +5,14 @@ the guides "Shell", "Local shell", "Apply patch" and "Tool search". Adding a typ
 :data:`TYPED_TOOLS`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+
+from proxy.json.splice import join_array
+from proxy.wires.typed_tools.shapes import Shape
 
 NAMESPACE: Final = "namespace"
 """The type of a group of functions and custom tools. Their calls are ordinary ones with the group's name."""
@@ -17,10 +20,23 @@ NAMESPACE: Final = "namespace"
 ADDITIONAL_TOOLS: Final = "additional_tools"
 """The type of an item that declares tools in the middle of the input."""
 
+BRINGING: Final = (ADDITIONAL_TOOLS, "tool_search_output")
+"""The types of the items that bring tools, which the model has from then on."""
+
 CUSTOM: Final = "custom"
 """The type of tools whose input is text. They have names, alone and in namespaces."""
 
 Members = dict[str, Any]
+
+NAMED: Final[Mapping[str, Shape]] = {
+    "name": str,
+    "description": str,
+    "parameters": dict,
+    "strict": bool,
+    "defer_loading": bool,
+    "format": {"type": ("text", "grammar"), "syntax": ("lark", "regex"), "definition": str},
+}
+"""The members of functions and custom tools, alone and in namespaces."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +50,8 @@ class TypedTool:
     item of an output. ``opening`` makes the members with which a stream begins the item, and ``events`` the
     events between its beginning and its end, from the members of the whole call; those with an ``item_id``
     get the item's. ``is_local`` returns whether the client runs a tool that is declared so. ``statuses`` are
-    those that the item may have.
+    those that the item may have. ``declared``, ``called`` and ``returned`` are the shapes of the members of a
+    declaration, of a call and of an output.
     """
 
     type: str
@@ -47,6 +64,9 @@ class TypedTool:
     arguments: Callable[[Mapping[str, Any]], Members]
     result: Callable[[Mapping[str, Any]], Any]
     opening: Callable[[Members], Members]
+    called: Mapping[str, Shape]
+    returned: Mapping[str, Shape]
+    declared: Mapping[str, Shape] = field(default_factory=dict)
     events: Callable[[Members], Sequence[Members]] = lambda members: ()
     is_local: Callable[[Mapping[str, Any]], bool] = lambda tool: True
     statuses: frozenset[str] = frozenset({"in_progress", "completed", "incomplete"})
@@ -81,6 +101,7 @@ def _text_or_json(item: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- local_shell
 
 _EXEC: Final = {"timeout_ms": int, "working_directory": str, "user": str}
+_ACTION: Final = {"command": [str], "env": dict, **_EXEC}
 
 
 def _local_shell(arguments: Mapping[str, Any]) -> Members:
@@ -98,6 +119,7 @@ def _local_shell_arguments(item: Mapping[str, Any]) -> Members:
 # ---------------------------------------------------------------- shell
 
 _LIMITS: Final = ("max_output_length", "timeout_ms")
+_RAN: Final = {"stdout": str, "stderr": str, "outcome": {"type": ("exit", "timeout"), "exit_code": int}}
 
 
 def _shell(arguments: Mapping[str, Any]) -> Members:
@@ -141,17 +163,8 @@ def _apply_patch(arguments: Mapping[str, Any]) -> Members:
     return {"operation": {"type": kind, **texts, **_given(given, dict.fromkeys(texts, str))}}
 
 
-def _patch_events(members: Members) -> Sequence[Members]:
-    diff = members["operation"].get("diff")
-    if diff is None:
-        return ()
-    return (
-        {"type": "response.apply_patch_call_operation_diff.delta", "item_id": "", "delta": diff},
-        {"type": "response.apply_patch_call_operation_diff.done", "item_id": "", "diff": diff},
-    )
-
-
 def _patch_opening(members: Members) -> Members:
+    # Types of openai name no event for a diff, and the Node SDK's helper for streams refuses unknown events.
     operation = members["operation"]
     return {"operation": {**operation, "diff": ""} if "diff" in operation else operation}
 
@@ -209,6 +222,7 @@ TYPED_TOOLS: Final[Sequence[TypedTool]] = (
         ),
         members=_local_shell, arguments=_local_shell_arguments, result=_text_or_json,
         opening=lambda members: {"action": {"type": "exec", "command": [], "env": {}}},
+        called={"action": _ACTION}, returned={"output": str},
     ),
     TypedTool(
         "shell", "shell_call", "shell_call_output", "sh",
@@ -223,7 +237,9 @@ TYPED_TOOLS: Final[Sequence[TypedTool]] = (
         ),
         members=_shell, arguments=_shell_arguments, result=_text_or_json,
         opening=lambda members: {"action": {"commands": [], **dict.fromkeys(_LIMITS)}},
-        events=_shell_events, is_local=_is_local_shell,
+        events=_shell_events, is_local=_is_local_shell, declared={"environment": {"type": str}},
+        called={"action": {"commands": [str], **dict.fromkeys(_LIMITS, int)}},
+        returned={"output": [_RAN], "max_output_length": int},
     ),
     TypedTool(
         "apply_patch", "apply_patch_call", "apply_patch_call_output", "apc",
@@ -246,7 +262,9 @@ TYPED_TOOLS: Final[Sequence[TypedTool]] = (
         ),
         members=_apply_patch, arguments=lambda item: {"operation": _object(item, "operation")},
         result=lambda item: _json({name: item[name] for name in ("status", "output") if item.get(name)}),
-        opening=_patch_opening, events=_patch_events, statuses=frozenset({"in_progress", "completed"}),
+        opening=_patch_opening, statuses=frozenset({"in_progress", "completed"}),
+        called={"operation": {"type": _OPERATIONS, "path": str, "diff": str}},
+        returned={"status": ("completed", "failed"), "output": str},
     ),
     TypedTool(
         "tool_search", "tool_search_call", "tool_search_output", "tsc",
@@ -257,13 +275,16 @@ TYPED_TOOLS: Final[Sequence[TypedTool]] = (
         result=lambda item: _json({"tools": _names(item.get("tools"))}),
         opening=lambda members: {"arguments": {}, "execution": "client"},
         is_local=lambda tool: tool.get("execution") == "client",
+        declared={"execution": ("client", "server"), "description": str, "parameters": dict},
+        called={"arguments": dict}, returned={"tools": [dict]},
     ),
     TypedTool(
         CUSTOM, "custom_tool_call", "custom_tool_call_output", "ctc", "",
         _schema({"input": {"type": "string"}}, "input"),
-        members=lambda arguments: {"input": str(arguments.get("input", ""))},
-        arguments=lambda item: {"input": item.get("input")}, result=lambda item: item.get("output"),
+        members=lambda arguments: {"input": str(arguments.get("input") or "")},
+        arguments=lambda item: {"input": item.get("input") or ""}, result=lambda item: item.get("output"),
         opening=lambda members: {"input": ""}, events=_custom_events,
+        called={"name": str, "namespace": str, "input": str}, returned={},
     ),
 )  # fmt: skip
 """What a client may declare and runs itself. None of it runs at the proxy or at an upstream, so a request
@@ -287,16 +308,50 @@ _TYPE_OF: Final = {
 
 def types_in(payload: Mapping[str, Any]) -> set[str]:
     """Return the types of this table of which a request has a tool or an item."""
-    found = set()
-    for field in ("tools", "input"):
-        entries = payload.get(field)
-        for entry in entries if type(entries) is list else ():
-            if type(entry) is dict:
-                kind = entry.get("type")
-                if type(kind) is str and kind in _TYPE_OF:
-                    found.add(_TYPE_OF[kind])
-                    if kind == ADDITIONAL_TOOLS or kind == "tool_search_output":
-                        found |= types_in({"tools": entry.get("tools")})
-                if "namespace" in entry:
-                    found.add(NAMESPACE)
+    found: set[str] = set()
+    _note_types(payload.get("tools"), found)
+    _note_types(payload.get("input"), found)
     return found
+
+
+def items_with_tools(payload: Mapping[str, Any], earlier: str) -> str:
+    """Return the items that bring tools, those of ``earlier`` first, each once; ``""`` if there are none.
+
+    Both texts are JSON arrays.
+    """
+    given = payload.get("input")
+    items = given if isinstance(given, list) else []
+    here = [item for item in items if isinstance(item, dict) and item.get("type") in BRINGING]
+    if not here:
+        return earlier
+    before = [orjson.dumps(item) for item in orjson.loads(earlier or "[]")]
+    return join_array(list(dict.fromkeys([*before, *map(orjson.dumps, here)]))).decode()
+
+
+def _note_types(entries: object, found: set[str], *, inside: bool = False) -> None:
+    """Add the types of a list of tools or items; ``inside`` an item, which brings no further items."""
+    for entry in entries if type(entries) is list else ():
+        if type(entry) is dict:
+            kind = entry.get("type")
+            if type(kind) is str and kind in _TYPE_OF:
+                found.add(_TYPE_OF[kind])
+                if kind in BRINGING and not inside:
+                    _note_types(entry.get("tools"), found, inside=True)
+            if "namespace" in entry:
+                found.add(NAMESPACE)
+
+
+def brought_names(payload: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the tools that namespaces and items of a request bring."""
+    found: set[str] = set()
+    _note_inner(payload.get("tools"), found, (NAMESPACE,))
+    _note_inner(payload.get("input"), found, BRINGING)
+    return frozenset(found)
+
+
+def _note_inner(entries: object, found: set[str], kinds: Collection[str]) -> None:
+    for entry in entries if type(entries) is list else ():
+        if type(entry) is dict and entry.get("type") in kinds and type(entry.get("tools")) is list:
+            names = (tool.get("name") for tool in entry["tools"] if type(tool) is dict)
+            found.update(name for name in names if type(name) is str)
+            _note_inner(entry["tools"], found, (NAMESPACE,))

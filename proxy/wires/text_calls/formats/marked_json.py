@@ -22,7 +22,6 @@ class Seed(Form):
     markers = ("<tool_call ", "<tool_call\n", "<tool_call\t")
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         yield from source.literal("<tool_call")
         yield from source.blanks()
         quote = (yield from source.literal('name="', "name='"))[-1]
@@ -51,15 +50,12 @@ class Seed(Form):
 
     @property
     def example(self) -> str:
-        """See :attr:`Form.example`."""
         return '<tool_call name="FUNCTION_NAME" args={"ARGUMENT": "VALUE"}></tool_call>'
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         return f'<tool_call name="{name}" args={written_object(arguments)}></tool_call>'
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         return f'<tool_response name="{result.name}">\n{result.text}\n</tool_response>'
 
     result_beginnings = ("<tool_response",)
@@ -73,7 +69,6 @@ class Hermes(Form):
     bare_if_repairing = True
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         if (yield from source.literal(*self.markers)) == "<|tool_call|>":
             source.sure = True
             yield from source.blanks()
@@ -84,16 +79,13 @@ class Hermes(Form):
 
     @property
     def example(self) -> str:
-        """See :attr:`Form.example`."""
         return '<tool_call>\n{"name": "FUNCTION_NAME", "arguments": {"ARGUMENT": "VALUE"}}\n</tool_call>'
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         body = f'{{"name": {as_json(name)}, "arguments": {written_object(arguments)}}}'
         return f"<tool_call>\n{body}\n</tool_call>"
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         return f"<tool_response>\n{result.text}\n</tool_response>"
 
 
@@ -111,7 +103,6 @@ class Llama(Form):
     _keys: Final[dict[str, Any]] = {"arguments": ("parameters", "arguments"), "other": ()}
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         yield from source.literal("<|python_tag|>")
         source.sure = True
         calls = yield from self._calls(source, declared, sure=True)
@@ -119,7 +110,6 @@ class Llama(Form):
         return calls
 
     def read_json(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read_json`."""
         return (yield from self._calls(source, declared, sure=False))
 
     def _calls(self, source: Source, declared: Declared, *, sure: bool) -> Reading[list[TextCall]]:
@@ -138,23 +128,18 @@ class Llama(Form):
 
     @property
     def example(self) -> str:
-        """See :attr:`Form.example`."""
         return '{"name": "FUNCTION_NAME", "parameters": {"ARGUMENT": "VALUE"}}'
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         return f'{{"name": {as_json(name)}, "parameters": {written_object(arguments)}}}'
 
     def calls(self, written: Sequence[str]) -> str:
-        """See :meth:`Form.calls`."""
         return "; ".join(written)
 
     def definitions(self, tools: Sequence[dict[str, Any]]) -> str:
-        """See :meth:`Form.definitions`."""
         return "\n".join(as_json({"type": "function", "function": tool}) for tool in tools)
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         key = "error" if result.is_error else "output"
         return f'{{"name": {as_json(result.name)}, "{key}": {as_json(result.text)}}}'
 
@@ -170,7 +155,6 @@ class Mistral(Form):
     around_results = ("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[INST]", "[/INST]")
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         yield from source.literal("[TOOL_CALLS]")
         source.sure = True
         yield from source.blanks()
@@ -194,24 +178,19 @@ class Mistral(Form):
 
     @property
     def example(self) -> str:
-        """See :attr:`Form.example`."""
         return '[TOOL_CALLS][{"name": "FUNCTION_NAME", "arguments": {"ARGUMENT": "VALUE"}}]'
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         return f'{{"name": {as_json(name)}, "arguments": {written_object(arguments)}}}'
 
     def calls(self, written: Sequence[str]) -> str:
-        """See :meth:`Form.calls`."""
         return f"[TOOL_CALLS][{', '.join(written)}]"
 
     def definitions(self, tools: Sequence[dict[str, Any]]) -> str:
-        """See :meth:`Form.definitions`."""
         listed = as_json([{"type": "function", "function": tool} for tool in tools])
         return f"[AVAILABLE_TOOLS]{listed}[/AVAILABLE_TOOLS]"
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         return f'[TOOL_RESULTS]{{"content": {as_json(result.text)}}}[/TOOL_RESULTS]'
 
 
@@ -224,7 +203,6 @@ class Cohere(Form):
     around_results = ("<|START_TOOL_RESULT|>", "<|END_TOOL_RESULT|>")
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         yield from source.literal("<|START_ACTION|>")
         source.sure = True
         yield from source.blanks()
@@ -235,24 +213,19 @@ class Cohere(Form):
 
     @property
     def example(self) -> str:
-        """See :attr:`Form.example`."""
         call = '{"tool_call_id": "0", "tool_name": "FUNCTION_NAME", "parameters": {"ARGUMENT": "VALUE"}}'
         return f"<|START_ACTION|>[{call}]<|END_ACTION|>"
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         given = written_object(arguments)
         return f'{{"tool_call_id": {as_json(call_id)}, "tool_name": {as_json(name)}, "parameters": {given}}}'
 
     def calls(self, written: Sequence[str]) -> str:
-        """See :meth:`Form.calls`."""
         return f"<|START_ACTION|>[{', '.join(written)}]<|END_ACTION|>"
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         content = {"tool_call_id": result.call_id, "results": {"0": result.text}, "is_error": result.is_error}
         return as_json(content)
 
     def results(self, written: Sequence[str]) -> str:
-        """See :meth:`Form.results`."""
         return f"<|START_TOOL_RESULT|>[{', '.join(written)}]<|END_TOOL_RESULT|>"

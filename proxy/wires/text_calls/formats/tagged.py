@@ -20,7 +20,6 @@ class QwenXml(Form):
     markers = ("<tool_call>", "<function=")
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         outer = yield from source.maybe("<tool_call>")
         yield from source.blanks()
         yield from source.literal("<function=")
@@ -43,20 +42,13 @@ class QwenXml(Form):
             yield from _may_close(source, "</tool_call>")
         return [declared.typed(name, values)]
 
-    @property
-    def example(self) -> str:
-        """See :attr:`Form.example`."""
-        return self.call("FUNCTION_NAME", '{"ARGUMENT":"VALUE"}', "")
-
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         given = "".join(
             f"<parameter={key}>\n{_plain(value)}\n</parameter>\n" for key, value in parsed(arguments).items()
         )
         return f"<tool_call>\n<function={name}>\n{given}</function>\n</tool_call>"
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         return f"<tool_response>\n{result.text}\n</tool_response>"
 
 
@@ -68,7 +60,6 @@ class Glm(Form):
     result_beginnings = ("<tool_response>", "<|observation|>")
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         yield from source.literal("<tool_call>")
         yield from source.blanks()
         source.sure = True
@@ -86,13 +77,7 @@ class Glm(Form):
         yield from closing(source, declared, "</tool_call>")
         return [declared.typed(name, values)]
 
-    @property
-    def example(self) -> str:
-        """See :attr:`Form.example`."""
-        return self.call("FUNCTION_NAME", '{"ARGUMENT":"VALUE"}', "")
-
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         given = "".join(
             f"<arg_key>{key}</arg_key>\n<arg_value>{_plain(value)}</arg_value>\n"
             for key, value in parsed(arguments).items()
@@ -100,7 +85,6 @@ class Glm(Form):
         return f"<tool_call>{name}\n{given}</tool_call>"
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         return f"<tool_response>\n{result.text}\n</tool_response>"
 
 
@@ -114,7 +98,6 @@ class _Invoking(Form):
     outer: tuple[str, ...]
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         marker = yield from source.literal(*self.markers)
         source.sure = True
         prefix = next((prefix for prefix in self.prefixes if prefix and marker.startswith("<" + prefix)), "")
@@ -165,13 +148,7 @@ class _Invoking(Form):
         """Return the prefix and the outer name with which calls are written."""
         return self.prefixes[0], self.outer[0]
 
-    @property
-    def example(self) -> str:
-        """See :attr:`Form.example`."""
-        return self.calls([self.call("FUNCTION_NAME", '{"ARGUMENT":"VALUE"}', "")])
-
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         prefix, _ = self._open()
         given = "".join(self._parameter(prefix, key, value) for key, value in parsed(arguments).items())
         return f'<{prefix}invoke name="{name}">\n{given}</{prefix}invoke>'
@@ -181,7 +158,6 @@ class _Invoking(Form):
         return f'<{prefix}parameter name="{key}">{_plain(value)}</{prefix}parameter>\n'
 
     def calls(self, written: Sequence[str]) -> str:
-        """See :meth:`Form.calls`."""
         prefix, outer = self._open()
         inner = "\n".join(written)
         return f"<{prefix}{outer}>\n{inner}\n</{prefix}{outer}>"
@@ -197,7 +173,6 @@ class MiniMax(_Invoking):
     around_results = ("<response>", "</response>")
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         return f"<response>{result.text}</response>"
 
 
@@ -223,11 +198,9 @@ class Dsml(_Invoking):
         return f'<{prefix}parameter name="{key}" string="{is_text}">{_plain(value)}</{prefix}parameter>\n'
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         return f"<result>{result.text}</result>"
 
     def results(self, written: Sequence[str]) -> str:
-        """See :meth:`Form.results`."""
         inner = "\n".join(written)
         return f"<function_results>\n{inner}\n</function_results>"
 

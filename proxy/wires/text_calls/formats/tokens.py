@@ -37,7 +37,6 @@ class DeepSeek(Form):
     around_results = tuple(_token(f"tool {sign}")[0] for sign in _OUTPUT_SIGNS)
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         outer = yield from source.maybe(*_CALLS)
         source.sure = True
         calls: list[TextCall] = []
@@ -74,23 +73,18 @@ class DeepSeek(Form):
 
     @property
     def example(self) -> str:
-        """See :attr:`Form.example`."""
         return self.calls([self.call("FUNCTION_NAME", '{"ARGUMENT": "VALUE"}', "")])
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         return f"{_CALL[0]}{name}{_SEP[0]}{written_object(arguments)}{_CALL_END[0]}"
 
     def calls(self, written: Sequence[str]) -> str:
-        """See :meth:`Form.calls`."""
         return f"{_CALLS[0]}{''.join(written)}{_CALLS_END[0]}"
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         return f"{_token('tool output begin')[0]}{result.text}{_token('tool output end')[0]}"
 
     def results(self, written: Sequence[str]) -> str:
-        """See :meth:`Form.results`."""
         return f"{_token('tool outputs begin')[0]}{''.join(written)}{_token('tool outputs end')[0]}"
 
 
@@ -104,7 +98,6 @@ class Kimi(Form):
     _call: Final = "<|tool_call_begin|>"
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         yield from source.literal(*self.markers)
         source.sure = True
         calls: list[TextCall] = []
@@ -131,24 +124,19 @@ class Kimi(Form):
 
     @property
     def example(self) -> str:
-        """See :attr:`Form.example`."""
         return self.calls([self.call("FUNCTION_NAME", '{"ARGUMENT": "VALUE"}', "functions.FUNCTION_NAME:0")])
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         given = written_object(arguments)
         return f"<|tool_call_begin|>{call_id}<|tool_call_argument_begin|>{given}<|tool_call_end|>"
 
     def id_of(self, name: str, number: int, call_id: str) -> str:
-        """See :meth:`Form.id_of`."""
         return f"functions.{name}:{number}"
 
     def calls(self, written: Sequence[str]) -> str:
-        """See :meth:`Form.calls`."""
         return f"<|tool_calls_section_begin|>{''.join(written)}<|tool_calls_section_end|>"
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         return f"## Return of {result.call_id or result.name}\n{result.text}"
 
 
@@ -168,7 +156,6 @@ class Harmony(Form):
     _ends: Final = ("<|call|>", "<|end|>", "<|return|>")
 
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """See :meth:`Form.read`."""
         yield from source.literal(*self.markers)
         source.sure = True
         header = yield from source.until("<|message|>", 256)
@@ -184,15 +171,12 @@ class Harmony(Form):
 
     @property
     def example(self) -> str:
-        """See :attr:`Form.example`."""
         return self.call("FUNCTION_NAME", '{"ARGUMENT": "VALUE"}', "")
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """See :meth:`Form.call`."""
         to = f"<|channel|>commentary to=functions.{name} <|constrain|>json"
         return f"{to}<|message|>{written_object(arguments)}<|call|>"
 
     def result(self, result: Result) -> str:
-        """See :meth:`Form.result`."""
         header = f"functions.{result.name} to=assistant<|channel|>commentary"
         return f"<|start|>{header}<|message|>{result.text}<|end|>"

@@ -16,10 +16,10 @@ import orjson
 from pydantic import Field
 
 from proxy.base.errors import ConfigError, ToolFailure, how_to_install
-from proxy.tools.contract.capabilities import Capabilities, HttpClient, HttpFailure
+from proxy.tools.contract.capabilities import HttpClient, HttpFailure
 from proxy.tools.contract.schemas.url_argument import Url
 from proxy.tools.contract.spec import Redaction
-from proxy.tools.providers.function import FunctionProvider, tool
+from proxy.tools.providers.function import tool
 
 _LIBRARY = "trafilatura"
 _PROGRAM = Path(__file__).with_name("page_text.py")
@@ -70,10 +70,8 @@ class PageReader:
             raise ToolFailure("the page cannot be read") from None
 
 
-def web_provider(
-    capabilities: Capabilities, *, hosts: Sequence[str], reader: PageReader | None = None
-) -> FunctionProvider:
-    """Build the provider ``web``, for pages of ``hosts``: ``docs.example.com``, ``*.example.com``, ``*``.
+def fetch_tool(hosts: Sequence[str], reader: PageReader) -> Callable[..., Any]:
+    """Build the tool for one list of hosts.
 
     Raises :class:`~proxy.base.errors.ConfigError` if the library that reads pages is not installed.
     """
@@ -81,11 +79,6 @@ def web_provider(
         raise ConfigError(
             "tools.web_hosts", f"needs {_LIBRARY}, which is not installed", how_to_install("web")
         )
-    return FunctionProvider("web", [_fetch_tool(hosts, reader or PageReader())], capabilities)
-
-
-def _fetch_tool(hosts: Sequence[str], reader: PageReader) -> Callable[..., Any]:
-    """Build the tool for one list of hosts."""
 
     @tool(
         name="fetch_page",

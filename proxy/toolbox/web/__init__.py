@@ -1,0 +1,1 @@
+"""The tools of the web: pages, and the search for them."""

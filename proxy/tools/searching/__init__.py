@@ -1,0 +1,1 @@
+"""Tool search: finds tools by words, for models that are not shown all of them."""

@@ -1,0 +1,46 @@
+"""The tools that a search can find, as short text for a model."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from proxy.base.events import ToolDefinition
+
+_MOST_LISTED: Final = 12_000
+"""The most characters of a list; some 3,000 tokens."""
+_MOST_SUMMARY: Final = 80
+_JOINT: Final = "__"
+
+
+def listing(tools: Sequence[ToolDefinition]) -> str:
+    """Return the names of tools, with as much about each as there is room for.
+
+    These are short descriptions; if there is no room for them, the names alone, by group; if there is none
+    for all names either, the groups and how many tools each has.
+    """
+    described = "\n".join(f"{tool.name}: {shortened(tool.description, _MOST_SUMMARY)}" for tool in tools)
+    if len(described) <= _MOST_LISTED:
+        return described
+    groups = _groups(tools)
+    named = "\n".join(f"{group}{', '.join(names)}" for group, names in groups)
+    if len(named) <= _MOST_LISTED:
+        return f"(Names begin with what is before the double underscore.)\n{named}"
+    counted = "\n".join(f"{group}: {len(names)} tools" for group, names in groups)
+    return counted[:_MOST_LISTED]
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the beginning of a description on one line, a whole sentence if there is one."""
+    line = " ".join(text[: 4 * most].split())
+    sentence, stop, _ = line.partition(". ")
+    if len(sentence) < most:
+        return sentence if stop else line
+    return f"{line[: most - 1]}…"
+
+
+def _groups(tools: Iterable[ToolDefinition]) -> Sequence[tuple[str, Sequence[str]]]:
+    """Return the tools by what their names have in common up to the last double underscore."""
+    found: dict[str, list[str]] = {}
+    for tool in tools:
+        group, joint, name = tool.name.rpartition(_JOINT)
+        found.setdefault(group + joint, []).append(name)
+    return sorted(found.items())

@@ -1,0 +1,44 @@
+"""The types of the members of what clients declare and send back, as data, and the check of them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from proxy.base.errors import RequestError
+
+Shape = Any
+"""What a value must be: a type of JSON; a tuple of the texts that are possible; a list with the shape of each
+element; or a mapping with the shapes of members, each of which may be missing or ``null``."""
+
+_WORDS: Final[Mapping[Any, str]] = {
+    str: "a string",
+    int: "a whole number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+}
+
+
+def check_members(holder: Mapping[str, Any], shapes: Mapping[str, Shape], path: str) -> None:
+    """Raise :class:`RequestError`, which names the member, if one of an object has not its shape."""
+    for name, shape in shapes.items():
+        if (value := holder.get(name)) is not None:
+            _check(value, shape, f"{path}.{name}")
+
+
+def _check(value: Any, shape: Shape, path: str) -> None:
+    if isinstance(shape, tuple):
+        if value not in shape:
+            raise _fault(path, f"one of {', '.join(shape)}")
+        return
+    kind: Any = shape if isinstance(shape, type) else type(shape)
+    if type(value) is not kind:
+        raise _fault(path, _WORDS[kind])
+    if kind is not shape and kind is dict:
+        check_members(value, shape, path)
+    elif kind is not shape:
+        for place, element in enumerate(value):
+            _check(element, shape[0], f"{path}[{place}]")
+
+
+def _fault(path: str, words: str) -> RequestError:
+    return RequestError(400, f"{path} must be {words}.", param=path)
