@@ -6,9 +6,11 @@ from typing import Any, Final
 import orjson
 from msgspec import structs
 
+from proxy.base.events import SEARCH_TOOLS
 from proxy.relay.ask import Ask
 from proxy.relay.body import Body
 from proxy.relay.routing.router import Route
+from proxy.tools.access.catalog import Selection
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 from proxy.wires.wire import Wire
 
@@ -17,11 +19,12 @@ _CUSTOM: Final = "custom"
 
 
 def as_functions(
-    wire: Wire, payload: Mapping[str, Any], route: Route, *, mixes: bool = False
+    wire: Wire, payload: Mapping[str, Any], route: Route, selection: Selection, *, mixes: bool = False
 ) -> AsFunctions | None:
     """Return a request of the client's ``wire`` as the upstream of a route is asked; ``None`` for unchanged.
 
-    With ``mixes`` the model may call server tools in the same turn.  Raise
+    With ``mixes`` the model may call server tools in the same turn.  If the catalog of ``selection`` has the
+    tool that finds tools, it runs the search that a client declares.  Raise
     :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read.
     """
     native = route.served.native
@@ -30,14 +33,19 @@ def as_functions(
     elif route.wire:
         has_custom = route.wire == "chat" and not {_CUSTOM, EVERY_TYPE}.isdisjoint(native)
         native = (_CUSTOM,) if has_custom else ()
+    if selection.catalog.get(SEARCH_TOOLS) is not None:
+        found = wire.with_search(payload, native, crosses=bool(route.wire), mixes=mixes)
+        if found is not None:
+            return found
     return wire.as_functions(payload, native, crosses=bool(route.wire), mixes=mixes)
 
 
 def with_functions(ask: Ask, route: Route) -> tuple[Ask, AsFunctions | None]:
     """Return the request as its upstream is asked, and what was replaced; see :func:`as_functions`."""
     served, permissions = route.served, ask.access.permissions
-    mixes = bool(served.native and permissions.selections[served.upstream.name].offered)
-    typed = as_functions(ask.wire, ask.body.payload, route, mixes=mixes)
+    selection = permissions.selections[served.upstream.name]
+    mixes = bool(served.native and selection.offered)
+    typed = as_functions(ask.wire, ask.body.payload, route, selection, mixes=mixes)
     if typed is None:
         return ask, None
     return structs.replace(ask, body=Body(orjson.dumps(typed.payload), typed.payload)), typed

@@ -86,6 +86,16 @@ class Wire(ClientPort, UpstreamPort):
         """
         return None
 
+    def with_search(
+        self, payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    ) -> AsFunctions | None:
+        """Return a request whose deferred tools the model finds by the proxy's search.
+
+        Return ``None`` if it declares no search, or one that the upstream runs itself. See
+        :meth:`as_functions`, which it takes the place of.
+        """
+        return None
+
     def without_carried(self, raw: bytes) -> bytes:
         """Return the body of a request without the encrypted turns that the client sends back.
 

@@ -13,6 +13,7 @@ from proxy.wires.anthropic.held import masked_turn
 from proxy.wires.anthropic.reader import AnthropicTurnReader
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
+from proxy.wires.anthropic.typed_tools.searching import with_search
 from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
@@ -26,6 +27,7 @@ class AnthropicWire(Wire):
     dialect = ANTHROPIC
     approvals = ANTHROPIC_APPROVALS
     as_functions = staticmethod(as_functions)
+    with_search = staticmethod(with_search)
     codec = ConversationCodec(
         ANTHROPIC_FIELDS,
         read_conversation,

@@ -33,6 +33,7 @@ from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
 from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.typed_tools.request import as_functions
+from proxy.wires.responses.typed_tools.searching import with_search
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
@@ -50,6 +51,7 @@ class ResponsesWire(Wire):
     refers_to_items = True
     approvals = RESPONSES_APPROVALS
     as_functions = staticmethod(as_functions)
+    with_search = staticmethod(with_search)
     codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
 
     reader = ResponsesTurnReader
