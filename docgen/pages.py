@@ -17,17 +17,18 @@ from docgen.tables import (
     fixture_meta,
     fixture_response,
     metrics,
+    missing_aspects,
     passed_headers,
+    read_fields,
     request_headers,
     response_headers,
+    settings_table,
     tool_errors,
     tool_options,
 )
 from proxy.api.reference.admin_openapi import admin_openapi
-from proxy.config.text import settings_table
 from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
 from proxy.wires.chat.crossing.fields import CHAT_FIELDS
-from proxy.wires.crossing.tables import missing_rows_of, rows_of
 from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
 from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 
@@ -37,9 +38,9 @@ _FIELDS: Final = (CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS
 
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "dialects.md": {
-        **{f"read {table.dialect}": partial(rows_of, table) for table in _FIELDS},
+        **{f"read {table.dialect}": partial(read_fields, table) for table in _FIELDS},
         # The proxy sends no upstream requests in a dialect whose table has nothing ``written``.
-        **{f"written {table.dialect}": partial(missing_rows_of, table) for table in _FIELDS if table.written},
+        **{f"written {table.dialect}": partial(missing_aspects, table) for table in _FIELDS if table.written},
         "profiles": profiles,
     },
     "packages.md": {"modules": shared_modules, "folders": folders},

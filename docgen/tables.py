@@ -2,8 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from pydantic import BaseModel
 from typer.main import get_command
@@ -11,15 +11,50 @@ from typer.main import get_command
 from proxy.api.reference.admin_paths import ADMIN_PATHS, AdminPath
 from proxy.base.error_codes import ERRORS, ErrorCode
 from proxy.commands.cli import app
-from proxy.config.text import toml_value
+from proxy.config.text import settings, toml_value
 from proxy.http.own_headers import FROM_CLIENTS, TO_CLIENTS, OwnHeader
 from proxy.http.rules import REQUEST_HEADERS, RESPONSE_HEADERS
 from proxy.telemetry.metric_families import FAMILIES
 from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.error_codes import TOOL_ERRORS
-from proxy.upstreams.recorded.format import FILES, ExchangeMatch, ExchangeMeta, TurnResponse
+from proxy.upstreams.recorded.format import (
+    CLIENT,
+    EVENTS,
+    JSON,
+    META,
+    REQUEST,
+    RESPONSE,
+    TURN,
+    ExchangeMatch,
+    ExchangeMeta,
+    TurnResponse,
+)
+from proxy.wires.crossing.tables import FieldTable
 
 _ARGUMENT = re.compile(r"^        (?P<name>[a-z_]+): (?P<text>.*(?:\n {12}.*)*)", re.MULTILINE)
+
+FILES: Final = (
+    (META, "What the exchange is. A folder without this file is no exchange."),
+    (
+        f"{CLIENT}/{REQUEST}",
+        "What the client sent first. Its further requests are `request-2.json` and so on.",
+    ),
+    (
+        f"{CLIENT}/{EVENTS}",
+        "What the client got, if it is a stream. `response-2.sse` belongs to `request-2.json`.",
+    ),
+    (f"{CLIENT}/{JSON}", "What the client got, if it is no stream."),
+    (f"{TURN}N/{REQUEST}", "The request to the upstream, `N` = 1, 2, …"),
+    (f"{TURN}N/{RESPONSE}", "The status, the headers and the network pieces of the upstream's response."),
+    (f"{TURN}N/{EVENTS}", "The body for a request that asks for a stream, byte for byte."),
+    (
+        f"{TURN}N/{JSON}",
+        "The body for any other request, byte for byte. A turn has one of the two bodies, or both.",
+    ),
+)
+"""Each file of an exchange, with its content. A replay reads ``meta.toml`` and the turns."""
+
+_HANDLED: Final[Mapping[str, str]] = {"unneeded": "not needed", "omitted": "left out", "refused": "refused"}
 
 
 def commands() -> str:
@@ -184,3 +219,32 @@ def _linked(text: str) -> str:
 def _line(text: str) -> str:
     """Put a text on one line of a table, with Markdown's code marks."""
     return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
+
+
+def settings_table() -> str:
+    """Return every setting as a Markdown table: name, default, meaning."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for setting in settings():
+        default = f"`{setting.default}`" if setting.default else "required"
+        meaning = setting.meaning.replace("|", "\\|")
+        lines.append(f"| `{setting.name}` | {default} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def read_fields(table: FieldTable) -> str:
+    """Return a Markdown table of how each field of a dialect's requests is translated."""
+    rows = ["| field | becomes |", "|---|---|"]
+    for name in sorted(table.read):
+        rule = table.read[name]
+        becomes = f"`{'`, `'.join(rule.to)}`" if rule.to else f"{_HANDLED[rule.handling]}: {rule.reason}"
+        rows.append(f"| `{name}` | {becomes} |")
+    return "\n".join(rows) + "\n"
+
+
+def missing_aspects(table: FieldTable) -> str:
+    """Return a Markdown table of what other dialects' clients can ask for and this one cannot express."""
+    rows = ["| asked for | which is |", "|---|---|"]
+    for name, rule in sorted(table.written.items()):
+        if not rule.to:
+            rows.append(f"| `{name}` | {_HANDLED[rule.handling]}: {rule.reason} |")
+    return "\n".join(rows) + "\n"

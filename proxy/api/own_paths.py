@@ -22,11 +22,9 @@ class Surface(Protocol):
 
     def serves(self, target: Target) -> bool:
         """Return whether it answers this path."""
-        ...
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
         """Return the response; raise :class:`~proxy.base.errors.RequestError` if the request is refused."""
-        ...
 
 
 class OwnPaths:

@@ -26,7 +26,6 @@ class EndpointHandler(Protocol):
 
     def answer(self, context: Context) -> Awaitable[web.StreamResponse]:
         """Return the response, sent or still to be sent; raise the errors that clients are told."""
-        ...
 
 
 class Pipeline:

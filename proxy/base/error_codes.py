@@ -72,6 +72,13 @@ _ALL: Final = (
         "([translation](concepts/translation.md)).",
     ),
     ErrorCode(
+        "thread_unsupported_request", (400,), _REQUEST,
+        "A Messages request asks the upstream to keep the conversation (`thread`). The upstream speaks "
+        "another dialect, is not known to keep any, or would not get what belongs to server tools.",
+        "Send the whole conversation without `thread`. The helpers of Anthropic's packages do so by "
+        "themselves.",
+    ),
+    ErrorCode(
         "model_conflict", (400,), _REQUEST,
         "A path of Azure's names one model (`/openai/deployments/NAME/…`), and the body names another.",
         "Name the same model in both places, or leave it out of the body.",

@@ -106,16 +106,6 @@ def ascii_json(value: Any, *, default: Callable[[Any], Any] | None = None, compa
     return json.dumps(value, default=default, separators=separators).replace("\x7f", "\\u007f")
 
 
-def safe_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
-    """Return the text as :func:`plain_text` does, with rich's markup escaped, for a string that rich parses.
-
-    The result may stand anywhere in markup, even right before a tag.
-    """
-    from rich.markup import escape
-
-    return escape(plain_text(text, limit))
-
-
 def safe_cell(text: str, style: str = "", limit: int = DEFAULT_LIMIT) -> "Text":
     """Return the text as a rich object, in which no markup and no ``:emoji:`` is interpreted."""
     from rich.text import Text

@@ -49,16 +49,6 @@ def settings() -> Iterator[Setting]:
             yield Setting(f"{dotted}.{key}", default, info.description or "")
 
 
-def settings_table() -> str:
-    """Return every setting as a Markdown table: name, default, meaning."""
-    lines = ["| setting | default | meaning |", "|---|---|---|"]
-    for setting in settings():
-        default = f"`{setting.default}`" if setting.default else "required"
-        meaning = setting.meaning.replace("|", "\\|")
-        lines.append(f"| `{setting.name}` | {default} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
 def _section(dotted: str, model: type[BaseModel], info: FieldInfo) -> str:
     """Return one table. Tables whose name the user chooses have no default, except ``upstreams.default``."""
     extra = _extra(info)

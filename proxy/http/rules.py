@@ -205,7 +205,9 @@ class HeaderRules:
             values = [value.decode("utf-8", "replace") for value in raw_values]
         for secret in secrets:
             if not plain or secret in joined:
-                values = [_scrubbed(value, secret) for value in values]
+                values = [
+                    value.encode().replace(secret, REDACTED).decode("utf-8", "replace") for value in values
+                ]
         if secrets and b"\\" in joined:
             values = [_unescaped_too(value, secrets) for value in values]
         return _kept(values, selection, plain)
@@ -252,10 +254,6 @@ def accept_encoding(headers: Headers) -> str | None:
     wanted = [item.strip() for item in ",".join(offers).split(",")]
     known = [item for item in wanted if item.split(";")[0].strip().lower() in DECODABLE]
     return ", ".join(known) or "identity"
-
-
-def _scrubbed(value: str, secret: bytes) -> str:
-    return value.encode().replace(secret, REDACTED).decode("utf-8", "replace")
 
 
 def _unescaped_too(value: str, secrets: tuple[bytes, ...]) -> str:

@@ -220,26 +220,22 @@ class ApprovalLog(GrantLog, Protocol):
         Return ``False``, and store nothing, if the caller would then have more than ``most`` undecided
         approvals. Raise :class:`StoreUnavailable` if the approvals could not be committed.
         """
-        ...
 
     async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
         """Return the approvals with these ids, in any order, without unknown ids.
 
         Raise :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
-        ...
 
     async def list_approvals(self, wanted: ApprovalFilter) -> Sequence[Approval]:
         """Return approvals, newest first; raise :class:`StoreError` if the record cannot be
         read."""
-        ...
 
     async def count_waiting(self, caller: str | None, now: float) -> int:
         """Count the approvals of a caller, or of all callers for ``None``, that can still be decided.
 
         Raise :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
-        ...
 
     async def decide_approval(
         self, approval: Approval, decided: Decided, now: float, grant: Grant | None = None
@@ -252,4 +248,3 @@ class ApprovalLog(GrantLog, Protocol):
         afterwards: with this decision, with the earlier one, or undecided. Raise
         :class:`~proxy.base.errors.StoreError` if it cannot be read.
         """
-        ...

@@ -8,44 +8,22 @@ numbered from 1. The output of one attempt is never mixed with that of another.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
-
-from proxy.records.transitions import Transitions
 
 
 class BackgroundState(StrEnum):
     """The state of a background response.
 
     ``running``: a process runs it, or did so when the process died. ``released``: its process gave it up
-    before its end, and any process may run it. ``ended``: no process runs it any more.
+    before its end, and any process may run it. ``ended``: no process runs it any more. This state
+    is final. A claim or a release is possible only while no call with an effect has started.
     """
 
     RUNNING = "running"
     RELEASED = "released"
     ENDED = "ended"
-
-
-class BackgroundEvent(StrEnum):
-    """The events of a background response on record."""
-
-    CLAIM = "claim"
-    RELEASE = "release"
-    END = "end"
-
-
-BACKGROUND_TRANSITIONS: Final[Transitions[BackgroundState, BackgroundEvent]] = Transitions(
-    {
-        # Only if the process that runs it is dead.
-        (BackgroundState.RUNNING, BackgroundEvent.CLAIM): BackgroundState.RUNNING,
-        (BackgroundState.RELEASED, BackgroundEvent.CLAIM): BackgroundState.RUNNING,
-        (BackgroundState.RUNNING, BackgroundEvent.RELEASE): BackgroundState.RELEASED,
-        (BackgroundState.RUNNING, BackgroundEvent.END): BackgroundState.ENDED,
-        (BackgroundState.RELEASED, BackgroundEvent.END): BackgroundState.ENDED,
-    }
-)
-"""``ended`` is final. A claim or a release is possible only while no call with an effect has started."""
 
 
 class Lease(Struct, frozen=True):
@@ -80,13 +58,6 @@ class BackgroundRecord(Struct, frozen=True):
         """The right to run its last attempt."""
         return Lease(self.id, self.attempt)
 
-    @property
-    def is_orphan(self) -> bool:
-        """Whether no process runs it, though it has not ended."""
-        if self.state is BackgroundState.RUNNING:
-            return self.orphaned_at is not None
-        return self.state is BackgroundState.RELEASED
-
 
 class StartedEffect(Struct, frozen=True):
     """A call with an effect that has started. ``is_known`` says whether its outcome is on record."""
@@ -108,26 +79,21 @@ class BackgroundLog(Protocol):
 
         Raise :class:`~proxy.base.errors.StoreUnavailable` if it could not be committed.
         """
-        ...
 
     async def find_background(self, response_id: str, caller: str) -> BackgroundRecord | None:
         """Return the response of that id if it is the caller's; raise :class:`StoreError`."""
-        ...
 
     async def orphaned_background(self) -> Sequence[BackgroundRecord]:
         """Return the responses that no process runs, oldest first, at most a hundred. Raise StoreError."""
-        ...
 
     async def background_request(self, response_id: str) -> bytes | None:
         """Return the stored ``request``; ``None`` once the response has ended. Raise StoreError."""
-        ...
 
     async def started_effects(self, run_id: str) -> Sequence[StartedEffect]:
         """Return the calls with effects that have started in a run and in its agents' runs, in order.
 
         At most a hundred are returned. Raise StoreError if the record cannot be read.
         """
-        ...
 
     async def claim_background(self, lease: Lease, run_id: str) -> bool:
         """Begin the next attempt in this process, under a new ``run_id``; return whether it began.
@@ -135,7 +101,6 @@ class BackgroundLog(Protocol):
         It does not begin if the response is no orphan, has had another attempt since, is cancelled, or has
         started an effect. Raise :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
-        ...
 
     async def release_background(self, lease: Lease) -> bool:
         """Give a response up, so that any process may run it; return whether it was given up.
@@ -143,7 +108,6 @@ class BackgroundLog(Protocol):
         It is not given up if it has started an effect, has ended, or has had another attempt. Raise
         :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
-        ...
 
     async def end_background(self, lease: Lease) -> bool:
         """End a response in this process, and delete its request.
@@ -152,8 +116,6 @@ class BackgroundLog(Protocol):
         another process runs it, has ended it, or has begun another attempt. Raise
         :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
-        ...
 
     async def cancel_background(self, response_id: str, caller: str) -> None:
         """Record that the caller wants to end a response. Raise StoreUnavailable."""
-        ...

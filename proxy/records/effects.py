@@ -116,7 +116,6 @@ class EffectLog(Protocol):
         repeat. If only the tool's number is taken, the earlier effect is of ``another`` call. Raise
         :class:`~proxy.base.errors.StoreUnavailable` if nothing is committed.
         """
-        ...
 
     async def number_effects(self, claim: EffectClaim) -> Mapping[int, str]:
         """Return the effects of the claim's tool, for its request, that block the claim.
@@ -124,14 +123,12 @@ class EffectLog(Protocol):
         The mapping goes from their numbers, in order, to the ids of their executions. Raise
         :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
-        ...
 
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
         """Return the present state of the effect that blocked this claim; ``None`` if it was released.
 
         Raise :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
-        ...
 
     async def earlier_attempt(self, claim: EffectClaim) -> EarlierAttempt:
         """Return how the run of an earlier, equal request ended in which the claim's tool had effects.
@@ -139,20 +136,16 @@ class EffectLog(Protocol):
         Runs that go on in this same process are left out, because the caller knows about them. Raise
         :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
-        ...
 
     def settle_effects(self, invocation_ids: Collection[str]) -> None:
         """Queue a note that the client got the whole answer of a run whose model saw the results of these
         effects. Never wait."""
-        ...
 
     def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
         """Queue the result that the model got, before the execution's row is closed. Never wait."""
-        ...
 
     def release_effect(self, invocation_id: str) -> None:
         """Queue the release of the claims of an execution, because it never began or nobody repeats it.
 
         Never wait.
         """
-        ...

@@ -89,17 +89,14 @@ class GrantLog(Protocol):
 
         Raise :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
-        ...
 
     async def grants_of_approval(self, approval_id: str) -> Sequence[Grant]:
         """Return the grant that was made with an approval, if any; raise
         :class:`~proxy.base.errors.StoreError`."""
-        ...
 
     async def list_grants(self, wanted: GrantFilter) -> Sequence[Grant]:
         """Return grants, newest first; raise :class:`~proxy.base.errors.StoreError` if the record cannot be
         read."""
-        ...
 
     async def use_grant(self, grant_id: str, now: float) -> bool:
         """Count a call that is about to run, unless the grant is no longer active; committed on return.
@@ -107,7 +104,6 @@ class GrantLog(Protocol):
         Return ``False``, and count nothing, if the grant has expired, was revoked or is gone. Raise
         :class:`~proxy.base.errors.StoreUnavailable` if the outcome is unknown.
         """
-        ...
 
     async def revoke_grant(self, grant_id: str, by: str, now: float) -> Grant | None:
         """Revoke a grant, unless it was revoked before; committed on return.
@@ -115,4 +111,3 @@ class GrantLog(Protocol):
         Return the grant as it is on record afterwards, ``None`` if there is none. Raise
         :class:`~proxy.base.errors.StoreError` if the record fails.
         """
-        ...

@@ -304,16 +304,13 @@ class InvocationLog(Protocol):
         With ``durable``, return only when the row is committed (rule R1), and raise
         :class:`~proxy.base.errors.StoreUnavailable` if it cannot be. Otherwise queue the row.
         """
-        ...
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
         """Queue the final state of an opened execution. Never wait, never raise."""
-        ...
 
     def put_native_call(self, record: NativeCall) -> None:
         """Store a call as the upstream sent it, if the settings allow content to be kept. Never wait or
         raise."""
-        ...
 
 
 class KeptResults(Protocol):
@@ -321,14 +318,12 @@ class KeptResults(Protocol):
 
     def put_result(self, record: KeptResult) -> None:
         """Queue a result if content is kept at all, else hold it in memory. Never wait."""
-        ...
 
     async def find_result(self, handle: str, caller: str) -> KeptResult | None:
         """Return the result of that handle if it is the caller's and younger than :data:`RESULTS_KEPT_S`.
 
         Raise :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
-        ...
 
 
 class Limiter(Protocol):
@@ -339,7 +334,6 @@ class Limiter(Protocol):
 
         Raise :class:`~proxy.base.errors.ToolFailure` if the call cannot be counted but must be.
         """
-        ...
 
 
 class Meter(Limiter, Protocol):
@@ -348,16 +342,13 @@ class Meter(Limiter, Protocol):
     @property
     def counts_usage(self) -> bool:
         """Whether tokens or cost are limited, so that usage must be known."""
-        ...
 
     @property
     def counts_cost(self) -> bool:
         """Whether cost is limited, so that each model needs a price."""
-        ...
 
     def spend(self, tokens: int, cost: int) -> None:
         """Count the usage; ``cost`` is in billionths. Never wait, never raise."""
-        ...
 
 
 class PinStore(Protocol):
@@ -365,15 +356,12 @@ class PinStore(Protocol):
 
     async def read_pins(self) -> Mapping[str, str]:
         """Return all pins, sorted by id; raises StoreError."""
-        ...
 
     async def put_pins(self, pins: Mapping[str, str]) -> None:
         """Store pins and replace those with the same ids; committed on return. Raises StoreError."""
-        ...
 
     async def delete_pin(self, pin_id: str) -> bool:
         """Delete one pin, committed on return; return whether there was one. Raises StoreError."""
-        ...
 
 
 class TokenVault(Protocol):
@@ -381,20 +369,16 @@ class TokenVault(Protocol):
 
     def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
         """Return a block that only one process at a time can enter for each name; raise StoreUnavailable."""
-        ...
 
     async def load(self, name: str) -> bytes | None:
         """Return the last tokens that any process saved under a name; raise
         :class:`~proxy.base.errors.StoreError`."""
-        ...
 
     async def save(self, name: str, tokens: bytes) -> None:
         """Replace the tokens under a name; committed on return. Raise StoreUnavailable."""
-        ...
 
     async def forget(self, name: str) -> None:
         """Delete the tokens under a name; committed on return. Raise StoreUnavailable."""
-        ...
 
 
 class ClientKey(Struct, frozen=True):

@@ -25,22 +25,18 @@ class UpstreamPermissions(Protocol):
     @property
     def router(self) -> Router:
         """The upstreams and models that the caller may use."""
-        ...
 
     @property
     def policies(self) -> Mapping[str, Policy]:
         """The policy that holds for the caller at each upstream."""
-        ...
 
     @property
     def selections(self) -> Mapping[str, Selection]:
         """The tools that the caller is offered at each upstream."""
-        ...
 
     @property
     def acts(self) -> bool:
         """Whether any of these tools has effects."""
-        ...
 
 
 class Identity(Struct, frozen=True):

@@ -20,10 +20,6 @@ OnBroken = Callable[[UpstreamError], None]
 """Called if an upstream's response breaks after it has begun."""
 
 
-def no_events(kind: str, facts: Mapping[str, Any]) -> None:
-    """Ignore the event: the default when nothing observes the run."""
-
-
 def ignore_broken(error: UpstreamError) -> None:
     """Ignore the failure: the default when nothing counts it."""
 
@@ -34,13 +30,11 @@ class ClientStream(Protocol):
     @property
     def started(self) -> bool:
         """Whether status and headers have been sent, so that they can no longer change."""
-        ...
 
     @property
     def stopped_by_server(self) -> bool:
         """Whether the server itself cancels the response, so that the client is still there and can get an
         error."""
-        ...
 
     @property
     def origin(self) -> str:
@@ -49,26 +43,21 @@ class ClientStream(Protocol):
 
         It is empty if unknown, and once the response has started.
         """
-        ...
 
     def blank_out(self, secrets: Secrets | None) -> None:
         """From now on, blank out each of these secrets that is whole within a piece that is sent."""
-        ...
 
     def set_header(self, name: str, value: str) -> None:
         """Set a header of the proxy's own on the response; an empty value removes it.
 
         Do nothing if the response has started.
         """
-        ...
 
     def start(self, status: int, headers: Headers) -> None:
         """Begin the response; its head is sent with the first bytes, or by :meth:`flush`."""
-        ...
 
     def flush(self) -> None:
         """Send all held bytes now; do nothing if the client has gone."""
-        ...
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         """Send bytes now.
@@ -77,27 +66,22 @@ class ClientStream(Protocol):
         ``None`` if it does.  With ``last`` the bytes are held until :meth:`finish` or :meth:`flush`, and
         leave in one write with the end of the response.  Raise ``ConnectionError`` if the client has gone.
         """
-        ...
 
     async def write(self, data: bytes) -> None:
         """Send bytes now, and wait while the client does not read.  Raise ``ConnectionError`` if it has
         gone."""
-        ...
 
     def before_finish(self) -> Awaitable[None] | None:
         """Return what the caller must await before :meth:`finish`; ``None`` if there is nothing to await.
 
         The record must first store what the client's next request refers to.
         """
-        ...
 
     def finish(self) -> None:
         """End the response properly.  Raise ``ConnectionError`` if the client has gone."""
-        ...
 
     def abort(self) -> None:
         """Close the connection in a way that shows the client that the response is incomplete."""
-        ...
 
 
 class NoClientStream:

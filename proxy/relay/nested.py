@@ -1,15 +1,16 @@
 """Runs inside of runs: what the run of an agent gets from the run that called it, and reports to it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct, field
 
-from proxy.base.events import FinishReason, ToolCall, ToolResult
+from proxy.base.events import FinishReason, InnerCall, ToolCall, ToolProgress, ToolResult
 from proxy.records.approvals import Approval
 from proxy.records.rows import RunStatus
 from proxy.relay.base import RunSettings
 from proxy.tools.agents.agent import Agent
+from proxy.tools.contract.provider import CallContext
 from proxy.tools.running.ledger import RunLedger
 
 
@@ -137,20 +138,37 @@ class RunEnd(Struct, frozen=True):
     asked: Sequence[Approval] = ()
 
 
-class RunWatch(Protocol):
-    """Gets the events of a run while it is in progress.  The methods must not wait or raise."""
+class RunWatch:
+    """Observes an agent's run, and reports its calls as progress of the tool.
+
+    ``stopped`` is the setting that stopped the agent, empty if nothing did.
+    """
+
+    def __init__(self, context: CallContext) -> None:
+        self._tell = context.on_progress
+        self._started: set[str] = set()
+        self._done = 0
+        self.end: RunEnd | None = None
+        self.stopped = ""
 
     def call_started(self, call: ToolCall, arguments: Any) -> None:
-        """Handle the start of a tool call; ``arguments`` are redacted."""
-        ...
+        """Report a call, so that the client sees it like the calls of its own request."""
+        self._started.add(call.call_id)
+        if self._tell is not None:
+            self._tell(ToolProgress(self._done, inner=InnerCall(call, arguments)))
 
     def call_finished(self, call: ToolCall, result: ToolResult) -> None:
-        """Handle the result of a tool call, whether it ran or was refused."""
-        ...
+        """Report the outcome of a call.  A refused call was never reported as started, so report that
+        first."""
+        if call.call_id not in self._started:
+            self.call_started(call, result.arguments_redacted)
+        self._done += 1
+        if self._tell is not None:
+            self._tell(ToolProgress(self._done, inner=InnerCall(call, result.arguments_redacted, result)))
 
     def ended(self, end: RunEnd) -> None:
-        """Handle the end of the run, whatever its outcome; called once."""
-        ...
+        """Keep the outcome of the run."""
+        self.end = end
 
 
 class AgentAsking(Struct, frozen=True):

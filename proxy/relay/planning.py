@@ -7,12 +7,11 @@ This module does not know HTTP: any code that fills an :class:`Ask` can start a 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from types import MappingProxyType
 
 from msgspec import Struct, field, structs
 
-from proxy.base.caches import declare_lru
 from proxy.base.errors import RequestError
 from proxy.json.in_thread import LARGE_BYTES, in_thread
 from proxy.records.rows import join_sources
@@ -36,7 +35,7 @@ from proxy.relay.offering.offer import (
     is_reserved,
     with_required_approvals,
 )
-from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits
+from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits, limits_of
 from proxy.relay.passing.metering import price_of
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
@@ -54,10 +53,9 @@ from proxy.relay.run.job import (
 )
 from proxy.relay.run.parents import Parent, Parents, can_hold_turn
 from proxy.relay.run_memory import RunMemory
-from proxy.relay.typed_tools import with_functions
+from proxy.relay.typed_tools import naming_as_declared, with_functions
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest
-from proxy.wires.dialect import Dialect
 from proxy.wires.registry.requests import check_switches
 from proxy.wires.typed_tools.functions import AsFunctions
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
@@ -71,6 +69,7 @@ class Planning:
     ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
     conversation was already looked for.  ``purse`` counts what agents have used whose calls were approved;
     it is ``None`` if there was nothing to decide.  ``approvals`` has the outcomes from the plans so far.
+    ``with_tools`` are the items that have brought tools to the response that the request continues.
     """
 
     ask: Ask
@@ -78,6 +77,7 @@ class Planning:
     ledger: RunLedger | None = None
     repeat_key: RequestKey = NO_KEY
     pinned: bool = False
+    with_tools: str = ""
     purse: Purse | None = None
     approvals: ApprovalOutcomes = NOTHING_SETTLED
 
@@ -103,6 +103,10 @@ class PlanSettings(Struct, frozen=True):
     offer: OfferRules = field(default_factory=OfferRules)
     keep_requests: bool = False
     people_in_bodies: bool = True
+
+
+_OF_THIS_UPSTREAM = ("not_translatable", "thread_unsupported_request")
+"""The codes of errors about requests that another upstream could answer."""
 
 
 class _Draft(Struct, frozen=True):
@@ -230,7 +234,7 @@ class Planner:
         try:
             return await self._plan(planning, planning.candidates.next(), in_run=in_run)
         except RequestError as error:
-            if failure is None or error.code != "not_translatable":
+            if failure is None or error.code not in _OF_THIS_UPSTREAM:
                 raise
             raise failure from error
 
@@ -238,13 +242,9 @@ class Planner:
         """Return the plan for an upstream.  It has no job if the request passes through, unless
         ``in_run``."""
         ask, read_before = await self._with_items(planning.ask, route)
-        ask, typed = with_functions(ask, route)
-        try:
+        ask, typed = with_functions(ask, route, planning.with_tools)
+        with naming_as_declared(typed):
             plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
-        except RequestError as error:
-            if typed is not None:
-                typed.name_as_declared(error)
-            raise
         return plan if isinstance(plan, Plan) else await self._plan(planning, plan, in_run=in_run)
 
     async def _plan_as_sent(
@@ -257,8 +257,11 @@ class Planner:
         *,
         in_run: bool,
     ) -> Plan | Route:
-        """Return the plan for a request as its upstream would be asked, or the other upstream that has its
-        conversation."""
+        """Return the plan for a request as its upstream would be asked.
+
+        Return an upstream instead if the request has to be planned again for it: it has the conversation, or
+        the response before has tools that the request does not name.
+        """
         request = ask.wire.parse(ask.body.payload)
         if route.wire:
             answer = ask.wire.load_answer(ask.body.payload)
@@ -285,6 +288,9 @@ class Planner:
             home = planning.candidates.pin(route, restored.upstream, bound=restored.bound)
             if home is not route:
                 return home
+        if restored.with_tools != planning.with_tools:
+            planning.with_tools = restored.with_tools
+            return route
         changes = draft.port is not ask.wire or typed is not None or bool(draft.offer)
         if not (changes or request.chosen or request.has_proxy_calls or restored or in_run):
             return Plan(route, None)
@@ -381,7 +387,12 @@ class Planner:
         return Job(
             ask.identity,
             ClientSide(
-                ask, ask.wire, request, ask.options.trace, draft.typed.answer if draft.typed else None
+                ask,
+                ask.wire,
+                request,
+                ask.options.trace,
+                draft.typed.answer if draft.typed is not None else None,
+                restored.with_tools,
             ),
             UpstreamSide(
                 route=route,
@@ -466,7 +477,7 @@ class Planner:
             return NO_TOOLS
         dialect = self._wires[route.wire].dialect if route.wire else wire.dialect
         profile = served.profiles.of(dialect.wire, route.model)
-        known = _limits_of(dialect, profile.max_tools, profile.schema_without)
+        known = limits_of(dialect.refused_schemas, profile.max_tools, profile.schema_without)
         if not self._refusals.knows_tools:
             return known
         digests, most = self._refusals.refused_tools(*place)
@@ -481,15 +492,6 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
     if request.chosen:
         raw, sent = ask.wire.without_chosen(raw, request, offer.shown)
     return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
-
-
-@lru_cache(128)
-def _limits_of(dialect: Dialect, most: int | None, without: tuple[str, ...]) -> ToolLimits:
-    """Return the limits of a dialect together with those of a model's profile."""
-    return ToolLimits(most=most, without=dialect.refused_schemas.union(without))
-
-
-declare_lru("tool_limits", _limits_of, 1000)
 
 
 def _why_not(draft: _Draft) -> MemoryOutcome | None:

@@ -1,11 +1,13 @@
 """Replaces tools of special types by functions, for an upstream that does not know these types."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
 from msgspec import structs
 
+from proxy.base.errors import RequestError
 from proxy.base.events import SEARCH_TOOLS
 from proxy.relay.ask import Ask
 from proxy.relay.body import Body
@@ -19,12 +21,19 @@ _CUSTOM: Final = "custom"
 
 
 def as_functions(
-    wire: Wire, payload: Mapping[str, Any], route: Route, selection: Selection, *, mixes: bool = False
+    wire: Wire,
+    payload: Mapping[str, Any],
+    route: Route,
+    selection: Selection,
+    *,
+    mixes: bool = False,
+    earlier: str = "",
 ) -> AsFunctions | None:
     """Return a request of the client's ``wire`` as the upstream of a route is asked; ``None`` for unchanged.
 
     With ``mixes`` the model may call server tools in the same turn.  If the catalog of ``selection`` has the
-    tool that finds tools, it runs the search that a client declares.  Raise
+    tool that finds tools, it runs the search that a client declares.  ``earlier`` are the items that brought
+    tools to the response that the request continues (:meth:`.Wire.items_with_tools`).  Raise
     :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read.
     """
     native = route.served.native
@@ -34,18 +43,29 @@ def as_functions(
         has_custom = route.wire == "chat" and not {_CUSTOM, EVERY_TYPE}.isdisjoint(native)
         native = (_CUSTOM,) if has_custom else ()
     if selection.catalog.get(SEARCH_TOOLS) is not None:
-        found = wire.with_search(payload, native, crosses=bool(route.wire), mixes=mixes)
+        found = wire.with_search(payload, native, crosses=bool(route.wire), mixes=mixes, earlier=earlier)
         if found is not None:
             return found
-    return wire.as_functions(payload, native, crosses=bool(route.wire), mixes=mixes)
+    return wire.as_functions(payload, native, crosses=bool(route.wire), mixes=mixes, earlier=earlier)
 
 
-def with_functions(ask: Ask, route: Route) -> tuple[Ask, AsFunctions | None]:
+def with_functions(ask: Ask, route: Route, earlier: str = "") -> tuple[Ask, AsFunctions | None]:
     """Return the request as its upstream is asked, and what was replaced; see :func:`as_functions`."""
     served, permissions = route.served, ask.access.permissions
     selection = permissions.selections[served.upstream.name]
     mixes = bool(served.native and selection.offered)
-    typed = as_functions(ask.wire, ask.body.payload, route, selection, mixes=mixes)
+    typed = as_functions(ask.wire, ask.body.payload, route, selection, mixes=mixes, earlier=earlier)
     if typed is None:
         return ask, None
     return structs.replace(ask, body=Body(orjson.dumps(typed.payload), typed.payload)), typed
+
+
+@contextmanager
+def naming_as_declared(typed: AsFunctions | None) -> Iterator[None]:
+    """Let errors about what was replaced name the fields of the client's own request."""
+    try:
+        yield
+    except RequestError as error:
+        if typed is not None:
+            typed.name_as_declared(error)
+        raise

@@ -11,21 +11,20 @@ from proxy.relay.base import ClientStream
 from proxy.relay.memory.hidden.history import History
 from proxy.relay.memory.hidden.turns import LastTurn, unchanged
 from proxy.relay.memory.local import LocalResponses
+from proxy.relay.typed_tools import with_functions
 from proxy.wires.client_port import ClientView
-from proxy.wires.typed_tools.functions import TypedAnswer
 
 
-async def warm_up(
-    ask: Ask, typed: TypedAnswer | None, local: LocalResponses, history: History, client: ClientStream
-) -> None:
+async def warm_up(ask: Ask, local: LocalResponses, history: History, client: ClientStream) -> None:
     """Answer with a response that has no output, and keep its input in ``local``.
 
-    ``typed`` turns it into the form in which the client declared its tools; ``None`` for its own form.
     Raise :class:`~proxy.base.errors.RequestError` if the request continues a response that the proxy does not
     know, or if its dialect's responses have no ids.  Raise :class:`StoreError` if the record
     cannot be read.
     """
-    wire = ask.wire
+    wire, sent = ask.wire, ask.body.payload
+    ask, functions = with_functions(ask, ask.access.routes[0])
+    typed = None if functions is None else functions.answer
     caller = ask.identity.caller
     request = wire.parse(ask.body.payload)
     editor = wire.editor(ask.body.raw, request, "stateless", caller=caller)
@@ -44,6 +43,8 @@ async def warm_up(
         mask=unchanged,
         untrusted=restored.untrusted,
         upstream=restored.upstream,
+        with_tools=wire.items_with_tools(sent, restored.with_tools),
+        input_items=None if typed is None else typed.input_items(),
     )
     resource = writer.result() or {}
     if typed is not None:

@@ -143,22 +143,18 @@ class KeySource(Protocol):
         Reading it never waits, because every request reads it. A notification can get lost, so callers must
         also call :meth:`keys_version` from time to time.
         """
-        ...
 
     async def keys_version(self) -> int:
         """Return the ``version`` that :meth:`read_keys` would return now; raises StoreError."""
-        ...
 
     async def read_keys(self) -> KeySet:
         """Return all keys; raises :class:`~proxy.base.errors.StoreError`."""
-        ...
 
     async def hash_key(self) -> tuple[str, bytes]:
         """Return the name and the 32 bytes of the key that hashes new secrets; it is created once and kept.
 
         Raises :class:`~proxy.base.errors.StoreError`.
         """
-        ...
 
 
 class Store(
@@ -185,47 +181,38 @@ class Store(
 
         If false, callers must mask private arguments before they pass them to the store (rule R3).
         """
-        ...
 
     @property
     def waiting(self) -> int:
         """The number of writes that are queued or being committed."""
-        ...
 
     @property
     def lost(self) -> int:
         """The number of writes that were lost since the record was opened."""
-        ...
 
     @property
     def lost_needed(self) -> int:
         """The number of lost writes that a client's next request needs."""
-        ...
 
     @property
     def crowded(self) -> bool:
         """Whether the record is alive and cannot keep up, so that runs should wait before they go on."""
-        ...
 
     async def wait_for_room(self, within_s: float) -> None:
         """Wait until the record has room for the writes of a run, at most ``within_s`` seconds.
 
         Ends at once when the record fails or stands still. Never raises.
         """
-        ...
 
     @property
     def vault(self) -> TokenVault | None:
         """The vault that keeps tokens of connections sealed; ``None`` if the store cannot seal."""
-        ...
 
     async def start(self) -> None:
         """Open and migrate the record; mark rows of dead owners ``interrupted`` if the options allow it."""
-        ...
 
     async def aclose(self) -> None:
         """Write all queued writes and close the record."""
-        ...
 
     def put_run(self, record: RunRecord) -> None:
         """Insert the run, or replace the row with the same id.
@@ -233,30 +220,25 @@ class Store(
         The columns by which runs are found, except the status, keep the values of the first row: model,
         caller, time.
         """
-        ...
 
     def put_turn(self, record: TurnRecord) -> None: ...
 
     def put_messages(self, records: Sequence[MessageRecord]) -> None:
         """Store messages, if ``store.content`` allows the content of tool turns."""
-        ...
 
     def put_suspended(self, record: SuspendedTurn) -> None: ...
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
         """Return the newest held turn with that key; reading does not consume it."""
-        ...
 
     async def find_all_suspended(self, keys: Sequence[str], caller: str = "") -> Mapping[str, SuspendedTurn]:
         """Return the held turns of several keys with one query; keys without one are left out.
 
         ``caller`` is whoever asks: look-ups that wait take turns by caller.
         """
-        ...
 
     def put_hidden(self, *records: HiddenTurns) -> None:
         """Store hidden turns of one caller, all or none of them; other variants of the same keys stay."""
-        ...
 
     async def find_hidden(
         self, keys: Sequence[str], caller: str = "", *, loosely: bool = False
@@ -266,15 +248,12 @@ class Store(
         One query answers for all keys. ``caller`` is whoever asks: look-ups that wait take turns by caller.
         Of the same stored under three keys, the second and the third key are found only ``loosely``.
         """
-        ...
 
     def put_response(self, record: ResponseRecord) -> None:
         """Store a response and replace the caller's earlier one with the same id."""
-        ...
 
     async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
         """Return the response with that id, or ``None`` if it does not exist or belongs to another caller."""
-        ...
 
     async def delete_response(self, response_id: str, caller: str) -> bool:
         """Delete a response of the caller permanently; return whether there was one.
@@ -282,22 +261,18 @@ class Store(
         Raises :class:`~proxy.base.errors.StoreUnavailable` if the store does not know whether the deletion
         succeeded.
         """
-        ...
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]: ...
 
     async def get_run(self, run_id: str) -> RunDetail | None:
         """Return one run by its id or by a unique prefix of it; ``None`` if there is none."""
-        ...
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
         """Return the tool calls of some runs in order, at most :data:`MAX_CALLED` in total; runs without
         calls are left out."""
-        ...
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
         """Return the usage, one row for each group, sorted by group."""
-        ...
 
     async def purge(self, wanted: PurgeFilter) -> int:
         """Delete one batch of runs with all rows that belong to them; return how many runs.
@@ -306,14 +281,12 @@ class Store(
         tool call that is still running. Raises :class:`~proxy.base.errors.StoreUnavailable` if it is unknown
         whether the deletion was committed.
         """
-        ...
 
     async def scrub(self) -> str:
         """Remove deleted data from the store's own files; return what remains there and why, else ``""``.
 
         Never raises. It does not reach copies of these files.
         """
-        ...
 
     async def wait_until_visible(self, within_s: float) -> bool:
         """Wait until other processes can see what a client's next request needs of the writes queued before
@@ -321,11 +294,9 @@ class Store(
 
         Never raises. A write that is not visible in time may follow later or be lost.
         """
-        ...
 
     async def healthy(self) -> bool:
         """Return whether a durable write would probably succeed now."""
-        ...
 
     async def put_key(self, key: ClientKey) -> None:
         """Store a new key durably.
@@ -333,33 +304,27 @@ class Store(
         Raises :class:`~proxy.base.errors.StoreUnavailable`, also if a key with this name exists that is not
         revoked.
         """
-        ...
 
     async def note_keys(self) -> None:
         """Record that the configuration declares keys, as if one had been created here.
 
         Never raises: a failed write is logged.
         """
-        ...
 
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key durably; return whether there was one to revoke. Raises StoreError."""
-        ...
 
     async def mark_once(self, name: str, until: float) -> bool:
         """Set a mark that lasts until ``until`` (epoch seconds); return whether this call set it.
 
         If several callers in any processes try at the same time, exactly one succeeds. Raises StoreError.
         """
-        ...
 
     async def marks(self, prefix: str) -> Mapping[str, float]:
         """Return the end times of at most 100 unexpired marks with this prefix. Raises StoreError."""
-        ...
 
     async def is_marked(self, name: str) -> bool:
         """Return whether a mark with this name exists and is not over; raises StoreError."""
-        ...
 
     def put_response_owner(
         self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None
@@ -368,12 +333,10 @@ class Store(
 
         ``settled`` is called once with whether the row was committed, possibly before this method returns.
         """
-        ...
 
     async def is_response_owner(self, response_id: str, caller: str) -> bool:
         """Return whether the record says that the caller owns this response; raises
         :class:`~proxy.base.errors.StoreError`."""
-        ...
 
     def put_threads(
         self,
@@ -387,7 +350,6 @@ class Store(
         It is empty if there are none. The write is queued. A thread keeps the sources that it had.
         ``settled`` is called once with whether the rows were committed, possibly before this method returns.
         """
-        ...
 
     async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
         """Return what is recorded about these threads of the caller, by id; unknown threads are left out.
@@ -395,28 +357,22 @@ class Store(
         The value has the sources of the thread's untrusted results, or is empty. Raises
         :class:`~proxy.base.errors.StoreError`.
         """
-        ...
 
     def put_wire(self, record: KeptWire) -> None:
         """Store the bytes of a run, unless ``store.content`` is ``none`` or the store does not seal content.
 
         The write is queued.
         """
-        ...
 
     async def find_wire(self, run_id: str) -> KeptWire | None:
         """Return the bytes of the run with exactly this id, for ``store.keep_days``; raises StoreError."""
-        ...
 
     async def wire_size(self, run_id: str) -> int | None:
         """Return how many bytes are kept of a run, without reading them, or ``None``; raises StoreError."""
-        ...
 
     async def read_diagnoses(self) -> Mapping[str, str]:
         """Return the newest 1,000 findings, the newest first; raises StoreError."""
-        ...
 
     async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
         """Store the findings about an upstream, replacing earlier ones, committed on return; raises
         StoreError."""
-        ...

@@ -6,7 +6,7 @@ Other processes and machines write to the same record, so the pages see their ru
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 from proxy.api.admin.json_output import to_line
 from proxy.base.errors import StoreError
 from proxy.records.rows import RunRecord
-from proxy.store.base import CalledTool, RunFilter, Store
+from proxy.store.base import RunFilter, Store
 from proxy.ui.runs.run_rows import RunRows
 
 POLL_S: Final = 1.0
@@ -182,7 +182,7 @@ class Feed:
         for run in sorted(runs.values(), key=lambda run: (run.started_at, run.id)):
             if not self._may_differ(run):
                 continue
-            now = _fingerprint(run, called.get(run.id, ()))
+            now = *_state(run), tuple((call.tool, call.status) for call in called.get(run.id, ()))
             if self._seen.get(run.id) != now:
                 changed.append(run)
             self._seen[run.id] = now
@@ -255,8 +255,3 @@ class Feed:
 
 def _state(run: RunRecord) -> tuple[Any, ...]:
     return (run.status, run.ended_at, run.turns, run.tool_calls, run.error_code)
-
-
-def _fingerprint(run: RunRecord, calls: Sequence[CalledTool]) -> tuple[Any, ...]:
-    """Return the parts of a row that may change."""
-    return (*_state(run), tuple((call.tool, call.status) for call in calls))

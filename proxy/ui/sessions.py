@@ -50,11 +50,9 @@ class NamedKeys(Protocol):
     async def find(self, secret: str) -> Key | None:
         """Return the valid key with this secret, or ``None``; raises RequestError (503) if keys cannot be
         read."""
-        ...
 
     async def find_by_id(self, key_id: str) -> Key | None:
         """Return the valid key with this id, or ``None``; raises as :meth:`find` does."""
-        ...
 
 
 class Marks(Protocol):
@@ -62,11 +60,9 @@ class Marks(Protocol):
 
     async def mark_once(self, name: str, until: float) -> bool:
         """Set a mark; return whether it is new. Raises StoreError."""
-        ...
 
     async def is_marked(self, name: str) -> bool:
         """Return whether a mark is set. Raises StoreError."""
-        ...
 
 
 class UiSession(Struct, frozen=True):

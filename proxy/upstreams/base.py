@@ -44,12 +44,10 @@ class UpstreamResponse(Protocol):
         ``Content-Length`` and ``Content-Encoding`` are there only if they are true of what :meth:`chunks`
         yields.
         """
-        ...
 
     @property
     def content_type(self) -> str:
         """The media type in lower case without parameters; empty if there is none."""
-        ...
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives, each piece at once and none empty.
@@ -58,7 +56,6 @@ class UpstreamResponse(Protocol):
         :class:`UpstreamBroken` if it was not, and :class:`UpstreamTimeout` if the
         next piece took too long.
         """
-        ...
 
     def push(self, sink: Sink) -> Awaitable[None] | None:
         """Give the body to ``sink``: what has arrived at once, and the rest as it arrives.
@@ -67,7 +64,6 @@ class UpstreamResponse(Protocol):
         object for the rest; ``None`` means that ``sink`` has the whole body. Both end and raise as
         :meth:`chunks` does, and raise what ``sink`` raises.
         """
-        ...
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body; raise :class:`UpstreamBroken` if it has more than ``limit``
@@ -75,11 +71,9 @@ class UpstreamResponse(Protocol):
 
         If the body cannot be read whole, or the call is cancelled, the response is released.
         """
-        ...
 
     async def aclose(self) -> None:
         """Release the response. If it was not read to its end, its connection is closed. Idempotent."""
-        ...
 
 
 class PulledResponse(ABC):
@@ -130,8 +124,6 @@ class Upstream(Protocol):
         Raises :class:`~proxy.base.errors.UpstreamUnreachable`, :class:`~proxy.base.errors.UpstreamTimeout` or
         :class:`~proxy.base.errors.UpstreamBroken`.
         """
-        ...
 
     async def aclose(self) -> None:
         """Close pooled connections."""
-        ...

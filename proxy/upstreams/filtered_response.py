@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 
 import orjson
 
@@ -51,8 +51,8 @@ class FilteredResponse(PulledResponse):
             return
         try:
             while raw := await self._next():
-                for piece in self._decoded(raw):
-                    if piece := self._scrub(piece):
+                for piece in (raw,) if self._inflater is None else self._inflater.feed(raw):
+                    if piece := (piece if self._scrubber is None else self._scrubber.feed(piece)):
                         yield piece
                     if self._inflater is not None:
                         # One read can decode to a lot of data, so other tasks get their turn.
@@ -100,12 +100,6 @@ class FilteredResponse(PulledResponse):
             self._scrubber = Scrubber(secrets)
             headers = without(headers, "content-length")
         self.headers = headers
-
-    def _scrub(self, piece: bytes) -> bytes:
-        return piece if self._scrubber is None else self._scrubber.feed(piece)
-
-    def _decoded(self, raw: bytes) -> Iterable[bytes]:
-        return (raw,) if self._inflater is None else self._inflater.feed(raw)
 
 
 def _error_json(message: str) -> bytes:

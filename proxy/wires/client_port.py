@@ -1,13 +1,13 @@
 """The side of a dialect that faces clients: it reads their requests and writes their responses.
 
-A :class:`ClientPort` makes a :class:`ClientRequest`, which holds the request, and a :class:`StreamWriter`,
-which writes the response. The relay knows no dialect by name.
+A :class:`~proxy.wires.wire.Wire` makes a :class:`ClientRequest`, which holds the request, and a
+:class:`StreamWriter`, which writes the response. The relay knows no dialect by name.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -23,9 +23,7 @@ from proxy.base.events import (
     TurnEvent,
 )
 from proxy.base.values import value_class
-from proxy.wires.approving.read import ApprovalForm
 from proxy.wires.chosen import NOTHING_CHOSEN, NOTHING_SHOWN, Chosen, ShownTools
-from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Place
 
@@ -39,7 +37,8 @@ TurnEnd = Literal["hidden", "final", "suspended"]
 class ClientRequest(ABC):
     """The facts of a client's request that tools and routing need.
 
-    ``declared`` are the names of the tools that the client declared, in order, each once. ``tool_count`` is
+    ``declared`` are the names of the tools that the client declared, in order, each once. ``brought`` are
+    those of tools that groups and messages bring; calls of them are the client's, too. ``tool_count`` is
     the number of entries in its list of tools, also of tools that the provider runs. ``chosen`` are the
     server tools that the body chooses. ``choices`` is the number of alternative answers that the client asked
     for (Chat's ``n``).
@@ -60,6 +59,7 @@ class ClientRequest(ABC):
     model: str
     stream: bool
     declared: tuple[str, ...] = ()
+    brought: frozenset[str] = frozenset()
     tool_count: int = 0
     chosen: Chosen = NOTHING_CHOSEN
     choices: int = 1
@@ -342,31 +342,3 @@ class TurnEncoder(ABC):
     def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
         """Return a frame without bytes for ``count`` pieces that were written; ``event`` has their text."""
         raise NotImplementedError
-
-
-class ClientPort(Protocol):
-    """The side of a dialect that faces clients."""
-
-    @property
-    def dialect(self) -> Dialect:
-        """The data of the dialect: path, framing, errors."""
-        ...
-
-    approvals: ApprovalForm | None = None
-    """How its conversations hold questions about approvals; ``None`` if they do not."""
-
-    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
-        """Read a request. Raises :class:`~proxy.base.errors.RequestError`, which names the field."""
-        ...
-
-    def without_chosen(
-        self, raw: bytes, request: ClientRequest, shown: ShownTools
-    ) -> tuple[bytes, ClientRequest]:
-        """Return the body without the elements that choose server tools, and the request that it then is.
-
-        ``shown`` are the tools that the client gets; a ``tool_choice`` may name them by their server. Raises
-        :class:`~proxy.base.errors.RequestError` for a ``tool_choice`` that names another.
-        """
-        ...
-
-    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter: ...

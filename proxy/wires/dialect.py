@@ -45,17 +45,14 @@ class Event(Protocol):
     @property
     def raw(self) -> bytes:
         """The bytes in which the event came."""
-        ...
 
     @property
     def data(self) -> bytes:
         """The payload of the event."""
-        ...
 
     @property
     def is_end_mark(self) -> bool:
         """Whether the event is only the mark that the stream is over."""
-        ...
 
 
 E = TypeVar("E", bound=Event)
@@ -131,11 +128,9 @@ class Boundary(Protocol):
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes that may be forwarded now."""
-        ...
 
     def close(self) -> bytes:
         """Return the rest of a stream that ended properly, with an end mark if it had none."""
-        ...
 
 
 class Framing(Struct, frozen=True):

@@ -220,12 +220,10 @@ class TurnReader(Protocol):
     @property
     def has_unread(self) -> bool:
         """Whether complete events are buffered that have not been read yet."""
-        ...
 
     @property
     def large_next(self) -> bool:
         """Whether the next of these events is so large that it should be read in a thread."""
-        ...
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
         """Return the frames that ``chunk`` completes, up to a :attr:`fault`.
@@ -234,14 +232,12 @@ class TurnReader(Protocol):
         ``large`` is true, reading then also stops before a large event. If something is left,
         :attr:`has_unread` is true, and the next ``chunk`` may be ``b""``.
         """
-        ...
 
     def close(self) -> list[Frame]:
         """Return the frames of the end of a stream that ended properly: the rest, and the calls now complete.
 
         The last frame has a :class:`~proxy.base.events.ToolCallFinished` for each named call.
         """
-        ...
 
     def read_reply(self, body: bytes) -> Frame:
         """Read a response that was not streamed.
@@ -249,33 +245,27 @@ class TurnReader(Protocol):
         Raises :class:`~proxy.base.errors.Unreadable` if it is not valid but may hold a call, and
         :class:`~proxy.base.errors.WireError` if it is not valid otherwise.
         """
-        ...
 
     def message(self) -> bytes:
         """Return the turn's assistant message in the form that the upstream takes back."""
-        ...
 
     def native(self, call: ToolCall, mask: Mask) -> str:
         """Return a call of this turn as the upstream sent it, as JSON with its unknown fields.
 
         Only its private arguments are masked.
         """
-        ...
 
     @property
     def left_out(self) -> Collection[str]:
         """The names of the parts of the answer so far that the client's dialect cannot express."""
-        ...
 
     @property
     def rewritten(self) -> bool:
         """Whether the turn was changed, so that the upstream's own stored copy differs."""
-        ...
 
     @property
     def text(self) -> str:
         """The turn's text so far."""
-        ...
 
 
 class ForwardingReader(TurnReader):
@@ -313,7 +303,6 @@ class UpstreamPort(Protocol):
     @property
     def dialect(self) -> Dialect:
         """The data of the dialect: path, framing, text of refusals."""
-        ...
 
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
@@ -322,7 +311,6 @@ class UpstreamPort(Protocol):
 
         Items in the request that the proxy made are recognized only if they were made for this ``caller``.
         """
-        ...
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int

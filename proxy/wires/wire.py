@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import orjson
 
 from proxy.base.conversation import Message
+from proxy.wires.approving.read import ApprovalForm
 from proxy.wires.chosen import ShownTools
-from proxy.wires.client_port import ClientPort, ClientRequest, TurnEncoder
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.turn.chosen import without_elements
@@ -16,7 +17,7 @@ from proxy.wires.typed_tools.functions import AsFunctions
 from proxy.wires.upstream_port import BodyEditor, Mask, RequestBody, StateHabit, UpstreamPort
 
 
-class Wire(ClientPort, UpstreamPort):
+class Wire(UpstreamPort):
     """Both ports of a dialect, in one object.
 
     If client and upstream speak the same dialect, everything that is not edited keeps its bytes. For
@@ -25,12 +26,22 @@ class Wire(ClientPort, UpstreamPort):
 
     __slots__ = ()
 
+    approvals: ApprovalForm | None = None
+    """How its conversations hold questions about approvals; ``None`` if they do not."""
     refers_to_items: ClassVar[bool] = False
     """Whether requests may refer to items of earlier responses instead of repeating them."""
     body_class: ClassVar[Callable[..., RequestBody]]
     """Makes a body of the client's bytes, the request, and ``translated``; see :meth:`body`."""
     only_with_tools: ClassVar[Sequence[str]] = ()
     """The members that go with the last tool, if a request forbids all calls."""
+
+    @abstractmethod
+    def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
+        """Read a request. Raises :class:`~proxy.base.errors.RequestError`, which names the field."""
+
+    @abstractmethod
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
+        """Return the writer of what the client sees of a run."""
 
     @property
     @abstractmethod
@@ -59,6 +70,11 @@ class Wire(ClientPort, UpstreamPort):
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
     ) -> tuple[bytes, ClientRequest]:
+        """Return the body without the elements that choose server tools, and the request that it then is.
+
+        ``shown`` are the tools that the client gets; a ``tool_choice`` may name them by their server. Raises
+        :class:`~proxy.base.errors.RequestError` for a ``tool_choice`` that names another.
+        """
         less = without_elements(
             raw,
             request.chosen,
@@ -76,18 +92,31 @@ class Wire(ClientPort, UpstreamPort):
         """Return an encoder of frames in this dialect, for one turn of an upstream of another dialect."""
 
     def as_functions(
-        self, payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+        self,
+        payload: Mapping[str, Any],
+        native: Sequence[str],
+        *,
+        crosses: bool,
+        mixes: bool = False,
+        earlier: str = "",
     ) -> AsFunctions | None:
         """Return a request with functions in place of tools of special types that the client runs.
 
         ``native`` are the types that the upstream itself understands; with ``crosses`` it speaks another
-        dialect. With ``mixes`` the model may call server tools in the same turn. Returns ``None`` if nothing
-        has to change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
+        dialect. With ``mixes`` the model may call server tools in the same turn. ``earlier`` is what
+        :meth:`items_with_tools` has returned for the response that the request continues. Returns ``None`` if
+        nothing has to change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
         """
         return None
 
     def with_search(
-        self, payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+        self,
+        payload: Mapping[str, Any],
+        native: Sequence[str],
+        *,
+        crosses: bool,
+        mixes: bool = False,
+        earlier: str = "",
     ) -> AsFunctions | None:
         """Return a request whose deferred tools the model finds by the proxy's search.
 
@@ -95,6 +124,13 @@ class Wire(ClientPort, UpstreamPort):
         :meth:`as_functions`, which it takes the place of.
         """
         return None
+
+    def items_with_tools(self, payload: Mapping[str, Any], earlier: str) -> str:
+        """Return what later requests that continue this one need of the tools that its items bring.
+
+        ``earlier`` is the same of the response that this request continues. Empty if there are none.
+        """
+        return earlier
 
     def without_carried(self, raw: bytes) -> bytes:
         """Return the body of a request without the encrypted turns that the client sends back.

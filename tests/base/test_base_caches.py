@@ -89,7 +89,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.api.detached.resumable.ResumableRuns": "runs that go on, or ended within tools.resume_s",
     "proxy.api.detached.shared_resumable.SharedResumableRuns": "what other workers' clients read just now",
     "proxy.api.detached.shared_resumable._OtherWorker": "the proxy's own headers of one response",
-    "proxy.relay.starting.agents._Watch": "lives as long as its run",
+    "proxy.relay.nested.RunWatch": "lives as long as its run",
     "proxy.relay.run.parents.Parents": "runs that wait for their tools",
     "proxy.base.chance.Draws": "ids and times of one run, 20,000 at most",
     "proxy.api.taping.tape.Leg": "one body of a run; the cache tapes counts its bytes",

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from docgen.tables import settings_table
 from proxy.config.checks.faults import fields_of, tables_of
 from proxy.config.load import Config, load_config
-from proxy.config.text import initial_config, settings_table
+from proxy.config.text import initial_config
 
 KEY = {"OPENAI_API_KEY": "sk-test-openai"}
 

@@ -5,6 +5,8 @@ the client got but that each request of the run was well-formed.
 """
 
 import importlib.util
+import json
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -149,3 +151,58 @@ async def test_tokens_are_counted() -> None:
     async with talking(whole(b'{"input_tokens":12}')) as (client, _):
         counted = await client.messages.count_tokens(model="m", messages=HI)
         assert counted.input_tokens == 12
+
+
+@both_ways
+@pytest.mark.parametrize("ours", [False, True])
+async def test_the_tool_runner_goes_on_with_the_whole_conversation(
+    streaming: bool, ours: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The helper for tools asks for a thread unasked; the refusal lets it send everything instead."""
+    second = said(streaming, text("It is one."), id="msg_2")
+    allow = ("core__*",) if ours else ()
+    async with talking(said(streaming, MINE), second, allow=allow) as (client, upstream):
+        from anthropic import beta_async_tool
+
+        @beta_async_tool
+        async def mine(a: int) -> str:
+            """Mine."""
+            return f"got {a}"
+
+        runner = client.beta.messages.tool_runner(
+            model="m", max_tokens=500, messages=HI, tools=[mine], stream=streaming
+        )
+        with caplog.at_level(logging.INFO, "anthropic"):
+            message = await runner.until_done()
+    assert "cannot thread this request" in caplog.text
+    assert message.content[-1].text == "It is one."
+    first, last = (json.loads(request.body) for request in upstream.requests)
+    assert "thread" not in first
+    assert "thread" not in last
+    assert (TIME in [each["name"] for each in first["tools"]]) is ours
+    assert [message["role"] for message in last["messages"]] == ["user", "assistant", "user"]
+    assert last["messages"][2]["content"][0]["content"] in ("got 1", [{"type": "text", "text": "got 1"}])
+
+
+@pytest.mark.accepts("messages-fields", why="Anthropic takes thread with its beta header")
+async def test_a_thread_is_for_an_upstream_that_keeps_it() -> None:
+    """Anthropic keeps threads itself, so a request without server tools passes; others cannot be asked."""
+    asked = {"model": "m", "max_tokens": 9, "messages": HI, "thread": {"type": "create"}}
+    details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    for native, wires, allow, passes in (
+        (("*",), ("anthropic",), (), True),
+        (("*",), ("anthropic",), ("core__*",), False),
+        ((), ("anthropic",), (), False),
+        (("*",), ("chat",), (), False),
+    ):
+        async with RawUpstream(said(False, text("Hi."))) as upstream:
+            served = {"base_url": upstream.url, "wires": wires, "native": native}
+            async with running(make_config(served, allow=allow)) as proxy:
+                answer = await proxy.ask(asked, path="/v1/messages")
+        assert (answer.status == 200) is passes
+        assert len(upstream.requests) == passes
+        if passes:
+            assert json.loads(upstream.requests[0].body)["thread"] == asked["thread"]
+        else:
+            assert answer.json["error"]["type"] == "invalid_request_error"
+            assert answer.json["error"]["details"] == details

@@ -196,11 +196,13 @@ async def test_a_bomb_ends_early_and_costs_no_memory() -> None:
             async for piece in response.chunks():
                 size += len(piece)
 
-        with pytest.raises(UpstreamBroken):
-            await drink()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        ticking.cancel()
+        try:
+            with pytest.raises(UpstreamBroken):
+                await drink()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            ticking.cancel()
         await raw.all_closed()
         await upstream.aclose()
     assert 8 << 20 <= size < 200 << 20

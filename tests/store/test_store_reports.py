@@ -25,12 +25,12 @@ from store_records import (
 
 from proxy.store.base import PurgeFilter, RunFilter, Store, UsageFilter, UsageRow
 from proxy.store.sql.migrate import load_migrations, migrate_sqlite
-from proxy.store.sql.reports import PURGED_AT_ONCE, day_of
+from proxy.store.sql.reports import PURGED_AT_ONCE
 from proxy.store.sql.store import SqlStore
 from proxy.store.sqlite.store import SqliteStore
 
 DAY = 86400.0
-TODAY = day_of(T0)
+TODAY = int(T0 // 86400)
 TABLES = (
     *("runs", "turns", "messages", "tool_invocations", "suspended_turns", "hidden_turns", "responses"),
     *("native_calls", "kept_results", "run_tools"),

@@ -31,7 +31,7 @@ from proxy.relay.routing.fallback import Candidates, NextUpstream
 from proxy.relay.routing.router import Route
 from proxy.relay.run.job import Job
 from proxy.relay.starting.runs import Runs
-from proxy.relay.typed_tools import as_functions, with_functions
+from proxy.relay.typed_tools import as_functions
 from proxy.relay.warming import warm_up
 from proxy.server.auth.principals import Principal
 from proxy.server.messages.body import check_counts
@@ -199,8 +199,7 @@ class Generate:
         if message is None or message.generates:
             return await self._run(context, ask)
         client = self._clients.open(context, ask.identity.caller)
-        ask, typed = with_functions(ask, ask.access.routes[0])
-        await warm_up(ask, None if typed is None else typed.answer, message.local, self._past, client)
+        await warm_up(ask, message.local, self._past, client)
         return client.response
 
     async def _begin(self, context: Context, ask: Ask) -> web.StreamResponse:

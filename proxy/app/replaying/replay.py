@@ -269,7 +269,11 @@ async def _run_again(
             body = exact.body("client.request")
             headers[TRACE] = detail.run.trace or "silent"
         elif online and recorded.request is not None:
-            body = _request(recorded.request, kind.model)
+            body = (
+                recorded.request
+                if kind.model is None
+                else orjson.dumps({**orjson.loads(recorded.request), "model": kind.model})
+            )
         else:
             path, body = services.paths["chat"], _placeholder(detail, recorded)
         return await _post(f"{address}{path}", body, headers, again.tools.request_timeout_s + _GRACE_S)
@@ -317,11 +321,6 @@ def _tools(config: Config, recorded: RecordedRun, kind: Kind) -> ToolsConfig:
         if isinstance(most, int) and 0 < most < config.tools.max_calls:
             changes["max_calls"] = most
     return config.tools.model_copy(update=changes)
-
-
-def _request(recorded: bytes, model: str | None) -> bytes:
-    """Return the client's recorded request, with ``model`` as its model if that is set."""
-    return recorded if model is None else orjson.dumps({**orjson.loads(recorded), "model": model})
 
 
 def _placeholder(detail: RunDetail, recorded: RecordedRun) -> bytes:
@@ -406,12 +405,10 @@ def _compare(detail: RunDetail, recorded: RecordedRun, attempt: _Attempt, exact:
     if exact is not None:
         # The replay's record lacks the hidden turns of earlier requests, so they are not put back.
         ids = (detail.run.id, run.id if run is not None else "no run")
-        lines += compare_bytes(exact, attempt.taped, ids, requests=not _restores_turns(detail))
+        lines += compare_bytes(
+            exact, attempt.taped, ids, requests=not (detail.run.memory or {}).get("put_back")
+        )
     return Report(lines)
-
-
-def _restores_turns(detail: RunDetail) -> bool:
-    return bool((detail.run.memory or {}).get("put_back"))
 
 
 def _called(detail: RunDetail) -> list[str]:

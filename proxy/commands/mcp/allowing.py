@@ -188,7 +188,7 @@ def describe_tool(server: Server, tool: InspectedTool) -> Iterator[str]:
     }
     yield f"{tool.id}  ({word[tool.state]})"
     yield f"  the server's name: {shown_text(live.name)}"
-    effect = _effect_of_hints(live)
+    effect = "; the server declares it read-only" if live.annotations.get("readOnlyHint") else ""
     yield f"  effect:            {server.effect_of(live.name)} ({_whose(server, live)}{effect})"
     yield f"  results:           {_trust_of(server)}"
     yield f"  after untrusted:   {_after_text(server, live)}"
@@ -229,10 +229,6 @@ def _after_text(server: Server, live: Definition) -> str:
     if stays_there(live, server):
         return "runs, if only this server's results were read: it says that it reaches nothing else"
     return "needs an approval (policy.after_untrusted)"
-
-
-def _effect_of_hints(live: Definition) -> str:
-    return "; the server declares it read-only" if live.annotations.get("readOnlyHint") else ""
 
 
 def _arguments(live: Definition) -> Iterator[tuple[str, str]]:

@@ -79,7 +79,7 @@ def _line(approval: Approval, url: str = "", *, beside: bool = False) -> str:
     if approval.fits_text:
         # A code span: a client that renders Markdown would hide some text, such as a comment of HTML.
         said, more = f"`{arguments_text(approval)}`", ""
-        if _has_private(approval):
+        if approval.arguments_shown != mask_arguments(json.loads(approval.arguments), Redaction()):
             more = f'. "{MASK}" stands for a value that the tool keeps private; {show} shows it'
     elif beside:
         said, more = f"arguments of {len(approval.arguments):,} characters, all of them in `arguments`", ""
@@ -89,11 +89,6 @@ def _line(approval: Approval, url: str = "", *, beside: bool = False) -> str:
     until, agent = _moment(_expires_at(approval)), agent_of(approval)
     whose = f" for the agent {agent}" if agent else ""
     return f"{approval.tool} with {said}{whose} ({approval.id}, until {until}){more}"
-
-
-def _has_private(approval: Approval) -> bool:
-    """Return whether some arguments are masked."""
-    return bool(approval.arguments_shown != mask_arguments(json.loads(approval.arguments), Redaction()))
 
 
 def _moment(seconds: float) -> str:

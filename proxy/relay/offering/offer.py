@@ -196,7 +196,7 @@ def decide(
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
     by_name = bool(wanted and wanted.names) or bool(replaced)
-    client_names = nothing.client_names - frozenset(replaced)
+    client_names = (nothing.client_names - frozenset(replaced)) | request.brought
     obstacle = _obstacle(request, client_names, limits)
     if obstacle is not None:
         _refuse_named(request, wanted, by_name=by_name, takes=limits.takes)

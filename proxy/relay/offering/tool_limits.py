@@ -1,9 +1,11 @@
 """What a model of an upstream takes of tools: any at all, how many, and which definitions."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from msgspec import Struct
 
+from proxy.base.caches import declare_lru
 from proxy.base.plain_text import plain_text
 from proxy.schemas.portable import REFUSED_BY, subschemas
 from proxy.tools.contract.spec import ToolSpec
@@ -53,6 +55,16 @@ class ToolLimits(Struct, frozen=True):
 
 ANY_TOOLS = ToolLimits()
 NO_TOOLS = ToolLimits(takes=False)
+
+
+@lru_cache(128)
+def limits_of(refused: frozenset[str], most: int | None, without: tuple[str, ...]) -> ToolLimits:
+    """Return the limits of a model that takes ``most`` tools, no schemas with what its dialect ``refused``
+    or what its profile goes ``without``."""
+    return ToolLimits(most=most, without=refused.union(without))
+
+
+declare_lru("tool_limits", limits_of, 1000)
 
 
 class ToolLesson(Struct, frozen=True):

@@ -16,7 +16,6 @@ class Approver(Protocol):
         ``calls`` are the calls of one turn that need an approval; each has the id of its tool as its name.
         The policy refuses a call that is not approved.
         """
-        ...
 
 
 class NobodyApproves:

@@ -1,5 +1,7 @@
 """The end of a run: what is stored for the client's next request, and the last bytes of the answer."""
 
+from msgspec import structs
+
 from proxy.base.events import FinishReason
 from proxy.records.result_for_model import ResultForModel
 from proxy.relay.base import RunSettings
@@ -144,7 +146,12 @@ class RunEnding:
             if detached is not None:
                 own = {"id": detached.response_id, "created_at": int(detached.asked_at)}
                 resource = {**resource, **own, "background": True}
-            turn = _last_turn(job, state)
+            client = job.client
+            turn = structs.replace(
+                _last_turn(job, state),
+                with_tools=client.port.items_with_tools(client.ask.body.payload, client.with_tools),
+                input_items=None if typed is None else typed.input_items(),
+            )
             state.outcome.has_data_for_next_request |= self._history.keep(
                 job.upstream.editor, turn, resource, local=local
             )

@@ -25,7 +25,7 @@ async def tell_failure(job: Job, state: State, fault: RunFault) -> None:
         if client.started:
             # Some clients show only the message and no header, so the message names the run.
             said = f"{message} ({job.identity.run_id})"
-            await client.write(state.output.writer.fail(said, type=fault.type, code=fault.code))
+            await state.output.send(state.output.writer.fail(said, type=fault.type, code=fault.code))
         else:
             errors, identity = job.client.port.dialect.errors, job.identity
             status = fault.status if fault.status >= 400 else 502

@@ -28,6 +28,7 @@ class ClientSide(Struct, frozen=True):
     """What the client asked, as it was planned.  The answer is written in the dialect of ``port``.
 
     ``typed`` turns it back into the form in which the client declared its tools; ``None`` for its own form.
+    ``with_tools`` are the items that have brought tools to the response that the request continues.
     """
 
     ask: Ask
@@ -35,6 +36,7 @@ class ClientSide(Struct, frozen=True):
     request: ClientRequest
     trace: Trace
     typed: TypedAnswer | None = None
+    with_tools: str = ""
 
 
 class UpstreamSide(Struct, frozen=True):

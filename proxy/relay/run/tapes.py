@@ -12,11 +12,9 @@ class Tape(Protocol):
     @property
     def client(self) -> ClientStream:
         """The client's response; it notes the bytes that pass through it."""
-        ...
 
     def finish(self) -> None:
         """Keep what was noted: the run is over."""
-        ...
 
 
 class Tapes(Protocol):
@@ -24,7 +22,6 @@ class Tapes(Protocol):
 
     def begin(self, job: Job, client: ClientStream) -> Tape | None:
         """Begin to note a run, until its tape is finished; return ``None`` for a run that is not noted."""
-        ...
 
 
 class NoTapes:

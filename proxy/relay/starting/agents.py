@@ -22,13 +22,13 @@ from msgspec.structs import replace
 
 from proxy.base.caches import Derived
 from proxy.base.errors import RequestError, ToolErrorCode, ToolFailure, ToolRelayError
-from proxy.base.events import FinishReason, InnerCall, ToolCall, ToolProgress, ToolResult
+from proxy.base.events import FinishReason
 from proxy.http.headers import Headers
 from proxy.relay.ask import Access, Ask, RequestHead, RequestOptions, UpstreamPermissions
 from proxy.relay.base import ClientStream, NoClientStream, RunSettings
 from proxy.relay.body import Body
 from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn
-from proxy.relay.nested import AgentUsed, Nested, RunEnd
+from proxy.relay.nested import AgentUsed, Nested, RunEnd, RunWatch
 from proxy.relay.offering.offer import Wanted
 from proxy.relay.routing.router import Route, Router
 from proxy.relay.run.job import Job
@@ -118,7 +118,7 @@ class AgentRuns:
         first = self._parents.of(context.run_id, context.call_id)
         if first is None:
             raise ToolFailure("an agent runs only inside of a request that asks a model")
-        watch, began = _Watch(context), time.monotonic()
+        watch, began = RunWatch(context), time.monotonic()
         call = first.calls.get(context.call_id)
         used = await self._begin(call)
         # The client may have left meanwhile; then another request that waits for the agent replaces it.
@@ -182,7 +182,7 @@ class AgentRuns:
         words = f"calls of the agent wait for an approval: {', '.join(ids)}"
         return ToolFailure(words, code="approval_required")
 
-    async def _run(self, agent: Agent, ask: Ask, parent: Parent, watch: "_Watch", used: AgentUsed) -> RunEnd:
+    async def _run(self, agent: Agent, ask: Ask, parent: Parent, watch: RunWatch, used: AgentUsed) -> RunEnd:
         """Run the agent and return the outcome.  The agent's run ends with its call, and with the calling
         run."""
         running = asyncio.get_running_loop().create_task(self._serve(agent, ask))
@@ -221,7 +221,7 @@ class AgentRuns:
         task: str,
         context: CallContext,
         parent: Parent,
-        watch: "_Watch",
+        watch: RunWatch,
         used: AgentUsed,
     ) -> Ask:
         """Return the request of an agent's run.  If the agent continues, it is its earlier request with the
@@ -345,7 +345,7 @@ def _body_of(turn: AgentTurn) -> Body:
 
 
 def _output(job: Job) -> ClientStream:
-    """Return the stream of an agent's run, which sends nothing: the report comes from its :class:`_Watch`.
+    """Return the stream of an agent's run, which sends nothing: the report comes from its ``RunWatch``.
 
     An agent that continues must have its held turn, with all results of that turn.  Raise
     :class:`~proxy.base.errors.ToolFailure` if not.
@@ -393,36 +393,3 @@ def _report(agent: Agent, end: RunEnd, *, stopped: str) -> Any:
 
 def _because(why: str) -> str:
     return f": {_STOPPED.get(why, 'a budget was used up')}" if why else ""
-
-
-class _Watch:
-    """Observes an agent's run, and reports its calls as progress of the tool.
-
-    ``stopped`` is the setting that stopped the agent, empty if nothing did.
-    """
-
-    def __init__(self, context: CallContext) -> None:
-        self._tell = context.on_progress
-        self._started: set[str] = set()
-        self._done = 0
-        self.end: RunEnd | None = None
-        self.stopped = ""
-
-    def call_started(self, call: ToolCall, arguments: Any) -> None:
-        """Report a call, so that the client sees it like the calls of its own request."""
-        self._started.add(call.call_id)
-        if self._tell is not None:
-            self._tell(ToolProgress(self._done, inner=InnerCall(call, arguments)))
-
-    def call_finished(self, call: ToolCall, result: ToolResult) -> None:
-        """Report the outcome of a call.  A refused call was never reported as started, so report that
-        first."""
-        if call.call_id not in self._started:
-            self.call_started(call, result.arguments_redacted)
-        self._done += 1
-        if self._tell is not None:
-            self._tell(ToolProgress(self._done, inner=InnerCall(call, result.arguments_redacted, result)))
-
-    def ended(self, end: RunEnd) -> None:
-        """Keep the outcome of the run."""
-        self.end = end

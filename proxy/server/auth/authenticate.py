@@ -115,17 +115,14 @@ class Authenticator(Protocol):
         Raises :class:`RequestError`: 401 for an unknown caller, 403 or 404 for one without the
         right, 503 if nobody can be let in.
         """
-        ...
 
     async def admit_admin(self, request: EdgeRequest, target: Target) -> Caller:
         """Return the caller of a request below ``/admin``; raise as :meth:`admit` does for everybody but
         administrators, on loopback too."""
-        ...
 
     async def admit_approver(self, request: EdgeRequest, target: Target) -> Key:
         """Return the key of an administrator or approver, for ``/admin/approvals``; raise as
         :meth:`admit_admin` does for everybody else."""
-        ...
 
     async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
         """Return if the sender may read ``/metrics``; otherwise raise as :meth:`admit_admin` does.
@@ -133,7 +130,6 @@ class Authenticator(Protocol):
         If there are keys, only an administrator may read them, on loopback too: behind a reverse proxy on
         this machine all requests come from loopback.
         """
-        ...
 
 
 class _Admins:

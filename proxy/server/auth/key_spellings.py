@@ -50,15 +50,12 @@ class KnownSecrets(Protocol):
 
     def knows(self, secret: str) -> bool:
         """Return whether this is the secret of a key."""
-        ...
 
     def declared_at(self, text: str, starts: Sequence[int]) -> bool:
         """Return whether a configured key, which has no fixed form, begins at one of these places."""
-        ...
 
     async def refresh(self) -> None:
         """Learn of all keys that exist; raise :class:`~proxy.base.errors.RequestError` if that fails."""
-        ...
 
 
 class KeyFinder:

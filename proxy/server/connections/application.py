@@ -47,4 +47,3 @@ class Application(Protocol):
 
     async def aclose(self) -> None:
         """Close the application; called when all connections have ended."""
-        ...

@@ -14,15 +14,12 @@ class Listener(Protocol):
 
     def started(self, status: int, headers: Headers) -> None:
         """Receive the head of the response."""
-        ...
 
     def data_sent(self, data: bytes) -> None:
         """Receive a piece of the body that the client gets."""
-        ...
 
     def ended(self) -> None:
         """Note that the body is complete; may be called more than once."""
-        ...
 
 
 Listen = Callable[[bytes], Listener]

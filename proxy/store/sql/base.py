@@ -42,7 +42,6 @@ class SqlReader(Protocol):
         self, sql: str, parameters: Iterable[Any] | None = None, /
     ) -> Awaitable[Iterable[Any]]:
         """Return the rows of a query, each a sequence of its values."""
-        ...
 
 
 class SqlBase(ABC):

@@ -177,7 +177,7 @@ def _migrate(
     clock: Callable[[], float],
 ) -> MigrationReport:
     before = _version(connection, path, steps)
-    if before == 0 and not _has_tables(connection):
+    if before == 0 and connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None:
         # Only possible before the first table. Purging can then return pages to the file system.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _use_wal(connection, lock_timeout_s)
@@ -212,10 +212,6 @@ def _version(connection: sqlite3.Connection, path: Path, steps: Sequence[Migrati
             "use the newer version that wrote it, or name another file in store.url"
         )
     return version
-
-
-def _has_tables(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
 
 
 def _has_rows(connection: sqlite3.Connection) -> bool:
@@ -298,9 +294,5 @@ def _statements(sql: str) -> Iterator[str]:
         if ";" in line and sqlite3.complete_statement(pending):
             yield pending
             pending = ""
-    if _without_comments(pending).strip():
+    if re.sub(r"--[^\n]*", "", pending).strip():
         raise StoreError("a migration ends within a statement")
-
-
-def _without_comments(sql: str) -> str:
-    return re.sub(r"--[^\n]*", "", sql)

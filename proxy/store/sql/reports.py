@@ -48,11 +48,6 @@ _GROUP_BY: Final[dict[UsageKey, str]] = {
 _TOOK: Final = "CASE WHEN i.ended_at > i.started_at THEN i.ended_at - i.started_at ELSE 0 END"
 
 
-def day_of(seconds: float) -> int:
-    """Return the day of a time as days since the epoch, as these statements count it."""
-    return int(seconds // _DAY_S)
-
-
 def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
     """Build the statement for :meth:`~proxy.store.base.Store.usage` and its parameters."""
     by_tool = "tool" in wanted.by

@@ -54,15 +54,12 @@ class Keeper(Protocol):
 
     async def used(self) -> int:
         """Return the bytes that count towards the limit."""
-        ...
 
     async def fetch(self, sql: str, values: Row) -> Iterable[Any]:
         """Return the rows of a query."""
-        ...
 
     async def change(self, sql: str, values: Iterable[Row]) -> int:
         """Execute a statement once for each of ``values``; return how many rows changed."""
-        ...
 
 
 async def make_room(keeper: Keeper, max_bytes: int, now: float) -> bool:

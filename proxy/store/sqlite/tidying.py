@@ -21,7 +21,6 @@ class TidiedDatabase(SqlReader, Protocol):
 
     def transaction(self, work: Callable[[sqlite3.Connection], T]) -> Awaitable[T]:
         """Return the result of ``work``, which is committed as a whole or not at all."""
-        ...
 
 
 class SqliteKeeper:

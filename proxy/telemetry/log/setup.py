@@ -77,7 +77,8 @@ def configure_logging(
     lines = JsonLines(secrets)
     console: list[Processor] = []
     if chosen == "console":
-        console = [LineCleaner(secrets), TerminalLines(colours=_in_colour(out))]
+        colours = out.isatty() and not os.environ.get("NO_COLOR")
+        console = [LineCleaner(secrets), TerminalLines(colours=colours)]
     faults: list[Processor] = [
         structlog.processors.StackInfoRenderer(),
         structlog.processors.ExceptionRenderer(_faults),
@@ -173,10 +174,6 @@ class Timestamper:
             text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._made = (second, text)
         return text, int((now - second) * 1_000_000)
-
-
-def _in_colour(out: TextIO) -> bool:
-    return out.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _drop_formatted(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -58,11 +58,9 @@ class Authorizer(Protocol):
 
     async def authorization(self) -> str:
         """Return the header's current value; raise :class:`ToolFailure` if there is none."""
-        ...
 
     async def renew(self, refused: str) -> str | None:
         """Return another value after a 401 for ``refused``; ``None`` if there is none."""
-        ...
 
 
 class EgressPool:

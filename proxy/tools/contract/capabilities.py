@@ -25,7 +25,6 @@ class Clock(Protocol):
 
     def now(self, tz: tzinfo) -> datetime:
         """Return the current time as an aware ``datetime`` in ``tz``."""
-        ...
 
 
 class HttpFailure(ToolFailure):
@@ -79,7 +78,6 @@ class HttpClient(Protocol):
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
         """Send a GET and return the decoded JSON body of the response."""
-        ...
 
     async def post_json(
         self,
@@ -93,11 +91,9 @@ class HttpClient(Protocol):
         ``headers`` are further headers, such as a version of the API. Raises ``ValueError`` for headers that
         only the client may set: credentials, cookies, framing.
         """
-        ...
 
     async def get_text(self, url: str) -> TextPage:
         """Fetch a page of text (HTML, plain text, XML, JSON); follow redirects to allowed hosts."""
-        ...
 
 
 class AdjustableClient(ABC):
@@ -155,7 +151,6 @@ class Credentials(Protocol):
         Raises :class:`ToolFailure`, with a message that is safe for the model, if there are
         none.
         """
-        ...
 
 
 class CacheControl:

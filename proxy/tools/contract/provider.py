@@ -68,7 +68,6 @@ class ToolProvider(Protocol):
     @property
     def name(self) -> str:
         """The part of a tool id before the double underscore."""
-        ...
 
     async def list_tools(self) -> Sequence[ToolSpec]: ...
 
@@ -78,6 +77,5 @@ class ToolProvider(Protocol):
         Returns any JSON value, or a pydantic model. Raises :class:`ToolFailure` for a failure
         that the model should read.
         """
-        ...
 
     async def aclose(self) -> None: ...

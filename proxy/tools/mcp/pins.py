@@ -86,7 +86,6 @@ class PinSource(Protocol):
 
     async def pins(self) -> Sequence[Pin]:
         """Return all pins; raise :class:`~proxy.base.errors.StoreError` if they cannot be read."""
-        ...
 
 
 class RecordedPins:

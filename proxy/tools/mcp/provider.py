@@ -295,7 +295,11 @@ def spec_of(pin: Pin, server: Server) -> ToolSpec:
         untrusted_output=not server.trusted_results,
         egress=True,
         origin=ToolOrigin(definition.server, definition.name, pin.digest, stays_there(definition, server)),
-        safety={f"mcp.{hint}": definition.annotations[hint] for hint in _hints(definition.annotations)},
+        safety={
+            f"mcp.{hint}": definition.annotations[hint]
+            for hint in _SHOWN_HINTS
+            if hint in definition.annotations
+        },
     )
 
 
@@ -308,10 +312,6 @@ def stays_there(definition: Definition, server: Server) -> bool:
     """
     is_closed = definition.annotations.get("openWorldHint") is False
     return is_closed and server.effect_of(definition.name) is ToolEffect.READ_ONLY
-
-
-def _hints(annotations: Mapping[str, bool]) -> Sequence[str]:
-    return [hint for hint in _SHOWN_HINTS if hint in annotations]
 
 
 def _within(definitions: Mapping[str, Definition], most: int) -> Mapping[str, Definition]:

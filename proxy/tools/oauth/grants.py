@@ -67,22 +67,18 @@ class OAuthGrant(Protocol):
     @property
     def place(self) -> str:
         """The key of its tokens in a vault."""
-        ...
 
     @property
     def is_login(self) -> bool:
         """Whether a person must log in, and may log in again or out at any time."""
-        ...
 
     def fits(self, tokens: StoredTokens) -> bool:
         """Return whether stored tokens belong to the connection as it is configured now."""
-        ...
 
     async def ask(
         self, http: OAuthHttp, tokens: StoredTokens | None, now: Callable[[], float]
     ) -> StoredTokens:
         """Request new tokens; raise :class:`~proxy.tools.oauth.port.OAuthFault` if that fails."""
-        ...
 
 
 def grant_of(name: str, connection: OAuthToken | ClientCredentials | LoggedIn) -> OAuthGrant:

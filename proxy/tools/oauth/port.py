@@ -29,16 +29,12 @@ class OAuthHttp(Protocol):
 
     async def get_json(self, url: str) -> Any:
         """Return a JSON document."""
-        ...
 
     async def post_json(self, url: str, body: Any) -> Any:
         """POST JSON and return the JSON of a 2xx response."""
-        ...
 
     async def post_form(self, url: str, fields: Mapping[str, str], authorization: str | None = None) -> Any:
         """POST a form and return the JSON of a 2xx response, ``None`` if it is empty."""
-        ...
 
     async def challenge(self, url: str) -> str:
         """Return the ``WWW-Authenticate`` of the response to a request without a token, or ``""``."""
-        ...

@@ -54,27 +54,21 @@ class ExchangeConnection(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send data; does nothing if the connection is gone."""
-        ...
 
     async def writable(self) -> None:
         """Wait as long as the upstream does not take what is sent."""
-        ...
 
     def pause(self) -> None:
         """Stop reading."""
-        ...
 
     def resume(self) -> None:
         """Continue to read."""
-        ...
 
     def release(self, *, reusable: bool) -> None:
         """End the exchange; keep the connection for the next one if it is ``reusable``."""
-        ...
 
     def abort(self) -> None:
         """Close the connection at once."""
-        ...
 
 
 class Exchange:

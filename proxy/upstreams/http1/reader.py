@@ -36,11 +36,9 @@ class HttpReader(Protocol):
     @property
     def feed(self) -> Callable[[bytes], object]:
         """Takes the bytes of one read. Raises the errors of httptools' parser if they are not HTTP."""
-        ...
 
     def close(self) -> None:
         """Break reference cycles, which would wait for the garbage collector."""
-        ...
 
 
 class BodyReader:

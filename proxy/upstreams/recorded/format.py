@@ -23,27 +23,6 @@ RESPONSE: Final = "response.toml"
 EVENTS: Final = "response.sse"
 JSON: Final = "response.json"
 
-FILES: Final = (
-    (META, "What the exchange is. A folder without this file is no exchange."),
-    (
-        f"{CLIENT}/{REQUEST}",
-        "What the client sent first. Its further requests are `request-2.json` and so on.",
-    ),
-    (
-        f"{CLIENT}/{EVENTS}",
-        "What the client got, if it is a stream. `response-2.sse` belongs to `request-2.json`.",
-    ),
-    (f"{CLIENT}/{JSON}", "What the client got, if it is no stream."),
-    (f"{TURN}N/{REQUEST}", "The request to the upstream, `N` = 1, 2, …"),
-    (f"{TURN}N/{RESPONSE}", "The status, the headers and the network pieces of the upstream's response."),
-    (f"{TURN}N/{EVENTS}", "The body for a request that asks for a stream, byte for byte."),
-    (
-        f"{TURN}N/{JSON}",
-        "The body for any other request, byte for byte. A turn has one of the two bodies, or both.",
-    ),
-)
-"""Each file of an exchange, with its content. A replay reads ``meta.toml`` and the turns."""
-
 
 class _Table(BaseModel):
     # People who keep recordings may add notes to them.

@@ -408,16 +408,11 @@ def reply_blocks(content: bytes, calls: Sequence[ToolCall]) -> list[bytes]:
             if (call := next(left, None) if block.get("name") else None) is None:
                 continue
             same = (block.get("id"), block["name"]) == (call.call_id, call.name)
-            same = same and _means(call.arguments, block.get("input"))
+            same = same and is_object(call.arguments) and orjson.loads(call.arguments) == block.get("input")
             kept.append(raw if same else _as_called(members(raw), call))
         elif kind != "text" or block.get("text"):
             kept.append(raw)
     return kept
-
-
-def _means(arguments: str, given: Any) -> bool:
-    """Return whether two forms of a call's arguments mean the same."""
-    return is_object(arguments) and bool(orjson.loads(arguments) == given)
 
 
 def native_block(fields: Mapping[str, bytes], arguments: str) -> str:

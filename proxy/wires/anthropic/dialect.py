@@ -57,6 +57,11 @@ _BY_STATUS: Final = {
 }
 
 
+_NO_THREAD: Final = "thread_unsupported_request"
+"""The code by which clients learn to send the whole conversation. Source: the type
+``ThreadUnsupportedRequestErrorDetails`` of anthropic 2.14."""
+
+
 def _error(message: str, type: str, code: str | None) -> dict[str, Any]:
     """Make an error; ``code`` may be the proxy's own, or the type of an upstream's error."""
     kind = next((word for word in (code, _BY_CODE.get(code or ""), type) if word in _TYPES), "api_error")
@@ -74,6 +79,8 @@ def error_body(
 ) -> dict[str, Any]:
     """Build the envelope of an error. It has no field for ``param``, which every message names."""
     body = _error(message, type, code)
+    if code == _NO_THREAD:
+        body["error"]["details"] = {"error_code": code, "unsupported": [param]}
     if doc_url:
         body["error"]["doc_url"] = doc_url
     return {**body, "request_id": request_id} if request_id else body

@@ -164,7 +164,9 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             delta = payload.get("delta")
             if not isinstance(delta, dict):
                 return []
-            if "partial_json" in delta and (type(index) is not int or self._has_no_input(index)):
+            if "partial_json" in delta and (
+                type(index) is not int or self._message.kind_at(index) in _NO_INPUT
+            ):
                 # The arguments of a call that nobody knows.
                 self._stop(Unreadable(UNPLACED_CALL))
                 return []
@@ -260,9 +262,6 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         """Add the arguments from a call's start, if no others came."""
         text = self._given.pop(number, None)
         return self._calls.add(Fragment(number, arguments=text)) if text is not None else []
-
-    def _has_no_input(self, index: int) -> bool:
-        return self._message.kind_at(index) in _NO_INPUT
 
     def _delta(self, index: int, delta: dict[str, Any]) -> list[TurnEvent]:
         kind = delta.get("type")

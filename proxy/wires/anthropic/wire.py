@@ -1,7 +1,10 @@
 """The wire of Anthropic Messages."""
 
-from typing import cast
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, cast
 
+from proxy.base.errors import RequestError
 from proxy.wires.anthropic.approvals import ANTHROPIC_APPROVALS
 from proxy.wires.anthropic.body import AnthropicBody
 from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder, turn_blocks
@@ -18,6 +21,7 @@ from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 from proxy.wires.wire import Wire
 
 
@@ -26,8 +30,6 @@ class AnthropicWire(Wire):
 
     dialect = ANTHROPIC
     approvals = ANTHROPIC_APPROVALS
-    as_functions = staticmethod(as_functions)
-    with_search = staticmethod(with_search)
     codec = ConversationCodec(
         ANTHROPIC_FIELDS,
         read_conversation,
@@ -42,6 +44,43 @@ class AnthropicWire(Wire):
     only_with_tools = ("tool_choice",)
     write_turn = staticmethod(turn_blocks)
     masked_turn = staticmethod(masked_turn)
+
+    def with_search(
+        self,
+        payload: Mapping[str, Any],
+        native: Sequence[str],
+        *,
+        crosses: bool,
+        mixes: bool = False,
+        earlier: str = "",
+    ) -> AsFunctions | None:
+        read = partial(self.as_functions, payload, native, crosses=crosses, mixes=mixes, earlier=earlier)
+        return with_search(payload, native, read)
+
+    def as_functions(
+        self,
+        payload: Mapping[str, Any],
+        native: Sequence[str],
+        *,
+        crosses: bool,
+        mixes: bool = False,
+        earlier: str = "",
+    ) -> AsFunctions | None:
+        """See :meth:`proxy.wires.wire.Wire.as_functions`. Also raises for a ``thread`` that nobody keeps.
+
+        The clients' helper for tools asks for a thread unasked, and then sends new messages alone. Most
+        servers of this dialect ignore the field, so the model would forget; with server tools the upstream's
+        thread would lack what the client has. After this error the helper sends the whole conversation.
+        Source: ``lib/threads`` of anthropic 2.14.
+        """
+        if payload.get("thread") is not None and (crosses or mixes or EVERY_TYPE not in native):
+            raise RequestError(
+                400,
+                "thread: no thread is kept of this conversation. Send all of its messages, without thread.",
+                param="thread",
+                code="thread_unsupported_request",
+            )
+        return as_functions(payload, native)
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         return AnthropicTurnEncoder(request.model, cast(AnthropicRequest, request).eager)

@@ -102,7 +102,9 @@ class ChatReplyWriter(ReplyWriter):
         if self._annotations:
             message["annotations"] = self._annotations
         mine = [call for call in _calls(self._last) if not self._is_hidden(call.name)]
-        extras = _extras(self._last)
+        extras = {
+            event.call_id: event.extra for event in self._last.events if isinstance(event, ToolCallStarted)
+        }
         if mine and mine[0].legacy:
             message["function_call"] = {"name": mine[0].name, "arguments": mine[0].arguments}
         elif mine:
@@ -118,11 +120,6 @@ class ChatReplyWriter(ReplyWriter):
 
 def _calls(frame: Frame) -> list[ToolCall]:
     return [event.call for event in frame.events if isinstance(event, ToolCallFinished)]
-
-
-def _extras(frame: Frame) -> dict[str, Mapping[str, Any]]:
-    """Return the unknown fields of each call of a reply, by call id."""
-    return {event.call_id: event.extra for event in frame.events if isinstance(event, ToolCallStarted)}
 
 
 def _message(payload: Mapping[str, Any]) -> Mapping[str, Any]:

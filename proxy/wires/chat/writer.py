@@ -115,7 +115,7 @@ class ChatStreamWriter(TracingWriter, RepairingWriter):
             return self._forward(frame)
         self._held.put(frame)
         self._phase = NEXT[self._phase, self._sign(frame, started)]
-        return self._release() if self._phase is PASSING else b""
+        return b"".join(map(self._forward, self._held.take())) if self._phase is PASSING else b""
 
     def _sign(self, frame: Frame, started: list[ToolCallStarted]) -> Sign:
         """Return the sign by which a held frame decides what happens next."""
@@ -138,9 +138,6 @@ class ChatStreamWriter(TracingWriter, RepairingWriter):
         """
         shown = any(call.call_id.encode() in frame.raw for frame in self._held)
         return shown or call.extra.get("type") == "function_call"
-
-    def _release(self) -> bytes:
-        return b"".join(map(self._forward, self._held.take()))
 
     def _begin_composing(self, frame: Frame) -> bytes:
         self._phase = NEXT[self._phase, HIDDEN]

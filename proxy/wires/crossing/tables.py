@@ -87,25 +87,3 @@ class FieldTable(Struct, frozen=True):
 def general_path(path: str) -> str:
     """Return a path without the indices in it: ``messages[].name``."""
     return _INDEX.sub("[]", path)
-
-
-_WORDS: Final[Mapping[str, str]] = {"unneeded": "not needed", "omitted": "left out", "refused": "refused"}
-
-
-def rows_of(table: FieldTable) -> str:
-    """Return a Markdown table of how each field of a dialect's requests is translated."""
-    rows = ["| field | becomes |", "|---|---|"]
-    for name in sorted(table.read):
-        rule = table.read[name]
-        becomes = f"`{'`, `'.join(rule.to)}`" if rule.to else f"{_WORDS[rule.handling]}: {rule.reason}"
-        rows.append(f"| `{name}` | {becomes} |")
-    return "\n".join(rows) + "\n"
-
-
-def missing_rows_of(table: FieldTable) -> str:
-    """Return a Markdown table of what other dialects' clients can ask for and this one cannot express."""
-    rows = ["| asked for | which is |", "|---|---|"]
-    for name, rule in sorted(table.written.items()):
-        if not rule.to:
-            rows.append(f"| `{name}` | {_WORDS[rule.handling]}: {rule.reason} |")
-    return "\n".join(rows) + "\n"

@@ -309,7 +309,10 @@ class MessageListBody(RequestBody):
         """
         end = start
         theirs: dict[str, bytes] = {}
-        while end < len(self._messages) and (ids := self._answered_ids(self._messages[end])) is not None:
+        while (
+            end < len(self._messages)
+            and (ids := self._request.answered_ids(orjson.loads(self._messages[end]))) is not None
+        ):
             theirs |= dict.fromkeys(ids, self._messages[end])
             end += 1
         results = []
@@ -320,9 +323,6 @@ class MessageListBody(RequestBody):
                 same = call["client_id"] == call["call_id"]
                 results.append(raw if same else self._with_id(raw, call["call_id"]))
         return end, results
-
-    def _answered_ids(self, raw: bytes) -> Sequence[str] | None:
-        return self._request.answered_ids(orjson.loads(raw))
 
     def _with_id(self, result: bytes, call_id: str) -> bytes:
         """Return a result as the result of another call."""

@@ -208,7 +208,9 @@ def calls_are_plain(line: bytes) -> bool:
     while left:
         one = left.pop()
         if isinstance(one, _Members):
-            if not _has_plain_names(one) or (one is not message and _names_calls(one)):
+            if not _has_plain_names(one) or (
+                one is not message and any(name == "tool_calls" for name, _ in one)
+            ):
                 return False
             left += [value for name, value in one if name != "arguments"]
         elif isinstance(one, list):
@@ -218,10 +220,6 @@ def calls_are_plain(line: bytes) -> bool:
 
 def _is_object(value: Any) -> bool:
     return isinstance(value, _Members)
-
-
-def _names_calls(members: _Members) -> bool:
-    return any(name == "tool_calls" for name, _ in members)
 
 
 def _has_plain_names(members: _Members) -> bool:

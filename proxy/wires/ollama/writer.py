@@ -95,7 +95,7 @@ class OllamaStreamWriter(ComposingWriter):
             return joint + frame.raw
         if not (theirs or shown.get("content") or shown.get("thinking")):
             return b""
-        ids = [self._free_id(call.call_id) for call in theirs]
+        ids = [mint_call_id() if call.call_id in self._used_ids else call.call_id for call in theirs]
         if len(ids) == len(shown.get("tool_calls") or ()):
             shown = indexed(shown, len(self._theirs), ids)
         self._theirs += theirs
@@ -113,9 +113,6 @@ class OllamaStreamWriter(ComposingWriter):
         self._turn_ended = False
         text = between(self.visible, said)
         return self._say(text) if text else b""
-
-    def _free_id(self, call_id: str) -> str:
-        return call_id if call_id not in self._used_ids else mint_call_id()
 
     def _say(self, text: str) -> bytes:
         if text:

@@ -401,7 +401,7 @@ class ResponsesBody(RequestBody, ResponseChain):
         for position, item in enumerate(known):
             if _is_reasoning(item):
                 following = known[position + 1] if position + 1 < len(known) else None
-                orphaned = following is None or not _is_model_item(following)
+                orphaned = following is None or not is_model_item(orjson.loads(following))
                 if edits.reasoning_left_out or orphaned:
                     continue
             elif edits.reasoning_left_out and _kind(item) == "function_call":
@@ -478,7 +478,3 @@ def _kind(raw: bytes) -> str:
 
 def _is_reasoning(raw: bytes) -> bool:
     return _kind(raw) == "reasoning"
-
-
-def _is_model_item(raw: bytes) -> bool:
-    return is_model_item(orjson.loads(raw))

@@ -28,7 +28,7 @@ from proxy.wires.responses.items import (
     own_mark,
     sealed_turn,
 )
-from proxy.wires.responses.typed_tools.table import ADDITIONAL_TOOLS, NAMESPACE, types_in
+from proxy.wires.responses.typed_tools.table import ADDITIONAL_TOOLS, NAMESPACE, brought_names, types_in
 from proxy.wires.turn.digest import (
     PrefixDigests,
     conversation_digest,
@@ -396,6 +396,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         stream=payload.get("stream") is True,
         items=items,
         declared=declared,
+        brought=brought_names(payload),
         tool_count=len(tools),
         tools_forbidden=choice == "none",
         forced=_forced(choice),

@@ -34,6 +34,7 @@ from proxy.wires.responses.request import ResponsesRequest, parse_responses_requ
 from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.typed_tools.request import as_functions
 from proxy.wires.responses.typed_tools.searching import with_search
+from proxy.wires.responses.typed_tools.table import items_with_tools
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
@@ -52,6 +53,7 @@ class ResponsesWire(Wire):
     approvals = RESPONSES_APPROVALS
     as_functions = staticmethod(as_functions)
     with_search = staticmethod(with_search)
+    items_with_tools = staticmethod(items_with_tools)
     codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
 
     reader = ResponsesTurnReader
@@ -68,7 +70,7 @@ class ResponsesWire(Wire):
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
     ) -> tuple[bytes, ClientRequest]:
-        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`.
+        """See :meth:`proxy.wires.wire.Wire.without_chosen`.
 
         The request keeps the labels of the servers, because items that show calls of their tools need them.
         """

@@ -79,7 +79,7 @@ class ChannelReader(TextCallReader):
         if self._channels.applies:
             self.rewritten, self.passed = True, len(going)
             held, self._undecided = self._undecided, []
-            going += [self._without_text(frame) for frame in held[:-1]]
+            going += [self._split(frame, ()) for frame in held[:-1]]
             going.append(self._split(frame, pieces))
         elif self._channels.applies is None and _decides(frame):
             self._channels.applies = False
@@ -137,9 +137,6 @@ class ChannelReader(TextCallReader):
             events += self._end(FinishReason.STOP)
         raw = frame.raw if frame.payload is None and not frame.is_end_mark else b""
         return Frame(raw, None, tuple(events), is_end_mark=frame.is_end_mark, undecided=frame.undecided)
-
-    def _without_text(self, frame: Frame) -> Frame:
-        return self._split(frame, ())
 
     def _events_in(self, pieces: Sequence[Piece]) -> list[TurnEvent]:
         """Return pieces as events; a call waits for the end of the turn."""

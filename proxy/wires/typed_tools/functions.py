@@ -30,14 +30,15 @@ class TypedAnswer(Protocol):
 
     def stream(self, data: bytes) -> bytes:
         """Return the events for the client in place of whole events of a stream."""
-        ...
 
     def reply(self, body: bytes) -> bytes:
         """Return the body for the client in place of a response that was not streamed."""
-        ...
 
     def resource(self, response: Mapping[str, Any]) -> dict[str, Any]:
         """Return the response as the client knows it."""
+
+    def input_items(self) -> bytes:
+        """Return the input as the client sent it, as a JSON array of items."""
         ...
 
     def returned(self, name: str, arguments: str) -> str:

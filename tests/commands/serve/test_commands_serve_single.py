@@ -191,6 +191,8 @@ async def test_closing_the_terminal_ends_the_server(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
 
     def take_terminal() -> None:
+        # nohup, under which the tests may run, has it ignored.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.setsid()
         ioctl(0, termios.TIOCSCTTY, 0)
 

@@ -10,7 +10,7 @@ from looping import ECHO
 from pair_kits import SPEAKERS, Call, Turn
 from recorded_answers import Asked, Given, Scripted
 from responses_check import events_of
-from responses_script import function_call, message, resource
+from responses_script import closing, encode, function_call, item_events, message, opening, resource
 from running_proxy import Proxy, make_config, running
 from websocket_client import connected
 
@@ -252,8 +252,8 @@ async def test_arguments_that_cannot_be_written(wire: str) -> None:
 class Fixed(Scripted):
     """An upstream that always sends these bytes."""
 
-    def __init__(self, body: bytes) -> None:
-        super().__init__(lambda asked: Given(body))
+    def __init__(self, body: bytes, content_type: str = "application/json") -> None:
+        super().__init__(lambda asked: Given(content_type=content_type, pieces=[body]))
 
     async def aclose(self) -> None:
         """There is nothing to close."""
@@ -284,3 +284,116 @@ async def test_an_error_counts_as_the_client_declared() -> None:
             assert answer.status == 400
             assert answer.json["error"]["param"] == f"tools[{len(TOOLS)}].async"
             assert answer.json["error"]["message"].startswith(f"tools[{len(TOOLS)}].async: ")
+
+
+BROUGHT: Item = {"type": "additional_tools", "role": "developer", "tools": TOOLS[1:4]}
+LATE = ("weather__now", "weather__query", "shell")
+
+
+@every_wire
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("state", ["auto", "stateless"])
+async def test_a_chain_keeps_the_tools_of_items(wire: str, state: str, ours: bool) -> None:
+    """A response that is continued by its id keeps what items have brought, and the record has the items as
+    the client sent them."""
+    asked = {"model": "m", "stream": False, "store": True}
+    async with serving(wire, calls=LATE, ours=ours, responses_state=state) as (proxy, model):
+        said: list[Item] = [{"role": "user", "content": "Hi", "type": "message"}, BROUGHT]
+        more: Item = {}
+        for turn in range(3):
+            answer = await proxy.ask({**asked, "input": said, **more}, path="/v1/responses")
+            assert answer.status == 200, answer.body
+            assert set(LATE) <= set(model.got.tools)
+            response = answer.json
+            kept = await proxy.get(f"/v1/responses/{response['id']}/input_items?order=asc")
+            items = kept.json["data"]
+            assert [item["type"] for item in items] == [item["type"] for item in said]
+            assert all(item.items() <= shown.items() for item, shown in zip(said[1:], items[1:], strict=True))
+            more = {"previous_response_id": response["id"]}
+            if turn == 0:
+                assert [item["type"] for item in response["output"]] == [
+                    MEMBERS[name]["type"] for name in LATE
+                ]
+                stored = await proxy.get(f"/v1/responses/{response['id']}")
+                assert stored.json["output"] == response["output"]
+                said = [output_of(item) for item in response["output"]]
+            else:
+                said = [{"role": "user", "content": "Go on", "type": "message"}]
+    results = {call.name: model.got.results[call.id] for call in model.got.calls}
+    if state == "stateless":
+        assert results["weather__query"] == "done query"
+        assert json.loads(results["shell"])[0]["stdout"] == "ran"
+
+
+@every_wire
+async def test_a_websocket_keeps_the_tools_of_items(wire: str) -> None:
+    """What a client has sent before its turn, or in an earlier one, counts on; nothing is on record."""
+    async with serving(wire, calls=LATE) as (proxy, model), connected(proxy) as client:
+        said = [{"role": "user", "content": "Hi"}]
+        warm = await client.ask(model="m", store=False, input=[BROUGHT], generate=False)
+        turn = await client.ask(model="m", store=False, input=said, previous_response_id=warm.response["id"])
+        made = turn.response["output"]
+        assert [item["type"] for item in made] == [MEMBERS[name]["type"] for name in LATE]
+        last = await client.ask(
+            model="m", store=False, input=[*map(output_of, made)], previous_response_id=turn.response["id"]
+        )
+        assert last.text == "Done."
+    assert set(LATE) <= set(model.got.tools)
+    assert {call.name for call in model.got.calls} == set(LATE)
+
+
+async def test_a_stream_that_breaks_off_in_a_call() -> None:
+    """The end that the proxy writes has the client's items, too: every event once, and no half of a call."""
+    events = item_events(function_call("call_1", "shell", '{"commands":["ls"]}'), 0)[:3]
+    model = Fixed(encode([*opening(), *events]), "text/event-stream")
+    config = make_config({"base_url": "http://127.0.0.1:9/v1", "wires": ("responses",)})
+    async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
+        answer = await proxy.ask(asking(), path="/v1/responses")
+    said = events_of(answer.body)
+    assert [event["sequence_number"] for event in said] == list(range(len(said)))
+    assert [event["type"] for event in said[2:4]] == [
+        "response.output_item.added",
+        "response.output_item.done",
+    ]
+    (item,) = said[-1]["response"]["output"]
+    assert (said[-1]["type"], item["type"], item["action"]["commands"]) == (
+        "response.failed",
+        "shell_call",
+        [],
+    )
+
+
+IN_A_GROUP: Item = {"type": "namespace", "name": "n", "description": "", "tools": [{**LATER, "name": ECHO}]}
+IN_AN_ITEM: Item = {"type": "additional_tools", "role": "developer", "tools": [{**LATER, "name": ECHO}]}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("tools", "items", "group"),
+    [
+        ([IN_A_GROUP, LATER], [], {"namespace": "n"}),
+        ([LATER], [IN_AN_ITEM], {}),
+        ([LATER], [{**IN_AN_ITEM, "tools": [IN_A_GROUP]}], {"namespace": "n"}),
+    ],
+)
+async def test_a_clients_tool_with_the_name_of_ours(
+    tools: Sequence[Item], items: Sequence[Item], group: Item, stream: bool
+) -> None:
+    """Where the upstream knows namespaces itself, a call of the client's tool is the client's."""
+    call = function_call("call_1", ECHO, '{"text":"hi"}', **group)
+    events = [*opening(), *item_events(call, 0), closing([call])]
+    reply = json.dumps(resource([call])).encode()
+    model = Fixed(encode(events), "text/event-stream") if stream else Fixed(reply)
+    table = {"base_url": "http://127.0.0.1:9/v1", "wires": ("responses",), "native": ("*",)}
+    config = make_config(table, modules=("probe_tools",), allow=("probe_tools__*",))
+    async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
+        body = {**asking(*items, stream=stream), "tools": tools}
+        answer = await proxy.ask(body, path="/v1/responses")
+        assert len(model.asked) == 1
+        body["input"] += [call, output_of(call)]
+        assert (await proxy.ask(body, path="/v1/responses")).status == 200
+    assert len(model.asked) == 2
+    assert ECHO not in [tool.get("name") for tool in model.asked[0].payload["tools"]]
+    final = events_of(answer.body)[-1]["response"] if stream else answer.json
+    (item,) = final["output"]
+    assert {name: item.get(name) for name in call if name != "id"} == {n: call[n] for n in call if n != "id"}

@@ -20,6 +20,7 @@ from in_process import serving_app, serving_proxy
 from provider_rules.chat import PLAIN, REASONING
 from provider_rules.judge import ADDED_BY_HTTP, refusal_now
 from provider_rules.rule import fits
+from replay_server import serve_replay
 
 from proxy.app.app import Overrides, Services, create_app
 from proxy.config.load import Config
@@ -35,7 +36,7 @@ from proxy.records.rows import ToolInvocationRecord
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
-from proxy.upstreams.recorded.replay import ReplayUpstream, serve_replay
+from proxy.upstreams.recorded.replay import ReplayUpstream
 from proxy.wires.repairing import RepairHabit
 
 CORE_TOOLS = ("core__get_current_time", "core__get_weather")

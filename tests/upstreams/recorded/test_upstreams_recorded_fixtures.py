@@ -8,7 +8,7 @@ from typing import Any
 from cases import each
 from fixture_loader import FIXTURES, Exchange, Turn, all_exchanges
 
-from proxy.upstreams.recorded.format import FILES
+from docgen.tables import FILES
 
 ALL = all_exchanges()
 SECRET = re.compile(

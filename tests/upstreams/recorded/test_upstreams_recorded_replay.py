@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from fixture_loader import FIXTURES, Exchange, all_exchanges, exchange
 from pytest_aiohttp import AiohttpClient, AiohttpServer
+from replay_server import serve_replay
 
 from proxy.base.errors import ConfigError, UpstreamBroken
 from proxy.upstreams.base import Upstream, UpstreamRequest
 from proxy.upstreams.http1.upstream import Http1Upstream
-from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures, serve_replay
+from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures
 from proxy.wires.registry.comparing import results_of
 from proxy.wires.registry.table import BY_WIRE
 

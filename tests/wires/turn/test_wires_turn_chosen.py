@@ -9,16 +9,16 @@ from proxy.base.errors import RequestError
 from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.chat.wire import ChatWire
 from proxy.wires.chosen import ServedTool, ShownServer, ShownTools
-from proxy.wires.client_port import ClientPort
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.wire import ResponsesWire
+from proxy.wires.wire import Wire
 
 ENTRY = {"type": "mcp", "server_label": "docs", "server_url": "toolrelay/files", "require_approval": "never"}
 VENDOR = {"type": "mcp", "server_label": "deep", "server_url": "https://mcp.example.com/mcp"}
 READ = ServedTool("mcp__files__read", "read", "", {}, True)
 LIST = ServedTool("mcp__files__list", "list", "", {}, True)
 SHOWN = ShownTools((ShownServer("docs", (LIST, READ)),), reports_calls=True)
-WIRES: dict[str, ClientPort] = {
+WIRES: dict[str, Wire] = {
     "chat": ChatWire(),
     "responses": ResponsesWire(),
     "anthropic": AnthropicWire(),

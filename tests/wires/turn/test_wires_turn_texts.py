@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from proxy.base.events import Frame, ReasoningDelta
 from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder
 from proxy.wires.anthropic.wire import AnthropicWire
-from proxy.wires.client_port import ClientPort
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.turn.texts import joined_texts
+from proxy.wires.wire import Wire
 
 MANY = 19_000
 """The number of parts of a long request."""
@@ -64,7 +64,7 @@ def ollama_body(many: int) -> dict[str, Any]:
     [(AnthropicWire(), anthropic_body), (ResponsesWire(), responses_body), (OllamaWire(), ollama_body)],
     ids=["anthropic", "responses", "ollama"],
 )
-def test_a_long_request_is_compared_soon(wire: ClientPort, body_of: Callable[[int], dict[str, Any]]) -> None:
+def test_a_long_request_is_compared_soon(wire: Wire, body_of: Callable[[int], dict[str, Any]]) -> None:
     """The time for a long request does not grow with the square of its length."""
 
     def taken(many: int) -> float:

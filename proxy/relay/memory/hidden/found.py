@@ -50,7 +50,7 @@ def payloads_of(found: Found) -> Sequence[bytes]:
 
 def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: Recall) -> Restored:
     """Put back the found turns that fit what the client sends."""
-    turns, untrusted, upstream, bound = 0, "", "", False
+    turns, untrusted, upstream, bound, with_tools = 0, "", "", False, ""
     asked_in: list[str] = []
     loaded: list[tuple[float, Sequence[str]]] = []
     if found.response is not None and editor.body.chain is not None:
@@ -58,6 +58,7 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
         kept = orjson.loads(found.response.continuation)
         untrusted, upstream = notes_of(kept)
         asked_in += asked_in_of(kept)
+        with_tools = str(kept.get("with_tools", ""))
         loaded.append((-1, loaded_of(kept)))
         turns, bound = 1, True
         recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
@@ -82,7 +83,16 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
     asked = list(dict.fromkeys(asked_in))
     approvals = ApprovalOutcomes(asked_in=asked) if asked else NOTHING_SETTLED
     tools = list(dict.fromkeys(name for _, names in sorted(loaded) for name in names))
-    return Restored(turns, untrusted, upstream, bound, loaded=tools, approvals=approvals, recall=recall)
+    return Restored(
+        turns,
+        untrusted,
+        upstream,
+        bound,
+        loaded=tools,
+        with_tools=with_tools,
+        approvals=approvals,
+        recall=recall,
+    )
 
 
 def _kind(found: Found, position: int, needed: bool) -> PutBackKind:

@@ -311,7 +311,7 @@ class History:
             run_id=turn.run_id,
             caller=turn.caller,
             response=orjson.dumps(resource),
-            input_items=chain.input_items(),
+            input_items=chain.input_items() if turn.input_items is None else turn.input_items,
             continuation=with_notes(
                 chain.continuation(editor.edits, turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,

@@ -1,7 +1,7 @@
 """Whether hidden turns were put back into a request, and why not, for people and metrics."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
@@ -53,7 +53,6 @@ MEANINGS: Final[Mapping[MemoryOutcome, str]] = {
 
 PutBackKind = Literal["answer", "calls", "carried", "response"]
 
-OUTCOMES: Final[Sequence[MemoryOutcome]] = tuple(MEANINGS)
 
 _MOST_NAMED: Final = 32
 

@@ -27,7 +27,7 @@ def with_notes(payload: bytes, **notes: str) -> bytes:
     runs of the conversation that have asked for approvals. ``loaded`` lists the tools that a search has
     shown the model, in their order. A held turn also has ``seen`` and ``asked``,
     digests of the text and the calls that the client was shown. Its ``variant`` distinguishes it from
-    other turns with the same calls.
+    other turns with the same calls. ``with_tools`` are the items that have brought tools to a response.
     """
     said = {name: orjson.dumps(note) for name, note in notes.items() if note}
     # An editor's object is never empty, and has no members with these names.

@@ -28,7 +28,9 @@ class LastTurn(Struct, frozen=True):
     unencrypted; ``returned`` makes the arguments of a call as the client sends them back.  ``untrusted`` has
     the sources of the untrusted results that the model has read.  ``asked_in`` are the runs of this
     conversation that asked for approvals, including this one and its agents'.  ``loaded`` are the tools that
-    searches have shown the model, in their order.
+    searches have shown the model, in their order.  ``with_tools`` are the items that have brought tools so
+    far.  ``input_items`` are those of the request, if the upstream got them in another form
+    (:class:`.TypedAnswer`).
     """
 
     run_id: str
@@ -42,6 +44,8 @@ class LastTurn(Struct, frozen=True):
     upstream: str = ""
     asked_in: Sequence[str] = ()
     loaded: Sequence[str] = ()
+    with_tools: str = ""
+    input_items: bytes | None = None
 
     def notes(self) -> Mapping[str, str]:
         """Return what is noted beside a stored turn; see :func:`~.shown.with_notes`."""
@@ -49,6 +53,7 @@ class LastTurn(Struct, frozen=True):
             "upstream": self.upstream,
             "asked_in": asked_in_note(self.asked_in),
             "loaded": " ".join(self.loaded),
+            "with_tools": self.with_tools,
         }
 
     def stored(self, name: str, arguments: str) -> str:
@@ -70,8 +75,9 @@ class Restored:
     ``untrusted`` has the sources of the untrusted results among them.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``loaded`` are the tools that searches had shown the model, in their order.  ``approvals``
-    has the outcomes of the approvals that these turns wait for.  ``recall`` holds the result of each look-up.
+    not answer.  ``loaded`` are the tools that searches had shown the model, in their order.  ``with_tools``
+    are the items that have brought tools to the continued response.  ``approvals`` has the outcomes of the
+    approvals that these turns wait for.  ``recall`` holds the result of each look-up.
     """
 
     turns: int = 0
@@ -79,6 +85,7 @@ class Restored:
     upstream: str = ""
     bound: bool = False
     unavailable: bool = False
+    with_tools: str = ""
     loaded: Sequence[str] = ()
     approvals: ApprovalOutcomes = field(default=NOTHING_SETTLED, compare=False)
     recall: Recall = field(default_factory=Recall, compare=False)

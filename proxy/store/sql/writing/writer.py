@@ -61,7 +61,6 @@ class Database(Protocol):
         Raises :class:`WriteError` if nothing was committed, as far as that can be known. The group is then
         written again, so it must be safe to execute each statement twice.
         """
-        ...
 
 
 class WriterHooks(Struct, frozen=True):

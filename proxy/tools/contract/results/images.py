@@ -95,7 +95,7 @@ def _read(image: Any, max_bytes: int) -> tuple[ResultImage, bytes | None]:
 
     A data URL that is certain to be too large is not decoded; a broken one has no bytes.
     """
-    if not isinstance(image, Image) or not _is_bytes(image.data):
+    if not isinstance(image, Image) or type(image.data) is not bytes:
         raise ToolFailure("the tool returned an image that is not valid")
     data, media_type, title, url = image.data, _text(image.media_type), _text(image.title), _text(image.url)
     if data and url:
@@ -177,10 +177,6 @@ def _plain_type(media_type: str) -> str:
     if not fits:
         return ""
     return "image/jpeg" if plain == "image/jpg" else plain
-
-
-def _is_bytes(value: object) -> bool:
-    return type(value) is bytes
 
 
 def _text(value: Any) -> str:

@@ -8,11 +8,10 @@ themselves are put back from the record.  Sources: Anthropic's page "Tool search
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolDefinition, ToolResult
-from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 from proxy.wires.typed_tools.searching import ClientSearch, found_in, query_of
@@ -55,11 +54,12 @@ class _Form:
 
 
 def with_search(
-    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    payload: Mapping[str, Any], native: Sequence[str], read: Callable[[], AsFunctions | None]
 ) -> AsFunctions | None:
     """Return a request whose deferred tools the model finds by the proxy's search.
 
-    Return ``None`` if it declares no search, or one that the upstream runs itself.
+    ``read`` returns the request with functions in place of other typed tools. Return ``None`` if it declares
+    no search, or one that the upstream runs itself.
     """
     tools = payload.get("tools")
     if type(tools) is not list or not (kinds := [kind for tool in tools if (kind := _kind(tool))]):
@@ -67,10 +67,10 @@ def with_search(
     family = kinds[0] if not kinds[0][-1].isdigit() else kinds[0].rpartition("_")[0]
     if not {EVERY_TYPE, kinds[0], family}.isdisjoint(native):
         return None
-    typed = as_functions(payload, native, crosses=crosses, mixes=mixes) or AsFunctions(payload)
+    typed = read() or AsFunctions(payload)
     left, deferred = _divided(typed.payload["tools"])
     changed = {**typed.payload, "tools": left}
-    messages = payload.get("messages")
+    messages = typed.payload.get("messages")
     loaded: list[str] = []
     if isinstance(messages, list):
         loaded = [name for name in _used(messages) if name in deferred]

@@ -98,13 +98,11 @@ def has_typed_tools(payload: Mapping[str, Any]) -> bool:
     return type(tools) is list and any(map(_kind, tools))
 
 
-def as_functions(
-    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
-) -> AsFunctions | None:
+def as_functions(payload: Mapping[str, Any], native: Sequence[str]) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 
     ``native`` are the types that the upstream itself understands, with or without their date. Their calls are
-    ordinary ones, so server tools in the same turn (``mixes``) change nothing. Raises
+    ordinary ones, so server tools in the same turn change nothing. Raises
     :class:`~proxy.base.errors.RequestError` (400), which names the field, for a declaration that cannot be
     read.
     """

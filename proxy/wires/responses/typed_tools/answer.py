@@ -59,6 +59,10 @@ class ResponsesAnswer:
         response = loads(body, "a response")
         return orjson.dumps(self.resource(response)) if isinstance(response, dict) else body
 
+    def input_items(self) -> bytes:
+        given = self._asked.get("input")
+        return orjson.dumps([{"role": "user", "content": given}] if isinstance(given, str) else given or [])
+
     def resource(self, response: Mapping[str, Any]) -> dict[str, Any]:
         changed = dict(response)
         if isinstance(output := response.get("output"), list):

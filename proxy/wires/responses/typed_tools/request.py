@@ -43,32 +43,49 @@ _MOST: Final = 4096
 
 
 def as_functions(
-    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    payload: Mapping[str, Any],
+    native: Sequence[str],
+    *,
+    crosses: bool,
+    mixes: bool = False,
+    earlier: str = "",
 ) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 
     ``native`` are the types that the upstream itself understands. With ``mixes`` the model may call server
-    tools in the same turn; then only the calls of functions tell that the client has to act. Raises
+    tools in the same turn; then only the calls of functions tell that the client has to act. ``earlier`` are
+    the items of the response before that bring tools, as JSON, empty for none. Raises
     :class:`RequestError` (400), which names the field, for a declaration or an item that cannot be read, and
     for a tool that is declared twice.
     """
-    if (EVERY_TYPE in native and not mixes) or not (types := types_in(payload)):
+    if EVERY_TYPE in native and not mixes:
+        return None
+    brought = orjson.loads(earlier) if earlier else []
+    if not (types := types_in(payload) | types_in({"input": brought})):
         return None
     passing = TYPES if EVERY_TYPE in native else frozenset(native)
     if mixes:
         passing -= _ACTING
     # Which servers of this dialect take no custom tool is not known.
     alone = passing if crosses else passing | {CUSTOM}
-    return None if types <= alone else _Request(payload, passing).read()
+    return None if types <= alone else _Request(payload, passing, brought).read()
 
 
 class _Request:
     """Reads one request."""
 
-    def __init__(self, payload: Mapping[str, Any], native: frozenset[str]) -> None:
+    def __init__(
+        self, payload: Mapping[str, Any], native: frozenset[str], earlier: Sequence[Mapping[str, Any]]
+    ) -> None:
         self._payload = payload
         self._native = native
         self._items = _objects(payload, "input")
+        before = {f"previous_response_id[{at}]": item for at, item in enumerate(earlier)}
+        self._bringing = {
+            place: item
+            for place, item in (*before.items(), *self._items.items())
+            if item.get("type") in BRINGING and not self._keeps(item)
+        }
         self._declared = dict(self._brought())
         self._check()
         named = [tool for tool in self._declared.values() if tool.get("type") in _NAMED]
@@ -100,9 +117,8 @@ class _Request:
     def _brought(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield each tool of the request with its place, those that items bring after the others."""
         yield from _objects(self._payload, "tools").items()
-        for place, item in self._items.items():
-            if item.get("type") in BRINGING and not self._keeps(item):
-                yield from _objects(item, "tools", f"{place}.").items()
+        for place, item in self._bringing.items():
+            yield from _objects(item, "tools", f"{place}.").items()
 
     def _keeps(self, item: Mapping[str, Any]) -> bool:
         """Return whether an item that brings tools goes to the upstream as it is."""
@@ -152,7 +168,7 @@ class _Request:
 
     def _offer(self, place: str, tool: Mapping[str, Any]) -> None:
         """Add what a declaration means to the tools, if it is not there yet."""
-        kind, item = tool.get("type"), self._items.get(place.partition(".")[0], {})
+        kind, item = tool.get("type"), self._bringing.get(place.partition(".")[0], {})
         is_loaded = item.get("type") == _SEARCH.output
         if kind == NAMESPACE and kind not in self._native:
             about = tool.get("description") or ""
@@ -311,7 +327,7 @@ class _Request:
                 return None
             result = self._result(item, _BY_OUTPUT[kind], place)
             return {"type": "function_call_output", "call_id": named, "output": result}
-        if kind == ADDITIONAL_TOOLS and not self._keeps(item):
+        if kind == ADDITIONAL_TOOLS and place in self._bringing:
             return None
         if item.get("namespace") is not None and NAMESPACE not in self._native:
             check_members(item, {"name": str, "namespace": str}, place)

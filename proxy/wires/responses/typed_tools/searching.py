@@ -68,7 +68,12 @@ class _Form:
 
 
 def with_search(
-    payload: Mapping[str, Any], native: Sequence[str], *, crosses: bool, mixes: bool = False
+    payload: Mapping[str, Any],
+    native: Sequence[str],
+    *,
+    crosses: bool,
+    mixes: bool = False,
+    earlier: str = "",
 ) -> AsFunctions | None:
     """Return a request whose deferred tools the model finds by the proxy's search.
 
@@ -83,7 +88,7 @@ def with_search(
     given = payload.get("input")
     items = [item for item in given if not _is_shown(item)] if isinstance(given, list) else given
     known = tuple(kind for kind in native if kind != NAMESPACE)
-    typed = as_functions({**payload, "input": items}, known, crosses=crosses, mixes=mixes)
+    typed = as_functions({**payload, "input": items}, known, crosses=crosses, mixes=mixes, earlier=earlier)
     if typed is None or not isinstance(typed.answer, ResponsesAnswer):
         return None
     functions = typed.answer.functions

@@ -5,12 +5,13 @@ the guides "Shell", "Local shell", "Apply patch" and "Tool search". Adding a typ
 :data:`TYPED_TOOLS`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
+from proxy.json.splice import join_array
 from proxy.wires.typed_tools.shapes import Shape
 
 NAMESPACE: Final = "namespace"
@@ -313,6 +314,20 @@ def types_in(payload: Mapping[str, Any]) -> set[str]:
     return found
 
 
+def items_with_tools(payload: Mapping[str, Any], earlier: str) -> str:
+    """Return the items that bring tools, those of ``earlier`` first, each once; ``""`` if there are none.
+
+    Both texts are JSON arrays.
+    """
+    given = payload.get("input")
+    items = given if isinstance(given, list) else []
+    here = [item for item in items if isinstance(item, dict) and item.get("type") in BRINGING]
+    if not here:
+        return earlier
+    before = [orjson.dumps(item) for item in orjson.loads(earlier or "[]")]
+    return join_array(list(dict.fromkeys([*before, *map(orjson.dumps, here)]))).decode()
+
+
 def _note_types(entries: object, found: set[str], *, inside: bool = False) -> None:
     """Add the types of a list of tools or items; ``inside`` an item, which brings no further items."""
     for entry in entries if type(entries) is list else ():
@@ -324,3 +339,19 @@ def _note_types(entries: object, found: set[str], *, inside: bool = False) -> No
                     _note_types(entry.get("tools"), found, inside=True)
             if "namespace" in entry:
                 found.add(NAMESPACE)
+
+
+def brought_names(payload: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the tools that namespaces and items of a request bring."""
+    found: set[str] = set()
+    _note_inner(payload.get("tools"), found, (NAMESPACE,))
+    _note_inner(payload.get("input"), found, BRINGING)
+    return frozenset(found)
+
+
+def _note_inner(entries: object, found: set[str], kinds: Collection[str]) -> None:
+    for entry in entries if type(entries) is list else ():
+        if type(entry) is dict and entry.get("type") in kinds and type(entry.get("tools")) is list:
+            names = (tool.get("name") for tool in entry["tools"] if type(tool) is dict)
+            found.update(name for name in names if type(name) is str)
+            _note_inner(entry["tools"], found, (NAMESPACE,))
