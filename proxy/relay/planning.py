@@ -383,17 +383,10 @@ class Planner:
                 await in_thread(translate) if is_large else translate()
         check_switches(payload)
         tools = await self._tools(planning, draft, restored)
-        meter = ask.access.meter
+        meter, answer = ask.access.meter, draft.typed.answer if draft.typed is not None else None
         return Job(
             ask.identity,
-            ClientSide(
-                ask,
-                ask.wire,
-                request,
-                ask.options.trace,
-                draft.typed.answer if draft.typed is not None else None,
-                restored.with_tools,
-            ),
+            ClientSide(ask, ask.wire, request, ask.options.trace, answer, restored.with_tools),
             UpstreamSide(
                 route=route,
                 port=draft.port,
